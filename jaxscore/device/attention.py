@@ -1,0 +1,138 @@
+"""Attention under the interval mask: `dense` for accelerators, `mapped` for the CPU.
+
+Both are the same function; `reference.attention` is the slow twin that says what it is.
+
+        j  0 1 2 3 4      The cat sat down ran, subtree_end 5 5 4 4 5
+    i 0    x
+      1    x x            `ran` (4) sees 0 and 1, whose subtrees end at 5,
+      2    x x x          and neither 2 nor 3, whose subtrees end at 4.
+      3    x x x x
+      4    x x . . x
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxscore.device.dots import from_storage, to_storage
+from jaxscore.device.rows import on_cpu
+
+MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
+BLOCK = 128  # query rows a block on the CPU; measured best of 64..512 at L 128..1024
+MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones
+
+
+def visible(i, j, subtree_end_j, position_i, position_j, window):
+    """Whether token i sees token j; `window` 0 is no window, else a distance along the path."""
+    seen = (j <= i) & (i < subtree_end_j)
+    return seen & ((window == 0) | (position_i - position_j < window))
+
+
+def attention(
+    q_RLNH: Float[Array, "R L N H"],
+    k_RLKH: Float[Array, "R L K H"],
+    v_RLKH: Float[Array, "R L K H"],
+    position_RL: Int[Array, "R L"],
+    subtree_end_RL: Int[Array, "R L"],
+    window: Int[Array, ""],
+    *,
+    scale: float,
+    dtype,
+) -> Float[Array, "R L N H"]:
+    """Softmax attention of every token over the tokens it sees.
+
+    Args:
+        window: 0, or how far along the path a token sees (its own position counts).
+        scale: factor on the scores before the softmax.
+        dtype: of the two products' inputs; scores, softmax and sums are float32.
+    """
+    run = mapped if on_cpu() else dense
+    return run(
+        q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, scale=scale, dtype=dtype
+    )
+
+
+def dense(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale, dtype):
+    """One product for all rows and heads."""
+    R, L, N, H = q_RLNH.shape
+    K = k_RLKH.shape[2]
+    precision = lax.Precision.HIGHEST if dtype == jnp.float32 else None
+    i = jnp.arange(L)
+    mask_RLL = visible(
+        i[None, :, None],
+        i[None, None, :],
+        subtree_end_RL[:, None, :],
+        position_RL[:, :, None],
+        position_RL[:, None, :],
+        window,
+    )
+    scores = jnp.einsum(
+        "rqkgh,rskh->rkgqs",
+        q_RLNH.reshape(R, L, K, N // K, H).astype(dtype),
+        k_RLKH.astype(dtype),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+    scores = jnp.where(mask_RLL[:, None, None], scores * scale, MASKED)
+    weights = jax.nn.softmax(scores, axis=-1).astype(dtype)
+    out = jnp.einsum(
+        "rkgqs,rskh->rqkgh",
+        weights,
+        v_RLKH.astype(dtype),
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+    return out.reshape(R, L, N, H)
+
+
+def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale, dtype):
+    """One head of one row at a time, so that its scores stay in cache.
+
+    Queries go in blocks that stop at their diagonal, which halves the work.
+    """
+    R, L, N, H = q_RLNH.shape
+    K = k_RLKH.shape[2]
+    G = N // K
+    block = min(L, max(BLOCK, L // MOST_BLOCKS))
+
+    def by_head(x, heads):
+        return to_storage(x.astype(dtype).transpose(0, 2, 1, 3).reshape(R * heads, L, H))
+
+    q, k, v = by_head(q_RLNH, N), by_head(k_RLKH, K), by_head(v_RLKH, K)
+
+    def one_head(index):
+        q_LH = from_storage(q[index])
+        k_LH, v_LH = from_storage(k[index // G]), from_storage(v[index // G])
+        position, end = position_RL[index // N], subtree_end_RL[index // N]
+        out = []
+        for low in range(0, L, block):
+            high = min(low + block, L)
+            mask = visible(
+                jnp.arange(low, high)[:, None],
+                jnp.arange(high)[None, :],
+                end[None, :high],
+                position[low:high, None],
+                position[None, :high],
+                window,
+            )
+            scores = lax.dot_general(
+                q_LH[low:high],
+                k_LH[:high],
+                (((1,), (1,)), ((), ())),
+                preferred_element_type=jnp.float32,
+            )
+            scores = jnp.where(mask, scores * scale, MASKED)
+            weights = jnp.exp(scores - scores.max(axis=1, keepdims=True))
+            total = weights.sum(axis=1, keepdims=True)
+            mixed = lax.dot_general(
+                weights.astype(dtype),
+                v_LH[:high],
+                (((1,), (0,)), ((), ())),
+                preferred_element_type=jnp.float32,
+            )
+            out.append(mixed / total)
+        return jnp.concatenate(out)
+
+    out = lax.map(one_head, jnp.arange(R * N))
+    return out.reshape(R, N, L, H).transpose(0, 2, 1, 3)

@@ -1,0 +1,43 @@
+"""Matrix products and the 16-bit storage rule, the same everywhere in `device/`."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxscore.device.rows import on_cpu
+
+
+def dot_last(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """`x[..., D] @ weight[M, D].T` in the weight's dtype, summed and returned in float32.
+
+    Activations stay float32 between products: on the CPU a bfloat16 tanh costs five times a
+    float32 one, and the sum over layers loses nothing. float32 products ask for the highest
+    precision, since a GPU would otherwise take TF32 and a TPU bfloat16.
+    """
+    return lax.dot_general(
+        x.astype(weight.dtype),
+        weight,
+        (((x.ndim - 1,), (1,)), ((), ())),
+        precision=lax.Precision.HIGHEST if weight.dtype == jnp.float32 else None,
+        preferred_element_type=jnp.float32,
+    )
+
+
+def to_storage(tree):
+    """View bfloat16 leaves as uint16 on the CPU, before they are sliced inside a loop.
+
+    XLA:CPU turns a bfloat16 dynamic slice into a float32 one and hoists a float32 copy of the
+    whole array out of the loop (1256 MB for a 152k x 2048 head). An integer it leaves alone.
+    """
+    if not on_cpu():
+        return tree
+    return jax.tree.map(
+        lambda x: lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x, tree
+    )
+
+
+def from_storage(tree):
+    """Undo `to_storage` on a slice."""
+    return jax.tree.map(
+        lambda x: lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x, tree
+    )

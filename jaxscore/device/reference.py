@@ -1,0 +1,49 @@
+"""The oracle: full logits, whole masks, no blocks. Slow, and short enough to check by eye."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxscore.device.rows import Scores, Unembedding
+
+
+def attention(q, k, v, position, subtree_end, window, *, scale, dtype):
+    """What `jaxscore.device.attention` computes, one pair of tokens at a time.
+
+    Shapes as there. The mask is written out from the rule, in Python.
+    """
+    R, L, N, H = q.shape
+    k, v = (jnp.repeat(x.astype(dtype), N // x.shape[2], axis=2) for x in (k, v))
+    mask = [
+        [
+            [
+                j <= i
+                and i < int(subtree_end[r, j])
+                and (not int(window) or int(position[r, i] - position[r, j]) < int(window))
+                for j in range(L)
+            ]
+            for i in range(L)
+        ]
+        for r in range(R)
+    ]
+    scores = jnp.einsum("rinh,rjnh->rnij", q.astype(dtype), k, precision="highest")
+    scores = jnp.where(jnp.asarray(mask)[:, None], scores.astype(jnp.float32) * scale, -jnp.inf)
+    weights = jax.nn.softmax(scores, axis=-1).astype(dtype)
+    return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
+
+
+def vocabulary_terms(hidden_QD, target_QT, head: Unembedding) -> Scores:
+    """What `jaxscore.device.unembed.vocabulary_terms` computes, from the whole softmax."""
+    z = jnp.matmul(hidden_QD, head.weight.astype(jnp.float32).T, precision="highest")
+    z = z if head.bias is None else z + head.bias
+    z = z * head.scale
+    z = z if head.softcap is None else head.softcap * jnp.tanh(z / head.softcap)
+    logp = jax.nn.log_softmax(z, axis=-1)
+    V = z.shape[-1]
+    greedy_id = jnp.argmax(z, axis=-1).astype(jnp.int32)
+    return Scores(
+        logprob=jnp.take_along_axis(logp, target_QT, axis=1),
+        greedy=target_QT == greedy_id[:, None],
+        entropy=-jnp.sum(jnp.exp(logp) * logp, axis=-1),
+        self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(V)),
+        greedy_id=greedy_id,
+    )

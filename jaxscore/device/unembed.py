@@ -1,0 +1,130 @@
+"""The fused vocabulary pass: from hidden states to log-probabilities without [tokens, V] logits.
+
+Vocabulary blocks go by with a running maximum m (the online softmax of arXiv 1805.02867). Kept
+relative to it are, over the columns seen so far,
+
+    s0 = sum e^(z-m)      s1 = sum e^(z-m) (z-m)      s2 = sum (z-m)
+
+from which, with no large number ever subtracted from another,
+
+    logprob(t)     = (z_t - m) - ln s0
+    entropy        = ln s0 - s1 / s0
+    self-certainty = ln s0 - s2 / V - ln V     KL(uniform || p), arXiv 2502.18581
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from jaxscore.device.dots import dot_last, from_storage, to_storage
+from jaxscore.device.rows import Scores, Unembedding
+
+VOCABULARY_BLOCK = 2048  # columns; measured best of 512..4096 on the CPU
+QUERY_BLOCK = 512  # queries a pass over the vocabulary
+
+
+def transform(logits, bias, scale, softcap):
+    """Bias, scale and softcap of `Unembedding`, in that order."""
+    if bias is not None:
+        logits = logits + bias
+    if scale != 1.0:
+        logits = logits * scale
+    if softcap is not None:
+        logits = softcap * jnp.tanh(logits / softcap)
+    return logits
+
+
+def vocabulary_terms(
+    hidden_QD: Float[Array, "Q D"], target_QT: Int[Array, "Q T"], head: Unembedding
+) -> Scores:
+    """Log-probability of the targets, entropy, self-certainty and argmax of each query."""
+    Q, V = hidden_QD.shape[0], head.weight.shape[0]
+    block = min(V, VOCABULARY_BLOCK)
+    weight, bias = to_storage(head.weight), head.bias
+
+    def step(carry, first):
+        m, s0, s1, s2, best, z_target = carry
+        # The last block is moved back inside the table, and the columns that an earlier block
+        # has had are masked: padding the table would copy it.
+        start = jnp.minimum(first, V - block)
+        columns = start + jnp.arange(block, dtype=jnp.int32)
+        fresh = (columns >= first)[None, :]
+        part = from_storage(lax.dynamic_slice_in_dim(weight, start, block))
+        part_bias = None if bias is None else lax.dynamic_slice_in_dim(bias, start, block)
+        z = transform(dot_last(hidden_QD, part), part_bias, head.scale, head.softcap)
+
+        block_max = jnp.where(fresh, z, -jnp.inf).max(axis=1)
+        new_m = jnp.maximum(m, block_max)
+        below = jnp.where(fresh, z - new_m[:, None], 0.0)
+        weights = jnp.where(fresh, jnp.exp(below), 0.0)
+        rise, shrink = m - new_m, jnp.exp(m - new_m)
+        s1 = shrink * (s1 + rise * s0) + (weights * below).sum(axis=1)
+        s0 = shrink * s0 + weights.sum(axis=1)
+        s2 = s2 + first.astype(jnp.float32) * rise + below.sum(axis=1)
+        # The lowest index that holds the maximum, as torch.argmax. jnp.argmax is a variadic
+        # reduction, which costs as much again as all the rest of the elementwise work.
+        holds = fresh & (z == block_max[:, None])
+        block_best = jnp.where(holds, columns[None, :], V).min(axis=1)
+        best = jnp.where(block_max > m, block_best, best)
+        local = target_QT - start
+        here = (target_QT >= first) & (local < block)
+        found = jnp.take_along_axis(z, jnp.clip(local, 0, block - 1), axis=1)
+        return (new_m, s0, s1, s2, best, jnp.where(here, found, z_target)), None
+
+    zero = jnp.zeros(Q, jnp.float32)
+    start = (
+        jnp.full(Q, -1e30, jnp.float32),
+        zero,
+        zero,
+        zero,
+        jnp.zeros(Q, jnp.int32),
+        jnp.zeros(target_QT.shape, jnp.float32),
+    )
+    firsts = jnp.arange(0, V, block, dtype=jnp.int32)
+    (m, s0, s1, s2, best, z_target), _ = lax.scan(step, start, firsts)
+    log_s0 = jnp.log(s0)
+    return Scores(
+        logprob=z_target - m[:, None] - log_s0[:, None],
+        greedy=target_QT == best[:, None],
+        entropy=log_s0 - s1 / s0,
+        self_certainty=log_s0 - s2 / V - math.log(V),
+        greedy_id=best,
+    )
+
+
+def score_queries(
+    hidden_ND: Float[Array, "N D"],
+    query_Q: Int[Array, " Q"],
+    target_QT: Int[Array, "Q T"],
+    n_queries: Int[Array, ""],
+    head: Unembedding,
+) -> Scores:
+    """`vocabulary_terms` of the tokens that are asked for, and of no others.
+
+    Queries go in blocks and the number of blocks is data, not shape: a batch with few queries
+    costs few, and nothing recompiles.
+    """
+    Q, T = target_QT.shape
+    block = min(Q, QUERY_BLOCK)
+    out = Scores(
+        logprob=jnp.zeros((Q, T), jnp.float32),
+        greedy=jnp.zeros((Q, T), bool),
+        entropy=jnp.zeros(Q, jnp.float32),
+        self_certainty=jnp.zeros(Q, jnp.float32),
+        greedy_id=jnp.zeros(Q, jnp.int32),
+    )
+
+    def step(b, out):
+        start = jnp.minimum(b * block, Q - block)
+        query = lax.dynamic_slice_in_dim(query_Q, start, block)
+        target = lax.dynamic_slice_in_dim(target_QT, start, block)
+        part = vocabulary_terms(hidden_ND[query], target, head)
+        return jax.tree.map(lambda o, p: lax.dynamic_update_slice_in_dim(o, p, start, 0), out, part)
+
+    n_blocks = (n_queries + block - 1) // block
+    return lax.fori_loop(0, n_blocks, step, out)
+
+

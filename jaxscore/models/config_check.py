@@ -1,0 +1,65 @@
+"""Refuse a config attribute that changes the function and is not handled."""
+
+from collections.abc import Set
+from typing import Any
+
+from jaxscore.errors import InputError
+
+# Attributes that decide nothing about a forward pass: names, training, generation defaults.
+INERT = frozenset(
+    "_attn_implementation_autoset _commit_hash _name_or_path architectures auto_map "
+    "attention_dropout attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id "
+    "classifier_dropout decoder_start_token_id diversity_penalty do_sample dtype "
+    "early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id "
+    "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
+    "id2label initializer_range label2id length_penalty max_length min_length model_type "
+    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions "
+    "output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type "
+    "remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate "
+    "sep_token_id summary_activation summary_first_dropout summary_proj_to_labels "
+    "summary_type summary_use_proj suppress_tokens task_specific_params temperature "
+    "tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript "
+    "transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache "
+    "gradient_checkpointing".split()
+)
+
+
+def transformers_config(raw: dict[str, Any], where: str) -> Any:
+    """The transformers config object of a raw `config.json`, which fills the defaults in.
+
+    Raises:
+        InputError: a model type that transformers does not know, or values it refuses.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    kind = raw["model_type"]
+    if kind not in CONFIG_MAPPING:
+        raise InputError(f"{where}: unknown model_type {kind!r}")
+    try:
+        return CONFIG_MAPPING[kind](**{k: v for k, v in raw.items() if k != "model_type"})
+    except Exception as problem:  # each config class validates in its own way
+        raise InputError(f"{where}: transformers refuses it: {problem}") from None
+
+
+def check_attributes(raw: dict[str, Any], config: Any, reads: Set[str], where: str) -> None:
+    """Every attribute must be read, inert, or at the default that the class has anyway.
+
+    Raises:
+        InputError: naming the attributes for which none of these holds.
+    """
+    defaults = type(config)().to_dict()
+    aliases = getattr(config, "attribute_map", {})
+    strange = {
+        name: value
+        for name, value in raw.items()
+        if aliases.get(name, name) not in reads
+        and name not in INERT
+        and not (name in defaults and defaults[name] == value)
+        and value not in (None, False, {}, [])
+    }
+    if strange:
+        listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
+        raise InputError(
+            f"{where}: attributes that are not handled for model_type {raw['model_type']!r}: "
+            f"{listed}; refusing to score, since they may change the numbers"
+        )

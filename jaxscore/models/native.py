@@ -1,0 +1,148 @@
+"""A checkpoint into our own decoder: each tensor once from the file to the device."""
+
+import functools
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from jaxscore.device import decoder
+from jaxscore.errors import InputError
+from jaxscore.models.checkpoint import WEIGHTS, DTYPES, Tensors
+from jaxscore.models.config_check import check_attributes, transformers_config
+from jaxscore.models.families import FAMILIES, Family, Source
+from jaxscore.models.model import Model
+
+NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+
+def build(folder: Path, raw: dict[str, Any], tensors: Tensors, dtype: str) -> Model:
+    """The decoder and its parameters.
+
+    Raises:
+        InputError: a family or attribute that is not handled, or tensors that do not fit.
+    """
+    family, config = translate(folder, raw)
+    params = load_params(folder, family, config, tensors, NUMPY_DTYPES[dtype])
+    return Model(
+        hidden_states=lambda p, i, at, end: decoder.hidden_states(p, config, i, at, end),
+        unembedding=lambda p: decoder.unembedding(p, config),
+        params=params,
+        vocab_size=config.vocab_size,
+        max_positions=config.max_positions,
+        width=config.width,
+        shares_text=True,
+        implementation="native",
+        dtype=dtype,
+        model_type=raw["model_type"],
+    )
+
+
+def translate(folder: Path, raw: dict[str, Any]) -> tuple[Family, decoder.DecoderConfig]:
+    """The family of a config, and what its decoder is."""
+    where = str(folder / "config.json")
+    family = FAMILIES.get(raw["model_type"])
+    if family is None:
+        raise InputError(
+            f"{where}: model_type {raw['model_type']!r} is not covered by the native decoder; "
+            f"covered are {', '.join(sorted(FAMILIES))}"
+        )
+    config = transformers_config(raw, where)
+    check_attributes(raw, config, family.reads, where)
+    try:
+        return family, family.translate(config)
+    except InputError as problem:
+        raise InputError(f"{where}: {problem}") from None
+
+
+def load_params(
+    folder: Path,
+    family: Family,
+    config: decoder.DecoderConfig,
+    tensors: Tensors,
+    dtype: np.dtype,
+) -> decoder.Params:
+    """The parameter tree, matrices in `dtype`, vectors (norms and biases) in float32."""
+    shapes = jax.eval_shape(functools.partial(decoder.init_params, config=config), _key())
+    table = family.sources(config)
+    arrays = _named(tensors, family)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    used: set[str] = set()
+
+    def leaf(path: Any, expected: jax.ShapeDtypeStruct) -> jax.Array:
+        keys = tuple(entry.key for entry in path)
+        source, stacked = table[keys], keys[0] == "layers"
+        shape = expected.shape
+        target = dtype if len(shape) - stacked > 1 else np.dtype(np.float32)
+        names = [source.name.format(i=i) for i in range(shape[0] if stacked else 1)]
+        one = shape[1:] if stacked else shape
+        views = [_oriented(folder, arrays, name, source, one) for name in names]
+        used.update(names)
+
+        def read(index: tuple[slice, ...]) -> np.ndarray:
+            if not stacked:
+                return views[0][index].astype(target)
+            part = [view[index[1:]] for view in views[index[0]]]
+            out = np.empty((len(part), *part[0].shape), target)
+            for row, view in zip(out, part, strict=True):
+                row[...] = view
+            return out
+
+        return jax.make_array_from_callback(shape, sharding, read)
+
+    params = jax.tree_util.tree_map_with_path(leaf, shapes)
+    unused = [
+        name
+        for name in sorted(set(arrays) - used)
+        if not any(re.fullmatch(pattern, name) for pattern in family.buffers)
+        and not (config.tied and name == "lm_head.weight")
+    ]
+    if unused:
+        raise InputError(
+            f"{folder}: {len(unused)} tensors that the model does not use: "
+            f"{', '.join(unused[:8])}; the config and the weights do not belong together"
+        )
+    return params
+
+
+def _key() -> jax.Array:
+    return jax.random.key(0)
+
+
+def _named(tensors: Tensors, family: Family) -> Mapping[str, np.ndarray]:
+    """Tensors by the family's names, which come with and without its prefix."""
+    return {name.removeprefix(family.prefix): array for name, array in tensors.arrays.items()}
+
+
+def _oriented(
+    folder: Path,
+    arrays: Mapping[str, np.ndarray],
+    name: str,
+    source: Source,
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    """The view of one tensor as our tree has it."""
+    if name not in arrays:
+        near = [other for other in sorted(arrays) if other.split(".")[-1] == name.split(".")[-1]]
+        raise InputError(
+            f"{folder}: tensor {name} is missing; there are {len(arrays)} others, "
+            f"such as {', '.join(near[:3])}"
+        )
+    view = arrays[name]
+    if view.dtype not in [DTYPES[kind] for kind in WEIGHTS]:
+        raise InputError(f"{folder}: tensor {name} is {view.dtype}, expected a float type")
+    view = view.T if source.transposed else view
+    if source.part is not None:
+        k, n = source.part
+        size = view.shape[0] // n
+        view = view[k * size : (k + 1) * size]
+    if view.shape != shape:
+        raise InputError(
+            f"{folder}: tensor {name} gives shape {list(view.shape)}, "
+            f"the config wants {list(shape)}"
+        )
+    return view

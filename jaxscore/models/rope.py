@@ -1,0 +1,127 @@
+"""Rotary frequencies from a Hugging Face config: every scaling that is a fixed vector.
+
+The arithmetic is float32 where PyTorch's is: at position 100,000 the last bit of a frequency
+turns a head by a hundredth of a radian.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxscore.errors import InputError
+
+# rope_type -> the keys of rope_scaling that it reads, beside its own name
+KEYS: dict[str, set[str]] = {
+    "default": set(),
+    "linear": {"factor"},
+    "llama3": {
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    },
+    "yarn": {
+        "factor",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "mscale",
+        "mscale_all_dim",
+        "original_max_position_embeddings",
+        "truncate",
+    },
+}
+
+
+def rotary(
+    width: int, theta: float, scaling: Mapping[str, Any] | None, max_positions: int
+) -> tuple[tuple[float, ...], float]:
+    """Frequencies [width / 2] in radians a position, and the factor on cosine and sine.
+
+    Args:
+        width: rotated channels of a head.
+        theta: base of the wavelengths (RoPE, arXiv 2104.09864).
+        scaling: the config's `rope_scaling`: "linear" (arXiv 2306.15595), "llama3" (the Llama
+            3.1 release), "yarn" (arXiv 2309.00071).
+        max_positions: what "yarn" takes where it names no original length.
+
+    Raises:
+        InputError: a type or key that is not handled, or a key that is missing.
+    """
+    kind, values = _checked(scaling)
+    exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    wavelengths = np.float32(theta) ** exponent  # over 2 pi, in positions
+    frequencies = np.float32(1.0) / wavelengths
+    factor = 1.0
+    if kind == "linear":
+        frequencies = frequencies / np.float32(values["factor"])
+    elif kind == "llama3":
+        frequencies = _llama3(frequencies, values)
+    elif kind == "yarn":
+        frequencies, factor = _yarn(wavelengths, theta, values, max_positions)
+    return tuple(float(f) for f in frequencies.astype(np.float32)), float(factor)
+
+
+def _checked(scaling: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+    if not scaling:
+        return "default", {}
+    values = {key: value for key, value in scaling.items() if value is not None}
+    kind = values.pop("rope_type", None) or values.get("type") or "default"
+    values.pop("type", None)
+    if kind not in KEYS:
+        raise InputError(
+            f"rope_scaling has rope_type {kind!r}, which is not handled; "
+            f"handled are {', '.join(sorted(KEYS))}"
+        )
+    values.pop("rope_theta", None)
+    if unknown := sorted(set(values) - KEYS[kind]):
+        raise InputError(f"rope_scaling of type {kind!r} has keys that are not handled: {unknown}")
+    required = {"linear": {"factor"}, "llama3": KEYS["llama3"], "yarn": {"factor"}}.get(kind, set())
+    if missing := sorted(required - set(values)):
+        raise InputError(f"rope_scaling of type {kind!r} lacks {missing}")
+    return kind, values
+
+
+def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
+    """Slow turns are divided by the factor, fast ones kept, those between blended."""
+    length, factor = values["original_max_position_embeddings"], values["factor"]
+    low, high = values["low_freq_factor"], values["high_freq_factor"]
+    turns = np.float32(length) * frequencies / np.float32(2 * math.pi)  # in the original length
+    share = (turns - np.float32(low)) / np.float32(high - low)
+    share = np.clip(share, 0, 1).astype(np.float32)
+    return (1 - share) * frequencies / np.float32(factor) + share * frequencies
+
+
+def _yarn(
+    wavelengths: np.ndarray, theta: float, values: Mapping[str, Any], max_positions: int
+) -> tuple[np.ndarray, float]:
+    """Ramp, by channel, from the kept to the interpolated frequency."""
+    factor, width = values["factor"], 2 * len(wavelengths)
+    length = values.get("original_max_position_embeddings") or max_positions
+
+    def channel(turns: float) -> float:
+        """The channel pair that makes so many turns in the original length."""
+        return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = channel(values.get("beta_fast") or 32)
+    high = channel(values.get("beta_slow") or 1)
+    if values.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    high = high + 0.001 if low == high else high
+    ramp = np.clip((np.arange(width // 2, dtype=np.float32) - low) / (high - low), 0, 1)
+    ramp = ramp.astype(np.float32)
+    kept, interpolated = 1 / wavelengths, 1 / (np.float32(factor) * wavelengths)
+
+    def magnitude(scale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+    attention = values.get("attention_factor")
+    if attention is None:
+        mscale, overall = values.get("mscale"), values.get("mscale_all_dim")
+        attention = (
+            magnitude(mscale) / magnitude(overall) if mscale and overall else magnitude(1.0)
+        )
+    return interpolated * ramp + kept * (1 - ramp), attention
