@@ -1,0 +1,7 @@
+"""`python -m jaxscore`."""
+
+import sys
+
+from jaxscore.cli import main
+
+sys.exit(main())

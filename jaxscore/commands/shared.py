@@ -1,0 +1,195 @@
+"""Flags that every scoring command has, and what they make."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from jaxscore.errors import InputError
+from jaxscore.models.load import DTYPES, IMPLEMENTATIONS
+from jaxscore.packing import SHORTEST_ROW
+from jaxscore.platform import DEVICES, use_device
+from jaxscore.requests import Request
+from jaxscore.scorer import BATCH_TOKENS, Scorer
+from jaxscore.text import boundary_audit
+
+SHOWN_FAILURES = 20
+AUDITED_TOGETHER = 1024  # requests
+
+
+def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = True) -> None:
+    """--model and the flags that decide how it runs."""
+    group = parser.add_argument_group("model and device")
+    if model_required:
+        group.add_argument(
+            "--model",
+            required=True,
+            metavar="NAME",
+            help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+        )
+        group.add_argument("--revision", help="branch, tag or commit of a hub id")
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        help="default: the best there is; one that is absent is an error",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="of the weights; auto: float32 on the CPU, the checkpoint's on accelerators "
+        "(bfloat16 for float16); sums are float32 in any case",
+    )
+    group.add_argument(
+        "--model-impl",
+        choices=IMPLEMENTATIONS,
+        default="auto",
+        help="native: our decoder, which shares text between requests; transformers: their Flax "
+        "class, one request a row; auto: native where it covers the family",
+    )
+    group.add_argument(
+        "--mesh",
+        choices=("auto",),
+        default="auto",
+        help="auto is one device; sharding over several comes in a later version",
+    )
+    group.add_argument(
+        "--batch-tokens",
+        type=_batch_tokens,
+        default=BATCH_TOKENS,
+        metavar="N",
+        help=f"tokens a batch, padding included (default {BATCH_TOKENS}); "
+        "less takes less memory, more is faster on accelerators",
+    )
+    group.add_argument(
+        "--truncate",
+        choices=("left",),
+        help="drop the oldest context tokens of a request that is longer than the model's "
+        "positions; without it that request fails and the others are kept",
+    )
+    group.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="let the checkpoint's tokenizer bring its own code",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of whatever a command draws at random; `score`, `paths` and `demo` draw nothing",
+    )
+    group.add_argument(
+        "--journal",
+        metavar="PATH|off",
+        default="off",
+        help="reserved: finished results are not yet kept for resuming, whatever is given",
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
+
+
+def _batch_tokens(text: str) -> int:
+    value = _whole(text)
+    if value < SHORTEST_ROW:
+        raise argparse.ArgumentTypeError(f"{value} is below the shortest row of {SHORTEST_ROW}")
+    return value
+
+
+def positive(text: str) -> int:
+    """argparse type: a whole number above 0."""
+    value = _whole(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def load_scorer(args: argparse.Namespace, model: str) -> Scorer:
+    """The scorer that the flags describe."""
+    use_device(args.device)
+    if args.journal != "off":
+        remark(args, "the journal is not written yet: an interrupted run starts again")
+    return Scorer.from_pretrained(
+        model,
+        dtype=args.dtype,
+        implementation=args.model_impl,
+        revision=getattr(args, "revision", None),
+        trust_remote_code=args.trust_remote_code,
+        batch_tokens=args.batch_tokens,
+        progress=not args.quiet,
+    )
+
+
+def remark(args: argparse.Namespace, text: str) -> None:
+    """A line on stderr, unless --quiet."""
+    if not args.quiet:
+        print(text, file=sys.stderr)
+
+
+def check_output(output: Path, *inputs: Path | None) -> None:
+    """Refuse to write over what is read."""
+    for path in inputs:
+        if path is not None and output.resolve() == path.resolve():
+            raise InputError(f"--output {output} is an input of this run; give another name")
+
+
+class Audit:
+    """Counts, while requests stream by, those that another boundary policy would change."""
+
+    def __init__(self, scorer: Scorer, chosen: str, others: Sequence[str]) -> None:
+        self.changed = dict.fromkeys(others, 0)
+        self.n_requests = 0
+        self._scorer, self._chosen = scorer, chosen
+
+    def watch(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """The same requests."""
+        part: list[Request] = []
+        for request in requests:
+            part.append(request)
+            if len(part) == AUDITED_TOGETHER:
+                yield from self._count(part)
+                part = []
+        yield from self._count(part)
+
+    def _count(self, part: list[Request]) -> list[Request]:
+        self.n_requests += len(part)
+        found = boundary_audit(self._scorer.encoder, part, self._chosen, list(self.changed))
+        for name, count in found.items():
+            self.changed[name] += count
+        return part
+
+    def text(self, chosen: str, names: Sequence[str]) -> str:
+        """One line for people; `names` are the flag's values for the policies."""
+        parts = [
+            f"{name} would change {count}"
+            for name, count in zip(names, self.changed.values(), strict=True)
+        ]
+        return f"boundary {chosen}: of {self.n_requests} requests {', '.join(parts)}"
+
+
+def tell_run(args: argparse.Namespace, scorer: Scorer, seconds: float) -> None:
+    """What was computed, and how much of it sharing saved."""
+    given, unique = scorer.tokens_given, scorer.tokens_unique
+    share = f", {given / unique:.1f} given for each computed" if unique else ""
+    model = scorer.model
+    remark(
+        args,
+        f"{given} tokens given, {unique} unique, {scorer.tokens_scored} scored in {seconds:.1f} s"
+        f"{share}; {model.model_type}, {model.implementation}, {model.dtype}",
+    )
+
+
+def tell_failures(failures: Sequence[tuple[object, str]]) -> int:
+    """List failed items on stderr and give the exit code."""
+    for name, why in failures[:SHOWN_FAILURES]:
+        print(f"failed: {name}: {why}", file=sys.stderr)
+    if len(failures) > SHOWN_FAILURES:
+        print(f"and {len(failures) - SHOWN_FAILURES} more", file=sys.stderr)
+    if failures:
+        print(f"{len(failures)} failed, the others are kept", file=sys.stderr)
+    return 1 if failures else 0

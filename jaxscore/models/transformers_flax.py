@@ -1,0 +1,202 @@
+"""transformers' own Flax classes behind our interface, where they are right.
+
+What they get wrong they get wrong silently (`rope_theta` and `rope_scaling` are never read,
+sliding windows are not masked), so a class is taken only with attribute values that a test has
+compared with PyTorch; anything else is refused by name.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jaxscore.device.rows import Unembedding
+from jaxscore.errors import InputError
+from jaxscore.models.checkpoint import Tensors
+from jaxscore.models.config_check import check_attributes, transformers_config
+from jaxscore.models.families import FAMILIES
+from jaxscore.models.model import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """What is known of one Flax class.
+
+    Attributes:
+        reads: attributes that the class reads and gets right.
+        only: attribute -> the values for which it is right.
+        embedding: path of the token embedding in its parameters, [V, D].
+        check: for what is no fixed value; returns a complaint or None.
+    """
+
+    reads: frozenset[str]
+    only: dict[str, tuple[Any, ...]]
+    embedding: tuple[str, ...]
+    positions: str
+    width: str
+    check: Callable[[Any], str | None] = lambda config: None
+
+
+def _llama_heads(config: Any) -> str | None:
+    if config.head_dim != config.hidden_size // config.num_attention_heads:
+        return (
+            f"head_dim is {config.head_dim}; the Flax class takes hidden_size / "
+            f"num_attention_heads = {config.hidden_size // config.num_attention_heads}"
+        )
+    return None
+
+
+GUARDS: dict[str, Guard] = {
+    "gpt2": Guard(
+        reads=frozenset(
+            "vocab_size n_positions n_embd n_layer n_head n_inner activation_function "
+            "layer_norm_epsilon tie_word_embeddings".split()
+        ),
+        only={
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
+        },
+        embedding=("transformer", "wte", "embedding"),
+        positions="n_positions",
+        width="n_embd",
+    ),
+    "llama": Guard(
+        reads=frozenset(
+            "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+            "num_key_value_heads hidden_act max_position_embeddings rms_norm_eps head_dim "
+            "tie_word_embeddings".split()
+        ),
+        only={
+            "rope_theta": (10000.0,),
+            "rope_scaling": (None,),
+            "mlp_bias": (False,),
+            "attention_bias": (False,),
+        },
+        embedding=("model", "embed_tokens", "embedding"),
+        positions="max_position_embeddings",
+        width="hidden_size",
+        check=_llama_heads,
+    ),
+}
+
+
+def build(folder: Path, raw: dict[str, Any], tensors: Tensors, dtype: str) -> Model:
+    """transformers' Flax model with this checkpoint's weights.
+
+    Raises:
+        InputError: no class, a class that would be wrong for this config, or tensors that do
+            not fit.
+    """
+    where = str(folder / "config.json")
+    config = _guarded(raw, where)
+    guard = GUARDS[raw["model_type"]]
+    from transformers.models.auto.modeling_flax_auto import FLAX_MODEL_FOR_CAUSAL_LM_MAPPING
+
+    model = FLAX_MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](
+        config, input_shape=(1, 1), dtype=jnp.dtype(dtype), _do_init=False
+    )
+    tree = _params(folder, tensors, model, jnp.dtype(dtype), config.tie_word_embeddings)
+    flat = flatten_dict(tree)
+    if config.tie_word_embeddings:
+        head = flat[guard.embedding]
+    else:
+        # The class keeps [D, V]; the vocabulary pass slices rows.
+        head = jnp.asarray(flat.pop(("lm_head", "kernel")).T)
+        tree = unflatten_dict(flat)
+
+    def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
+        """One request a row, padded on the right, which causality hides: the mask is all ones."""
+        inner = params["model"]
+        if not config.tie_word_embeddings:
+            # The unused logits are removed by the compiler; their weights need not exist.
+            kernel = jnp.zeros((head.shape[1], head.shape[0]), head.dtype)
+            inner = {**inner, "lm_head": {"kernel": kernel}}
+        out = model(
+            ids,
+            attention_mask=jnp.ones_like(ids),
+            position_ids=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape),
+            params=inner,
+            output_hidden_states=True,
+        )
+        return out.hidden_states[-1].astype(jnp.float32)
+
+    return Model(
+        hidden_states=hidden_states,
+        unembedding=lambda params: Unembedding(params["unembed"], None, 1.0, None),
+        params={"model": tree, "unembed": head},
+        vocab_size=config.vocab_size,
+        max_positions=getattr(config, guard.positions),
+        width=getattr(config, guard.width),
+        shares_text=False,
+        implementation="transformers",
+        dtype=dtype,
+        model_type=raw["model_type"],
+    )
+
+
+def _guarded(raw: dict[str, Any], where: str) -> Any:
+    """The config, if its Flax class is right for it."""
+    kind = raw["model_type"]
+    if kind not in GUARDS:
+        raise InputError(
+            f"{where}: no transformers Flax class is trusted for model_type {kind!r}; "
+            f"trusted are {', '.join(sorted(GUARDS))}"
+        )
+    guard = GUARDS[kind]
+    config = transformers_config(raw, where)
+    for name, values in guard.only.items():
+        found = getattr(config, name)
+        if found not in values:
+            raise InputError(
+                f"{where}: {name} is {found!r}; transformers' Flax class for {kind} is right only "
+                f"with {' or '.join(map(repr, values))}; use --model-impl native"
+            )
+    check_attributes(raw, config, guard.reads | set(guard.only), where)
+    if complaint := guard.check(config):
+        raise InputError(f"{where}: {complaint}; use --model-impl native")
+    return config
+
+
+def _params(folder: Path, tensors: Tensors, model: Any, dtype: Any, tied: bool) -> dict[str, Any]:
+    """PyTorch-named tensors as the class's tree, complete and with nothing left over.
+
+    One by one, sharded or not: transformers' own conversion makes a random model first, and
+    does not take several files.
+    """
+    from transformers.modeling_flax_pytorch_utils import rename_key_and_reshape_tensor
+
+    expected = {
+        name: leaf.shape for name, leaf in flatten_dict(model.params_shape_tree).items()
+    }
+    prefix = model.base_model_prefix
+    buffers = FAMILIES[model.config.model_type].buffers
+    flat: dict[tuple[str, ...], jax.Array] = {}
+    unused = []
+    for name, array in tensors.arrays.items():
+        bare = name.removeprefix(f"{prefix}.")
+        if (tied and name == "lm_head.weight") or any(re.fullmatch(p, bare) for p in buffers):
+            continue
+        key, value = rename_key_and_reshape_tensor(
+            tuple(name.split(".")), array, expected, prefix
+        )
+        key = key if key in expected else (prefix, *key)
+        if key not in expected:
+            unused.append(name)
+        elif value.shape != expected[key]:
+            raise InputError(
+                f"{folder}: tensor {name} gives shape {list(value.shape)}, "
+                f"the config wants {list(expected[key])}"
+            )
+        else:
+            flat[key] = jnp.asarray(np.asarray(value), dtype)
+    missing = sorted(".".join(name) for name in set(expected) - set(flat))
+    if missing or unused:
+        raise InputError(f"{folder}: tensors missing {missing[:5]}, not used {unused[:5]}")
+    return unflatten_dict(flat)

@@ -1,0 +1,55 @@
+"""Which device JAX runs on, and where compiled programs are kept."""
+
+import os
+from pathlib import Path
+
+import jax
+import platformdirs
+
+from jaxscore.errors import InputError
+
+DEVICES = ("cpu", "gpu", "cuda", "tpu")
+
+
+def use_device(device: str | None) -> None:
+    """Run on this kind of device; None leaves the choice to JAX, which takes the best.
+
+    Raises:
+        InputError: this machine, or this installation of JAX, has none.
+    """
+    if device is None:
+        return
+    platform = "cuda" if device == "gpu" else device
+    jax.config.update("jax_platforms", platform)
+    try:
+        jax.devices()
+    except RuntimeError as problem:
+        extra = "" if device == "cpu" else f"; pip install 'jaxscore[{_extra(platform)}]'"
+        reason = str(problem).splitlines()[0]
+        raise InputError(
+            f"--device {device}: JAX finds none here ({reason}); "
+            f"leave --device out to use what there is{extra}"
+        ) from None
+
+
+def _extra(platform: str) -> str:
+    return "tpu" if platform == "tpu" else "cuda"
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs in the user's cache folder, so that a second run compiles nothing.
+
+    A folder that JAX was already told to use stays. JAXSCORE_CACHE names another one, and
+    JAXSCORE_CACHE=off keeps nothing.
+    """
+    chosen = os.environ.get("JAXSCORE_CACHE")
+    if chosen == "off" or jax.config.jax_compilation_cache_dir:
+        return
+    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore")) / "xla"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a read-only home compiles every time, which is slower and no less right
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

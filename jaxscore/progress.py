@@ -1,0 +1,53 @@
+"""A bar on stderr: tokens done, tokens a second, time left."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import TracebackType
+
+from tqdm import tqdm
+
+
+class Progress:
+    """Counts laid-out tokens. Silent when not asked for."""
+
+    def __init__(self, enabled: bool) -> None:
+        # A log file gets a line every ten seconds, a terminal ten redraws a second.
+        interval = 0.1 if sys.stderr.isatty() else 10.0
+        self._bar = tqdm(
+            total=0,
+            disable=not enabled,
+            unit="tok",
+            unit_scale=True,
+            desc="scoring",
+            mininterval=interval,
+            file=sys.stderr,
+        )
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+
+    def extend(self, tokens: int) -> None:
+        """More is to do than was known."""
+        self._bar.total += tokens
+        self._bar.refresh()
+
+    def advance(self, tokens: int) -> None:
+        self._bar.update(tokens)
+
+    @contextlib.contextmanager
+    def says(self, what: str) -> Iterator[None]:
+        """Show what keeps the bar waiting."""
+        self._bar.set_postfix_str(what)
+        try:
+            yield
+        finally:
+            self._bar.set_postfix_str("")

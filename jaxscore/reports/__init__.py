@@ -1,0 +1,1 @@
+"""Writers of results. They never compute."""

@@ -1,0 +1,65 @@
+"""Files that appear whole or not at all."""
+
+import contextlib
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxscore.errors import InputError
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[TextIO]:
+    """A UTF-8 file that takes its name when the block ends well, and leaves nothing otherwise.
+
+    Open it before the work starts: a place that cannot be written is then known at once.
+
+    Raises:
+        InputError: the folder cannot be made or written, or `path` is a folder.
+    """
+    if path.is_dir():
+        raise InputError(f"{path}: found a folder, expected the name of a file to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as problem:
+        raise InputError(
+            f"{path}: cannot be written ({problem.strerror}); give a place that can"
+        ) from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            yield file
+            try:
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError as problem:
+                raise InputError(f"{path}: cannot be written ({problem.strerror})") from None
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def json_number(value: float | None) -> float | str | None:
+    """What stands for a number in JSON, which has neither NaN nor Infinity: null, "Infinity"."""
+    if value is None or math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def json_safe(value: Any) -> Any:
+    """`json_number` throughout a structure."""
+    if isinstance(value, dict):
+        return {key: json_safe(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [json_safe(item) for item in value]
+    return json_number(value) if isinstance(value, float) else value

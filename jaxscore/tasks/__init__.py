@@ -1,0 +1,1 @@
+"""The evaluation systems, host side: load, requests, evaluate, summarise. No batches here."""

@@ -1,0 +1,192 @@
+"""`paths`: does a support path make the answer more probable? (Path Evaluation)
+
+For each path of a question its last entity is the answer. Its probability is the geometric mean
+of its tokens' probabilities, with and without the path in the prompt, averaged over system
+prompts.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.reading import read_jsonl, read_lines, take
+from jaxscore.requests import Request, ScoredRequest
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a helpful assistant that answers questions accurately based on the given information."
+)
+# flag value -> policy of `jaxscore.text`; upstream is what the published script scores
+BOUNDARIES = {"separate": "separate", "joint": "joint", "upstream": "reencoded"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A question with its paths, each a list of entities and relations."""
+
+    id: str | int
+    question: str
+    paths: list[list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """Means over all paths that were scored; None where there were none.
+
+    Attributes:
+        n_relative: paths whose baseline is above 0, which the relative mean is over.
+        failures: (name of the path, why) of those that could not be scored.
+    """
+
+    n_items: int
+    n_paths: int
+    mean_baseline: float | None
+    mean_retrieved: float | None
+    mean_absolute: float | None
+    mean_relative: float | None
+    n_relative: int
+    failures: list[tuple[str, str]]
+
+
+def load(path: Path, max_samples: int | None = None) -> list[Item]:
+    """Items of a JSONL file: `question`, `paths`, and optionally `id` (else the line's number).
+
+    Raises:
+        InputError: with file and line.
+    """
+    items = []
+    for number, item in read_jsonl(path):
+        where = f"{path}:{number}"
+        if max_samples is not None and len(items) == max_samples:
+            break
+        question = take(item, "question", str, where)
+        paths = take(item, "paths", list, where)
+        for k, entities in enumerate(paths):
+            if not isinstance(entities, list) or not all(isinstance(e, str) for e in entities):
+                raise InputError(
+                    f'{where}: field "paths", entry {k + 1}: expected a list of strings, '
+                    f"found {str(entities)[:60]}"
+                )
+        name = take(item, "id", (str, int), where) if "id" in item else number
+        items.append(Item(name, question, paths))
+    return items
+
+
+def system_prompts(given: Sequence[str], file: Path | None) -> list[str]:
+    """Prompts of the command line, then those of the file; the default where there are none.
+
+    Raises:
+        InputError: the file cannot be read or holds only blank lines.
+    """
+    prompts = list(given)
+    if file is not None:
+        lines = [text.strip() for _, text in read_lines(file) if text.strip()]
+        if not lines:
+            raise InputError(f"{file}: no system prompt in it, expected one a line")
+        prompts += lines
+    return prompts or [DEFAULT_SYSTEM_PROMPT]
+
+
+def prompts(item: Item, path: list[str], system: str) -> tuple[str, str]:
+    """The prompt without and with the path, to the letter of the published script."""
+    ending = f"\nQuestion: {item.question} Answer:"
+    return f"{system}{ending}", f"{system}\nSupport Path: {' -> '.join(path)}{ending}"
+
+
+def cases(items: Sequence[Item]) -> Iterator[tuple[Item, list[str]]]:
+    """Every path that is not empty, with its item."""
+    return ((item, path) for item in items for path in item.paths if path)
+
+
+def requests(items: Sequence[Item], systems: Sequence[str]) -> list[Request]:
+    """For each path, for each system prompt: the baseline and the retrieved prompt."""
+    return [
+        Request(f"{item.id}: {' -> '.join(path)}", context, path[-1])
+        for item, path in cases(items)
+        for system in systems
+        for context in prompts(item, path, system)
+    ]
+
+
+def evaluate(
+    items: Sequence[Item], systems: Sequence[str], scored: Sequence[ScoredRequest]
+) -> list[dict[str, Any]]:
+    """The documented output, one entry an item; a path that failed has `error` and nulls."""
+    left = iter(scored)
+    return [
+        {
+            "id": item.id,
+            "question": item.question,
+            "path_evaluations": [_evaluate(path, systems, left) for path in item.paths if path],
+        }
+        for item in items
+    ]
+
+
+def _evaluate(
+    path: list[str], systems: Sequence[str], left: Iterator[ScoredRequest]
+) -> dict[str, Any]:
+    pairs = [(next(left), next(left)) for _ in systems]
+    errors = [_error(one) for pair in pairs for one in pair]
+    out: dict[str, Any] = {"path": path, "answer": path[-1]}
+    if any(errors):
+        names = ("baseline_prob", "retrieved_prob", "absolute_improvement", "relative_improvement")
+        out |= dict.fromkeys(names)
+        return {**out, "prompt_results": [], "error": next(e for e in errors if e)}
+    results = [
+        {
+            "system_prompt": system,
+            "baseline_prob": probability(baseline),
+            "retrieved_prob": probability(retrieved),
+        }
+        for system, (baseline, retrieved) in zip(systems, pairs, strict=True)
+    ]
+    baseline = math.fsum(r["baseline_prob"] for r in results) / len(results)
+    retrieved = math.fsum(r["retrieved_prob"] for r in results) / len(results)
+    gain = retrieved - baseline
+    return {
+        **out,
+        "baseline_prob": baseline,
+        "retrieved_prob": retrieved,
+        "absolute_improvement": gain,
+        "relative_improvement": gain / baseline if baseline > 0 else math.inf,
+        "prompt_results": results,
+    }
+
+
+def _error(scored: ScoredRequest) -> str | None:
+    if scored.error is None and not scored.n_scored:
+        return "the answer has no tokens, so it has no probability"
+    return scored.error
+
+
+def probability(scored: ScoredRequest) -> float:
+    """Geometric mean of the tokens' probabilities."""
+    mean = scored.mean_logprob
+    assert mean is not None  # `_error` has seen to it
+    return math.exp(mean)
+
+
+def summarise(results: Sequence[dict[str, Any]]) -> Summary:
+    """Means over all paths of all items."""
+    every = [(r["id"], e) for r in results for e in r["path_evaluations"]]
+    good = [e for _, e in every if "error" not in e]
+    relative = [e for e in good if math.isfinite(e["relative_improvement"])]
+
+    def mean(part: list[dict[str, Any]], name: str) -> float | None:
+        return math.fsum(e[name] for e in part) / len(part) if part else None
+
+    return Summary(
+        n_items=len(results),
+        n_paths=len(good),
+        mean_baseline=mean(good, "baseline_prob"),
+        mean_retrieved=mean(good, "retrieved_prob"),
+        mean_absolute=mean(good, "absolute_improvement"),
+        mean_relative=mean(relative, "relative_improvement"),
+        n_relative=len(relative),
+        failures=[
+            (f"{name}: {' -> '.join(e['path'])}", e["error"]) for name, e in every if "error" in e
+        ],
+    )

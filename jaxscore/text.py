@@ -1,0 +1,190 @@
+"""(context, continuation) to token ids and where the continuation starts.
+
+Where it starts is a policy, since a token may straddle the two:
+
+    context "ANSWER: "   continuation "Oslo"      tokens  ANSWER | : | ␠Oslo
+    joint         encode once; from the first token that ends after the context's last non-blank
+    exact         the same after the context's last character, blanks included
+    separate      encode each and join the ids: ANSWER | : | ␠ | Oslo
+    skip_context  encode once; skip as many tokens as the context alone has
+    last_query    encode once; keep as many tokens as a blank and the continuation alone have
+    reencoded     separate, but after each token decode it, append it and encode the whole anew
+
+The last three are what published scripts do (ChronoLogic, ProbSem, Path Evaluation). They can
+count a token too few or too many, or score other ids; `boundary_audit` says how often.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.forest import TokenSequence
+from jaxscore.requests import Request
+
+BOUNDARIES = ("joint", "exact", "separate", "skip_context", "last_query", "reencoded")
+
+Encoded = tuple[TokenSequence, ...]  # of one request: one sequence, or one a token if reencoded
+
+
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The checkpoint's fast tokenizer.
+
+    Raises:
+        InputError: no tokenizer there, or only a slow one, which has no offsets.
+    """
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), use_fast=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as problem:  # each tokenizer class fails in its own way
+        reason = str(problem).strip().splitlines() or [type(problem).__name__]
+        raise InputError(
+            f"{folder}: no usable tokenizer ({reason[0]}); expected tokenizer.json beside the model"
+        ) from None
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no offsets; "
+            "save it with a tokenizer.json (convert_slow_tokenizer)"
+        )
+    return tokenizer
+
+
+class TextEncoder:
+    """Batches of text to `TokenSequence`s, by any boundary policy."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = tokenizer("a", add_special_tokens=True)["input_ids"]
+        before = next(
+            k for k in range(len(full) - len(bare) + 1) if full[k : k + len(bare)] == bare
+        )
+        # What the tokenizer puts after a text (an EOS) would stand between context and
+        # continuation, so only what comes before it is kept.
+        self.prefix: list[int] = full[:before]
+
+    def encode(self, requests: Sequence[Request], boundary: str = "joint") -> list[Encoded]:
+        """Token ids and start of each request's continuation.
+
+        Args:
+            requests: any number.
+            boundary: one of `BOUNDARIES`.
+
+        Returns:
+            For each request one sequence; with "reencoded" one for each token of the
+            continuation, with that token alone to score.
+        """
+        if boundary == "reencoded":
+            return self._reencoded(requests)
+        contexts = [request.context for request in requests]
+        continuations = [request.continuation for request in requests]
+        if boundary == "separate":
+            heads = [self._with_prefix(e.ids) for e in self._encode(contexts)]
+            tails = [e.ids for e in self._encode(continuations)]
+            return [
+                (_sequence(head + tail, len(head)),)
+                for head, tail in zip(heads, tails, strict=True)
+            ]
+        texts = [a + b for a, b in zip(contexts, continuations, strict=True)]
+        encodings = self._encode(texts)
+        ids = [self._with_prefix(e.ids) for e in encodings]
+        if boundary in ("joint", "exact"):
+            limits = [len(c if boundary == "exact" else c.rstrip()) for c in contexts]
+            starts = [
+                len(all_ids) - len(e.ids) + _first_after(e.offsets, limit)
+                for all_ids, e, limit in zip(ids, encodings, limits, strict=True)
+            ]
+        elif boundary == "skip_context":
+            starts = [len(self._with_prefix(e.ids)) for e in self._encode(contexts)]
+        elif boundary == "last_query":
+            alone = self._encode([" " + text for text in continuations])
+            starts = [
+                len(all_ids) - len(self._with_prefix(e.ids))
+                for all_ids, e in zip(ids, alone, strict=True)
+            ]
+        else:
+            raise ValueError(f"boundary {boundary!r} is none of {', '.join(BOUNDARIES)}")
+        return [
+            (_sequence(all_ids, min(max(start, 0), len(all_ids))),)
+            for all_ids, start in zip(ids, starts, strict=True)
+        ]
+
+    def _reencoded(self, requests: Sequence[Request]) -> list[Encoded]:
+        targets = [e.ids for e in self._encode([request.continuation for request in requests])]
+        prompts = [request.context for request in requests]
+        out: list[list[TokenSequence]] = [[] for _ in requests]
+        for step in range(max(map(len, targets), default=0)):
+            active = [k for k, ids in enumerate(targets) if step < len(ids)]
+            for k, encoding in zip(active, self._encode([prompts[k] for k in active]), strict=True):
+                ids, target = self._with_prefix(encoding.ids), targets[k][step]
+                out[k].append(_sequence([*ids, target], len(ids)))
+                prompts[k] += self.tokenizer.decode([target])
+        return [tuple(sequences) for sequences in out]
+
+    def tokens(self, ids: np.ndarray) -> list[str]:
+        """The tokenizer's names of token ids."""
+        return self.tokenizer.convert_ids_to_tokens(ids.tolist())
+
+    def _encode(self, texts: list[str]) -> list[Any]:
+        return self._backend.encode_batch(texts, add_special_tokens=False)
+
+    def _with_prefix(self, ids: list[int]) -> list[int]:
+        """A text that writes its own BOS, as chat templates do, gets no second one."""
+        if self.prefix and ids[: len(self.prefix)] == self.prefix:
+            return ids
+        return self.prefix + ids
+
+
+def boundary_audit(
+    encoder: TextEncoder, requests: Iterable[Request], chosen: str, others: Sequence[str]
+) -> dict[str, int]:
+    """How many requests another boundary policy would score differently.
+
+    Returns:
+        For each policy of `others` the number of requests whose scored tokens, or the tokens
+        before them, are not those of `chosen`.
+    """
+    requests = list(requests)
+    base = encoder.encode(requests, chosen)
+    return {
+        other: sum(
+            _differ(a, b) for a, b in zip(base, encoder.encode(requests, other), strict=True)
+        )
+        for other in others
+    }
+
+
+def _differ(one: Encoded, other: Encoded) -> bool:
+    """Whether the two score other tokens, or the same after another context."""
+    if len(one) == len(other) == 1:
+        (a,), (b,) = one, other
+        return a.first_scored != b.first_scored or not np.array_equal(a.ids, b.ids)
+    pairs = zip(_scored_paths(one), _scored_paths(other), strict=False)
+    same = sum(s.n_scored for s in one) == sum(s.n_scored for s in other)
+    return not same or any(not np.array_equal(a, b) for a, b in pairs)
+
+
+def _scored_paths(encoded: Encoded) -> Iterator[np.ndarray]:
+    """For each scored token the ids up to and with it."""
+    for sequence in encoded:
+        for stop in range(sequence.first_scored, len(sequence.ids)):
+            yield sequence.ids[: stop + 1]
+
+
+def _first_after(offsets: list[tuple[int, int]], limit: int) -> int:
+    """Index of the first token that ends after character `limit`."""
+    return next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
+
+
+def _sequence(ids: list[int], start: int) -> TokenSequence:
+    return TokenSequence(np.array(ids, np.int32), start)
