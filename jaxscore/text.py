@@ -7,18 +7,22 @@ Where it starts is a policy, since a token may straddle the two:
     exact         the same after the context's last character, blanks included
     separate      encode each and join the ids: ANSWER | : | ␠ | Oslo
     skip_context  encode once; skip as many tokens as the context alone has
-    last_query    encode once; keep as many tokens as a blank and the continuation alone have
+    last_query    encode once; keep as many tokens as the continuation alone has, its special
+                  tokens and, on a GPT-2 tokenizer, a leading blank included
     reencoded     separate, but after each token decode it, append it and encode the whole anew
 
 The last three are what published scripts do (ChronoLogic, ProbSem, Path Evaluation). They can
 count a token too few or too many, or score other ids; `boundary_audit` says how often.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 from jaxscore.errors import InputError
 from jaxscore.forest import TokenSequence
@@ -96,6 +100,13 @@ class TextEncoder:
                 for head, tail in zip(heads, tails, strict=True)
             ]
         texts = [a + b for a, b in zip(contexts, continuations, strict=True)]
+        if boundary == "last_query":
+            ids = [self._with_prefix(e.ids) for e in self._encode_spaced(texts)]
+            alone = [self._with_prefix(e.ids) for e in self._encode_spaced(continuations)]
+            return [
+                (_sequence(all_ids, max(0, len(all_ids) - len(query))),)
+                for all_ids, query in zip(ids, alone, strict=True)
+            ]
         encodings = self._encode(texts)
         ids = [self._with_prefix(e.ids) for e in encodings]
         if boundary in ("joint", "exact"):
@@ -106,16 +117,10 @@ class TextEncoder:
             ]
         elif boundary == "skip_context":
             starts = [len(self._with_prefix(e.ids)) for e in self._encode(contexts)]
-        elif boundary == "last_query":
-            alone = self._encode([" " + text for text in continuations])
-            starts = [
-                len(all_ids) - len(self._with_prefix(e.ids))
-                for all_ids, e in zip(ids, alone, strict=True)
-            ]
         else:
             raise ValueError(f"boundary {boundary!r} is none of {', '.join(BOUNDARIES)}")
         return [
-            (_sequence(all_ids, min(max(start, 0), len(all_ids))),)
+            (_sequence(all_ids, min(start, len(all_ids))),)
             for all_ids, start in zip(ids, starts, strict=True)
         ]
 
@@ -137,6 +142,17 @@ class TextEncoder:
 
     def _encode(self, texts: list[str]) -> list[Any]:
         return self._backend.encode_batch(texts, add_special_tokens=False)
+
+    def _encode_spaced(self, texts: list[str]) -> list[Any]:
+        return self._spaced.encode_batch(texts, add_special_tokens=False)
+
+    @functools.cached_property
+    def _spaced(self) -> Tokenizer:
+        """As if loaded with `add_prefix_space=True`, which only plain ByteLevel heeds."""
+        spaced = Tokenizer.from_str(self._backend.to_str())
+        if isinstance(spaced.pre_tokenizer, ByteLevel):
+            spaced.pre_tokenizer.add_prefix_space = True
+        return spaced
 
     def _with_prefix(self, ids: list[int]) -> list[int]:
         """A text that writes its own BOS, as chat templates do, gets no second one."""
