@@ -1,6 +1,7 @@
 """The command line: parse, run, exit code."""
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 
@@ -36,11 +37,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def hyphenated(argv: Sequence[str]) -> list[str]:
-    """Flags as argparse knows them: --system_prompts is --system-prompts."""
+    """Flags as argparse knows them: --system_prompts is --system-prompts. Texts stay."""
     out = []
     for word in argv:
         name, equals, value = word.partition("=")
-        if word.startswith("--"):
+        if re.fullmatch(r"--[\w-]+", name):
             word = name.replace("_", "-") + equals + value
         out.append(word)
     return out

@@ -48,7 +48,8 @@ class RowBatch:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and row length: what a compiled program is made for."""
-        return self.ids.shape  # type: ignore[return-value]
+        rows, length = self.ids.shape
+        return rows, length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +174,9 @@ class _Cutter:
                     ]
                     continue
                 for bin_items in best_fit(items, length - above):
-                    subtrees = tuple((node, node + size) for size, node in sorted_by_node(bin_items))
+                    subtrees = tuple(
+                        (node, node + size) for size, node in sorted_by_node(bin_items)
+                    )
                     total = above + sum(size for size, _ in bin_items)
                     out.append((length, Piece(path, subtrees, total)))
         return out

@@ -22,18 +22,16 @@ def use_device(device: str | None) -> None:
     platform = "cuda" if device == "gpu" else device
     jax.config.update("jax_platforms", platform)
     try:
-        jax.devices()
-    except RuntimeError as problem:
-        extra = "" if device == "cpu" else f"; pip install 'jaxscore[{_extra(platform)}]'"
-        reason = str(problem).splitlines()[0]
+        found, reason = jax.default_backend(), "it runs on another device already"
+    except (RuntimeError, AssertionError) as problem:
+        # JAX passes over "cuda" where it sees no card, and then asserts that it has a device.
+        found, reason = None, (str(problem).splitlines() or ["no such card is visible"])[0]
+    if found != ("gpu" if platform == "cuda" else platform):
+        extra = "" if device == "cpu" else f"; pip install 'jaxscore[{platform}]'"
         raise InputError(
             f"--device {device}: JAX finds none here ({reason}); "
             f"leave --device out to use what there is{extra}"
-        ) from None
-
-
-def _extra(platform: str) -> str:
-    return "tpu" if platform == "tpu" else "cuda"
+        )
 
 
 def use_compilation_cache() -> None:
@@ -43,7 +41,7 @@ def use_compilation_cache() -> None:
     JAXSCORE_CACHE=off keeps nothing.
     """
     chosen = os.environ.get("JAXSCORE_CACHE")
-    if chosen == "off" or jax.config.jax_compilation_cache_dir:
+    if chosen == "off" or jax.config.values["jax_compilation_cache_dir"]:
         return
     folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore")) / "xla"
     try:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxscore import packing
@@ -279,12 +280,12 @@ class Scorer:
 
     def _dispatch(self, batch: packing.RowBatch, progress: Progress) -> Scores:
         rows = Rows(
-            batch.ids,
-            batch.position,
-            batch.subtree_end,
-            batch.query,
-            batch.target,
-            np.int32(len(batch.edge)),
+            ids=jnp.asarray(batch.ids),
+            position=jnp.asarray(batch.position),
+            subtree_end=jnp.asarray(batch.subtree_end),
+            query=jnp.asarray(batch.query),
+            target=jnp.asarray(batch.target),
+            n_queries=jnp.int32(len(batch.edge)),
         )
         program = self._programs.get(batch.shape)
         if program is None:

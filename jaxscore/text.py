@@ -93,11 +93,12 @@ class TextEncoder:
         contexts = [request.context for request in requests]
         continuations = [request.continuation for request in requests]
         if boundary == "separate":
-            heads = [self._with_prefix(e.ids) for e in self._encode(contexts)]
+            heads = [e.ids for e in self._encode(contexts)]
             tails = [e.ids for e in self._encode(continuations)]
+            ids = [self._with_prefix(a + b) for a, b in zip(heads, tails, strict=True)]
             return [
-                (_sequence(head + tail, len(head)),)
-                for head, tail in zip(heads, tails, strict=True)
+                (_sequence(all_ids, len(all_ids) - len(tail)),)
+                for all_ids, tail in zip(ids, tails, strict=True)
             ]
         texts = [a + b for a, b in zip(contexts, continuations, strict=True)]
         if boundary == "last_query":
@@ -112,8 +113,8 @@ class TextEncoder:
         if boundary in ("joint", "exact"):
             limits = [len(c if boundary == "exact" else c.rstrip()) for c in contexts]
             starts = [
-                len(all_ids) - len(e.ids) + _first_after(e.offsets, limit)
-                for all_ids, e, limit in zip(ids, encodings, limits, strict=True)
+                len(all_ids) - len(e.ids) + _first_after(e.offsets, limit, text)
+                for all_ids, e, limit, text in zip(ids, encodings, limits, texts, strict=True)
             ]
         elif boundary == "skip_context":
             starts = [len(self._with_prefix(e.ids)) for e in self._encode(contexts)]
@@ -131,8 +132,9 @@ class TextEncoder:
         for step in range(max(map(len, targets), default=0)):
             active = [k for k, ids in enumerate(targets) if step < len(ids)]
             for k, encoding in zip(active, self._encode([prompts[k] for k in active]), strict=True):
-                ids, target = self._with_prefix(encoding.ids), targets[k][step]
-                out[k].append(_sequence([*ids, target], len(ids)))
+                target = targets[k][step]
+                ids = self._with_prefix([*encoding.ids, target])
+                out[k].append(_sequence(ids, len(ids) - 1))
                 prompts[k] += self.tokenizer.decode([target])
         return [tuple(sequences) for sequences in out]
 
@@ -197,9 +199,19 @@ def _scored_paths(encoded: Encoded) -> Iterator[np.ndarray]:
             yield sequence.ids[: stop + 1]
 
 
-def _first_after(offsets: list[tuple[int, int]], limit: int) -> int:
-    """Index of the first token that ends after character `limit`."""
-    return next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
+def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
+    """Index of the first token that ends after character `limit`.
+
+    A normalizer that composes (NFC) gives "é" the offsets of its "e" alone. So where the
+    character at `limit` is in no token, it has become part of the one before.
+    """
+    first = next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
+    starts_after = first == len(offsets) or offsets[first][0] > limit
+    if first and starts_after and limit < len(text) and not text[limit].isspace():
+        end = offsets[first - 1][1]
+        while first and offsets[first - 1][1] == end:  # all that hold bytes of the character
+            first -= 1
+    return first
 
 
 def _sequence(ids: list[int], start: int) -> TokenSequence:

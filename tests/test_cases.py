@@ -55,16 +55,12 @@ def test_paths_agree_with_the_published_script(scorers, name, implementation, bo
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(
-    ("policy", "column"), [("joint", "joint"), ("skip_context", "upstream")]
-)
+@pytest.mark.parametrize(("policy", "column"), [("joint", "joint"), ("skip_context", "upstream")])
 def test_chronologic_boundaries(scorers, name, policy, column):
     lines = (CASES / "chronologic/questions.jsonl").read_text(encoding="utf-8").splitlines()
     questions = [json.loads(line) for line in lines]
     for question, want in zip(questions, expected(name, "chronologic")["questions"], strict=True):
-        context = (
-            f"{question['metadata_frame']}\nQUESTION: {question['main_question']}\nANSWER: "
-        )
+        context = f"{question['metadata_frame']}\nQUESTION: {question['main_question']}\nANSWER: "
         scored = scorers(name).score(
             [Request(k, context, text) for k, text in enumerate(question["answer_strings"])],
             boundary=policy,

@@ -5,6 +5,7 @@ layers compiles as fast as one of two.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -14,10 +15,12 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention import attention
-from jaxscore.device.dots import dot_last, from_storage, to_storage
-from jaxscore.device.rows import Unembedding
+from jaxscore.device.dots import compute_dtype, dot_last, from_storage
+from jaxscore.device.rows import Unembedding, on_cpu
 
 Params = dict[str, Any]
+
+TOKEN_BLOCK = 512  # tokens an MLP takes at a time on the CPU
 
 ACTIVATIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -145,16 +148,37 @@ class Mlp(nn.Module):
         return Linear(c.width, c.mlp_bias, name="down")(inner)
 
 
-class Block(nn.Module):
-    """One layer: each half adds to the residual stream what it makes of the normed stream."""
+class AttentionHalf(nn.Module):
+    """Adds to the residual stream what attention makes of the normed stream."""
 
     config: DecoderConfig
 
     @nn.compact
     def __call__(self, x, layout, window):
-        c = self.config
-        x = x + Attention(c, name="attention")(Norm(c, name="attention_norm")(x), layout, window)
-        return x + Mlp(c, name="mlp")(Norm(c, name="mlp_norm")(x))
+        normed = Norm(self.config, name="attention_norm")(x)
+        return x + Attention(self.config, name="attention")(normed, layout, window)
+
+
+class MlpHalf(nn.Module):
+    """Adds to the residual stream what the MLP makes of the normed stream."""
+
+    config: DecoderConfig
+
+    @nn.compact
+    def __call__(self, x):
+        return x + Mlp(self.config, name="mlp")(Norm(self.config, name="mlp_norm")(x))
+
+
+def by_tokens(function: Callable[[Array], Array], x: Float[Array, "R L D"]) -> Array:
+    """`function` of some tokens at a time on the CPU, where wide MLPs would fill the memory.
+
+    4096 tokens of a width of 18944 are 310 MB, three times over; blocks also stay in cache.
+    """
+    n_tokens = x.shape[0] * x.shape[1]
+    if not on_cpu() or n_tokens % TOKEN_BLOCK or n_tokens == TOKEN_BLOCK:
+        return function(x)
+    blocks = x.reshape(n_tokens // TOKEN_BLOCK, 1, TOKEN_BLOCK, x.shape[2])
+    return lax.map(function, blocks).reshape(x.shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,23 +207,24 @@ def hidden_states(
 ) -> Float[Array, "R L D"]:
     """Final normed hidden state of every token, float32."""
     embedding = params["embed"]["token"]
-    x = embedding[ids].astype(jnp.float32)
+    x = from_storage(embedding[ids]).astype(jnp.float32)
     if config.learned_positions:
-        x += params["embed"]["position"][position].astype(jnp.float32)
+        x += from_storage(params["embed"]["position"][position]).astype(jnp.float32)
     cos = sin = None
     if config.rotary_frequencies:
         frequencies = jnp.asarray(config.rotary_frequencies, jnp.float32)
         angle = position[..., None].astype(jnp.float32) * frequencies
         cos, sin = (f(angle)[:, :, None] * config.rotary_factor for f in (jnp.cos, jnp.sin))
-    layout = Layout(position, subtree_end, cos, sin, embedding.dtype)
-    block = Block(config)
+    layout = Layout(position, subtree_end, cos, sin, compute_dtype(embedding))
 
     def step(x, layer):
         weights, window = layer
-        return block.apply({"params": from_storage(weights)}, x, layout, window), None
+        weights = {"params": from_storage(weights)}
+        x = AttentionHalf(config).apply(weights, x, layout, window)
+        return by_tokens(lambda part: MlpHalf(config).apply(weights, part), x), None
 
     windows = jnp.asarray(config.windows, jnp.int32)
-    x, _ = lax.scan(step, x, (to_storage(params["layers"]), windows))
+    x, _ = lax.scan(step, x, (params["layers"], windows))
     return Norm(config).apply({"params": params["final_norm"]}, x)
 
 
@@ -223,7 +248,8 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     layout = Layout(at, at + 1, rotary, rotary, jnp.float32)
 
     def layer(key):
-        return Block(config).init(key, x, layout, jnp.int32(0))["params"]
+        attention = AttentionHalf(config).init(key, x, layout, jnp.int32(0))["params"]
+        return attention | MlpHalf(config).init(jax.random.fold_in(key, 1), x)["params"]
 
     params = {
         "embed": {"token": normal(keys[0], (config.vocab_size, config.width))},

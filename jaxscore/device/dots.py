@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxscore.device.rows import on_cpu
@@ -24,10 +25,11 @@ def dot_last(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def to_storage(tree):
-    """View bfloat16 leaves as uint16 on the CPU, before they are sliced inside a loop.
+    """bfloat16 leaves as uint16 on the CPU; whatever is sliced inside a loop is kept so.
 
     XLA:CPU turns a bfloat16 dynamic slice into a float32 one and hoists a float32 copy of the
     whole array out of the loop (1256 MB for a 152k x 2048 head). An integer it leaves alone.
+    Parameters are stored so for good: a bitcast inside the program would copy them each call.
     """
     if not on_cpu():
         return tree
@@ -41,3 +43,14 @@ def from_storage(tree):
     return jax.tree.map(
         lambda x: lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x, tree
     )
+
+
+def storage_dtype(dtype) -> np.dtype:
+    """What an array of this dtype is kept as on the device."""
+    dtype = np.dtype(dtype)
+    return np.dtype(np.uint16) if on_cpu() and dtype == jnp.bfloat16 else dtype
+
+
+def compute_dtype(stored) -> np.dtype:
+    """The dtype that a stored array stands for."""
+    return np.dtype(jnp.bfloat16) if stored.dtype == jnp.uint16 else stored.dtype

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from jaxscore.device.dots import from_storage
 from jaxscore.device.rows import Scores, Unembedding
 
 
@@ -11,7 +12,7 @@ def attention(q, k, v, position, subtree_end, window, *, scale, dtype):
 
     Shapes as there. The mask is written out from the rule, in Python.
     """
-    R, L, N, H = q.shape
+    R, L, N, _ = q.shape
     k, v = (jnp.repeat(x.astype(dtype), N // x.shape[2], axis=2) for x in (k, v))
     mask = [
         [
@@ -33,7 +34,7 @@ def attention(q, k, v, position, subtree_end, window, *, scale, dtype):
 
 def vocabulary_terms(hidden_QD, target_QT, head: Unembedding) -> Scores:
     """What `jaxscore.device.unembed.vocabulary_terms` computes, from the whole softmax."""
-    z = jnp.matmul(hidden_QD, head.weight.astype(jnp.float32).T, precision="highest")
+    z = jnp.matmul(hidden_QD, from_storage(head.weight).astype(jnp.float32).T, precision="highest")
     z = z if head.bias is None else z + head.bias
     z = z * head.scale
     z = z if head.softcap is None else head.softcap * jnp.tanh(z / head.softcap)

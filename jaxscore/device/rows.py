@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import jax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 
 class Rows(NamedTuple):
@@ -36,7 +36,7 @@ class Scores(NamedTuple):
 class Unembedding(NamedTuple):
     """From a hidden state to logits: `softcap * tanh(scale * (h @ weight.T + bias) / softcap)`."""
 
-    weight: Float[Array, "V D"]
+    weight: Num[Array, "V D"]  # as stored, see `dots.to_storage`
     bias: Float[Array, " V"] | None
     scale: float
     softcap: float | None

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.dots import dot_last, from_storage, to_storage
+from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.rows import Scores, Unembedding
 
 VOCABULARY_BLOCK = 2048  # columns; measured best of 512..4096 on the CPU
@@ -43,7 +43,7 @@ def vocabulary_terms(
     """Log-probability of the targets, entropy, self-certainty and argmax of each query."""
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     block = min(V, VOCABULARY_BLOCK)
-    weight, bias = to_storage(head.weight), head.bias
+    weight, bias = head.weight, head.bias
 
     def step(carry, first):
         m, s0, s1, s2, best, z_target = carry
@@ -126,5 +126,3 @@ def score_queries(
 
     n_blocks = (n_queries + block - 1) // block
     return lax.fori_loop(0, n_blocks, step, out)
-
-

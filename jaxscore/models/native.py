@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.device import decoder
+from jaxscore.device.dots import storage_dtype
 from jaxscore.errors import InputError
 from jaxscore.models.checkpoint import WEIGHTS, DTYPES, Tensors
 from jaxscore.models.config_check import check_attributes, transformers_config
@@ -78,19 +79,21 @@ def load_params(
         source, stacked = table[keys], keys[0] == "layers"
         shape = expected.shape
         target = dtype if len(shape) - stacked > 1 else np.dtype(np.float32)
+        kept = storage_dtype(target)
         names = [source.name.format(i=i) for i in range(shape[0] if stacked else 1)]
         one = shape[1:] if stacked else shape
         views = [_oriented(folder, arrays, name, source, one) for name in names]
         used.update(names)
 
-        def read(index: tuple[slice, ...]) -> np.ndarray:
+        def read(index: tuple[slice, ...] | None) -> np.ndarray:
+            assert index is not None  # every axis of a parameter has a slice
             if not stacked:
-                return views[0][index].astype(target)
+                return views[0][index].astype(target).view(kept)
             part = [view[index[1:]] for view in views[index[0]]]
             out = np.empty((len(part), *part[0].shape), target)
             for row, view in zip(out, part, strict=True):
                 row[...] = view
-            return out
+            return out.view(kept)
 
         return jax.make_array_from_callback(shape, sharding, read)
 

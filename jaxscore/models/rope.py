@@ -121,7 +121,5 @@ def _yarn(
     attention = values.get("attention_factor")
     if attention is None:
         mscale, overall = values.get("mscale"), values.get("mscale_all_dim")
-        attention = (
-            magnitude(mscale) / magnitude(overall) if mscale and overall else magnitude(1.0)
-        )
+        attention = magnitude(mscale) / magnitude(overall) if mscale and overall else magnitude(1.0)
     return interpolated * ramp + kept * (1 - ramp), attention

@@ -16,12 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxscore.device.dots import to_storage
 from jaxscore.device.rows import Unembedding
 from jaxscore.errors import InputError
 from jaxscore.models.checkpoint import Tensors
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
+
+
+HEAD = ("lm_head", "kernel")  # where every class keeps an untied unembedding, [D, V]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,35 +108,41 @@ def build(folder: Path, raw: dict[str, Any], tensors: Tensors, dtype: str) -> Mo
     )
     tree = _params(folder, tensors, model, jnp.dtype(dtype), config.tie_word_embeddings)
     flat = flatten_dict(tree)
+    max_positions = getattr(config, guard.positions)
+    has_head = HEAD in flatten_dict(model.params_shape_tree)  # llama's class has one, tied or not
     if config.tie_word_embeddings:
         head = flat[guard.embedding]
     else:
         # The class keeps [D, V]; the vocabulary pass slices rows.
-        head = jnp.asarray(flat.pop(("lm_head", "kernel")).T)
+        head = jnp.asarray(flat.pop(HEAD).T)
         tree = unflatten_dict(flat)
 
     def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
         """One request a row, padded on the right, which causality hides: the mask is all ones."""
         inner = params["model"]
-        if not config.tie_word_embeddings:
+        if has_head:
             # The unused logits are removed by the compiler; their weights need not exist.
             kernel = jnp.zeros((head.shape[1], head.shape[0]), head.dtype)
             inner = {**inner, "lm_head": {"kernel": kernel}}
+        # A row may be longer than the classes' masks and tables; what is beyond is padding.
+        known = ids[:, :max_positions]
         out = model(
-            ids,
-            attention_mask=jnp.ones_like(ids),
-            position_ids=jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape),
+            known,
+            attention_mask=jnp.ones_like(known),
+            position_ids=jnp.broadcast_to(jnp.arange(known.shape[1]), known.shape),
             params=inner,
             output_hidden_states=True,
         )
-        return out.hidden_states[-1].astype(jnp.float32)
+        beyond = ids.shape[1] - known.shape[1]
+        hidden = out.hidden_states[-1].astype(jnp.float32)
+        return jnp.pad(hidden, ((0, 0), (0, beyond), (0, 0)))
 
     return Model(
         hidden_states=hidden_states,
         unembedding=lambda params: Unembedding(params["unembed"], None, 1.0, None),
-        params={"model": tree, "unembed": head},
+        params={"model": tree, "unembed": to_storage(head)},
         vocab_size=config.vocab_size,
-        max_positions=getattr(config, guard.positions),
+        max_positions=max_positions,
         width=getattr(config, guard.width),
         shares_text=False,
         implementation="transformers",
@@ -173,7 +183,9 @@ def _params(folder: Path, tensors: Tensors, model: Any, dtype: Any, tied: bool) 
     from transformers.modeling_flax_pytorch_utils import rename_key_and_reshape_tensor
 
     expected = {
-        name: leaf.shape for name, leaf in flatten_dict(model.params_shape_tree).items()
+        name: leaf.shape
+        for name, leaf in flatten_dict(model.params_shape_tree).items()
+        if not (tied and name == HEAD)
     }
     prefix = model.base_model_prefix
     buffers = FAMILIES[model.config.model_type].buffers
@@ -183,9 +195,7 @@ def _params(folder: Path, tensors: Tensors, model: Any, dtype: Any, tied: bool) 
         bare = name.removeprefix(f"{prefix}.")
         if (tied and name == "lm_head.weight") or any(re.fullmatch(p, bare) for p in buffers):
             continue
-        key, value = rename_key_and_reshape_tensor(
-            tuple(name.split(".")), array, expected, prefix
-        )
+        key, value = rename_key_and_reshape_tensor(tuple(name.split(".")), array, expected, prefix)
         key = key if key in expected else (prefix, *key)
         if key not in expected:
             unused.append(name)

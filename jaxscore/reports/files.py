@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import contextlib
+import errno
 import math
 import os
 import tempfile
@@ -10,6 +11,8 @@ from typing import Any, TextIO
 
 from jaxscore.errors import InputError
 
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what writing itself can meet
+
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[TextIO]:
@@ -18,11 +21,14 @@ def atomic(path: Path) -> Iterator[TextIO]:
     Open it before the work starts: a place that cannot be written is then known at once.
 
     Raises:
-        InputError: the folder cannot be made or written, or `path` is a folder.
+        InputError: the folder cannot be made or written, or is full; `path` is a folder or a
+            device.
     """
     if path.is_dir():
         raise InputError(f"{path}: found a folder, expected the name of a file to write")
     try:
+        if path.exists() and not path.is_file():  # a file would take the place of /dev/null
+            raise InputError(f"{path}: found a device or a pipe, expected the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     except OSError as problem:
@@ -32,18 +38,19 @@ def atomic(path: Path) -> Iterator[TextIO]:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             yield file
-            try:
-                file.flush()
-                os.fsync(file.fileno())
-            except OSError as problem:
-                raise InputError(f"{path}: cannot be written ({problem.strerror})") from None
+            file.flush()
+            os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as problem:
         with contextlib.suppress(OSError):
             os.unlink(name)
+        if isinstance(problem, OSError) and problem.errno in NO_ROOM:
+            raise InputError(
+                f"{path}: cannot be written ({problem.strerror}); make room or give another place"
+            ) from None
         raise
 
 

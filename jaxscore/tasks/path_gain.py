@@ -6,6 +6,7 @@ prompts.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -57,10 +58,8 @@ def load(path: Path, max_samples: int | None = None) -> list[Item]:
         InputError: with file and line.
     """
     items = []
-    for number, item in read_jsonl(path):
+    for number, item in itertools.islice(read_jsonl(path), max_samples):
         where = f"{path}:{number}"
-        if max_samples is not None and len(items) == max_samples:
-            break
         question = take(item, "question", str, where)
         paths = take(item, "paths", list, where)
         for k, entities in enumerate(paths):
@@ -135,16 +134,13 @@ def _evaluate(
         names = ("baseline_prob", "retrieved_prob", "absolute_improvement", "relative_improvement")
         out |= dict.fromkeys(names)
         return {**out, "prompt_results": [], "error": next(e for e in errors if e)}
+    probabilities = [(probability(one), probability(other)) for one, other in pairs]
     results = [
-        {
-            "system_prompt": system,
-            "baseline_prob": probability(baseline),
-            "retrieved_prob": probability(retrieved),
-        }
-        for system, (baseline, retrieved) in zip(systems, pairs, strict=True)
+        {"system_prompt": system, "baseline_prob": one, "retrieved_prob": other}
+        for system, (one, other) in zip(systems, probabilities, strict=True)
     ]
-    baseline = math.fsum(r["baseline_prob"] for r in results) / len(results)
-    retrieved = math.fsum(r["retrieved_prob"] for r in results) / len(results)
+    baseline = math.fsum(one for one, _ in probabilities) / len(results)
+    retrieved = math.fsum(other for _, other in probabilities) / len(results)
     gain = retrieved - baseline
     return {
         **out,

@@ -33,6 +33,8 @@ def check(path: Path) -> int:
     Returns:
         The number of requests.
     """
+    if path.is_fifo():
+        raise InputError(f"{path}: found a pipe, which can be read only once; expected a file")
     try:
         return sum(1 for _ in load(path))
     except MemoryError:

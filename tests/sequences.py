@@ -1,0 +1,47 @@
+"""Random token sequences that share prefixes, for the property tests of planning."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from jaxscore.forest import Forest, TokenSequence
+
+
+@st.composite
+def sequence_lists(draw, *, longest: int = 12, alphabet: int = 3, most: int = 12):
+    """Sequences over ids from 1, so that the 0 of padding is never one of them.
+
+    A small alphabet shares by chance; some sequences also begin with an earlier one's prefix,
+    and some are an earlier one again.
+    """
+    out: list[TokenSequence] = []
+    for _ in range(draw(st.integers(0, most))):
+        own = draw(st.lists(st.integers(1, alphabet), max_size=longest))
+        if out and draw(st.booleans()):
+            earlier = draw(st.sampled_from(out)).ids.tolist()
+            own = (earlier[: draw(st.integers(0, len(earlier)))] + own)[:longest]
+        out.append(sequence(own, draw(st.integers(0, len(own)))))
+    return out
+
+
+def sequence(ids: list[int], start: int = 0) -> TokenSequence:
+    return TokenSequence(np.array(ids, np.int32), start)
+
+
+def laid_out(sequences: list[TokenSequence]) -> list[tuple[int, ...]]:
+    """What of each sequence becomes nodes: all but the last token, if anything is scored."""
+    return [tuple(s.ids[:-1].tolist()) for s in sequences if s.n_scored]
+
+
+def asked_for(sequences: list[TokenSequence]) -> list[tuple[tuple[int, ...], int]]:
+    """(prefix, target) of each scored token, one sequence after the other."""
+    return [
+        (tuple(s.ids[:k].tolist()), int(s.ids[k]))
+        for s in sequences
+        for k in range(max(s.start, 1), len(s.ids))
+    ]
+
+
+def paths(forest: Forest) -> list[tuple[int, ...]]:
+    """Of each node the ids that it sees by the rule, itself last."""
+    ids, ends = forest.ids.tolist(), forest.subtree_end.tolist()
+    return [tuple(ids[j] for j in range(i + 1) if i < ends[j]) for i in range(len(ids))]
