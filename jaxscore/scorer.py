@@ -102,7 +102,7 @@ class Scorer:
             InputError: the model cannot be used, and why.
         """
         use_compilation_cache()
-        folder = checkpoint.resolve(model, revision)
+        folder = checkpoint.resolve(model, revision, with_code=trust_remote_code)
         loaded = load(folder, dtype=dtype, implementation=implementation)
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
         return cls(loaded, encoder, batch_tokens=batch_tokens, progress=progress)

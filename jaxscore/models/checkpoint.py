@@ -23,12 +23,19 @@ DTYPES: dict[str, np.dtype] = {
     "I32": np.dtype(np.int32),
     "BOOL": np.dtype(np.bool_),
 }
-WEIGHTS = {"F64", "F32", "F16", "BF16"}
+FLOATS = tuple(DTYPES[kind] for kind in ("F64", "F32", "F16", "BF16"))
+# Of a hub repository; many hold the weights a second time under other names.
+FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja"]
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
 
 
-def resolve(model: str, revision: str | None) -> Path:
+def resolve(model: str, revision: str | None, *, with_code: bool = False) -> Path:
     """The local folder of a checkpoint: itself, the embedded one, or a hub snapshot.
+
+    Args:
+        model: a folder, a hub id or "demo".
+        revision: branch, tag or commit of a hub id.
+        with_code: fetch the repository's Python files too, for a tokenizer that needs them.
 
     Raises:
         InputError: no such folder and no such model on the hub or in its cache.
@@ -45,20 +52,14 @@ def resolve(model: str, revision: str | None) -> Path:
         )
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise InputError(f"model {model}: no such folder")
-    return _from_hub(model, revision)
+    return _from_hub(model, revision, FILES + ["*.py"] * with_code)
 
 
-def _from_hub(model: str, revision: str | None) -> Path:
+def _from_hub(model: str, revision: str | None, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(
-                model,
-                revision=revision,
-                allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py"],
-            )
-        )
+        return Path(snapshot_download(model, revision=revision, allow_patterns=files))
     except Exception as problem:  # the hub's client raises many unrelated kinds
         reason = str(problem).strip().splitlines()[0]
         raise InputError(
@@ -105,9 +106,19 @@ class Tensors:
         """The commonest floating type, by bytes: what `--dtype auto` means on accelerators."""
         sizes: dict[str, int] = {}
         for array in self.arrays.values():
-            if array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16:
+            if array.dtype in FLOATS:
                 sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.nbytes
         return max(sizes, key=lambda name: sizes[name]) if sizes else "float32"
+
+
+def check_float(folder: Path, name: str, array: np.ndarray) -> None:
+    """Weights are floats; integers are what quantized checkpoints store.
+
+    Raises:
+        InputError: naming the tensor.
+    """
+    if array.dtype not in FLOATS:
+        raise InputError(f"{folder}: tensor {name} is {array.dtype}, expected a float type")
 
 
 def open_tensors(folder: Path) -> Tensors:
@@ -131,13 +142,13 @@ def open_tensors(folder: Path) -> Tensors:
             raise InputError(f"{index}: files outside the folder: {outside}")
         files = [folder / name for name in names]
     else:
-        found = sorted(path.name for path in folder.iterdir())
+        held = sorted(path.name for path in folder.iterdir())
         hint = ""
-        if any(name.endswith((".bin", ".pt", ".pth")) for name in found):
+        if any(name.endswith((".bin", ".pt", ".pth")) for name in held):
             hint = "; PyTorch pickles are not read: save with save_pretrained(safe_serialization)"
         raise InputError(
             f"{folder}: no model.safetensors and no model.safetensors.index.json "
-            f"(it holds {', '.join(found[:8]) or 'nothing'}){hint}"
+            f"(it holds {', '.join(held[:8]) or 'nothing'}){hint}"
         )
     arrays: dict[str, np.ndarray] = {}
     where: dict[str, Path] = {}
@@ -146,10 +157,14 @@ def open_tensors(folder: Path) -> Tensors:
             if name in arrays:
                 raise InputError(f"{file}: tensor {name} is also in {where[name]}")
             arrays[name], where[name] = array, file
-    if expected is not None and set(expected) != set(arrays):
-        lacking = sorted(set(expected) - set(arrays))[:5]
-        beyond = sorted(set(arrays) - set(expected))[:5]
-        raise InputError(f"{index}: the shards lack {lacking} and have beyond it {beyond}")
+    if expected is not None:
+        found = {(name, path.name) for name, path in where.items()}
+        wanted = set(expected.items())
+        if found != wanted:
+            raise InputError(
+                f"{index}: it names {sorted(wanted - found)[:5]}, which are not there; "
+                f"the shards have {sorted(found - wanted)[:5]} instead"
+            )
     return Tensors(arrays, where)
 
 
@@ -174,10 +189,12 @@ def _map_file(path: Path) -> dict[str, np.ndarray]:
             f"{path}: the header says {length} bytes, the file has {size}; it is truncated or no "
             "safetensors file; fetch it again"
         )
+    at = 8 + length
     try:
-        header = json.loads(mapped[8 : 8 + length].decode("utf-8"))
+        header = json.loads(mapped[8:at].decode("utf-8"))
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
-        views = {name: _view(mapped, 8 + length, name, entry) for name, entry in entries.items()}
+        views = {name: _view(mapped, at, name, entry) for name, entry in entries.items()}
+        _check_cover({name: entry["data_offsets"] for name, entry in entries.items()}, size - at)
     except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path}: damaged safetensors header ({error})") from None
     except ValueError as error:
@@ -185,12 +202,25 @@ def _map_file(path: Path) -> dict[str, np.ndarray]:
     return views
 
 
+def _check_cover(offsets: dict[str, list[int]], size: int) -> None:
+    """The format has neither holes nor overlaps: a header that has them is of other bytes."""
+    at = 0
+    for name, (start, end) in sorted(offsets.items(), key=lambda item: item[1]):
+        if start != at:
+            raise ValueError(f"tensor {name} starts at byte {start} of the data, expected {at}")
+        at = end
+    if at != size:
+        raise ValueError(f"{size - at} bytes after the last tensor, which belong to none")
+
+
 def _view(mapped: mmap.mmap, base: int, name: str, entry: dict[str, Any]) -> np.ndarray:
-    kind, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if kind not in DTYPES:
         raise ValueError(f"tensor {name} is stored as {kind}, which is not handled")
-    if not all(isinstance(n, int) and n >= 0 for n in (*shape, start, end)):
-        raise ValueError(f"tensor {name} has shape {shape} and offsets {[start, end]}")
+    lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
+    if not lists or not all(type(n) is int and n >= 0 for n in (*shape, *offsets)):
+        raise ValueError(f"tensor {name} has shape {shape} and offsets {offsets}")
+    start, end = offsets
     count = math.prod(shape)
     if end - start != count * DTYPES[kind].itemsize:
         raise ValueError(f"tensor {name}: {end - start} bytes for shape {shape} of {kind}")

@@ -41,11 +41,23 @@ def transformers_config(raw: dict[str, Any], where: str) -> Any:
         raise InputError(f"{where}: transformers refuses it: {problem}") from None
 
 
+def _off(value: Any) -> bool:
+    """Whether an unknown attribute says that it does nothing. A zero does not say so."""
+    return value is None or value is False or value in ({}, [])
+
+
+def _like(value: Any, default: Any) -> bool:
+    """Whether a value has the type of its default, where that has one; integers are floats too."""
+    if isinstance(default, float):
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return not isinstance(default, bool | int | str) or type(value) is type(default)
+
+
 def check_attributes(raw: dict[str, Any], config: Any, reads: Set[str], where: str) -> None:
     """Every attribute must be read, inert, or at the default that the class has anyway.
 
     Raises:
-        InputError: naming the attributes for which none of these holds.
+        InputError: naming the attributes for which none of these holds, or one of the wrong type.
     """
     defaults = type(config)().to_dict()
     aliases = getattr(config, "attribute_map", {})
@@ -54,8 +66,7 @@ def check_attributes(raw: dict[str, Any], config: Any, reads: Set[str], where: s
         for name, value in raw.items()
         if aliases.get(name, name) not in reads
         and name not in INERT
-        and not (name in defaults and defaults[name] == value)
-        and value not in (None, False, {}, [])
+        and not (defaults[name] == value if name in defaults else _off(value))
     }
     if strange:
         listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
@@ -63,3 +74,7 @@ def check_attributes(raw: dict[str, Any], config: Any, reads: Set[str], where: s
             f"{where}: attributes that are not handled for model_type {raw['model_type']!r}: "
             f"{listed}; refusing to score, since they may change the numbers"
         )
+    for name in sorted(reads & set(defaults)):
+        value, default = getattr(config, name), defaults[name]
+        if not _like(value, default):
+            raise InputError(f"{where}: {name} is {value!r}, expected a value like {default!r}")

@@ -13,7 +13,7 @@ import numpy as np
 from jaxscore.device import decoder
 from jaxscore.device.dots import storage_dtype
 from jaxscore.errors import InputError
-from jaxscore.models.checkpoint import WEIGHTS, DTYPES, Tensors
+from jaxscore.models.checkpoint import Tensors, check_float
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.families import FAMILIES, Family, Source
 from jaxscore.models.model import Model
@@ -70,7 +70,7 @@ def load_params(
     """The parameter tree, matrices in `dtype`, vectors (norms and biases) in float32."""
     shapes = jax.eval_shape(functools.partial(decoder.init_params, config=config), _key())
     table = family.sources(config)
-    arrays = _named(tensors, family)
+    arrays = _named(folder, tensors, family)
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     used: set[str] = set()
 
@@ -116,9 +116,15 @@ def _key() -> jax.Array:
     return jax.random.key(0)
 
 
-def _named(tensors: Tensors, family: Family) -> Mapping[str, np.ndarray]:
+def _named(folder: Path, tensors: Tensors, family: Family) -> Mapping[str, np.ndarray]:
     """Tensors by the family's names, which come with and without its prefix."""
-    return {name.removeprefix(family.prefix): array for name, array in tensors.arrays.items()}
+    named: dict[str, np.ndarray] = {}
+    for name, array in tensors.arrays.items():
+        bare = name.removeprefix(family.prefix)
+        if bare in named:
+            raise InputError(f"{folder}: tensor {bare} is there with and without {family.prefix!r}")
+        named[bare] = array
+    return named
 
 
 def _oriented(
@@ -136,16 +142,13 @@ def _oriented(
             f"such as {', '.join(near[:3])}"
         )
     view = arrays[name]
-    if view.dtype not in [DTYPES[kind] for kind in WEIGHTS]:
-        raise InputError(f"{folder}: tensor {name} is {view.dtype}, expected a float type")
+    check_float(folder, name, view)
     view = view.T if source.transposed else view
-    if source.part is not None:
-        k, n = source.part
-        size = view.shape[0] // n
-        view = view[k * size : (k + 1) * size]
-    if view.shape != shape:
+    k, n = source.part or (0, 1)
+    whole = (n * shape[0], *shape[1:])
+    if view.shape != whole:
         raise InputError(
             f"{folder}: tensor {name} gives shape {list(view.shape)}, "
-            f"the config wants {list(shape)}"
+            f"the config wants {list(whole)}"
         )
-    return view
+    return view[k * shape[0] : (k + 1) * shape[0]]

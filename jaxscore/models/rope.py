@@ -81,6 +81,9 @@ def _checked(scaling: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
     required = {"linear": {"factor"}, "llama3": KEYS["llama3"], "yarn": {"factor"}}.get(kind, set())
     if missing := sorted(required - set(values)):
         raise InputError(f"rope_scaling of type {kind!r} lacks {missing}")
+    for key, value in values.items():
+        if key != "truncate" and (not isinstance(value, int | float) or value <= 0):
+            raise InputError(f"rope_scaling has {key} {value!r}, expected a positive number")
     return kind, values
 
 

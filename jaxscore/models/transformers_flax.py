@@ -19,12 +19,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxscore.device.dots import to_storage
 from jaxscore.device.rows import Unembedding
 from jaxscore.errors import InputError
-from jaxscore.models.checkpoint import Tensors
+from jaxscore.models.checkpoint import Tensors, check_float
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
 
-
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 HEAD = ("lm_head", "kernel")  # where every class keeps an untied unembedding, [D, V]
 
 
@@ -59,10 +59,11 @@ def _llama_heads(config: Any) -> str | None:
 GUARDS: dict[str, Guard] = {
     "gpt2": Guard(
         reads=frozenset(
-            "vocab_size n_positions n_embd n_layer n_head n_inner activation_function "
+            "vocab_size n_positions n_embd n_layer n_head n_inner "
             "layer_norm_epsilon tie_word_embeddings".split()
         ),
         only={
+            "activation_function": ACTIVATIONS,
             "scale_attn_weights": (True,),
             "scale_attn_by_inverse_layer_idx": (False,),
             "add_cross_attention": (False,),
@@ -74,10 +75,11 @@ GUARDS: dict[str, Guard] = {
     "llama": Guard(
         reads=frozenset(
             "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-            "num_key_value_heads hidden_act max_position_embeddings rms_norm_eps head_dim "
+            "num_key_value_heads max_position_embeddings rms_norm_eps head_dim "
             "tie_word_embeddings".split()
         ),
         only={
+            "hidden_act": ACTIVATIONS,
             "rope_theta": (10000.0,),
             "rope_scaling": (None,),
             "mlp_bias": (False,),
@@ -195,6 +197,7 @@ def _params(folder: Path, tensors: Tensors, model: Any, dtype: Any, tied: bool) 
         bare = name.removeprefix(f"{prefix}.")
         if (tied and name == "lm_head.weight") or any(re.fullmatch(p, bare) for p in buffers):
             continue
+        check_float(folder, name, array)
         key, value = rename_key_and_reshape_tensor(tuple(name.split(".")), array, expected, prefix)
         key = key if key in expected else (prefix, *key)
         if key not in expected:
@@ -204,6 +207,8 @@ def _params(folder: Path, tensors: Tensors, model: Any, dtype: Any, tied: bool) 
                 f"{folder}: tensor {name} gives shape {list(value.shape)}, "
                 f"the config wants {list(expected[key])}"
             )
+        elif key in flat:
+            raise InputError(f"{folder}: tensor {bare} is there with and without '{prefix}.'")
         else:
             flat[key] = jnp.asarray(np.asarray(value), dtype)
     missing = sorted(".".join(name) for name in set(expected) - set(flat))

@@ -24,17 +24,17 @@ def atomic(path: Path) -> Iterator[TextIO]:
         InputError: the folder cannot be made or written, or is full; `path` is a folder or a
             device.
     """
-    if path.is_dir():
-        raise InputError(f"{path}: found a folder, expected the name of a file to write")
     try:
+        if path.is_dir():
+            raise InputError(f"{path}: found a folder, expected the name of a file to write")
         if path.exists() and not path.is_file():  # a file would take the place of /dev/null
             raise InputError(f"{path}: found a device or a pipe, expected the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     except OSError as problem:
-        raise InputError(
-            f"{path}: cannot be written ({problem.strerror}); give a place that can"
-        ) from None
+        in_the_way = isinstance(problem, FileExistsError)
+        reason = f"{path.parent} is no folder" if in_the_way else problem.strerror
+        raise InputError(f"{path}: cannot be written ({reason}); give a place that can") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             yield file
