@@ -1,6 +1,7 @@
 """The command line: parse, run, exit code."""
 
 import argparse
+import functools
 import re
 import sys
 from collections.abc import Sequence
@@ -30,7 +31,11 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     out.add_argument("--version", action="version", version=f"jaxscore {jaxscore.__version__}")
-    subparsers = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    # A subparser does not inherit allow_abbrev.
+    exact = functools.partial(argparse.ArgumentParser, allow_abbrev=False)
+    subparsers = out.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=exact
+    )
     for command in COMMANDS:
         command.add(subparsers)
     return out

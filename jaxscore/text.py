@@ -16,6 +16,7 @@ count a token too few or too many, or score other ids; `boundary_audit` says how
 """
 
 import functools
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -202,16 +203,26 @@ def _scored_paths(encoded: Encoded) -> Iterator[np.ndarray]:
 def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
     """Index of the first token that ends after character `limit`.
 
-    A normalizer that composes (NFC) gives "é" the offsets of its "e" alone. So where the
-    character at `limit` is in no token, it has become part of the one before.
+    Nothing before it: 0, also where a Metaspace tokenizer puts a token of no width first. A
+    normalizer that composes gives "é" the offsets of its "e" alone; a mark after `limit` that
+    is in no token of its own therefore takes the token of its letter with it.
     """
+    if limit == 0:
+        return 0
     first = next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
-    starts_after = first == len(offsets) or offsets[first][0] > limit
-    if first and starts_after and limit < len(text) and not text[limit].isspace():
+    in_no_token = first == len(offsets) or offsets[first][0] > limit
+    if first and in_no_token and _composes(text, limit):
         end = offsets[first - 1][1]
-        while first and offsets[first - 1][1] == end:  # all that hold bytes of the character
+        while first and offsets[first - 1][1] == end:  # all that hold bytes of the letter
             first -= 1
     return first
+
+
+def _composes(text: str, at: int) -> bool:
+    """Whether the character at this index becomes one with those before it under NFC."""
+    before = text[max(0, at - 8) : at]  # more marks than any letter has
+    together = unicodedata.normalize("NFC", before + text[at : at + 1])
+    return at < len(text) and len(together) == len(unicodedata.normalize("NFC", before))
 
 
 def _sequence(ids: list[int], start: int) -> TokenSequence:

@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Vocabulary terms of every query, float32 nats. Slots past `n_queries` hold zeros."""
+    """Vocabulary terms of every query, float32 nats. Slots past `n_queries` mean nothing."""
 
     logprob: Float[Array, "Q T"]
     greedy: Bool[Array, "Q T"]

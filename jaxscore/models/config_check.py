@@ -7,7 +7,7 @@ from jaxscore.errors import InputError
 
 # Attributes that decide nothing about a forward pass: names, training, generation defaults.
 INERT = frozenset(
-    "_attn_implementation_autoset _commit_hash _name_or_path architectures auto_map "
+    "_attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures auto_map "
     "attention_dropout attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id "
     "classifier_dropout decoder_start_token_id diversity_penalty do_sample dtype "
     "early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id "
@@ -20,7 +20,8 @@ INERT = frozenset(
     "summary_type summary_use_proj suppress_tokens task_specific_params temperature "
     "tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript "
     "transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache "
-    "gradient_checkpointing".split()
+    "gradient_checkpointing is_llama_config max_sequence_length n_ctx n_special output_past "
+    "predict_special_tokens transformers.js_config".split()
 )
 
 

@@ -25,7 +25,13 @@ def load(folder: Path, *, dtype: str = "auto", implementation: str = "auto") -> 
 
     Raises:
         InputError: naming the file and what in it is not handled.
+        ValueError: a dtype or implementation that does not exist.
     """
+    if dtype not in DTYPES or implementation not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"dtype {dtype!r} and implementation {implementation!r}: expected one of "
+            f"{', '.join(DTYPES)} and one of {', '.join(IMPLEMENTATIONS)}"
+        )
     raw = checkpoint.read_config(folder)
     if raw.get("quantization_config"):
         raise InputError(

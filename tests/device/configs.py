@@ -1,0 +1,53 @@
+"""Small decoders, as data."""
+
+from jaxscore.device.decoder import DecoderConfig
+
+
+def llamalike(**own) -> DecoderConfig:
+    """RMS norms, rotary positions, two query heads to a key head, a gated MLP."""
+    head_width = own.get("head_width", 8)
+    pairs = head_width // 2
+    return DecoderConfig(
+        **{
+            "vocab_size": 50,
+            "width": 24,
+            "n_layers": 2,
+            "n_heads": 4,
+            "n_kv_heads": 2,
+            "head_width": head_width,
+            "mlp_width": 40,
+            "max_positions": 512,
+            "windows": (0, 0),
+            "norm": "rms",
+            "norm_eps": 1e-6,
+            "activation": "silu",
+            "gated": True,
+            "rotary_frequencies": tuple(100.0 ** -(c / pairs) for c in range(pairs)),
+            "rotary_factor": 1.0,
+            "learned_positions": False,
+            "attention_scale": head_width**-0.5,
+            "qkv_bias": True,
+            "out_bias": False,
+            "mlp_bias": False,
+            "tied": True,
+            **own,
+        }
+    )
+
+
+def gpt2like(**own) -> DecoderConfig:
+    """Layer norms, learned positions, a plain MLP, biases everywhere."""
+    return llamalike(
+        **{
+            "n_kv_heads": 4,
+            "norm": "layer",
+            "activation": "gelu_tanh",
+            "gated": False,
+            "rotary_frequencies": (),
+            "learned_positions": True,
+            "out_bias": True,
+            "mlp_bias": True,
+            "tied": False,
+            **own,
+        }
+    )
