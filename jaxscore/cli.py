@@ -1,10 +1,10 @@
 """The command line: parse, run, exit code."""
 
 import argparse
-import functools
 import re
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import jaxscore
 from jaxscore.commands import demo, paths, score
@@ -22,20 +22,22 @@ computed once.
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Takes whole flags only; subparsers are made of this class too."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+
 def parser() -> argparse.ArgumentParser:
     """Every subcommand with its flags."""
-    out = argparse.ArgumentParser(
+    out = Parser(
         prog="jaxscore",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     out.add_argument("--version", action="version", version=f"jaxscore {jaxscore.__version__}")
-    # A subparser does not inherit allow_abbrev.
-    exact = functools.partial(argparse.ArgumentParser, allow_abbrev=False)
-    subparsers = out.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=exact
-    )
+    subparsers = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add(subparsers)
     return out

@@ -1,10 +1,10 @@
 """Tries to rows of a few lengths, and rows to batches of a fixed token budget.
 
-A trie that fits a row goes whole. A larger one is cut at its branches: each piece carries the
-path from the root again, and the subtrees that hang on one branch are packed under as few
-copies of the path as best-fit finds. Pieces then share rows.
+A trie that fits a row goes whole. A larger one is cut at its branches, and each piece carries
+the path from the root again. Pieces then share rows.
 """
 
+import bisect
 import dataclasses
 from collections.abc import Iterator
 
@@ -15,17 +15,33 @@ from jaxscore.forest import Forest
 SHORTEST_ROW = 64  # tokens
 TARGETS = 4  # a query; one with more takes several slots
 TAIL = 8  # the last rows of a length go in batches of an eighth
+SMALL_BATCH_COST = 1.1  # of a token in such a batch, against one in a whole batch
 
-Range = tuple[int, int]  # nodes [start, stop) in depth-first order
 
-
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a trie that goes into one row: a path, then the subtrees below it."""
+    """Part of a trie that goes into one row.
 
-    path: tuple[Range, ...]
-    subtrees: tuple[Range, ...]
+    Attributes:
+        start, stop: nodes in depth-first order: a whole subtree, or, where there are parts, a
+            stretch of a path without branches.
+        parts: what of the subtrees below that stretch is in this piece.
+        size: tokens, those of the parts included.
+    """
+
+    start: int
+    stop: int
+    parts: tuple["Piece", ...]
     size: int
+
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
+        """(start, stop, span) in row order; span is 0 for a whole subtree, and for a stretch of
+        path the number of tokens from its start to the end of all that is below it here."""
+        todo = [self]
+        while todo:
+            piece = todo.pop()
+            yield piece.start, piece.stop, piece.size if piece.parts else 0
+            todo.extend(reversed(piece.parts))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,10 +100,15 @@ class Plan:
 
 
 def row_lengths(max_positions: int) -> list[int]:
-    """Powers of two, up to one that holds the longest path."""
+    """Powers of two and the lengths half-way between, up to one that holds the longest path.
+
+    Tries of like size, as one question with its answers makes them, pad a row by up to half
+    with powers of two alone, and by up to a third so.
+    """
     lengths = [SHORTEST_ROW]
     while lengths[-1] < max_positions:
-        lengths.append(lengths[-1] * 2)
+        is_power = len(lengths) % 2
+        lengths.append(lengths[-1] * 3 // 2 if is_power else lengths[-1] * 4 // 3)
     return lengths
 
 
@@ -100,10 +121,8 @@ def batch_rows(n_rows: int, length: int, batch_tokens: int) -> list[int]:
     full = max(1, batch_tokens // length)
     small = max(1, full // TAIL)
     batches = [full] * (n_rows // full)
-    rest = n_rows % full
-    if rest > full // 2:
-        return [*batches, full]
-    return batches + [small] * -(-rest // small)
+    tail = [small] * -(-(n_rows % full) // small)
+    return batches + (tail if sum(tail) * SMALL_BATCH_COST <= full else [full])
 
 
 def plan(
@@ -120,9 +139,10 @@ def plan(
         batch_tokens: tokens a batch, padding included.
         pack: False puts one trie in a row, for models without the interval mask.
     """
-    cutter = _Cutter(forest)
+    allowed = row_lengths(max_positions)
+    cutter = _Cutter(forest, allowed)
     best: tuple[float, Plan] | None = None
-    for base in row_lengths(max_positions):
+    for base in allowed:
         groups: dict[int, list[Piece]] = {}
         for length, piece in cutter.cut(base):
             groups.setdefault(length, []).append(piece)
@@ -144,48 +164,43 @@ def plan(
 class _Cutter:
     """Cuts tries for a given shortest row."""
 
-    def __init__(self, forest: Forest) -> None:
+    def __init__(self, forest: Forest, lengths: list[int]) -> None:
+        self.lengths = lengths
         self.end: list[int] = forest.subtree_end.tolist()
         self.reach: list[int] = forest.reach.tolist()
 
     def cut(self, base: int) -> list[tuple[int, Piece]]:
-        """Pieces of all tries with the row length that each is for."""
-        out: list[tuple[int, Piece]] = []
-        # Each entry: siblings, the path above them and its length.
-        todo: list[tuple[list[int], tuple[Range, ...], int]] = [
-            (self._siblings(0, len(self.end)), (), 0)
-        ]
-        while todo:
-            siblings, path, above = todo.pop()
-            fitting: dict[int, list[tuple[int, int]]] = {}
-            for node in siblings:
-                length = self._row_length(node, base)
-                size = self.end[node] - node
-                if above + size <= length:
-                    fitting.setdefault(length, []).append((size, node))
+        """Pieces of all tries with the row length that each is for.
+
+        A subtree that does not fit below its path is opened at its first branch. From the
+        deepest branch up, what hangs on a branch is packed under as few copies of the path as
+        best-fit finds, and what is packed goes on as one thing to the branch above.
+        """
+        opened = [_Branch(-1, 0, 0, None)]  # above all roots; each comes before those below it
+        for branch in opened:
+            stop = self.end[branch.node] if branch.node >= 0 else len(self.end)
+            for node in self._siblings(branch.stop, stop):
+                length, size = self._row_length(node, base), self.end[node] - node
+                if branch.depth + size <= length:
+                    branch.put(length, Piece(node, node + size, (), size))
                 else:
-                    branch = self._branch(node)
-                    below = self._siblings(branch, self.end[node])
-                    todo.append((below, (*path, (node, branch)), above + branch - node))
-            for length, items in fitting.items():
-                if not above:
-                    out += [
-                        (length, Piece((), ((node, node + size),), size)) for size, node in items
-                    ]
-                    continue
-                for bin_items in best_fit(items, length - above):
-                    subtrees = tuple(
-                        (node, node + size) for size, node in sorted_by_node(bin_items)
-                    )
-                    total = above + sum(size for size, _ in bin_items)
-                    out.append((length, Piece(path, subtrees, total)))
-        return out
+                    fork = self._fork(node)
+                    depth = branch.depth + fork - node
+                    opened.append(_Branch(node, fork, depth, branch))
+        for branch in reversed(opened[1:]):
+            assert branch.above is not None
+            for length, pieces in branch.pieces.items():
+                sizes = [(piece.size, k) for k, piece in enumerate(pieces)]
+                for chosen in best_fit(sizes, length - branch.depth):
+                    parts = tuple(pieces[k] for k in sorted(k for _, k in chosen))
+                    size = branch.stop - branch.node + sum(part.size for part in parts)
+                    branch.above.put(length, Piece(branch.node, branch.stop, parts, size))
+        return [
+            (length, piece) for length, pieces in opened[0].pieces.items() for piece in pieces
+        ]
 
     def _row_length(self, node: int, base: int) -> int:
-        length = base
-        while length < self.reach[node]:
-            length *= 2
-        return length
+        return self.lengths[bisect.bisect_left(self.lengths, max(base, self.reach[node]))]
 
     def _siblings(self, first: int, stop: int) -> list[int]:
         """Roots of the consecutive subtrees in [first, stop)."""
@@ -195,8 +210,8 @@ class _Cutter:
             first = self.end[first]
         return nodes
 
-    def _branch(self, node: int) -> int:
-        """First node below `node` at which the path has forked: the one after its chain."""
+    def _fork(self, node: int) -> int:
+        """First node after the chain that starts at `node`: there the path has forked."""
         stop = self.end[node]
         node += 1
         while node < stop and self.end[node] == stop:
@@ -204,9 +219,15 @@ class _Cutter:
         return node
 
 
-def sorted_by_node(items: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(size, node) pairs in depth-first order, so that rows read as the tries do."""
-    return sorted(items, key=lambda item: item[1])
+class _Branch:
+    """An opened subtree: the path [node, stop), `depth` tokens to its end, and what hangs there."""
+
+    def __init__(self, node: int, stop: int, depth: int, above: "_Branch | None") -> None:
+        self.node, self.stop, self.depth, self.above = node, stop, depth, above
+        self.pieces: dict[int, list[Piece]] = {}
+
+    def put(self, length: int, piece: Piece) -> None:
+        self.pieces.setdefault(length, []).append(piece)
 
 
 def best_fit(items: list[tuple[int, int]], capacity: int) -> list[list[tuple[int, int]]]:
@@ -259,15 +280,13 @@ class _Slots:
             for row in rows:
                 column = 0
                 for piece in row:
-                    stop = column + piece.size
-                    for ranges, repeated in ((piece.path, True), (piece.subtrees, False)):
-                        for a, b in ranges:
-                            starts.append(a)
-                            sizes.append(b - a)
-                            slots.append(first + column)
-                            ends.append(stop if repeated else column - a)
-                            is_path.append(repeated)
-                            column += b - a
+                    for start, stop, span in piece.ranges():
+                        starts.append(start)
+                        sizes.append(stop - start)
+                        slots.append(first + column)
+                        ends.append(column + span if span else column - start)
+                        is_path.append(span > 0)
+                        column += stop - start
                 first += length
             self._group_end[length] = first
         sizes_ = np.array(sizes, np.int64)

@@ -21,7 +21,7 @@ from jaxscore.models.model import Model
 from jaxscore.platform import use_compilation_cache
 from jaxscore.progress import Progress
 from jaxscore.requests import Request, ScoredRequest, failed
-from jaxscore.text import Encoded, TextEncoder, load_tokenizer
+from jaxscore.text import Encoded, TextEncoder, is_text, load_tokenizer
 
 IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
 WINDOW = 8192  # requests planned together by `stream`
@@ -138,13 +138,26 @@ class Scorer:
         window: int = WINDOW,
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory: `window` requests share and are held."""
+        if truncate not in (None, "left"):
+            raise ValueError(f"truncate is {truncate!r}, expected None or 'left'")
+        if window < 1:
+            raise ValueError(f"window is {window}, expected at least 1")
+        return self._stream(requests, boundary, truncate, window)
+
+    def _stream(
+        self, requests: Iterable[Request], boundary: str, truncate: str | None, window: int
+    ) -> Iterator[ScoredRequest]:
         waiting: deque[tuple[list[Request], list[_Prepared]]] = deque()
 
         def windows() -> Iterator[list[TokenSequence]]:
             source = iter(requests)
             while part := list(itertools.islice(source, window)):
-                encoded = self.encoder.encode(part, boundary)
-                prepared = [self._prepare(sequences, truncate) for sequences in encoded]
+                usable = [request if is_text(request) else Request(0, "", "") for request in part]
+                encoded = self.encoder.encode(usable, boundary)
+                prepared = [
+                    self._prepare(sequences, truncate) if one is request else NO_TEXT
+                    for request, one, sequences in zip(part, usable, encoded, strict=True)
+                ]
                 waiting.append((part, prepared))
                 yield [sequence for item in prepared for sequence in item.sequences]
 
@@ -174,7 +187,8 @@ class Scorer:
         for sequence in encoded:
             over = len(sequence.ids) - 1 - self.model.max_positions
             keep = len(self.encoder.prefix)
-            if truncate == "left" and 0 < over <= sequence.start - keep:
+            # Without a BOS the first context token stays, or the continuation would lose one.
+            if truncate == "left" and 0 < over <= sequence.start - max(keep, 1):
                 ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
                 sequence, cut = TokenSequence(ids, sequence.start - over), max(cut, over)
             if complaint := self._complaint(sequence):
@@ -307,6 +321,9 @@ class _Prepared(NamedTuple):
     sequences: Encoded
     truncated: int
     error: str | None
+
+
+NO_TEXT = _Prepared((), 0, "its text has half a surrogate pair, which is no character")
 
 
 class _Window:

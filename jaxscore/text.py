@@ -164,6 +164,15 @@ class TextEncoder:
         return self.prefix + ids
 
 
+def is_text(request: Request) -> bool:
+    """Whether a tokenizer can read the request: Python strings may hold half a surrogate pair."""
+    try:
+        (request.context + request.continuation).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def boundary_audit(
     encoder: TextEncoder, requests: Iterable[Request], chosen: str, others: Sequence[str]
 ) -> dict[str, int]:

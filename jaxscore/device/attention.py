@@ -48,6 +48,11 @@ def attention(
         dtype: of the two products' inputs; scores, softmax and sums are float32.
     """
     run = mapped if on_cpu() else dense
+    # A value that is not finite would reach every token of the row as 0 * NaN. Moved into the
+    # key it reaches those that see the token, and no others.
+    broken = ~jnp.isfinite(v_RLKH).all(axis=-1, keepdims=True)
+    k_RLKH = jnp.where(broken, jnp.nan, k_RLKH)
+    v_RLKH = jnp.where(broken, 0.0, v_RLKH)
     return run(
         q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, scale=scale, dtype=dtype
     )

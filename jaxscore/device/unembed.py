@@ -12,6 +12,7 @@ from which, with no large number ever subtracted from another,
     self-certainty = ln s0 - s2 / V - ln V     KL(uniform || p), arXiv 2502.18581
 """
 
+import functools
 import math
 
 import jax
@@ -23,7 +24,7 @@ from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.rows import Scores, Unembedding
 
 VOCABULARY_BLOCK = 2048  # columns; measured best of 512..4096 on the CPU
-QUERY_BLOCK = 512  # queries a pass over the vocabulary
+QUERY_BLOCKS = (512, 128)  # queries a pass over the vocabulary: while so many are left, then
 
 
 def transform(logits, bias, scale, softcap):
@@ -105,10 +106,10 @@ def score_queries(
     """`vocabulary_terms` of the tokens that are asked for, and of no others.
 
     Queries go in blocks and the number of blocks is data, not shape: a batch with few queries
-    costs few, and nothing recompiles.
+    costs few, and nothing recompiles. Large blocks read the vocabulary seldom, small ones at
+    the end leave few slots empty.
     """
     Q, T = target_QT.shape
-    block = min(Q, QUERY_BLOCK)
     out = Scores(
         logprob=jnp.zeros((Q, T), jnp.float32),
         greedy=jnp.zeros((Q, T), bool),
@@ -117,12 +118,21 @@ def score_queries(
         greedy_id=jnp.zeros(Q, jnp.int32),
     )
 
-    def step(b, out):
-        start = jnp.minimum(b * block, Q - block)
+    def step(first, block, b, out):
+        start = jnp.minimum(first + b * block, Q - block)
         query = lax.dynamic_slice_in_dim(query_Q, start, block)
         target = lax.dynamic_slice_in_dim(target_QT, start, block)
         part = vocabulary_terms(hidden_ND[query], target, head)
         return jax.tree.map(lambda o, p: lax.dynamic_update_slice_in_dim(o, p, start, 0), out, part)
 
-    n_blocks = (n_queries + block - 1) // block
-    return lax.fori_loop(0, n_blocks, step, out)
+    large, small = QUERY_BLOCKS
+    done = jnp.int32(0)
+    # A block of all Q slots would be the same in each step, and XLA moves what is the same out
+    # of the loop: it would run once also where no step does.
+    if large < Q:
+        n_large = n_queries // large
+        out = lax.fori_loop(0, n_large, functools.partial(step, 0, large), out)
+        done = n_large * large
+    small = min(Q, small)
+    n_small = (n_queries - done + small - 1) // small
+    return lax.fori_loop(0, n_small, functools.partial(step, done, small), out)

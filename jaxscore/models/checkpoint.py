@@ -43,9 +43,13 @@ def resolve(model: str, revision: str | None, *, with_code: bool = False) -> Pat
     if model == "demo":
         return Path(__file__).parent.parent / "demo" / "model"
     folder = Path(model)
-    if folder.is_dir():
+    try:
+        is_folder, is_there = folder.is_dir(), folder.exists()
+    except (OSError, ValueError) as problem:  # too long, not permitted, a zero byte
+        raise InputError(f"model {model[:80]}: not usable as a path ({problem})") from None
+    if is_folder:
         return folder
-    if folder.exists():
+    if is_there:
         raise InputError(
             f"model {model}: found a file, expected a folder with config.json and safetensors; "
             "give its folder"

@@ -1,0 +1,142 @@
+"""`paths`: the documented JSON and the averages."""
+
+import json
+
+import pytest
+
+from jaxscore.tasks import path_gain
+from tests.commands.conftest import QWEN, strict
+from tests.conftest import CASES
+
+LINES = (
+    {"id": "q1", "question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"], []]},
+    {"question": "Who ran?", "paths": [["the cat", "ran"], ["a", "b", "the dog"]]},
+)
+PATH_FIELDS = [
+    "path", "answer", "baseline_prob", "retrieved_prob", "absolute_improvement",
+    "relative_improvement", "prompt_results",
+]  # fmt: skip
+
+
+def flags(folder, *more):
+    return (
+        "paths", "--model", QWEN, "--input", folder / "in.jsonl", "--output", folder / "out.json",
+        "--batch-tokens", 1024, *more,
+    )  # fmt: skip
+
+
+def result(folder):
+    return strict((folder / "out.json").read_text(encoding="utf-8"))
+
+
+def test_the_documented_output(run, place):
+    folder = place(*LINES)
+    code, out, err = run(*flags(folder, "--quiet"))
+    assert (code, err) == (0, "")
+    got = result(folder)
+    assert [list(one) for one in got] == [["id", "question", "path_evaluations"]] * 2
+    assert [(one["id"], one["question"]) for one in got] == [
+        ("q1", "Where was Ada born?"),
+        (2, "Who ran?"),
+    ]
+    every = [e for one in got for e in one["path_evaluations"]]
+    assert [e["answer"] for e in every] == ["Oslo", "ran", "the dog"]
+    for e in every:
+        assert list(e) == PATH_FIELDS
+        assert [p["system_prompt"] for p in e["prompt_results"]] == [
+            path_gain.DEFAULT_SYSTEM_PROMPT
+        ]
+        assert 0 < e["baseline_prob"] < 1
+        assert e["absolute_improvement"] == e["retrieved_prob"] - e["baseline_prob"]
+        assert e["relative_improvement"] == pytest.approx(
+            e["absolute_improvement"] / e["baseline_prob"]
+        )
+    means = {
+        name: sum(e[name] for e in every) / 3
+        for name in PATH_FIELDS
+        if name.endswith("improvement")
+    }
+    assert out.splitlines()[0] == "2 items, 3 paths"
+    assert f"Average absolute improvement: {means['absolute_improvement']:.6g}" in out
+    assert f"Average relative improvement: {means['relative_improvement']:.6g} (over 3" in out
+
+
+def test_system_prompts_of_the_command_line_and_the_file(run, place):
+    folder = place(*LINES)
+    (folder / "s.txt").write_text("Third, snake_case.\n\n", encoding="utf-8")
+    words = ("--system_prompts", "One.", "Two.", "--system_prompts_file", folder / "s.txt")
+    assert run(*flags(folder, *words, "--max_samples=1")).code == 0
+    [one] = result(folder)
+    [path] = one["path_evaluations"]
+    prompts = path["prompt_results"]
+    assert [p["system_prompt"] for p in prompts] == ["One.", "Two.", "Third, snake_case."]
+    for name in ("baseline_prob", "retrieved_prob"):
+        assert path[name] == pytest.approx(sum(p[name] for p in prompts) / 3, rel=1e-12)
+
+
+def test_boundaries(run, place):
+    folder = place(*LINES)
+    found = []
+    for words in ((), *(("--boundary", name) for name in ("separate", "joint", "upstream"))):
+        code, _, err = run(*flags(folder, *words))
+        assert code == 0
+        assert f"boundary {words[-1] if words else 'separate'}: of 6 requests" in err
+        found.append(result(folder)[0]["path_evaluations"][0]["baseline_prob"])
+    # The document's own is the default; nothing straddles here, so all score the same tokens.
+    assert found[0] == found[1]
+    assert found == pytest.approx([found[0]] * 4, rel=1e-4)
+
+
+def test_a_path_that_cannot_be_scored(run, place):
+    bad = {"id": "bad", "question": " and" * 1100, "paths": [["a", "b"]]}
+    empty = {"id": "empty", "question": "?", "paths": [["a", ""]]}
+    folder = place(bad, LINES[0], empty)
+    code, out, err = run(*flags(folder, "--quiet"))
+    assert code == 1
+    assert out.startswith("3 items, 1 paths\n")
+    assert err.startswith("failed: bad: a -> b: ")
+    assert "failed: empty: a -> : the answer has no tokens" in err
+    assert "2 failed, the others are kept" in err
+    got = result(folder)
+    [evaluation] = got[0]["path_evaluations"]
+    assert list(evaluation) == [*PATH_FIELDS, "error"]
+    assert [evaluation[name] for name in PATH_FIELDS[2:6]] == [None] * 4
+    assert evaluation["prompt_results"] == []
+    assert "1024 positions" in evaluation["error"]
+    assert "error" not in got[1]["path_evaluations"][0]
+
+
+def test_no_path_at_all(run, place):
+    folder = place({"question": "?", "paths": [[]]})
+    code, out, _ = run(*flags(folder, "--quiet"))
+    assert (code, out) == (0, "1 items, no path was scored\n")
+    assert result(folder) == [{"id": 1, "question": "?", "path_evaluations": []}]
+
+
+def test_a_baseline_of_zero_is_infinity_in_json(run, place, monkeypatch):
+    values = iter([0.0, 0.5, 0.25, 0.5, 0.25, 0.25])
+    monkeypatch.setattr(path_gain, "probability", lambda _: next(values))
+    folder = place(*LINES)
+    code, out, _ = run(*flags(folder, "--quiet"))
+    assert code == 0
+    text = (folder / "out.json").read_text(encoding="utf-8")
+    assert '"relative_improvement": "Infinity"' in text
+    relative = [e["relative_improvement"] for one in strict(text) for e in one["path_evaluations"]]
+    assert relative == ["Infinity", 1.0, 0.0]
+    assert "Average relative improvement: 0.5 (over 2 paths with a baseline above 0)" in out
+
+
+def test_the_shared_cases_as_a_user_would_run_them(run, tmp_path):
+    want = json.loads((CASES / "expected/tiny-qwen2/paths.json").read_text(encoding="utf-8"))
+    words = (
+        "paths", "--model", QWEN, "--input", CASES / "paths/input.jsonl",
+        "--system-prompts-file", CASES / "paths/system_prompts.txt",
+        "--output", tmp_path / "out.json", "--quiet",
+    )  # fmt: skip
+    assert run(*words).code == 0
+    got = result(tmp_path)
+    assert [one["id"] for one in got] == [one["id"] for one in want]
+    for one, other in zip(got, want, strict=True):
+        for e, w in zip(one["path_evaluations"], other["path_evaluations"], strict=True):
+            assert e["baseline_prob"] == pytest.approx(w["baseline_prob"], rel=1e-4)
+            assert e["retrieved_prob"] == pytest.approx(w["retrieved_prob"], rel=1e-4)

@@ -1,0 +1,158 @@
+"""The shipped demo model, and the training that made it."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from jaxscore.device import decoder
+from tools import train_demo_model
+from tools.demo_world import evaluation, fast, held_out, model, prompts
+from tools.demo_world.rows import step_rows
+from tools.demo_world.tokenizer import train_tokenizer
+from tools.demo_world.training import Plan, first_state, train
+
+MODEL = train_demo_model.DEMO / "model"
+INPUTS = train_demo_model.DEMO / "inputs"
+LARGEST = 6_000_000  # bytes of the shipped folder
+ITEMS = 32
+
+TINY = model.raw_config(640, width=32, mlp_width=48, n_layers=2, n_heads=4, n_kv_heads=2)
+PLAN = Plan(steps=3, rows=2, row_length=160, save_every=1, report_every=1)
+
+
+@pytest.fixture(scope="module")
+def demo() -> evaluation.Demo:
+    return evaluation.Demo.load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(640, PLAN.seed)
+
+
+@pytest.fixture(scope="module")
+def config() -> decoder.DecoderConfig:
+    return model.decoder_config(TINY)[1]
+
+
+def test_the_folder_is_small_and_complete() -> None:
+    sizes = {path.name: path.stat().st_size for path in MODEL.iterdir()}
+    assert sum(sizes.values()) <= LARGEST
+    assert set(sizes) == {
+        "chat_template.jinja",
+        "config.json",
+        "model.safetensors",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+
+
+def test_our_log_probabilities_are_those_of_torch(demo: evaluation.Demo) -> None:
+    items = held_out.path_items(evaluation.SEED, 6)
+    pairs = [(item.prompt(supported), item.chain.answer) for item in items for supported in (0, 1)]
+    item = held_out.judge_items(evaluation.SEED, 1)[0]
+    pairs.append((item.prompt, item.labels[0]))
+    reference = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    for (prompt, answer), ours in zip(pairs, demo.logprobs(pairs), strict=True):
+        ids = demo.tokenizer.encode(prompt).ids
+        targets = demo.tokenizer.encode(answer, add_special_tokens=False).ids
+        with torch.no_grad():
+            logits = reference(torch.tensor([ids + targets])).logits[0, len(ids) - 1 : -1]
+        logprob = torch.log_softmax(logits.double(), -1).numpy()
+        theirs = logprob[np.arange(len(targets)), targets]
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_transformers_reads_the_tokenizer(demo: evaluation.Demo) -> None:
+    theirs = AutoTokenizer.from_pretrained(MODEL)
+    text = "Where was Élgahaven?\nSöl -> lives in"
+    ids = theirs(text)["input_ids"]
+    assert ids == demo.tokenizer.encode(text).ids
+    assert theirs.decode(ids, skip_special_tokens=True) == text
+    assert ids[0] == theirs.bos_token_id
+    rendered = theirs.apply_chat_template([{"role": "user", "content": "Hm?"}], tokenize=False)
+    assert rendered == prompts.BOS + prompts.turn("user", "Hm?")
+
+
+def test_it_answers_from_its_context_about_held_out_names(demo: evaluation.Demo) -> None:
+    figures = evaluation.path_figures(demo, ITEMS)
+    assert figures.path_raises >= 0.95
+    assert figures.logprob_with_path > figures.logprob_without_path + 1.0
+    assert figures.right_beats_wrong >= 0.80
+
+
+def test_the_shipped_inputs_are_what_the_tool_writes(tmp_path: Path) -> None:
+    again = held_out.write_inputs(tmp_path, seed=0)
+    assert (INPUTS / again.name).read_bytes() == again.read_bytes()
+
+
+def test_a_resumed_run_ends_with_the_same_parameters(
+    tmp_path: Path, tokenizer: Tokenizer, config: decoder.DecoderConfig
+) -> None:
+    said: list[str] = []
+    whole = train(config, tokenizer, PLAN, tmp_path / "whole", say=said.append)
+    train(config, tokenizer, PLAN, tmp_path / "parts", say=said.append, stop_after=2)
+    resumed = train(config, tokenizer, PLAN, tmp_path / "parts", say=said.append)
+    assert sum("resumed after step 2" in line for line in said) == 1
+    jax.tree.map(np.testing.assert_array_equal, resumed, whole)
+    untrained = first_state(config, PLAN).params
+    assert not np.array_equal(whole["embed"]["token"], untrained["embed"]["token"])
+
+
+def test_the_training_path_is_the_decoder(
+    tokenizer: Tokenizer, config: decoder.DecoderConfig
+) -> None:
+    """Within bfloat16 rounding of the products, in value and in gradient."""
+    params = first_state(config, PLAN).params
+    rows = jax.tree.map(jnp.asarray, step_rows(tokenizer, 0, 0, 1, 2, 160))
+
+    @functools.partial(jax.jit, static_argnums=0)
+    @functools.partial(jax.value_and_grad, argnums=1)
+    def loss(hidden_states, params):
+        hidden = hidden_states(params, config, rows.ids, rows.position, rows.subtree_end)
+        logits = hidden @ params["embed"]["token"].T
+        each = optax.softmax_cross_entropy_with_integer_labels(logits, rows.target)
+        return jnp.sum(each * rows.weight)
+
+    value, gradient = loss(decoder.hidden_states, params)
+    ours, our_gradient = loss(fast.hidden_states, params)
+    np.testing.assert_allclose(ours, value, rtol=1e-3)
+    for mine, theirs in zip(jax.tree.leaves(our_gradient), jax.tree.leaves(gradient), strict=True):
+        assert optax.tree.norm(mine - theirs) < 0.03 * optax.tree.norm(theirs)
+
+
+def test_a_written_folder_holds_the_parameters(
+    tmp_path: Path, tokenizer: Tokenizer, config: decoder.DecoderConfig
+) -> None:
+    params = first_state(config, PLAN).params
+    model.write_folder(tmp_path, TINY, params, tokenizer)
+    loaded = evaluation.Demo.load(tmp_path).model.params
+    rounded = jax.tree.map(lambda x: x.astype(jnp.bfloat16).astype(jnp.float32), params)
+    jax.tree.map(np.testing.assert_array_equal, loaded, rounded)
+    assert json.loads((tmp_path / "config.json").read_text()) == TINY
+
+
+def test_runs_of_other_plans_have_other_checkpoints() -> None:
+    names = {
+        train_demo_model.run_name(PLAN, TINY),
+        train_demo_model.run_name(dataclasses.replace(PLAN, seed=1), TINY),
+        train_demo_model.run_name(PLAN, model.raw_config(640)),
+    }
+    assert len(names) == 3
+
+
+def test_help_tells_how_to_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train_demo_model.parse(["--help"])
+    assert "goes on from its newest checkpoint" in capsys.readouterr().out
