@@ -195,9 +195,7 @@ class _Cutter:
                     parts = tuple(pieces[k] for k in sorted(k for _, k in chosen))
                     size = branch.stop - branch.node + sum(part.size for part in parts)
                     branch.above.put(length, Piece(branch.node, branch.stop, parts, size))
-        return [
-            (length, piece) for length, pieces in opened[0].pieces.items() for piece in pieces
-        ]
+        return [(length, piece) for length, pieces in opened[0].pieces.items() for piece in pieces]
 
     def _row_length(self, node: int, base: int) -> int:
         return self.lengths[bisect.bisect_left(self.lengths, max(base, self.reach[node]))]

@@ -1,6 +1,6 @@
 """Train the model of `jaxscore demo` and write it as a Hugging Face folder.
 
-    python -m tools.train_demo_model
+    python tools/train_demo_model.py
 
 A small llama learns an invented world: persons, cities, rivers and companies with made-up
 names, and the prompts of the five evaluations about them. Most texts name things that occur
@@ -13,8 +13,12 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import sys
 import time
 from pathlib import Path
+
+# As a script Python finds this folder and not the repository, where `tools` is.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.demo_world import evaluation, held_out, model
 from tools.demo_world.tokenizer import train_tokenizer
@@ -27,7 +31,7 @@ VOCAB_SIZE = 896  # what the world's texts give; 935 merges exhaust them
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m tools.train_demo_model",
+        prog="python tools/train_demo_model.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="A run that was stopped goes on from its newest checkpoint when the same command "

@@ -27,7 +27,9 @@ def arrays(n_slots, seed=0):
     return hidden, query, target, Unembedding(weight, None, 1.0, None)
 
 
-@pytest.mark.parametrize("n_slots", [24, 20, 5])  # large and small blocks, a ragged end, one short of two
+@pytest.mark.parametrize(
+    "n_slots", [24, 20, 5]
+)  # large and small blocks, a ragged end, one short of two
 def test_only_the_queries_asked_for_are_computed(monkeypatch, n_slots):
     monkeypatch.setattr(unembed, "QUERY_BLOCKS", (12, 4))
     hidden, query, target, head = arrays(n_slots)
