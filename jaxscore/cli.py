@@ -1,10 +1,13 @@
 """The command line: parse, run, exit code."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from jax.errors import JaxRuntimeError
 
 import jaxscore
 from jaxscore.commands import demo, paths, score
@@ -60,9 +63,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0 all scored, 1 some items failed, 2 bad usage or unusable input, 130 interrupted.
     """
-    args = parser().parse_args(hyphenated(sys.argv[1:] if argv is None else argv))
+    words = sys.argv[1:] if argv is None else argv
+    made = parser()
+    if strange := [word for word in words if word != word.encode("utf-8", "replace").decode()]:
+        made.error(f"argument {strange[0]!a} is not UTF-8")
+    args = made.parse_args(hyphenated(words))
     try:
         return args.run(args)
+    except BrokenPipeError:  # the reader of our output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except JaxRuntimeError as problem:
+        if "RESOURCE_EXHAUSTED" not in str(problem):
+            raise
+        print(
+            f"jaxscore {args.command}: error: a batch does not fit in the device's memory; "
+            f"nothing was written; give --batch-tokens below {args.batch_tokens}",
+            file=sys.stderr,
+        )
+        return 2
     except InputError as problem:
         print(f"jaxscore {args.command}: error: {problem}", file=sys.stderr)
         return 2

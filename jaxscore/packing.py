@@ -142,7 +142,12 @@ def plan(
     allowed = row_lengths(max_positions)
     cutter = _Cutter(forest, allowed)
     best: tuple[float, Plan] | None = None
-    for base in allowed:
+    # Shorter rows than the shortest path needs all give the same rows.
+    shortest = int(forest.reach.min()) if forest.n_nodes else 0
+    for base in allowed[bisect.bisect_left(allowed, shortest) :]:
+        # Nothing beats every node once and no padding, and attention only grows from here.
+        if best is not None and forest.n_nodes * (1 + base / (6 * width)) >= best[0]:
+            break
         groups: dict[int, list[Piece]] = {}
         for length, piece in cutter.cut(base):
             groups.setdefault(length, []).append(piece)
@@ -155,9 +160,9 @@ def plan(
         candidate = Plan(forest, lengths, [rows[n] for n in lengths], batch_tokens)
         if best is None or cost < best[0]:
             best = (cost, candidate)
-        if base >= forest.n_nodes or base >= 8 * width:
+        if base >= forest.n_nodes:
             break
-    assert best is not None  # row_lengths is never empty
+    assert best is not None  # no path is longer than max_positions, so a length is left
     return best[1]
 
 

@@ -27,7 +27,7 @@ def use_device(device: str | None) -> None:
         # JAX passes over "cuda" where it sees no card, and then asserts that it has a device.
         found, reason = None, (str(problem).splitlines() or ["no such card is visible"])[0]
     if found != ("gpu" if platform == "cuda" else platform):
-        extra = "" if device == "cpu" else f"; pip install 'jaxscore[{platform}]'"
+        extra = "" if device == "cpu" else f"; it needs the extra [{platform}] of this package"
         raise InputError(
             f"--device {device}: JAX finds none here ({reason}); "
             f"leave --device out to use what there is{extra}"

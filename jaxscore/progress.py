@@ -14,6 +14,7 @@ class Progress:
     def __init__(self, enabled: bool) -> None:
         # A log file gets a line every ten seconds, a terminal ten redraws a second.
         interval = 0.1 if sys.stderr.isatty() else 10.0
+        self._tokens = self._requests = 0
         self._bar = tqdm(
             total=0,
             disable=not enabled,
@@ -35,9 +36,15 @@ class Progress:
     ) -> None:
         self._bar.close()
 
-    def extend(self, tokens: int) -> None:
-        """More is to do than was known."""
-        self._bar.total += tokens
+    def extend(self, tokens: int, requests: int, n_expected: int | None) -> None:
+        """More is to do: so many tokens for so many requests, of `n_expected` in all.
+
+        Requests that are not planned yet count with the tokens of those that are.
+        """
+        self._tokens += tokens
+        self._requests += requests
+        ahead = max(1.0, (n_expected or 0) / self._requests) if self._requests else 1.0
+        self._bar.total = round(self._tokens * ahead)
         self._bar.refresh()
 
     def advance(self, tokens: int) -> None:

@@ -136,16 +136,28 @@ class Scorer:
         boundary: str = "joint",
         truncate: str | None = None,
         window: int = WINDOW,
+        n_requests: int | None = None,
     ) -> Iterator[ScoredRequest]:
-        """Like `score`, for more than fits in memory: `window` requests share and are held."""
+        """Like `score`, for more than fits in memory.
+
+        Args:
+            requests, boundary, truncate: as in `score`.
+            window: requests that are planned together, share their text and are held.
+            n_requests: how many there will be, where it is known: for the time left.
+        """
         if truncate not in (None, "left"):
             raise ValueError(f"truncate is {truncate!r}, expected None or 'left'")
         if window < 1:
             raise ValueError(f"window is {window}, expected at least 1")
-        return self._stream(requests, boundary, truncate, window)
+        return self._stream(requests, boundary, truncate, window, n_requests)
 
     def _stream(
-        self, requests: Iterable[Request], boundary: str, truncate: str | None, window: int
+        self,
+        requests: Iterable[Request],
+        boundary: str,
+        truncate: str | None,
+        window: int,
+        n_requests: int | None,
     ) -> Iterator[ScoredRequest]:
         waiting: deque[tuple[list[Request], list[_Prepared]]] = deque()
 
@@ -161,7 +173,7 @@ class Scorer:
                 waiting.append((part, prepared))
                 yield [sequence for item in prepared for sequence in item.sequences]
 
-        for scores in self._run(windows()):
+        for scores in self._run(windows(), n_requests):
             part, prepared = waiting.popleft()
             left = iter(scores)
             for request, item in zip(part, prepared, strict=True):
@@ -249,8 +261,10 @@ class Scorer:
             truncated=prepared.truncated,
         )
 
-    def _run(self, windows: Iterator[list[TokenSequence]]) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, with `IN_FLIGHT` batches dispatched ahead, windows apart."""
+    def _run(
+        self, windows: Iterator[list[TokenSequence]], n_expected: int | None = None
+    ) -> Iterator[list[SequenceScores]]:
+        """Scores of each window, with `IN_FLIGHT` batches dispatched ahead, across windows."""
         flight: deque[tuple[_Window, packing.RowBatch, Scores]] = deque()
         open_windows: deque[_Window] = deque()
         with Progress(self.progress) as progress:
@@ -263,7 +277,7 @@ class Scorer:
             for sequences in windows:
                 window = self._plan(sequences)
                 open_windows.append(window)
-                progress.extend(window.plan.n_tokens)
+                progress.extend(window.plan.n_tokens, len(sequences), n_expected)
                 for batch in window.plan.batches():
                     window.n_open += 1
                     flight.append((window, batch, self._dispatch(batch, progress)))

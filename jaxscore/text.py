@@ -69,14 +69,9 @@ class TextEncoder:
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
-        bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-        full = tokenizer("a", add_special_tokens=True)["input_ids"]
-        before = next(
-            k for k in range(len(full) - len(bare) + 1) if full[k : k + len(bare)] == bare
-        )
         # What the tokenizer puts after a text (an EOS) would stand between context and
         # continuation, so only what comes before it is kept.
-        self.prefix: list[int] = full[:before]
+        self.prefix = _special_prefix(tokenizer)
 
     def encode(self, requests: Sequence[Request], boundary: str = "joint") -> list[Encoded]:
         """Token ids and start of each request's continuation.
@@ -106,8 +101,8 @@ class TextEncoder:
             ids = [self._with_prefix(e.ids) for e in self._encode_spaced(texts)]
             alone = [self._with_prefix(e.ids) for e in self._encode_spaced(continuations)]
             return [
-                (_sequence(all_ids, max(0, len(all_ids) - len(query))),)
-                for all_ids, query in zip(ids, alone, strict=True)
+                (_sequence(all_ids, max(0, len(all_ids) - len(query) if text else len(all_ids))),)
+                for all_ids, query, text in zip(ids, alone, continuations, strict=True)
             ]
         encodings = self._encode(texts)
         ids = [self._with_prefix(e.ids) for e in encodings]
@@ -122,8 +117,8 @@ class TextEncoder:
         else:
             raise ValueError(f"boundary {boundary!r} is none of {', '.join(BOUNDARIES)}")
         return [
-            (_sequence(all_ids, min(start, len(all_ids))),)
-            for all_ids, start in zip(ids, starts, strict=True)
+            (_sequence(all_ids, min(start, len(all_ids)) if text else len(all_ids)),)
+            for all_ids, start, text in zip(ids, starts, continuations, strict=True)
         ]
 
     def _reencoded(self, requests: Sequence[Request]) -> list[Encoded]:
@@ -162,6 +157,20 @@ class TextEncoder:
         if self.prefix and ids[: len(self.prefix)] == self.prefix:
             return ids
         return self.prefix + ids
+
+
+def _special_prefix(tokenizer: Any) -> list[int]:
+    """Ids that the tokenizer puts before a text, found on one that it knows."""
+    for probe in ("a", "0", "e", ".", " "):
+        bare = tokenizer(probe, add_special_tokens=False)["input_ids"]
+        full = tokenizer(probe, add_special_tokens=True)["input_ids"]
+        for k in range(len(full) - len(bare) + 1):
+            if bare and full[k : k + len(bare)] == bare:
+                return full[:k]
+    raise InputError(
+        f"{type(tokenizer).__name__}: cannot tell which special tokens it puts before a text; "
+        "is tokenizer.json the one of this model?"
+    )
 
 
 def is_text(request: Request) -> bool:

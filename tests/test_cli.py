@@ -135,7 +135,7 @@ def test_a_device_that_is_absent(tmp_path, device):
     assert (ran.returncode, ran.stdout) == (2, "")
     assert f"error: --device {device}: JAX finds none here" in ran.stderr
     assert "leave --device out" in ran.stderr
-    assert re.search(r"pip install 'jaxscore\[(tpu|cuda)\]'", ran.stderr)
+    assert re.search(r"the extra \[(tpu|cuda)\]", ran.stderr)
     assert "Traceback" not in ran.stderr
     assert [one.name for one in tmp_path.iterdir()] == ["in.jsonl"]
 
@@ -163,3 +163,26 @@ def test_importing_the_package_is_quiet_and_touches_no_device():
     )
     ran = process("-c", code)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "False\n", "")
+
+
+def test_flags_that_cannot_be_meant(tmp_path, capsys):
+    """Each ends with code 2 and says what is wrong, without a traceback."""
+    good = tmp_path / "in.jsonl"
+    good.write_text('{"continuation": "The cat"}\n', encoding="utf-8")
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    model = str(CASES / "models" / "tiny-gpt2")
+    out = str(tmp_path / "out.jsonl")
+    for flags, said in (
+        (["--output", out, "--batch-tokens", "1000000000000"], "is above"),
+        (["--output", out, "--revision", "main"], "has no revisions"),
+        (["--output", str(loop)], "loop"),
+        (["--output", out + "\udcff"], "not UTF-8"),
+    ):
+        words = ["score", "--model", model, "--input", str(good), *flags]
+        try:
+            code = cli.main(words)
+        except SystemExit as stopped:  # argparse's own
+            code = stopped.code
+        assert code == 2, flags
+        assert said in capsys.readouterr().err

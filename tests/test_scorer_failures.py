@@ -177,3 +177,41 @@ def test_reencoded_fails_as_a_whole(scorers):
     assert scored.n_scored == len(sequences) > 1
     [scored] = short.score([request], boundary="reencoded")
     assert_failed(scored, f"takes {longest - 1}")
+
+
+def test_a_broken_token_reaches_only_those_that_see_it(scorers):
+    """0 * NaN is NaN: without care one broken embedding would fail its whole row."""
+    scorer = scorers("tiny-llama3")
+    bad = scorer.encoder.encode([Request(0, "", "zebra")])[0][0].ids[1]
+    params = scorer.model.params
+    token = params["embed"]["token"].at[bad].set(jnp.nan)
+    broken = fresh(scorer, params={**params, "embed": {"token": token}})
+    failing, kept = broken.score([Request(0, "zebra", " sat"), GOOD])
+    assert failing.error is not None
+    [want] = scorer.score([GOOD])
+    assert kept.error is None
+    np.testing.assert_allclose(kept.logprob, want.logprob, atol=1e-5, rtol=0)
+
+
+def test_half_a_surrogate_pair_fails_alone(scorers):
+    scorer = fresh(scorers("tiny-gpt2"))
+    [scored] = scorer.score([Request("odd", "a", "\ud800")])
+    assert_failed(scored, "surrogate")
+    assert_kept(scorer, [Request("odd", "a", "\ud800")])
+
+
+def test_truncation_without_a_bos_keeps_the_whole_continuation(scorers):
+    scorer = fresh(scorers("tiny-gpt2"), max_positions=4)
+    five = Request(0, "The cat sat on", " a a a a a")
+    [scored] = scorer.score([five], truncate="left")
+    assert_failed(scored, "5 of them continuation")
+    [scored] = scorer.score([Request(0, "The cat sat on", " a a a a")], truncate="left")
+    assert (scored.n_tokens, scored.n_scored) == (4, 4)
+
+
+def test_options_that_mean_nothing_are_refused(scorers):
+    scorer = scorers("tiny-gpt2")
+    with pytest.raises(ValueError, match="truncate is 'rigth'"):
+        scorer.score([GOOD], truncate="rigth")
+    with pytest.raises(ValueError, match="window is 0"):
+        scorer.stream([GOOD], window=0)

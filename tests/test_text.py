@@ -104,8 +104,9 @@ def test_blanks_only(name):
     assert pieces(name, "   ", "   ", "separate") == [(["ĠĠĠ"], ["ĠĠĠ"])]
     [(before, own)] = pieces(name, "a", "   ")
     assert (decoded(before), decoded(own)) == (b"a", b"   ")
-    assert pieces(name, "a   ", "") == [(["a"], ["ĠĠĠ"])]
-    assert pieces(name, "a   ", "", "exact") == [(["a", "ĠĠĠ"], [])]
+    # An empty continuation has no tokens, whatever blanks come before it.
+    for boundary in ("joint", "exact"):
+        assert pieces(name, "a   ", "", boundary) == [(["a", "ĠĠĠ"], [])]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -165,7 +166,8 @@ def test_the_continuation_starts_with_the_first_byte_past_the_context(name, boun
     cut = data.draw(st.integers(0, len(text)))
     context, continuation = text[:cut], text[cut:]
     [(before, own)] = pieces(name, context, continuation, boundary)
-    kept = (context if boundary == "exact" else context.rstrip()).encode()
+    whole = boundary == "exact" or not continuation
+    kept = (context if whole else context.rstrip()).encode()
     assert decoded(before + own) == text.encode()
     assert len(decoded(before)) <= len(kept)
     assert not own or len(decoded([*before, own[0]])) > len(kept)
@@ -200,7 +202,7 @@ def test_the_audit_counts_what_another_policy_would_change():
         Request(1, "ANSWER:", " Oslo"),
         Request(2, "ANSWER:", ""),
         Request(3, "", "Oslo"),
-        Request(4, "a   ", ""),  # joint and skip_context give it the blanks or nothing
+        Request(4, "a   ", "b"),  # the blanks are context or continuation
     ]
     encoder = ENCODERS["tiny-qwen2"]
     found = boundary_audit(

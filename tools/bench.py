@@ -229,6 +229,8 @@ def main() -> int:
         "--contenders", default="abcd", help="letters of those to run (default abcd)"
     )
     args = parser.parse_args()
+    if strange := sorted(set(args.contenders) - set(CONTENDERS)):
+        parser.error(f"no contender {strange}; there are {', '.join(CONTENDERS)}")
     layers, width, vocab = (2, 256, 50257) if args.small else (12, 768, 50257)
     todo = workloads(vocab)
     if unknown := sorted(set(args.workloads) - set(todo)):
@@ -275,7 +277,7 @@ def report(
         line += f", {ours['unique']} unique, {ours['scored']} scored"
     print(line)
     print(f"  {'':16}{'median s':>9}{'given tok/s':>13}{'vs a':>7}{'vs b':>7}"
-          f"{'of peak':>9}{'peak MB':>9}{'compiles':>10}{'worst diff':>12}")  # fmt: skip
+          f"{'of peak':>9}{'MB so far':>9}{'compiles':>10}{'worst diff':>12}")  # fmt: skip
     reference = results.get("a") or results.get("b")
     for letter, seconds in times.items():
         median = statistics.median(seconds)

@@ -33,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     systems = path_gain.system_prompts([], None)
     scorer = shared.load_scorer(args, "demo")
     started = time.perf_counter()
-    scored = scorer.score(path_gain.requests(items, systems), boundary="separate")
+    scored = scorer.score(
+        path_gain.requests(items, systems), boundary="separate", truncate=args.truncate
+    )
     results = path_gain.evaluate(items, systems, scored)
     print("paths: the probability of the answer without and with its support path\n")
     print(table(results[:SHOWN]))

@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
         scorer = shared.load_scorer(args, args.model)
         others = [name for name in path_gain.BOUNDARIES if name != args.boundary]
         policies = [path_gain.BOUNDARIES[name] for name in others]
-        audit = shared.Audit(scorer, path_gain.BOUNDARIES[args.boundary], policies)
+        audit = shared.Audit(
+            scorer, path_gain.BOUNDARIES[args.boundary], policies, quiet=args.quiet
+        )
         started = time.perf_counter()
         scored = scorer.score(
             audit.watch(path_gain.requests(items, systems)),

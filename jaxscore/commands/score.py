@@ -53,15 +53,18 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     shared.check_output(args.output, args.input)
-    plain.check(args.input)
+    n_requests = plain.check(args.input)
     failures: list[tuple[object, str]] = []
     with atomic(args.output) as file:
         scorer = shared.load_scorer(args, args.model)
         others = [policy for policy in POLICIES if policy != args.boundary]
-        audit = shared.Audit(scorer, args.boundary, others)
+        audit = shared.Audit(scorer, args.boundary, others, quiet=args.quiet)
         started = time.perf_counter()
         for scored in scorer.stream(
-            audit.watch(plain.load(args.input)), boundary=args.boundary, truncate=args.truncate
+            audit.watch(plain.load(args.input)),
+            boundary=args.boundary,
+            truncate=args.truncate,
+            n_requests=n_requests,
         ):
             if scored.error:
                 failures.append((scored.id, scored.error))

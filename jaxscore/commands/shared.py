@@ -14,6 +14,7 @@ from jaxscore.scorer import BATCH_TOKENS, Scorer
 from jaxscore.text import boundary_audit
 
 SHOWN_FAILURES = 20
+MOST_BATCH_TOKENS = 1 << 22
 AUDITED_TOGETHER = 1024  # requests
 
 
@@ -91,6 +92,8 @@ def _batch_tokens(text: str) -> int:
     value = _whole(text)
     if value < SHORTEST_ROW:
         raise argparse.ArgumentTypeError(f"{value} is below the shortest row of {SHORTEST_ROW}")
+    if value > MOST_BATCH_TOKENS:
+        raise argparse.ArgumentTypeError(f"{value} is above {MOST_BATCH_TOKENS}")
     return value
 
 
@@ -134,20 +137,29 @@ def remark(args: argparse.Namespace, text: str) -> None:
 def check_output(output: Path, *inputs: Path | None) -> None:
     """Refuse to write over what is read."""
     for path in inputs:
-        if path is not None and output.resolve() == path.resolve():
+        try:
+            same = path is not None and output.resolve() == path.resolve()
+        except (OSError, RuntimeError) as problem:  # a loop of links
+            raise InputError(f"--output {output}: not usable as a path ({problem})") from None
+        if same:
             raise InputError(f"--output {output} is an input of this run; give another name")
 
 
 class Audit:
     """Counts, while requests stream by, those that another boundary policy would change."""
 
-    def __init__(self, scorer: Scorer, chosen: str, others: Sequence[str]) -> None:
+    def __init__(
+        self, scorer: Scorer, chosen: str, others: Sequence[str], *, quiet: bool = False
+    ) -> None:
         self.changed = dict.fromkeys(others, 0)
         self.n_requests = 0
-        self._scorer, self._chosen = scorer, chosen
+        self._scorer, self._chosen, self._quiet = scorer, chosen, quiet
 
     def watch(self, requests: Iterable[Request]) -> Iterator[Request]:
-        """The same requests."""
+        """The same requests; not counted where nobody would be told."""
+        if self._quiet:
+            yield from requests
+            return
         part: list[Request] = []
         for request in requests:
             part.append(request)

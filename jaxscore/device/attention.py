@@ -15,12 +15,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.dots import from_storage, to_storage
-from jaxscore.device.rows import on_cpu
+from jaxscore.device.dots import from_storage, on_cpu, to_storage
 
 MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
 BLOCK = 128  # query rows a block on the CPU; measured best of 64..512 at L 128..1024
-MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones
+MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones ...
+LARGEST_BLOCK = 1024  # ... up to here: a block of scores is [block, L] float32
 
 
 def visible(i, j, subtree_end_j, position_i, position_j, window):
@@ -99,7 +99,7 @@ def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
     G = N // K
-    block = min(L, max(BLOCK, L // MOST_BLOCKS))
+    block = min(L, max(BLOCK, min(L // MOST_BLOCKS, LARGEST_BLOCK)))
 
     def by_head(x, heads):
         return to_storage(x.astype(dtype).transpose(0, 2, 1, 3).reshape(R * heads, L, H))

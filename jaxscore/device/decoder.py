@@ -15,12 +15,12 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention import attention
-from jaxscore.device.dots import compute_dtype, dot_last, from_storage
-from jaxscore.device.rows import Unembedding, on_cpu
+from jaxscore.device.dots import compute_dtype, dot_last, from_storage, on_cpu
+from jaxscore.device.rows import Unembedding
 
 Params = dict[str, Any]
 
-TOKEN_BLOCK = 512  # tokens an MLP takes at a time on the CPU
+TOKEN_BLOCK = 512  # most tokens that an MLP takes at a time on the CPU
 
 ACTIVATIONS = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -175,9 +175,10 @@ def by_tokens(function: Callable[[Array], Array], x: Float[Array, "R L D"]) -> A
     4096 tokens of a width of 18944 are 310 MB, three times over; blocks also stay in cache.
     """
     n_tokens = x.shape[0] * x.shape[1]
-    if not on_cpu() or n_tokens % TOKEN_BLOCK or n_tokens == TOKEN_BLOCK:
+    if not on_cpu() or n_tokens <= TOKEN_BLOCK:
         return function(x)
-    blocks = x.reshape(n_tokens // TOKEN_BLOCK, 1, TOKEN_BLOCK, x.shape[2])
+    block = next(n for n in range(TOKEN_BLOCK, 0, -1) if n_tokens % n == 0)
+    blocks = x.reshape(n_tokens // block, 1, block, x.shape[2])
     return lax.map(function, blocks).reshape(x.shape)
 
 

@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-import jax
 from jaxtyping import Array, Bool, Float, Int, Num
 
 
 class Rows(NamedTuple):
-    """A batch of packed tries. `forest.RowBatch` is its host side.
+    """A batch of packed tries. `packing.RowBatch` is its host side.
 
     `position` is a token's depth in its trie. Token i of a row sees token j of the same row
     if and only if `j <= i < subtree_end[j]`. `query` indexes the flattened [R * L] tokens;
@@ -40,8 +39,3 @@ class Unembedding(NamedTuple):
     bias: Float[Array, " V"] | None
     scale: float
     softcap: float | None
-
-
-def on_cpu() -> bool:
-    """Whether what is traced now is compiled for the CPU, where other layouts are fast."""
-    return jax.default_backend() == "cpu"

@@ -40,6 +40,8 @@ def resolve(model: str, revision: str | None, *, with_code: bool = False) -> Pat
     Raises:
         InputError: no such folder and no such model on the hub or in its cache.
     """
+    if revision is not None and (model == "demo" or Path(model).exists()):
+        raise InputError(f"--revision {revision}: model {model} is local and has no revisions")
     if model == "demo":
         return Path(__file__).parent.parent / "demo" / "model"
     folder = Path(model)
@@ -65,7 +67,7 @@ def _from_hub(model: str, revision: str | None, files: list[str]) -> Path:
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
     except Exception as problem:  # the hub's client raises many unrelated kinds
-        reason = str(problem).strip().splitlines()[0]
+        reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
         raise InputError(
             f"model {model}: no such folder here, and the hub gave none "
             f"({type(problem).__name__}: {reason}); check the name and the network, "
@@ -86,7 +88,7 @@ def read_json(path: Path) -> Any:
             f"{path}: {problem.strerror}; expected a Hugging Face checkpoint folder with "
             f"{path.name}"
         ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as problem:
+    except (ValueError, RecursionError) as problem:  # not UTF-8, not JSON, a number too long
         raise InputError(f"{path}: not JSON ({problem}); the file is damaged") from None
 
 
@@ -123,6 +125,19 @@ def check_float(folder: Path, name: str, array: np.ndarray) -> None:
     """
     if array.dtype not in FLOATS:
         raise InputError(f"{folder}: tensor {name} is {array.dtype}, expected a float type")
+
+
+def check_tied(folder: Path, embedding: np.ndarray, head: np.ndarray) -> None:
+    """A tied model may carry its unembedding a second time, but not another one.
+
+    Raises:
+        InputError: the two differ.
+    """
+    if not np.array_equal(embedding, head):
+        raise InputError(
+            f"{folder}: tie_word_embeddings is true, and lm_head.weight is not the embedding; "
+            "the config and the weights do not belong together"
+        )
 
 
 def open_tensors(folder: Path) -> Tensors:

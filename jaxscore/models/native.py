@@ -13,12 +13,24 @@ import numpy as np
 from jaxscore.device import decoder
 from jaxscore.device.dots import storage_dtype
 from jaxscore.errors import InputError
-from jaxscore.models.checkpoint import Tensors, check_float
+from jaxscore.models.checkpoint import Tensors, check_float, check_tied
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.families import FAMILIES, Family, Source
 from jaxscore.models.model import Model
 
 NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+
+# of a DecoderConfig: what a broken config makes zero, negative or no number
+SIZES = (
+    "vocab_size",
+    "width",
+    "n_layers",
+    "n_heads",
+    "n_kv_heads",
+    "head_width",
+    "mlp_width",
+    "max_positions",
+)
 
 
 def build(folder: Path, raw: dict[str, Any], tensors: Tensors, dtype: str) -> Model:
@@ -55,9 +67,15 @@ def translate(folder: Path, raw: dict[str, Any]) -> tuple[Family, decoder.Decode
     config = transformers_config(raw, where)
     check_attributes(raw, config, family.reads, where)
     try:
-        return family, family.translate(config)
+        translated = family.translate(config)
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
+    except (ArithmeticError, TypeError, ValueError) as problem:
+        raise InputError(f"{where}: sizes that make no model ({problem})") from None
+    for field in SIZES:
+        if type(size := getattr(translated, field)) is not int or size < 1:
+            raise InputError(f"{where}: {field} comes out as {size!r}, expected at least 1")
+    return family, translated
 
 
 def load_params(
@@ -104,6 +122,8 @@ def load_params(
         if not any(re.fullmatch(pattern, name) for pattern in family.buffers)
         and not (config.tied and name == "lm_head.weight")
     ]
+    if config.tied and "lm_head.weight" in arrays:
+        check_tied(folder, arrays[table["embed", "token"].name], arrays["lm_head.weight"])
     if unused:
         raise InputError(
             f"{folder}: {len(unused)} tensors that the model does not use: "

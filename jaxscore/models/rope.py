@@ -50,7 +50,7 @@ def rotary(
     Raises:
         InputError: a type or key that is not handled, or a key that is missing.
     """
-    kind, values = _checked(scaling)
+    kind, values = _checked(scaling, theta)
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     wavelengths = np.float32(theta) ** exponent  # over 2 pi, in positions
     frequencies = np.float32(1.0) / wavelengths
@@ -64,7 +64,7 @@ def rotary(
     return tuple(float(f) for f in frequencies.astype(np.float32)), float(factor)
 
 
-def _checked(scaling: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
+def _checked(scaling: Mapping[str, Any] | None, theta: float) -> tuple[str, dict[str, Any]]:
     if not scaling:
         return "default", {}
     values = {key: value for key, value in scaling.items() if value is not None}
@@ -75,7 +75,10 @@ def _checked(scaling: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
             f"rope_scaling has rope_type {kind!r}, which is not handled; "
             f"handled are {', '.join(sorted(KEYS))}"
         )
-    values.pop("rope_theta", None)
+    if (own := values.pop("rope_theta", theta)) != theta:
+        raise InputError(
+            f"rope_scaling has rope_theta {own!r}, the config itself {theta!r}; which one counts?"
+        )
     if unknown := sorted(set(values) - KEYS[kind]):
         raise InputError(f"rope_scaling of type {kind!r} has keys that are not handled: {unknown}")
     required = {"linear": {"factor"}, "llama3": KEYS["llama3"], "yarn": {"factor"}}.get(kind, set())

@@ -19,12 +19,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxscore.device.dots import to_storage
 from jaxscore.device.rows import Unembedding
 from jaxscore.errors import InputError
-from jaxscore.models.checkpoint import Tensors, check_float
+from jaxscore.models.checkpoint import Tensors, check_float, check_tied
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+EMBEDDINGS = ("wte.weight", "embed_tokens.weight")  # PyTorch's names of the token embedding
 HEAD = ("lm_head", "kernel")  # where every class keeps an untied unembedding, [D, V]
 
 
@@ -36,6 +37,7 @@ class Guard:
         reads: attributes that the class reads and gets right.
         only: attribute -> the values for which it is right.
         embedding: path of the token embedding in its parameters, [V, D].
+        positions, width: attributes that hold the longest input and the hidden width.
         check: for what is no fixed value; returns a complaint or None.
     """
 
@@ -195,6 +197,10 @@ def _params(folder: Path, tensors: Tensors, model: Any, dtype: Any, tied: bool) 
     unused = []
     for name, array in tensors.arrays.items():
         bare = name.removeprefix(f"{prefix}.")
+        if tied and name == "lm_head.weight":
+            embeddings = [a for n, a in tensors.arrays.items() if n.endswith(EMBEDDINGS)]
+            for embedding in embeddings:
+                check_tied(folder, embedding, array)
         if (tied and name == "lm_head.weight") or any(re.fullmatch(p, bare) for p in buffers):
             continue
         check_float(folder, name, array)

@@ -24,6 +24,7 @@ def atomic(path: Path) -> Iterator[TextIO]:
         InputError: the folder cannot be made or written, or is full; `path` is a folder or a
             device.
     """
+    path = Path(os.path.realpath(path))  # a link stays, and what it points to is replaced
     try:
         if path.is_dir():
             raise InputError(f"{path}: found a folder, expected the name of a file to write")
@@ -42,7 +43,7 @@ def atomic(path: Path) -> Iterator[TextIO]:
             os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
         os.replace(name, path)
     except BaseException as problem:
         with contextlib.suppress(OSError):

@@ -102,10 +102,12 @@ def test_the_vocabulary_pass_holds_no_logits(dtype):
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_scoring_a_batch_stays_small(dtype):
-    """A whole batch of 4096 tokens at 152,000 columns, two layers, both kinds of weights."""
-    config = llamalike(vocab_size=152_000, width=64, mlp_width=256, head_width=16)
-    rows, length = 8, 512
+@pytest.mark.parametrize(("rows", "length"), [(8, 512), (42, 96)])
+def test_scoring_a_batch_stays_small(dtype, rows, length):
+    """A whole batch at 152,000 columns and the widths of a 0.5B model, both kinds of weights."""
+    config = llamalike(
+        vocab_size=152_000, width=896, mlp_width=4864, n_heads=14, n_kv_heads=2, head_width=64
+    )
     ids = functools.partial(struct, dtype=jnp.int32)
     batch = Rows(
         ids(rows, length),

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from jaxscore.device.dots import from_storage
 from jaxscore.errors import InputError
 from jaxscore.models.checkpoint import open_tensors
-from tests.models.checkpoints import loaded
+from tests.models.checkpoints import loaded, saved
 
 INDEX = "model.safetensors.index.json"
 
@@ -196,3 +196,13 @@ def test_the_facts_of_a_model(originals):
             assert (model.implementation, model.dtype) == (implementation, "float32")
             assert model.model_type == kind
     assert loaded(originals["gpt2"], implementation="auto").implementation == "native"
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_a_tied_checkpoint_with_another_head_is_refused(tmp_path, implementation):
+    saved(tmp_path, "gpt2")
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = tensors["transformer.wte.weight"] * -3
+    save_file({**tensors, "lm_head.weight": head}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"lm_head\.weight is not the embedding"):
+        loaded(tmp_path, implementation=implementation)

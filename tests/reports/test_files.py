@@ -141,3 +141,15 @@ def test_json_has_neither_nan_nor_infinity():
     assert json_safe(value)["t"] is True
     assert json.loads(json.dumps(json_safe(value), allow_nan=False)) == safe
     assert math.isnan(value["a"][0])
+
+
+def test_a_link_stays_and_its_file_keeps_its_mode(tmp_path):
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    target.write_text("old", encoding="utf-8")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    with atomic(link) as file:
+        file.write("new")
+    assert link.is_symlink()
+    assert target.read_text(encoding="utf-8") == "new"
+    assert target.stat().st_mode & 0o777 == 0o640
