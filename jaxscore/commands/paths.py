@@ -73,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
         scorer = shared.load_scorer(args, args.model)
         others = [name for name in path_gain.BOUNDARIES if name != args.boundary]
         policies = [path_gain.BOUNDARIES[name] for name in others]
-        audit = shared.Audit(
-            scorer, path_gain.BOUNDARIES[args.boundary], policies, quiet=args.quiet
-        )
+        audit = shared.Audit(scorer, path_gain.BOUNDARIES[args.boundary], policies)
         started = time.perf_counter()
         scored = scorer.score(
             audit.watch(path_gain.requests(items, systems)),
@@ -86,9 +84,10 @@ def run(args: argparse.Namespace) -> int:
         json.dump(json_safe(results), file, ensure_ascii=False, allow_nan=False, indent=2)
         file.write("\n")
     shared.tell_run(args, scorer, time.perf_counter() - started)
-    shared.remark(args, audit.text(args.boundary, others))
     summary = path_gain.summarise(results)
     print(text(summary))
+    if audit.n_requests:
+        print(audit.text(args.boundary, others))
     return shared.tell_failures(summary.failures)
 
 

@@ -1,6 +1,7 @@
 """`paths`: the documented JSON and the averages."""
 
 import json
+import re
 
 import pytest
 
@@ -78,9 +79,9 @@ def test_boundaries(run, place):
     folder = place(*LINES)
     found = []
     for words in ((), *(("--boundary", name) for name in ("separate", "joint", "upstream"))):
-        code, _, err = run(*flags(folder, *words))
+        code, out, _ = run(*flags(folder, *words))
         assert code == 0
-        assert f"boundary {words[-1] if words else 'separate'}: of 6 requests" in err
+        assert f"boundary {words[-1] if words else 'separate'}: of 6 requests" in out
         found.append(result(folder)[0]["path_evaluations"][0]["baseline_prob"])
     # The document's own is the default; nothing straddles here, so all score the same tokens.
     assert found[0] == found[1]
@@ -140,3 +141,15 @@ def test_the_shared_cases_as_a_user_would_run_them(run, tmp_path):
         for e, w in zip(one["path_evaluations"], other["path_evaluations"], strict=True):
             assert e["baseline_prob"] == pytest.approx(w["baseline_prob"], rel=1e-4)
             assert e["retrieved_prob"] == pytest.approx(w["retrieved_prob"], rel=1e-4)
+
+
+def test_the_report_says_what_another_boundary_would_change(run, tmp_path):
+    """Also with --quiet: it is a result, as the averages are."""
+    given, out = CASES / "paths/input.jsonl", tmp_path / "out.json"
+    code, printed, _ = run("paths", "--model", QWEN, "--input", given, "--output", out, "--quiet")
+    assert code == 0
+    [line] = [line for line in printed.splitlines() if line.startswith("boundary separate")]
+    n_requests, _, upstream = (int(n) for n in re.findall(r"\d+", line))
+    n_paths = sum(len(item["path_evaluations"]) for item in strict(out.read_text(encoding="utf-8")))
+    assert n_requests == 2 * n_paths
+    assert 0 < upstream < n_requests  # the expected values differ on some answers too
