@@ -277,7 +277,7 @@ def report(
         line += f", {ours['unique']} unique, {ours['scored']} scored"
     print(line)
     print(f"  {'':16}{'median s':>9}{'given tok/s':>13}{'vs a':>7}{'vs b':>7}"
-          f"{'of peak':>9}{'MB so far':>9}{'compiles':>10}{'worst diff':>12}")  # fmt: skip
+          f"{'of peak':>9}{'MB so far':>10}{'compiles':>10}{'worst diff':>12}")  # fmt: skip
     reference = results.get("a") or results.get("b")
     for letter, seconds in times.items():
         median = statistics.median(seconds)
@@ -299,7 +299,7 @@ def report(
         )
         print(
             f"  {CONTENDERS[letter]:16}{median:9.2f}{given / median:13.0f}{ratios[0]:>7}"
-            f"{ratios[1]:>7}{share:>9}{fact['peak_mb']:9.0f}{compiles:>10}{worst:12.1e}"
+            f"{ratios[1]:>7}{share:>9}{fact['peak_mb']:10.0f}{compiles:>10}{worst:12.1e}"
         )
     if ours:
         print(f"  shapes compiled so far (rows, row length): {ours['shapes']}")
