@@ -91,7 +91,7 @@ class Scorer:
 
         Args:
             model: a local folder, a hub id, or "demo".
-            dtype: "auto", "float32" or "bfloat16"; reductions are float32 in any case.
+            dtype: "auto", "float32" or "bfloat16"; sums over the vocabulary are float32 in any case.
             implementation: "auto", "native" or "transformers".
             revision: of a hub id.
             trust_remote_code: lets the tokenizer, and nothing else, bring code.
@@ -199,7 +199,7 @@ class Scorer:
         for sequence in encoded:
             over = len(sequence.ids) - 1 - self.model.max_positions
             keep = len(self.encoder.prefix)
-            # Without a BOS the first context token stays, or the continuation would lose one.
+            # Without a BOS one context token must stay, or the continuation's first has none.
             if truncate == "left" and 0 < over <= sequence.start - max(keep, 1):
                 ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
                 sequence, cut = TokenSequence(ids, sequence.start - over), max(cut, over)

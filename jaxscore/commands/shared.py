@@ -39,7 +39,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
         choices=DTYPES,
         default="auto",
         help="of the weights; auto: float32 on the CPU, the checkpoint's on accelerators "
-        "(bfloat16 for float16); sums are float32 in any case",
+        "(bfloat16 for float16); sums over the vocabulary are float32 in any case",
     )
     group.add_argument(
         "--model-impl",
