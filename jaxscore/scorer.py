@@ -91,7 +91,7 @@ class Scorer:
 
         Args:
             model: a local folder, a hub id, or "demo".
-            dtype: "auto", "float32" or "bfloat16"; sums over the vocabulary are float32 in any case.
+            dtype: "auto", "float32" or "bfloat16"; sums over the vocabulary are float32 always.
             implementation: "auto", "native" or "transformers".
             revision: of a hub id.
             trust_remote_code: lets the tokenizer, and nothing else, bring code.
