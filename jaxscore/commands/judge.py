@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -115,7 +114,7 @@ def _judge_all(
     find, made_by, scorer = _judge(args, evaluator, kind, pairs)
     started = time.perf_counter()
     for output in outputs:
-        name = run_files.fitting(re.sub(r"[^\w.+-]", "_", metric))
+        name = run_files.distinct(metric)
         stem = f"eval_{args.split}_judge_{name}"
         paths = [output.folder / f"{stem}{suffix}" for suffix in (".md", ".json")]
         found = find(output)

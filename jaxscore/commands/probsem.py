@@ -1,18 +1,16 @@
 """`jaxscore probsem`: ProbSem."""
 
 import argparse
-import csv
-import io
 import math
 import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from jaxscore.commands import shared
 from jaxscore.metrics.bootstrap import Estimate
 from jaxscore.reports import provenance, run_files
+from jaxscore.reports.csv_rows import csv_line
 from jaxscore.reports.files import atomic
 from jaxscore.reports.json_text import json_text
 from jaxscore.reports.probsem import report
@@ -163,17 +161,6 @@ def run_name(prompt: str, test: str, model: str) -> str:
     """
     name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", f"{prompt}_{test}_{model}")
     return run_files.fitting(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
-
-
-def csv_line(row: Iterable[object]) -> str:
-    """One row of the table, its line end included.
-
-    Before Python 3.13 a cell is quoted only for those line ends that are the writer's own, and a
-    reader takes a carriage return without quotes for the end of its row.
-    """
-    line = io.StringIO(newline="")
-    csv.writer(line, lineterminator="\r\n").writerow(row)
-    return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def sample_text(result: dict[str, Any]) -> str:

@@ -1,11 +1,11 @@
 """`jaxscore results`: one table of all RAG experiments."""
 
 import argparse
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxscore.commands import shared
+from jaxscore.reports.csv_rows import csv_line
 from jaxscore.reports.files import atomic
 from jaxscore.tasks import rag_results
 from jaxscore.tasks.rag_results import Row
@@ -69,9 +69,8 @@ def run(args: argparse.Namespace) -> int:
         name = args.experiments_folder.resolve().name or "experiments"
     path = args.output_dir / f"{name}.csv"
     with atomic(path) as file:
-        writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
+        file.write(csv_line(table[0]))
+        file.writelines(csv_line(row.values()) for row in table)
     print(markdown(table))
     shared.remark(args, f"written to {path}")
     return shared.tell_failures(failures)

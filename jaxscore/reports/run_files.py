@@ -40,6 +40,17 @@ def model_part(model: str) -> str:
     return fitting(re.sub(r"[:/\\\x00-\x1f\x7f]", "_", model))
 
 
+def distinct(name: str) -> str:
+    """The name with `_` for what is no letter, digit or one of `.+-`; with a digest if it had any.
+
+    Names that differ only there stay apart.
+    """
+    plain = re.sub(r"[^\w.+-]", "_", name)
+    if plain != name:
+        plain += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return fitting(plain)
+
+
 def check_folder(folder: Path) -> None:
     """Make the folder and see that it can be written, before the work starts.
 

@@ -75,3 +75,10 @@ def test_after_metrics(run, here):
     assert run("metrics").code == 0
     assert run("results", "--sort", "EM").code == 0
     assert table(here / "results/experiments.csv")[1]["EM"] == "1.0"
+
+
+def test_a_carriage_return_is_inside_its_cell(run, here):
+    experiment(here / "experiments", "c\rd", {"M": 2.0})
+    assert run("results")[0] == 0
+    rows = table(here / "results/experiments.csv")
+    assert [(row["exp_folder"], row["M"]) for row in rows[2:]] == [("c\rd", "2.0")]

@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.reports import run_files
-from jaxscore.reports.run_files import Part, check_folder, fitting, model_part, write_new
+from jaxscore.reports.run_files import Part, check_folder, distinct, fitting, model_part, write_new
 
 PARTS = (Part("eval_report_m_1", ".md", "# é\n"), Part("eval_results_m_1", ".json", "{}\n"))
 
@@ -81,3 +81,10 @@ def test_a_folder_is_made_or_refused(tmp_path):
             check_folder(bad)
     with pytest.raises(InputError, match="cannot be written"):
         write_new(tmp_path / "absent", PARTS)
+
+
+def test_names_that_differ_only_in_signs_stay_apart():
+    assert distinct("LLMeval_phi-3.5") == "LLMeval_phi-3.5"
+    names = [distinct(name) for name in ("a/b", "a_b", "a b", "x" * 300 + "/", "x" * 300 + " ")]
+    assert len(set(names)) == 5
+    assert all("/" not in name and len(name) <= run_files.LONGEST for name in names)
