@@ -12,12 +12,15 @@ from jax.errors import JaxRuntimeError
 import jaxscore
 from jaxscore.commands import (
     chronologic,
+    convert,
     demo,
+    journal,
     judge,
     livecode_parse,
     livecode_select,
     metrics,
     paths,
+    plan,
     probsem,
     results,
     score,
@@ -45,6 +48,9 @@ COMMANDS = (
     livecode_parse,
     usc_generate,
     usc_select,
+    plan,
+    convert,
+    journal,
     demo,
 )
 
@@ -136,3 +142,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
+    finally:
+        if (scorer := getattr(args, "loaded", None)) is not None:
+            scorer.close()

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxscore import packing
+from jaxscore.arrangement import EVERYWHERE, KEYS_VALUES, specs_of
 from jaxscore.device import generate
 from jaxscore.device.dots import on_cpu
 from jaxscore.device.past import Past
@@ -26,6 +26,7 @@ from jaxscore.progress import Progress
 from jaxscore.requests import Generated, GenerationRequest
 from jaxscore.scorer import Scorer
 from jaxscore.text import is_text
+from jaxscore.window import Variant
 
 GROUPS = (1, 8, 32)  # requests decoded side by side
 # Bytes of a group's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16
@@ -51,7 +52,6 @@ class Generator:
         eos = self.model.eos_ids
         own = self.encoder.tokenizer.eos_token_id
         self.eos_ids = eos or (() if own is None else (int(own),))
-        self.programs = scorer.programs
 
     def generate(self, requests: Iterable[GenerationRequest]) -> list[Generated]:
         """Continue each prompt.
@@ -112,6 +112,13 @@ class Generator:
             )
         if "" in r.stop:
             return "a stop string is empty, so the text would end before it begins"
+        longer, n_new = self.model.longer, min(r.max_new_tokens, self._room(ids))
+        if longer is not None and len(ids) <= longer[0] < len(ids) + n_new - 1:
+            return (
+                f"its prompt of {len(ids)} tokens and {n_new} new ones go beyond the "
+                f"{longer[0]} up to which this model has other rotary frequencies; ask for at "
+                f"most {longer[0] - len(ids) + 1} new tokens"
+            )
         return None
 
     def _one_by_one(
@@ -129,23 +136,33 @@ class Generator:
             yield one
 
     def _in_groups(self, waiting: list["_Writing"], progress: Progress) -> Iterator["_Writing"]:
-        cached = self.model.cached
-        assert cached is not None
+        variants: dict[int, tuple[Variant, list[_Writing]]] = {}
+        for one in waiting:
+            variant = self.scorer.variant(len(one.ids))
+            variants.setdefault(id(variant), (variant, []))[1].append(one)
+        for variant, some in variants.values():
+            yield from self._by_variant(variant, some, progress)
+
+    def _by_variant(
+        self, variant: Variant, waiting: list["_Writing"], progress: Progress
+    ) -> Iterator["_Writing"]:
+        cached = _cached(variant)
         shared = _common_prefix([one.ids for one in waiting])
         if shared < SHORTEST_TRUNK or len(waiting) <= GROUPS[-1]:
             shared = 0
         trunk: tuple[Past, ...] = ()
         if shared:
-            trunk = (trunk_past(self.programs, self.model, waiting[0].ids[:shared], progress),)
+            ids = waiting[0].ids[:shared]
+            trunk = (trunk_past(variant.programs, variant.model, ids, progress),)
         slot = jax.eval_shape(lambda: cached.no_past(1, 1))
         slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
         most = MOST_CACHE_CPU if on_cpu() else MOST_CACHE_ACCELERATOR
         for group in _groups(waiting, shared, most // slot_bytes):
-            yield from self._write_group(cached, group, shared, trunk, progress)
+            yield from self._write_group(variant, group, shared, trunk, progress)
 
     def _write_group(
         self,
-        cached: Cached,
+        variant: Variant,
         whole: "_Group",
         shared: int,
         trunk: tuple[Past, ...],
@@ -153,11 +170,11 @@ class Generator:
     ) -> list["_Writing"]:
         """All texts of one group, in its order."""
         group, B, slots = whole.members, whole.rows, whole.slots
-        past = self._prefill(cached, group, B, slots, shared, trunk, progress)
+        past = self._prefill(variant, group, B, slots, shared, trunk, progress)
 
         def column(values: Iterable[Any], fill: Any, dtype: Any) -> jax.Array:
             padded = [*values, *[fill] * (B - len(group))]
-            return jnp.asarray(np.array(padded, dtype))
+            return variant.programs.put(np.array(padded, dtype))
 
         sampling = generate.Sampling(
             column((one.request.temperature for one in group), 0.0, np.float32),
@@ -169,27 +186,30 @@ class Generator:
             token=column((one.ids[-1] for one in group), 0, np.int32),
             done=column((False for _ in group), True, bool),
             left=column((one.n_new for one in group), 0, np.int32),
-            drawn=jnp.zeros(B, jnp.int32),
+            drawn=column((0 for _ in group), 0, np.int32),
         )
         greedy = all(one.request.temperature == 0 for one in group)
         step = functools.partial(
             generate.decode,
-            cached.extend,
-            self.model.unembedding,
+            _cached(variant).extend,
+            variant.model.unembedding,
             steps=STEPS,
             greedy=greedy,
         )
-        eos = jnp.asarray(np.array(self.eos_ids or (-1,), np.int32))
+        eos = variant.programs.put(np.array(self.eos_ids or (-1,), np.int32))
         while not all(one.ended for one in group):
             # A stop string ends a text that the device would go on with.
             ended = column((one.ended for one in group), True, bool)
             state = state._replace(done=state.done | ended)
-            state, tokens = self.programs.run(
+            state, tokens = variant.programs.run(
                 ("decode", B, slots, _slots(trunk), greedy),
                 step,
-                (self.model.params, state, sampling, trunk, eos),
+                (variant.model.params, state, sampling, trunk, eos),
                 progress,
                 donate=(1,),
+                outputs=(specs_of(state), EVERYWHERE)
+                if variant.programs.arrangement
+                else EVERYWHERE,
             )
             for one, row in zip(group, np.asarray(tokens), strict=False):
                 if not one.ended:
@@ -199,7 +219,7 @@ class Generator:
 
     def _prefill(
         self,
-        cached: Cached,
+        variant: Variant,
         group: Sequence["_Writing"],
         B: int,
         slots: int,
@@ -208,11 +228,20 @@ class Generator:
         progress: Progress,
     ) -> Past:
         """The keys and values of every prompt of the group without its last token."""
+        cached = _cached(variant)
         rest = [one.ids[shared:] for one in group]
         forest = build([TokenSequence(ids, len(ids) - 1) for ids in rest])
         own = np.zeros(B, np.int32)
         own[: len(rest)] = [len(ids) - 1 for ids in rest]
-        past = Past(*cached.no_past(B, slots), jnp.int32(shared), jnp.asarray(own))
+        programs = variant.programs
+        empty = programs.run(
+            ("empty cache", B, slots),
+            lambda: cached.no_past(B, slots),
+            (),
+            progress,
+            outputs=KEYS_VALUES,
+        )
+        past = Past(*empty, *programs.put((np.int32(shared), own)))
         # Few shapes: each is a program, and seconds, for tokens that take much less.
         budget, n_tokens = self.scorer.batch_tokens, forest.n_nodes
         plan = packing.plan_uniform(
@@ -226,29 +255,29 @@ class Generator:
             if b > a:
                 edges.setdefault(int(forest.edge_of[a]), []).append(k)
         for batch in plan.batches():
-            kept = self.programs.run(
+            kept = variant.programs.run(
                 ("prefill", *batch.shape, _slots(trunk)),
                 keys_and_values(cached),
                 (
-                    self.model.params,
-                    jnp.asarray(batch.ids),
-                    jnp.asarray(batch.position + shared),
-                    jnp.asarray(batch.subtree_end),
+                    variant.model.params,
+                    *programs.put((batch.ids, batch.position + shared, batch.subtree_end)),
                     *trunk,
                 ),
                 progress,
+                outputs=KEYS_VALUES,
             )
             source, mine = np.zeros((B, slots), np.int32), np.zeros(B, bool)
             for query, row in zip(batch.query, batch.edge, strict=False):
                 path = _path(batch, int(query))
                 for k in (k for edge in row for k in edges.get(int(edge), ())):
                     source[k, : len(path)], mine[k] = path, True
-            past = self.programs.run(
+            past = variant.programs.run(
                 ("store", *batch.shape, B, slots),
                 generate.store,
-                (past, kept, jnp.asarray(source), jnp.asarray(mine)),
+                (past, kept, *programs.put((source, mine))),
                 progress,
                 donate=(0,),
+                outputs=specs_of(past),
             )
         return past
 
@@ -260,6 +289,12 @@ class Generator:
             return Generated(one.request.id, "", np.zeros(0, np.int32), None, one.error)
         ids = np.array(one.written, np.int32)
         return Generated(one.request.id, one.text, ids, one.finish)
+
+
+def _cached(variant: Variant) -> Cached:
+    cached = variant.model.cached
+    assert cached is not None  # transformers' classes have a way of their own
+    return cached
 
 
 @dataclasses.dataclass

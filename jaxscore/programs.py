@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
+from jaxscore.arrangement import EVERYWHERE, KEYS_VALUES, Arrangement, specs_of
 from jaxscore.device.past import Past
 from jaxscore.models.model import Cached, Model
 from jaxscore.packing import row_lengths
@@ -22,11 +24,21 @@ class Compiled(NamedTuple):
 
 
 class Programs:
-    """Programs ahead of time, so that nothing can ever be compiled behind the user's back."""
+    """Programs ahead of time, so that nothing can ever be compiled behind the user's back.
 
-    def __init__(self) -> None:
+    On an arrangement of several devices the functions are one shard's, see there.
+    """
+
+    def __init__(self, arrangement: Arrangement | None = None) -> None:
+        self.arrangement = arrangement
         self.compiled: list[Compiled] = []
         self._programs: dict[tuple[Any, ...], Any] = {}
+
+    def put(self, values: Any, where: PartitionSpec = EVERYWHERE) -> Any:
+        """Arrays of the host on the devices, as `run` takes them."""
+        if self.arrangement is None:
+            return jax.tree.map(jnp.asarray, values)
+        return self.arrangement.put(values, where)
 
     def run(
         self,
@@ -35,16 +47,21 @@ class Programs:
         args: tuple[Any, ...],
         progress: Progress,
         donate: tuple[int, ...] = (),
+        outputs: Any = EVERYWHERE,
     ) -> Any:
         """`function(*args)` by the program of that name, made at its first call.
 
         Args:
             name: what it does and every size that its arguments' shapes depend on.
+            args: on the devices, see `put`.
             donate: arguments whose memory the result may take.
+            outputs: how the results lie on an arrangement, a spec for each part of the tree.
         """
         program = self._programs.get(name)
         if program is None:
             with progress.says(f"compiling {name[0]} for {' x '.join(map(str, name[1:]))}"):
+                if self.arrangement is not None:
+                    function = self.arrangement.over(function, specs_of(args), outputs)
                 program = self._programs[name] = self._compile(name, function, args, donate)
         return program(*args)
 
@@ -69,10 +86,12 @@ def trunk_past(programs: Programs, model: Model, ids: np.ndarray, progress: Prog
     padded = np.zeros((1, slots), np.int32)
     padded[0, : len(ids)] = ids
     at = np.minimum(np.arange(slots, dtype=np.int32), len(ids) - 1)[None]
-    end = jnp.full((1, slots), slots, jnp.int32)
-    args = (model.params, jnp.asarray(padded), jnp.asarray(at), end)
-    key, value = programs.run(("trunk", slots), keys_and_values(cached), args, progress)
-    return Past(key, value, jnp.int32(0), jnp.asarray(np.array([len(ids)], np.int32)))
+    end = np.full((1, slots), slots, np.int32)
+    args = (model.params, *programs.put((padded, at, end)))
+    run = keys_and_values(cached)
+    key, value = programs.run(("trunk", slots), run, args, progress, outputs=KEYS_VALUES)
+    first, length = programs.put((np.int32(0), np.array([len(ids)], np.int32)))
+    return Past(key, value, first, length)
 
 
 def keys_and_values(cached: Cached) -> Any:

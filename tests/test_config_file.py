@@ -136,7 +136,7 @@ def test_flags_with_some_values_or_none(write):
         ("command: path\n", "c.yaml:1: 'path' is no command; is it paths?"),
         ("command: [paths]\n", "c.yaml:1: ['paths'] is no command"),
         ("command:\n", "c.yaml:1: None is no command"),
-        ("command: zzz\n", "'zzz' is no command; there are chronologic, demo"),
+        ("command: zzz\n", "'zzz' is no command; there are chronologic, convert, demo"),
         (PATHS + "max_sample: 3\n", "c.yaml:5: no key 'max-sample'; is it max-samples?"),
         (PATHS + "zzz: 3\n", "c.yaml:5: no key 'zzz'; there are batch-tokens, boundary"),
         (PATHS + "help: true\n", "no key 'help'"),

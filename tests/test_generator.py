@@ -76,13 +76,13 @@ def test_greedy_is_pytorchs_token_for_token(monkeypatch, scorers, torch_greedy, 
                 one.token_ids, skip_special_tokens=True
             )
             assert one.finish == ("length" if len(one.token_ids) == 24 else "eos")
-    assert any(program.name[0] == "trunk" for program in writer.programs.compiled)
+    assert any(program.name[0] == "trunk" for program in writer.scorer.programs.compiled)
 
 
 CONFIGS = {
     "gpt2like": gpt2like(max_positions=96),
     "llamalike": llamalike(max_positions=96),
-    "windows": llamalike(max_positions=96, windows=(0, 9), rotary_factor=1.2),
+    "windows": llamalike(max_positions=96, windows=(0, 9)),
 }
 
 
@@ -165,7 +165,7 @@ def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
             assert one.finish == "length"
             assert len(one.token_ids) == min(n, 96 - len(prompt) + 1)
             found.append(gaps(model, prompt, one.token_ids))
-        kinds = {program.name[0] for program in writer.programs.compiled}
+        kinds = {program.name[0] for program in writer.scorer.programs.compiled}
         assert ("trunk" in kinds) == with_trunk
         gap = np.concatenate(found)
         if dtype == "float32":
@@ -337,14 +337,14 @@ def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     draw = np.random.default_rng(8)
     prompts = ["".join(draw.choice(list("abcdef "), n)) for n in draw.integers(1, 900, 45)]
     want = writer.generate(requests(prompts, 3))
-    assert len(writer.programs.compiled) <= 8
+    assert len(writer.scorer.programs.compiled) <= 8
     # Where a cache may hold little, fewer are written side by side, and the same.
     slot = 2 * 2 * 2 * 16 * 4  # keys and values of two layers, two heads of 16 channels, float32
     monkeypatch.setattr(generator, "MOST_CACHE_CPU", 8 * 512 * slot)
     tight = Generator(Scorer(base.model, base.encoder))
     got = tight.generate(requests(prompts, 3))
     assert [one.token_ids.tolist() for one in got] == [one.token_ids.tolist() for one in want]
-    sizes = {c.name[1:3] for c in tight.programs.compiled if c.name[0] == "decode"}
+    sizes = {c.name[1:3] for c in tight.scorer.programs.compiled if c.name[0] == "decode"}
     assert {rows for rows, _ in sizes} == {1, 8, 32}
     assert all(rows == 1 or rows * slots <= 8 * 512 for rows, slots in sizes)
 
@@ -352,10 +352,10 @@ def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
 def test_a_second_run_compiles_nothing(scorers):
     writer = Generator(Scorer(scorers("tiny-llama3").model, scorers("tiny-llama3").encoder))
     writer.generate(requests(PROMPTS[:3], 8))
-    compiled = list(writer.programs.compiled)
+    compiled = list(writer.scorer.programs.compiled)
     assert compiled
     writer.generate(requests(PROMPTS[1:4], 5))
-    assert writer.programs.compiled == compiled
+    assert writer.scorer.programs.compiled == compiled
 
 
 def test_nothing_to_write(scorers):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore import packing, scorer, trunk
+from jaxscore import packing, sequence_scorer, trunk
 from jaxscore.forest import TokenSequence, build
 from jaxscore.packing import plan
 from jaxscore.trunk import split, whole
@@ -127,12 +127,12 @@ def test_a_trunk_never_changes_a_score(monkeypatch, scorers, name):
         *questions(draw, 3, np.zeros(0, np.int32)),
         sequence([*first.tolist(), 7, 8], 0),  # asks for what is in the trunk itself
     ]
-    monkeypatch.setattr(scorer, "LEAST_SAVED_CPU", 0)
+    monkeypatch.setattr(sequence_scorer, "LEAST_SAVED_CPU", 0)
     with_trunks = fresh(scorers(name))
     got = with_trunks.score_sequences(asked)
     kinds = [program.name[0] for program in with_trunks.programs.compiled]
     assert kinds.count("trunk") == 2  # 180 and 170 tokens in one bucket, 320 in another
-    monkeypatch.setattr(scorer, "LEAST_SAVED_CPU", 1e30)
+    monkeypatch.setattr(sequence_scorer, "LEAST_SAVED_CPU", 1e30)
     without = fresh(scorers(name))
     assert_same(got, without.score_sequences(asked))
     assert {program.name[0] for program in without.programs.compiled} == {"score"}

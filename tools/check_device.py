@@ -85,7 +85,7 @@ def agrees(name: str) -> bool:
 
 def trunks_agree(name: str) -> bool:
     """Part 3: the same scores whether a shared prefix is computed once or in each row."""
-    from jaxscore import Scorer, scorer
+    from jaxscore import Scorer, sequence_scorer
     from jaxscore.forest import TokenSequence
 
     rng = np.random.default_rng(0)
@@ -96,13 +96,13 @@ def trunks_agree(name: str) -> bool:
         for _ in range(60)
     ]
     found, trunks = [], 0
-    kept = scorer.LEAST_SAVED_CPU, scorer.LEAST_SAVED_ACCELERATOR
+    kept = sequence_scorer.LEAST_SAVED_CPU, sequence_scorer.LEAST_SAVED_ACCELERATOR
     for least in (0.0, 1e30):
-        scorer.LEAST_SAVED_CPU = scorer.LEAST_SAVED_ACCELERATOR = least
+        sequence_scorer.LEAST_SAVED_CPU = sequence_scorer.LEAST_SAVED_ACCELERATOR = least
         one = Scorer.from_pretrained(str(CASES / "models" / name), dtype="float32")
         found.append(one.score_sequences(asked))
         trunks += sum(program.name[0] == "trunk" for program in one.programs.compiled)
-    scorer.LEAST_SAVED_CPU, scorer.LEAST_SAVED_ACCELERATOR = kept
+    sequence_scorer.LEAST_SAVED_CPU, sequence_scorer.LEAST_SAVED_ACCELERATOR = kept
     worst = max(float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(*found, strict=True))
     good = worst < 1e-5 and trunks > 0
     print(f"{'ok   ' if good else 'WRONG'} {name}: with {trunks} trunks {worst:.1e}")
@@ -158,13 +158,14 @@ def speed(shape: Shape, batch_tokens: int) -> None:
     import jax.numpy as jnp
 
     from jaxscore.device import decoder
+    from jaxscore.device.decoder_config import DecoderConfig, Rotary
     from jaxscore.device.dots import to_storage
     from jaxscore.forest import TokenSequence
     from jaxscore.models import native
     from jaxscore.scorer import Scorer
 
     head = shape.width // shape.heads
-    config = decoder.DecoderConfig(
+    config = DecoderConfig(
         vocab_size=shape.vocab,
         width=shape.width,
         n_layers=shape.layers,
@@ -178,9 +179,8 @@ def speed(shape: Shape, batch_tokens: int) -> None:
         norm_eps=1e-5,
         activation="silu",
         gated=shape.gated,
-        rotary_frequencies=tuple(float(10000.0 ** (-2 * k / head)) for k in range(head // 2)),
-        rotary_factor=1.0,
-        learned_positions=False,
+        rotary=(Rotary(tuple(float(10000.0 ** (-2 * k / head)) for k in range(head // 2))),),
+        rotary_of=(0,) * shape.layers,
         attention_scale=head**-0.5,
         qkv_bias=False,
         out_bias=False,

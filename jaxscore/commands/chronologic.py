@@ -114,6 +114,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="use this OpenAI-compatible server: its /completions with echo and logprobs",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    shared.add_lora_flag(parser)
     shared.add_model_flags(parser, model_required=False)
     parser.set_defaults(run=run)
 
@@ -134,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
     run_files.check_folder(folder)
     source: Scorer | CompletionsEndpoint
     if url is None:
-        source = shared.load_scorer(args, args.model)
+        source = shared.load_scorer(args, args.model, folder)
     else:
         source = CompletionsEndpoint(args.model, url, progress=not args.quiet)
     evaluate = _choose if args.mcq else _score
@@ -173,6 +174,10 @@ def _check_flags(args: argparse.Namespace, url: str | None) -> None:
         )
     if args.truncate:
         raise InputError("--truncate: an endpoint takes texts as they are; take a local model")
+    if args.lora or args.quantize:
+        raise InputError(
+            "--lora and --quantize: an endpoint has weights of its own; take a local model"
+        )
 
 
 def _score(
@@ -270,7 +275,7 @@ def _settings(
     args: argparse.Namespace, source: Scorer | CompletionsEndpoint, url: str | None
 ) -> dict[str, Any]:
     if isinstance(source, Scorer):
-        model = provenance.of_model(args.model, source.model, args.revision)
+        model = provenance.of_model(args.model, source.model, args.revision, lora=args.lora)
     else:
         model = provenance.of_endpoint(args.model, str(url))
     own: dict[str, Any] = {"mode": "mcq" if args.mcq else "full" if args.full_eval else "sample"}

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     folder = args.output_dir
     _check(folder)
     started = time.perf_counter()
-    scorer = shared.load_scorer(args, "demo")
+    scorer = shared.load_scorer(args, "demo", None)
     scorer.progress = False  # the commands that are printed show how far it is
     _start(folder)
     ran = _Commands(args, scorer)

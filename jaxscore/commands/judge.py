@@ -111,7 +111,7 @@ def _judge_all(
 ) -> list[tuple[str, str]]:
     """Judge each folder and write what is found; returns what failed."""
     failures: list[tuple[str, str]] = []
-    find, made_by, scorer = _judge(args, evaluator, kind, pairs)
+    find, made_by, scorer = _judge(args, evaluator, kind, pairs, outputs[0].folder)
     started = time.perf_counter()
     for output in outputs:
         name = run_files.distinct(metric)
@@ -189,7 +189,11 @@ def _lacks(args: argparse.Namespace, kind: str, metric: str, output: RagOutput) 
 
 
 def _judge(
-    args: argparse.Namespace, evaluator: Evaluator | None, kind: str, pairs: Sequence[Pair]
+    args: argparse.Namespace,
+    evaluator: Evaluator | None,
+    kind: str,
+    pairs: Sequence[Pair],
+    folder: Path,
 ) -> tuple[Callable[[RagOutput], Findings], dict[str, Any], Scorer | None]:
     """What judges a folder, what it is made of, and its scorer if it has one."""
     draws = Draws(args.n_bootstrap, args.seed)
@@ -199,7 +203,7 @@ def _judge(
         classifier = bem.load(args.bem, args.revision, dtype=args.dtype)
         made_by = {"model": args.bem, "revision": provenance.commit(args.bem, args.revision)}
         return lambda o: judge_findings.bem(classifier.match(o.records), o, draws), made_by, None
-    model, made_by, scorer = _model(args)
+    model, made_by, scorer = _model(args, folder if kind == "logits" else None)
     tokens = evaluator.max_new_tokens
     question = evaluator.pointwise
 
@@ -231,11 +235,13 @@ def _judge(
     return weigh, made_by, scorer
 
 
-def _model(args: argparse.Namespace) -> tuple[JudgeModel, dict[str, Any], Scorer | None]:
+def _model(
+    args: argparse.Namespace, folder: Path | None
+) -> tuple[JudgeModel, dict[str, Any], Scorer | None]:
     if args.llm is not None:
         name = args.llm[0] if args.llm else judge_flags.DEFAULT_MODEL
-        scorer = shared.load_scorer(args, name)
-        made_by = provenance.of_model(name, scorer.model, args.revision)
+        scorer = shared.load_scorer(args, name, folder)
+        made_by = provenance.of_model(name, scorer.model, args.revision, lora=args.lora)
         return LocalJudge(scorer, args.truncate), made_by, scorer
     limits = Limits() if args.llm_batch_size is None else Limits(in_flight=args.llm_batch_size)
     if args.gpt is not None:

@@ -65,6 +65,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="draws for the 95%% intervals (default 1000)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    shared.add_lora_flag(parser)
 
 
 def _add_judges(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +134,8 @@ def check(args: argparse.Namespace) -> None:
     for flag, words in (("--llm", args.llm), ("--llm-ollama", args.llm_ollama)):
         if words and len(words) > 2:
             raise InputError(f"{flag} {' '.join(words)}: expected MODEL and SHORT at most")
+    if (args.lora is not None or args.quantize is not None) and args.llm is None:
+        raise InputError("--lora and --quantize change a model that runs here; give --llm too")
     if (args.opponent_folder is None) != (args.opponent_name is None):
         raise InputError("--opponent-folder and --opponent-name belong together; give both")
     if args.opponent_folder is not None:

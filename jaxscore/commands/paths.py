@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     items = path_gain.load(args.input, args.max_samples)
     systems = path_gain.system_prompts(args.system_prompts, args.system_prompts_file)
     with atomic(args.output) as file, atomic(reports[0]) as page, atomic(reports[1]) as data:
-        scorer = shared.load_scorer(args, args.model)
+        scorer = shared.load_scorer(args, args.model, args.output)
         others = [name for name in path_gain.BOUNDARIES if name != args.boundary]
         policies = [path_gain.BOUNDARIES[name] for name in others]
         audit = shared.Audit(scorer, path_gain.BOUNDARIES[args.boundary], policies)
@@ -125,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace, scorer: Scorer, systems: Sequence[str]) -> dict[str, Any]:
     return provenance.of_run(
         {
-            **provenance.of_model(args.model, scorer.model, args.revision),
+            **provenance.of_model(args.model, scorer.model, args.revision, lora=args.lora),
             "boundary": args.boundary,
             "system_prompts": list(systems),
             "max_samples": args.max_samples,

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         atomic(args.output_dir / f"{name}_results.json") as data,
         atomic(args.output_dir / f"{name}_report.md") as page,
     ):
-        scorer = shared.load_scorer(args, args.model)
+        scorer = shared.load_scorer(args, args.model, args.output_dir)
         policy = probsem.BOUNDARIES[args.boundary]
         others = [other for other in probsem.BOUNDARIES if other != args.boundary]
         audit = shared.Audit(scorer, policy, [probsem.BOUNDARIES[other] for other in others])
@@ -191,7 +191,9 @@ def _settings(args: argparse.Namespace, scorer: Any) -> dict[str, Any]:
     ]
     return provenance.of_run(
         {
-            **provenance.of_model(args.model, scorer.model, args.revision, args.cache_dir),
+            **provenance.of_model(
+                args.model, scorer.model, args.revision, args.cache_dir, args.lora
+            ),
             "prompt": args.prompt,
             "test": args.test,
             "boundary": args.boundary,

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     n_requests = plain.check(args.input)
     failures: list[tuple[object, str]] = []
     with atomic(args.output) as file:
-        scorer = shared.load_scorer(args, args.model)
+        scorer = shared.load_scorer(args, args.model, args.output)
         others = [policy for policy in POLICIES if policy != args.boundary]
         audit = shared.Audit(scorer, args.boundary, others, quiet=args.quiet)
         started = time.perf_counter()

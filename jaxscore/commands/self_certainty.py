@@ -69,6 +69,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="a local Hugging Face folder, a hub id, or `demo` (default: the first `generator`)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    shared.add_lora_flag(parser)
     parser.add_argument(
         "--input-field-name", default=task.INPUT_FIELD, metavar="NAME", help="default: model_input"
     )
@@ -102,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     settings = {
         "model": model,
         "revision": args.revision,
+        "lora": None if args.lora is None else str(args.lora),
+        "quantize": args.quantize,
         "alignment": args.alignment,
         "input_field": args.input_field_name,
         "output_field": args.output_field_name,
@@ -165,7 +168,7 @@ def _score(
     growing: GrowingArray,
 ) -> None:
     """Fill in what is wanted, and let the output grow with it."""
-    scorer = shared.load_scorer(args, settings["model"])
+    scorer = shared.load_scorer(args, settings["model"], growing.path)
     settings["dtype"] = scorer.model.dtype
     task.check_settings(items, confidences, settings, growing.path)
     started, n_cut = time.perf_counter(), 0

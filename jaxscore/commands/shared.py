@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jaxscore.errors import InputError
-from jaxscore.models.load import DTYPES, IMPLEMENTATIONS
+from jaxscore.models import lora
+from jaxscore.models.load import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.packing import SHORTEST_ROW
 from jaxscore.platform import DEVICES, use_device
 from jaxscore.requests import Request
@@ -29,6 +30,7 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
             help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
         )
         group.add_argument("--revision", help="branch, tag or commit of a hub id")
+        add_lora_flag(group)
     group.add_argument(
         "--device",
         choices=DEVICES,
@@ -42,6 +44,12 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
         "(bfloat16 for float16); sums over the vocabulary are float32 in any case",
     )
     group.add_argument(
+        "--quantize",
+        choices=QUANTIZED,
+        help="store the layers' weights as 8-bit integers, half the memory of bfloat16; --dtype "
+        "is then that of the products; scores move, see the README",
+    )
+    group.add_argument(
         "--model-impl",
         choices=IMPLEMENTATIONS,
         default="auto",
@@ -50,9 +58,10 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
     )
     group.add_argument(
         "--mesh",
-        choices=("auto",),
         default="auto",
-        help="auto is one device; sharding over several comes in a later version",
+        metavar="auto|data=N,model=M",
+        help="devices that share the rows of a batch, and devices that share each layer (default "
+        "auto: all devices, with the smallest model whose part of the weights fits)",
     )
     group.add_argument(
         "--batch-tokens",
@@ -82,10 +91,20 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
     group.add_argument(
         "--journal",
         metavar="PATH|off",
-        default="off",
-        help="reserved: finished results are not yet kept for resuming, whatever is given",
+        help="where finished scores are kept, so that the same command goes on where it was "
+        "interrupted (default: beside the output)",
     )
     group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
+
+
+def add_lora_flag(parser: argparse._ActionsContainer) -> None:
+    """--lora."""
+    parser.add_argument(
+        "--lora",
+        type=Path,
+        metavar="DIR",
+        help="a LoRA adapter as PEFT saves it, merged into the weights as they are read",
+    )
 
 
 def _batch_tokens(text: str) -> int:
@@ -112,23 +131,49 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
-def load_scorer(args: argparse.Namespace, model: str) -> Scorer:
-    """The scorer that the flags describe, or `args.scorer` where a caller has loaded it."""
+def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> Scorer:
+    """The scorer that the flags describe, or `args.scorer` where a caller has loaded it.
+
+    Args:
+        output: beside which the journal lies unless the flags say otherwise: a file, or a folder
+            of files; None where nothing is scored.
+    """
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
     use_device(args.device)
-    if args.journal != "off":
-        remark(args, "the journal is not written yet: an interrupted run starts again")
-    return Scorer.from_pretrained(
+    tell_lora(args)
+    args.loaded = Scorer.from_pretrained(
         model,
         dtype=args.dtype,
         implementation=args.model_impl,
         revision=getattr(args, "revision", None),
         trust_remote_code=args.trust_remote_code,
         cache_dir=getattr(args, "cache_dir", None),
+        lora=getattr(args, "lora", None),
+        quantize=args.quantize,
+        mesh=args.mesh,
         batch_tokens=args.batch_tokens,
         progress=not args.quiet,
+        journal=_journal(args.journal, output),
     )
+    return args.loaded
+
+
+def _journal(asked: str | None, output: Path | None) -> Path | None:
+    if asked == "off" or output is None:
+        return None
+    if asked is not None:
+        return Path(asked)
+    if output.is_dir():
+        return output / "jaxscore.journal"
+    return output.with_name(f"{output.name}.journal")
+
+
+def tell_lora(args: argparse.Namespace) -> None:
+    """What the adapter says it was trained on: for people to judge, since names decide nothing."""
+    if (folder := getattr(args, "lora", None)) is not None:
+        base = lora.read(folder).base_model or "a model that it does not name"
+        remark(args, f"--lora {folder}: an adapter of {base}")
 
 
 def remark(args: argparse.Namespace, text: str) -> None:
@@ -203,6 +248,8 @@ def tell_run(args: argparse.Namespace, scorer: Scorer, seconds: float) -> None:
         f"{given} tokens given, {unique} unique, {scorer.tokens_scored} scored in {seconds:.1f} s"
         f"{share}; {model.model_type}, {model.implementation}, {model.dtype}",
     )
+    if scorer.journal is not None:
+        remark(args, f"{scorer.sequences_restored} of {scorer.sequences} texts were in the journal")
 
 
 def tell_failures(failures: Sequence[tuple[object, str]]) -> int:

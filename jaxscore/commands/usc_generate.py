@@ -109,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
     settings = {
         "generator": args.model,
         "revision": args.revision,
+        "lora": None if args.lora is None else str(args.lora),
+        "quantize": args.quantize,
         "temperature": args.temperature,
         "top_p": args.top_p,
         "max_tokens": args.max_new_tokens,
@@ -145,7 +147,7 @@ def _generate(
     growing: GrowingArray,
 ) -> None:
     """Ask for replies, and let the output grow with them."""
-    scorer = shared.load_scorer(args, args.model)
+    scorer = shared.load_scorer(args, args.model, None)
     settings["dtype"] = scorer.model.dtype
     task.check_dtype(items, records, scorer.model.dtype, growing.path)
     generator, tokenizer = Generator(scorer), scorer.encoder.tokenizer

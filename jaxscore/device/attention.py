@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxscore.device.dots import from_storage, on_cpu, to_storage
 from jaxscore.device.past import MASKED, Past, attend_past, merge
+from jaxscore.device.score_rule import ScoreRule
 
 BLOCK = 128  # query rows a block on the CPU; measured best of 64..512 at L 128..1024
 MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones ...
@@ -41,7 +42,7 @@ def attention(
     window: Int[Array, ""],
     *,
     past: tuple[Past, ...] = (),
-    scale: float,
+    rule: ScoreRule,
     dtype,
 ) -> Float[Array, "R L N H"]:
     """Softmax attention of every token over the tokens it sees.
@@ -50,14 +51,14 @@ def attention(
         k_RLKH, v_RLKH: as `isolated` gives them.
         past: one layer's keys and values before the rows, seen by all their tokens.
         window: 0, or how far along the path a token sees (its own position counts).
-        scale: factor on the scores before the softmax.
+        rule: what the products become before the softmax.
         dtype: of the two products' inputs; scores, softmax and sums are float32.
     """
     run = mapped if on_cpu() else dense
-    own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, scale=scale, dtype=dtype)
+    own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     if not past:
         return own[0]
-    parts = [attend_past(q_RLNH, one, position_RL, window, scale=scale) for one in past]
+    parts = [attend_past(q_RLNH, one, position_RL, window, rule=rule) for one in past]
     return merge([own, *parts])
 
 
@@ -72,7 +73,7 @@ def isolated(
     return jnp.where(broken, jnp.nan, k_RLKH), jnp.where(broken, 0.0, v_RLKH)
 
 
-def dense(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale, dtype):
+def dense(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
     """One product for all rows and heads.
 
     Returns:
@@ -97,7 +98,14 @@ def dense(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale,
         precision=precision,
         preferred_element_type=jnp.float32,
     )
-    scores = jnp.where(mask_RLL[:, None, None], scores * scale, MASKED)
+    slopes = rule.slopes()
+    scores = rule.scores(
+        scores,
+        None if slopes is None else slopes.reshape(K, N // K, 1, 1),
+        position_RL[:, None, None, :, None],
+        position_RL[:, None, None, None, :],
+    )
+    scores = jnp.where(mask_RLL[:, None, None], scores, MASKED)
     lse = jax.nn.logsumexp(scores, axis=-1)
     weights = jnp.exp(scores - lse[..., None]).astype(dtype)
     out = jnp.einsum(
@@ -110,7 +118,7 @@ def dense(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale,
     return out.reshape(R, L, N, H), lse.transpose(0, 3, 1, 2).reshape(R, L, N)
 
 
-def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale, dtype):
+def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
     """One head of one row at a time, so that its scores stay in cache.
 
     Queries go in blocks that stop at their diagonal, which halves the work. Returns as `dense`.
@@ -124,11 +132,13 @@ def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale
         return to_storage(x.astype(dtype).transpose(0, 2, 1, 3).reshape(R * heads, L, H))
 
     q, k, v = by_head(q_RLNH, N), by_head(k_RLKH, K), by_head(v_RLKH, K)
+    slopes = rule.slopes()
 
     def one_head(index):
         q_LH = from_storage(q[index])
         k_LH, v_LH = from_storage(k[index // G]), from_storage(v[index // G])
         position, end = position_RL[index // N], subtree_end_RL[index // N]
+        slope = None if slopes is None else slopes[index % N]
         out, lse = [], []
         for low in range(0, L, block):
             high = min(low + block, L)
@@ -146,7 +156,8 @@ def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, scale
                 (((1,), (1,)), ((), ())),
                 preferred_element_type=jnp.float32,
             )
-            scores = jnp.where(mask, scores * scale, MASKED)
+            scores = rule.scores(scores, slope, position[low:high, None], position[None, :high])
+            scores = jnp.where(mask, scores, MASKED)
             top = scores.max(axis=1, keepdims=True)
             weights = jnp.exp(scores - top)
             total = weights.sum(axis=1, keepdims=True)

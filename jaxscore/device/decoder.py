@@ -4,7 +4,7 @@ The layers' parameters are stacked along a leading axis and scanned, so that a p
 layers compiles as fast as one of two.
 """
 
-import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +14,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from jaxscore.device.attention import attention, isolated
-from jaxscore.device.dots import compute_dtype, dot_last, from_storage, on_cpu, to_storage
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.dots import compute_dtype, dot_last, from_storage, on_cpu
+from jaxscore.device.experts import mixture
+from jaxscore.device.layers import ACTIVATIONS, AttentionHalf, Layout, MlpHalf, Norm, Own
 from jaxscore.device.past import Past
 from jaxscore.device.rows import Unembedding
 
@@ -23,158 +25,6 @@ Params = dict[str, Any]
 KeysValues = tuple[Num[Array, "N R L K H"], Num[Array, "N R L K H"]]  # of all N layers, as stored
 
 TOKEN_BLOCK = 512  # most tokens that an MLP takes at a time on the CPU
-
-ACTIVATIONS = {
-    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
-    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class DecoderConfig:
-    """Everything that decides the function, hashable, so that it can be a static argument.
-
-    Attributes:
-        vocab_size: columns of the unembedding, padded ids included.
-        max_positions: longest path from a root that the model was made for.
-        windows: for each layer how far along the path a token sees; 0 is everything.
-        norm: "rms" or "layer"; `norm_eps` is added to the mean square or the variance.
-        gated: the MLP is `down(act(gate(x)) * up(x))`, else `down(act(up(x)))`.
-        rotary_frequencies: radians a position for each pair of head channels, which are
-            channel c and c + H/2; empty when positions are learned.
-        rotary_factor: multiplies cosine and sine (YaRN's attention factor).
-        learned_positions: a table of `max_positions` is added to the embeddings.
-        attention_scale: factor on the scores.
-        qkv_bias, out_bias, mlp_bias: which products add a bias.
-        tied: the unembedding is the embedding.
-        logit_scale, logit_softcap: see `Unembedding`.
-    """
-
-    vocab_size: int
-    width: int
-    n_layers: int
-    n_heads: int
-    n_kv_heads: int
-    head_width: int
-    mlp_width: int
-    max_positions: int
-    windows: tuple[int, ...]
-    norm: str
-    norm_eps: float
-    activation: str
-    gated: bool
-    rotary_frequencies: tuple[float, ...]
-    rotary_factor: float
-    learned_positions: bool
-    attention_scale: float
-    qkv_bias: bool
-    out_bias: bool
-    mlp_bias: bool
-    tied: bool
-    logit_scale: float = 1.0
-    logit_softcap: float | None = None
-
-
-class Linear(nn.Module):
-    """`x @ weight.T + bias`; weight is [out, in], as checkpoints have it."""
-
-    features: int
-    use_bias: bool
-
-    @nn.compact
-    def __call__(self, x):
-        weight = self.param("weight", nn.initializers.normal(0.02), (self.features, x.shape[-1]))
-        y = dot_last(x, weight)
-        if self.use_bias:
-            y += self.param("bias", nn.initializers.zeros, (self.features,))
-        return y
-
-
-class Norm(nn.Module):
-    """Root-mean-square or layer norm, in float32."""
-
-    config: DecoderConfig
-
-    @nn.compact
-    def __call__(self, x):
-        shape = (x.shape[-1],)
-        scale = self.param("scale", nn.initializers.ones, shape)
-        if self.config.norm == "rms":
-            variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-            return x * lax.rsqrt(variance + self.config.norm_eps) * scale
-        x = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(x), axis=-1, keepdims=True)
-        bias = self.param("bias", nn.initializers.zeros, shape)
-        return x * lax.rsqrt(variance + self.config.norm_eps) * scale + bias
-
-
-class Attention(nn.Module):
-    """Returns the mixed values and, for those who come later, this layer's keys and values."""
-
-    config: DecoderConfig
-
-    @nn.compact
-    def __call__(self, x, layout, window, past):
-        c = self.config
-        R, L, _ = x.shape
-
-        def heads(name, count):
-            y = Linear(count * c.head_width, c.qkv_bias, name=name)(x)
-            return y.reshape(R, L, count, c.head_width)
-
-        q, k, v = heads("q", c.n_heads), heads("k", c.n_kv_heads), heads("v", c.n_kv_heads)
-        if layout.cos is not None:
-            q, k = rotate(q, layout.cos, layout.sin), rotate(k, layout.cos, layout.sin)
-        k, v = isolated(k, v)
-        mixed = attention(
-            q,
-            k,
-            v,
-            layout.position,
-            layout.subtree_end,
-            window,
-            past=past,
-            scale=c.attention_scale,
-            dtype=layout.dtype,
-        )
-        kept = to_storage((k.astype(layout.dtype), v.astype(layout.dtype)))
-        return Linear(c.width, c.out_bias, name="out")(mixed.reshape(R, L, -1)), kept
-
-
-class Mlp(nn.Module):
-    config: DecoderConfig
-
-    @nn.compact
-    def __call__(self, x):
-        c = self.config
-        act = ACTIVATIONS[c.activation]
-        up = Linear(c.mlp_width, c.mlp_bias, name="up")(x)
-        inner = act(Linear(c.mlp_width, c.mlp_bias, name="gate")(x)) * up if c.gated else act(up)
-        return Linear(c.width, c.mlp_bias, name="down")(inner)
-
-
-class AttentionHalf(nn.Module):
-    """Adds to the residual stream what attention makes of the normed stream."""
-
-    config: DecoderConfig
-
-    @nn.compact
-    def __call__(self, x, layout, window, past):
-        normed = Norm(self.config, name="attention_norm")(x)
-        mixed, kept = Attention(self.config, name="attention")(normed, layout, window, past)
-        return x + mixed, kept
-
-
-class MlpHalf(nn.Module):
-    """Adds to the residual stream what the MLP makes of the normed stream."""
-
-    config: DecoderConfig
-
-    @nn.compact
-    def __call__(self, x):
-        return x + Mlp(self.config, name="mlp")(Norm(self.config, name="mlp_norm")(x))
 
 
 def by_tokens(function: Callable[[Array], Array], x: Float[Array, "R L D"]) -> Array:
@@ -188,23 +38,6 @@ def by_tokens(function: Callable[[Array], Array], x: Float[Array, "R L D"]) -> A
     block = next(n for n in range(TOKEN_BLOCK, 0, -1) if n_tokens % n == 0)
     blocks = x.reshape(n_tokens // block, 1, block, x.shape[2])
     return lax.map(function, blocks).reshape(x.shape)
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Where the tokens of the rows stand, the same for every layer."""
-
-    position: jax.Array
-    subtree_end: jax.Array
-    cos: jax.Array | None
-    sin: jax.Array | None
-    dtype: Any
-
-
-def rotate(x: Float[Array, "R L N H"], cos: Array, sin: Array) -> Float[Array, "R L N H"]:
-    """Turn each pair (c, c + H/2) of channels by its angle (RoPE, arXiv 2104.09864)."""
-    low, high = jnp.split(x, 2, axis=-1)
-    return jnp.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
 def hidden_states(
@@ -237,64 +70,149 @@ def extend(
 
 
 def _run(params, config, ids, position, subtree_end, past, *, keep):
-    embedding = params["embed"]["token"]
-    x = from_storage(embedding[ids]).astype(jnp.float32)
+    embed = params["embed"]
+    x = _looked_up(embed["token"], ids, config.split_vocabulary) * config.embedding_scale
+    if config.embedding_width:
+        x = dot_last(x, from_storage(embed["into"]["weight"]))
     if config.learned_positions:
-        x += from_storage(params["embed"]["position"][position]).astype(jnp.float32)
-    cos = sin = None
-    if config.rotary_frequencies:
-        frequencies = jnp.asarray(config.rotary_frequencies, jnp.float32)
-        angle = position[..., None].astype(jnp.float32) * frequencies
-        cos, sin = (f(angle)[:, :, None] * config.rotary_factor for f in (jnp.cos, jnp.sin))
-    layout = Layout(position, subtree_end, cos, sin, compute_dtype(embedding))
+        x += from_storage(embed["position"][position]).astype(jnp.float32)
+    if config.embedding_norm:
+        x = Norm(config).apply({"params": embed["norm"]}, x)
+    layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
+    turns = _turns(config, position)
 
     def step(x, layer):
-        weights, window, before = layer
+        weights, window, before, index, table = layer
         weights = {"params": from_storage(weights)}
-        own = tuple(
-            one._replace(key=key, value=value)
-            for one, (key, value) in zip(past, before, strict=True)
+        own = Own(
+            window,
+            tuple(
+                one._replace(key=key, value=value)
+                for one, (key, value) in zip(past, before, strict=True)
+            ),
+            *(turn[table] for turn in turns),
         )
-        x, kept = AttentionHalf(config).apply(weights, x, layout, window, own)
-        x = by_tokens(lambda part: MlpHalf(config).apply(weights, part), x)
+        added, kept = AttentionHalf(config).apply(weights, x, layout, own)
+        added = added * config.residual_scale
+        read = x if config.parallel != "no" else _joined(config, weights, "attention", x, added)
+        if config.experts is None:
+            more = by_tokens(lambda part: MlpHalf(config).apply(weights, part), read)
+        else:
+            act = ACTIVATIONS[config.activation]
+            run = functools.partial(
+                mixture,
+                params["experts"],
+                index,
+                act,
+                quantized=config.quantized,
+                split=config.split,
+            )
+            more = MlpHalf(config).apply(weights, read, run)
+        more = more * config.residual_scale
+        if config.parallel != "no":
+            x = x + added + more
+        else:
+            x = _joined(config, weights, "mlp", read, more)
         return x, kept if keep else None
 
+    layers = jnp.arange(config.n_layers)
     windows = jnp.asarray(config.windows, jnp.int32)
+    tables = jnp.asarray(config.rotary_of, jnp.int32) if config.rotary else layers
     before = tuple((one.key, one.value) for one in past)
-    x, kept = lax.scan(step, x, (params["layers"], windows, before))
-    return Norm(config).apply({"params": params["final_norm"]}, x), kept
+    x, kept = lax.scan(step, x, (params["layers"], windows, before, layers, tables))
+    if config.final_norm:
+        x = Norm(config).apply({"params": params["final_norm"]}, x)
+    if config.embedding_width:
+        x = dot_last(x, from_storage(params["out_of"]["weight"]))
+    return x, kept
+
+
+def _looked_up(table, ids, split):
+    """float32 rows of the embedding; of a split one each shard adds those that it has."""
+    if split is None:
+        return from_storage(table[ids]).astype(jnp.float32)
+    own = ids - lax.axis_index(split) * table.shape[0]
+    here = (own >= 0) & (own < table.shape[0])
+    rows = from_storage(table[jnp.where(here, own, 0)]).astype(jnp.float32)
+    return lax.psum(jnp.where(here[..., None], rows, 0.0), split)
+
+
+def _turns(config, position):
+    """Cosines and sines of every table, [tables, R, L, 1, pairs]; nothing without tables."""
+    if not config.rotary:
+        return ()
+    frequencies = jnp.asarray([one.frequencies for one in config.rotary], jnp.float32)
+    factor = jnp.asarray([one.factor for one in config.rotary], jnp.float32)
+    angle = position[None, :, :, None, None] * frequencies[:, None, None, None]
+    return tuple(f(angle) * factor[:, None, None, None, None] for f in (jnp.cos, jnp.sin))
+
+
+def _joined(config, weights, half, x, added):
+    """The residual stream after one half, normed where that is this model's place for it."""
+    x = x + added
+    if config.norm_place != "residual":
+        return x
+    return Norm(config).apply({"params": weights["params"][f"{half}_norm"]}, x)
 
 
 def unembedding(params: Params, config: DecoderConfig) -> Unembedding:
     """What turns a hidden state into logits."""
-    if config.tied:
-        weight, bias = params["embed"]["token"], None
-    else:
-        weight, bias = params["unembed"]["weight"], params["unembed"].get("bias")
-    return Unembedding(weight, bias, config.logit_scale, config.logit_softcap)
+    weight = params["embed"]["token"] if config.tied else params["unembed"]["weight"]
+    bias = params["unembed"]["bias"] if config.head_bias else None
+    scale, softcap = config.logit_scale, config.logit_softcap
+    return Unembedding(weight, bias, scale, softcap, config.split_vocabulary)
 
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     """Random float32 parameters; under `jax.eval_shape` the shapes that a checkpoint must have."""
-    keys = jax.random.split(key, 4)
+    c = config
+    keys = iter(jax.random.split(key, 12))
     normal = nn.initializers.normal(0.02)
-    x = jnp.zeros((1, 1, config.width))
+    embedding_width = c.embedding_width or c.width
+    x = jnp.zeros((1, 1, c.width))
     at = jnp.zeros((1, 1), jnp.int32)
-    angle = jnp.zeros((1, 1, 1, len(config.rotary_frequencies)))
-    rotary = angle if config.rotary_frequencies else None
-    layout = Layout(at, at + 1, rotary, rotary, jnp.float32)
+    turn = jnp.zeros((1, 1, 1, len(c.rotary[0].frequencies))) if c.rotary else None
+    layout, own = Layout(at, at + 1, jnp.float32), Own(jnp.int32(0), (), turn, turn)
+
+    def norm(key):
+        return Norm(c).init(key, x)["params"]
 
     def layer(key):
-        attention = AttentionHalf(config).init(key, x, layout, jnp.int32(0), ())["params"]
-        return attention | MlpHalf(config).init(jax.random.fold_in(key, 1), x)["params"]
+        half = AttentionHalf(c).init(key, x, layout, own)["params"]
+        half |= MlpHalf(c).init(jax.random.fold_in(key, 1), x, lambda x, *_: x)["params"]
+        if c.norm_place == "residual":
+            half |= {"attention_norm": norm(key), "mlp_norm": norm(key)}
+        return half
 
-    params = {
-        "embed": {"token": normal(keys[0], (config.vocab_size, config.width))},
-        "layers": jax.vmap(layer)(jax.random.split(keys[1], config.n_layers)),
-        "final_norm": Norm(config).init(keys[2], x)["params"],
+    embed: Params = {"token": normal(next(keys), (c.vocab_size, embedding_width))}
+    params: Params = {
+        "embed": embed,
+        "layers": jax.vmap(layer)(jax.random.split(next(keys), c.n_layers)),
     }
-    if config.learned_positions:
-        params["embed"]["position"] = normal(keys[2], (config.max_positions, config.width))
-    if not config.tied:
-        params["unembed"] = {"weight": normal(keys[3], (config.vocab_size, config.width))}
+    if c.final_norm:
+        params["final_norm"] = norm(next(keys))
+    if c.embedding_norm:
+        embed["norm"] = norm(next(keys))
+    if c.learned_positions:
+        embed["position"] = normal(next(keys), (c.max_positions, c.width))
+    if c.embedding_width:
+        embed["into"] = {"weight": normal(next(keys), (c.width, embedding_width))}
+        params["out_of"] = {"weight": normal(next(keys), (embedding_width, c.width))}
+    if c.experts is not None:
+        inward = (c.n_layers, c.experts.count, c.mlp_width, c.width)
+        outward = (*inward[:2], c.width, c.mlp_width)
+        names = {"gate": inward, "up": inward, "down": outward}
+        params["experts"] = {
+            name: {"weight": normal(next(keys), shape)} for name, shape in names.items()
+        }
+        if c.quantized:
+            for name, shape in names.items():
+                params["experts"][name]["channel_scale"] = jnp.ones(shape[:-1])
+    unembed = {}
+    if not c.tied:
+        unembed["weight"] = normal(next(keys), (c.vocab_size, embedding_width))
+    if c.head_bias:
+        unembed["bias"] = jnp.zeros(c.vocab_size)
+    if unembed:
+        params["unembed"] = unembed
     return params

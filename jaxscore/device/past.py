@@ -15,6 +15,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from jaxscore.device.dots import compute_dtype, from_storage, on_cpu
+from jaxscore.device.score_rule import ScoreRule
 
 MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
 QUERY_BLOCK = 1024  # most query rows a product on the CPU; measured best of 64..4096 at S 1536
@@ -41,7 +42,7 @@ def attend_past(
     position_RL: Int[Array, "R L"],
     window: Int[Array, ""],
     *,
-    scale: float,
+    rule: ScoreRule,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
     """Softmax attention of every token over one layer's past, and its log-sum-exp.
 
@@ -57,8 +58,10 @@ def attend_past(
     q = q_RLNH.reshape(P, R // P, L, K, G, H).transpose(0, 3, 1, 2, 4, 5).reshape(P, K, M, H)
     at = jnp.broadcast_to(position_RL[:, :, None], (R, L, G)).reshape(P, M)
     slot = jnp.arange(S)
+    slopes = rule.slopes()  # as the rows of q: the G heads of a key head side by side
+    slopes_KM = None if slopes is None else jnp.tile(slopes.reshape(K, G), (1, M // G))
 
-    def product(q_MH, at_M, p, k):
+    def product(q_MH, at_M, slope_M, p, k):
         key_SH = from_storage(past.key[p, :, k]).astype(dtype)
         value_SH = from_storage(past.value[p, :, k]).astype(dtype)
         precision = lax.Precision.HIGHEST if dtype == jnp.float32 else None
@@ -69,9 +72,12 @@ def attend_past(
             precision=precision,
             preferred_element_type=jnp.float32,
         )
-        near = (window == 0) | (at_M[:, None] - (past.first + slot)[None, :] < window)
+        key_at = past.first + slot
+        near = (window == 0) | (at_M[:, None] - key_at[None, :] < window)
         seen = near & (slot < past.length[p])[None, :]
-        scores = jnp.where(seen, scores * scale, MASKED)
+        slope_M1 = None if slope_M is None else slope_M[:, None]
+        scores = rule.scores(scores, slope_M1, at_M[:, None], key_at[None, :])
+        scores = jnp.where(seen, scores, MASKED)
         top = scores.max(axis=1, keepdims=True)
         weights = jnp.exp(scores - top)
         total = weights.sum(axis=1, keepdims=True)
@@ -90,8 +96,12 @@ def attend_past(
 
     def one(index):
         p, k, b = index // (K * n_blocks), index // n_blocks % K, index % n_blocks
-        q_block = lax.dynamic_slice_in_dim(q[p, k], b * block, block)
-        return product(q_block, lax.dynamic_slice_in_dim(at[p], b * block, block), p, k)
+
+        def mine(rows):
+            return lax.dynamic_slice_in_dim(rows, b * block, block)
+
+        slope = None if slopes_KM is None else mine(slopes_KM[k])
+        return product(mine(q[p, k]), mine(at[p]), slope, p, k)
 
     # Many small products, a row's own past each, want to run side by side on an accelerator; the
     # large ones of a shared prefix would fill its memory so.

@@ -7,7 +7,7 @@ from jaxscore.device.dots import from_storage
 from jaxscore.device.rows import Scores, Unembedding
 
 
-def attention(q, k, v, position, subtree_end, window, *, scale, dtype):
+def attention(q, k, v, position, subtree_end, window, *, rule, dtype):
     """What `jaxscore.device.attention` computes, one pair of tokens at a time.
 
     Shapes as there. The mask is written out from the rule, in Python.
@@ -27,7 +27,14 @@ def attention(q, k, v, position, subtree_end, window, *, scale, dtype):
         for r in range(R)
     ]
     scores = jnp.einsum("rinh,rjnh->rnij", q.astype(dtype), k, precision="highest")
-    scores = jnp.where(jnp.asarray(mask)[:, None], scores.astype(jnp.float32) * scale, -jnp.inf)
+    slopes = rule.slopes()
+    scores = rule.scores(
+        scores.astype(jnp.float32),
+        None if slopes is None else slopes[:, None, None],
+        position[:, None, :, None],
+        position[:, None, None, :],
+    )
+    scores = jnp.where(jnp.asarray(mask)[:, None], scores, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(dtype)
     return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
 

@@ -33,9 +33,13 @@ class Scores(NamedTuple):
 
 
 class Unembedding(NamedTuple):
-    """From a hidden state to logits: `softcap * tanh(scale * (h @ weight.T + bias) / softcap)`."""
+    """From a hidden state to logits: `softcap * tanh(scale * (h @ weight.T + bias) / softcap)`.
+
+    With `split`, the name of a mesh axis, each shard has some of the rows, in order.
+    """
 
     weight: Num[Array, "V D"]  # as stored, see `dots.to_storage`
     bias: Float[Array, " V"] | None
     scale: float
     softcap: float | None
+    split: str | None = None

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+from jax import lax
 from jaxtyping import Array, Float
 
 from jaxscore.device.past import Past
 from jaxscore.device.rows import Rows, Scores, Unembedding
+from jaxscore.device.sharding import DATA
 from jaxscore.device.unembed import score_queries
 
 # (params, ids, position, subtree_end), each [R, L], and where the model takes one a past
@@ -29,3 +32,20 @@ def score_rows(
     hidden = hidden_states(params, rows.ids, rows.position, rows.subtree_end, *before)
     flat = hidden.reshape(-1, hidden.shape[-1])
     return score_queries(flat, rows.query, rows.target, rows.n_queries, unembedding(params))
+
+
+def score_shard(
+    hidden_states: HiddenStates,
+    unembedding: Callable[[Any], Unembedding],
+    params: Any,
+    rows: Rows,
+    *past: Past,
+) -> Scores:
+    """`score_rows` of this shard's batch, and then the scores of all batches, one after another.
+
+    Runs inside `jax.shard_map`; `rows` has several batches side by side, over DATA, and
+    `n_queries` is [1] here.
+    """
+    own = rows._replace(n_queries=rows.n_queries[0])
+    scores = score_rows(hidden_states, unembedding, params, own, *past)
+    return jax.tree.map(lambda x: lax.all_gather(x, DATA, tiled=True), scores)

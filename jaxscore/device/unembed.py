@@ -5,7 +5,8 @@ relative to it are, over the columns seen so far,
 
     s0 = sum e^(z-m)      s1 = sum e^(z-m) (z-m)      s2 = sum (z-m)
 
-from which, with no large number ever subtracted from another,
+and parts of the vocabulary merge by rescaling to a common m, be they blocks or shards. From them,
+with no large number ever subtracted from another,
 
     logprob(t)     = (z_t - m) - ln s0
     entropy        = ln s0 - s1 / s0
@@ -41,10 +42,15 @@ def transform(logits, bias, scale, softcap):
 def vocabulary_terms(
     hidden_QD: Float[Array, "Q D"], target_QT: Int[Array, "Q T"], head: Unembedding
 ) -> Scores:
-    """Log-probability of the targets, entropy, self-certainty and argmax of each query."""
+    """Log-probability of the targets, entropy, self-certainty and argmax of each query.
+
+    Where the vocabulary is split over a mesh, only numbers a query travel between shards.
+    """
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     block = min(V, VOCABULARY_BLOCK)
-    weight, bias = head.weight, head.bias
+    weight, bias, axis = head.weight, head.bias, head.split
+    if axis is not None:
+        target_QT = target_QT - lax.axis_index(axis) * V
 
     def step(carry, first):
         m, s0, s1, s2, best, z_target = carry
@@ -86,6 +92,16 @@ def vocabulary_terms(
     )
     firsts = jnp.arange(0, V, block, dtype=jnp.int32)
     (m, s0, s1, s2, best, z_target), _ = lax.scan(step, start, firsts)
+    if axis is not None:
+        shard, here = lax.axis_index(axis), (target_QT >= 0) & (target_QT < V)
+        top = lax.pmax(m, axis)
+        rise, shrink = m - top, jnp.exp(m - top)
+        s1 = lax.psum(shrink * (s1 + rise * s0), axis)
+        s0 = lax.psum(shrink * s0, axis)
+        s2 = lax.psum(s2 + V * rise, axis)
+        best = lax.pmin(jnp.where(m == top, best + shard * V, jnp.iinfo(jnp.int32).max), axis)
+        z_target = lax.psum(jnp.where(here, z_target, 0.0), axis)
+        target_QT, m, V = target_QT + shard * V, top, V * lax.axis_size(axis)
     log_s0 = jnp.log(s0)
     return Scores(
         logprob=z_target - m[:, None] - log_s0[:, None],
@@ -109,7 +125,8 @@ def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array
         return lax.dynamic_update_slice_in_dim(out, z, start, 1), None
 
     firsts = jnp.arange(0, V, block, dtype=jnp.int32)
-    return lax.scan(step, jnp.zeros((B, V), jnp.float32), firsts)[0]
+    own = lax.scan(step, jnp.zeros((B, V), jnp.float32), firsts)[0]
+    return own if head.split is None else lax.all_gather(own, head.split, axis=1, tiled=True)
 
 
 def score_queries(

@@ -5,6 +5,7 @@ import json
 import math
 import mmap
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ DTYPES: dict[str, np.dtype] = {
     "BOOL": np.dtype(np.bool_),
 }
 FLOATS = tuple(DTYPES[kind] for kind in ("F64", "F32", "F16", "BF16"))
+EXPECTED = "expected F64, F32, F16 or BF16; give the checkpoint that is not quantized"
 # Of a hub repository; many hold the weights a second time under other names.
 FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja"]
 LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
@@ -129,28 +131,41 @@ def eos_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Tensors:
-    """Tensors by name, each a read-only view of the mapped file."""
+    """Tensors by name.
 
-    arrays: dict[str, np.ndarray]
-    where: dict[str, Path]
+    Attributes:
+        arrays: their values; those of `changed` are computed whenever they are looked up.
+        where: the file of each.
+        stored: each as a read-only view of its mapped file.
+        changed: names whose values are not the stored ones (an adapter is merged in).
+    """
+
+    arrays: Mapping[str, np.ndarray]
+    where: Mapping[str, Path]
+    stored: Mapping[str, np.ndarray]
+    changed: frozenset[str] = frozenset()
 
     def dtype_name(self) -> str:
         """The commonest floating type, by bytes: what `--dtype auto` means on accelerators."""
         sizes: dict[str, int] = {}
-        for array in self.arrays.values():
+        for array in self.stored.values():
             if array.dtype in FLOATS:
                 sizes[array.dtype.name] = sizes.get(array.dtype.name, 0) + array.nbytes
         return max(sizes, key=lambda name: sizes[name]) if sizes else "float32"
 
 
-def check_float(folder: Path, name: str, array: np.ndarray) -> None:
+def check_float(where: Path, name: str, array: np.ndarray) -> None:
     """Weights are floats; integers are what quantized checkpoints store.
 
+    Args:
+        where: the tensor's file, or its folder.
+
     Raises:
-        InputError: naming the tensor.
+        InputError: naming the tensor and what it is stored as.
     """
     if array.dtype not in FLOATS:
-        raise InputError(f"{folder}: tensor {name} is {array.dtype}, expected a float type")
+        [kind] = [kind for kind, dtype in DTYPES.items() if dtype == array.dtype]
+        raise InputError(f"{where}: tensor {name} is stored as {kind}, {EXPECTED}")
 
 
 def check_tied(folder: Path, embedding: np.ndarray, head: np.ndarray) -> None:
@@ -198,7 +213,7 @@ def open_tensors(folder: Path) -> Tensors:
     arrays: dict[str, np.ndarray] = {}
     where: dict[str, Path] = {}
     for file in files:
-        for name, array in _map_file(file).items():
+        for name, array in map_file(file).items():
             if name in arrays:
                 raise InputError(f"{file}: tensor {name} is also in {where[name]}")
             arrays[name], where[name] = array, file
@@ -210,10 +225,10 @@ def open_tensors(folder: Path) -> Tensors:
                 f"{index}: it names {sorted(wanted - found)[:5]}, which are not there; "
                 f"the shards have {sorted(found - wanted)[:5]} instead"
             )
-    return Tensors(arrays, where)
+    return Tensors(arrays, where, arrays)
 
 
-def _map_file(path: Path) -> dict[str, np.ndarray]:
+def map_file(path: Path) -> dict[str, np.ndarray]:
     """Views of one safetensors file.
 
     The format: eight bytes of header length, a JSON header of `{name: {dtype, shape,
@@ -228,6 +243,8 @@ def _map_file(path: Path) -> dict[str, np.ndarray]:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as problem:
         raise InputError(f"{path}: {problem.strerror}; the checkpoint is incomplete") from None
+    if hasattr(mmap, "MADV_SEQUENTIAL"):  # a longer read-ahead; not on every system
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
     (length,) = struct.unpack("<Q", mapped[:8])
     if length > min(size - 8, LARGEST_HEADER):
         raise InputError(
@@ -261,7 +278,7 @@ def _check_cover(offsets: dict[str, list[int]], size: int) -> None:
 def _view(mapped: mmap.mmap, base: int, name: str, entry: dict[str, Any]) -> np.ndarray:
     kind, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if kind not in DTYPES:
-        raise ValueError(f"tensor {name} is stored as {kind}, which is not handled")
+        raise ValueError(f"tensor {name} is stored as {kind}, which is not handled, {EXPECTED}")
     lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
     if not lists or not all(type(n) is int and n >= 0 for n in (*shape, *offsets)):
         raise ValueError(f"tensor {name} has shape {shape} and offsets {offsets}")

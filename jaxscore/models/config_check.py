@@ -24,6 +24,11 @@ INERT = frozenset(
     "predict_special_tokens transformers.js_config".split()
 )
 
+# None says that there is none, whatever the class has by default.
+MAY_BE_NULL = {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window"}
+# Real numbers, though some class writes its default as an integer.
+REALS = {"query_pre_attn_scalar", "rope_theta", "rotary_emb_base"}
+
 
 def transformers_config(raw: dict[str, Any], where: str) -> Any:
     """The transformers config object of a raw `config.json`, which fills the defaults in.
@@ -47,9 +52,11 @@ def _off(value: Any) -> bool:
     return value is None or value is False or value in ({}, [])
 
 
-def _like(value: Any, default: Any) -> bool:
+def _like(name: str, value: Any, default: Any) -> bool:
     """Whether a value has the type of its default, where that has one; integers are floats too."""
-    if isinstance(default, float):
+    if value is None and name in MAY_BE_NULL:
+        return True
+    if isinstance(default, float) or name in REALS:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return not isinstance(default, bool | int | str) or type(value) is type(default)
 
@@ -77,5 +84,5 @@ def check_attributes(raw: dict[str, Any], config: Any, reads: Set[str], where: s
         )
     for name in sorted(reads & set(defaults)):
         value, default = getattr(config, name), defaults[name]
-        if not _like(value, default):
+        if not _like(name, value, default):
             raise InputError(f"{where}: {name} is {value!r}, expected a value like {default!r}")

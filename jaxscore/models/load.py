@@ -5,23 +5,37 @@ from pathlib import Path
 import jax
 
 from jaxscore.errors import InputError
-from jaxscore.models import checkpoint, native, transformers_flax
+from jaxscore.models import checkpoint, converted, lora, native, transformers_flax
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
 
 IMPLEMENTATIONS = ("auto", "native", "transformers")
 DTYPES = ("auto", "float32", "bfloat16")
+QUANTIZED = ("int8",)
 
 
-def load(folder: Path, *, dtype: str = "auto", implementation: str = "auto") -> Model:
+def load(
+    folder: Path,
+    *,
+    dtype: str = "auto",
+    implementation: str = "auto",
+    adapter: Path | None = None,
+    quantize: str | None = None,
+    mesh: str | None = None,
+) -> Model:
     """Parameters on the device and the functions over them.
 
     Args:
-        folder: a Hugging Face checkpoint with safetensors.
+        folder: a Hugging Face checkpoint with safetensors, or what `jaxscore convert` wrote.
         dtype: of the matrices. "auto" is float32 on the CPU and the checkpoint's own elsewhere
             (bfloat16 for float16, which the scorer does not compute in).
         implementation: "native" is our decoder, "transformers" their Flax class, "auto" ours
             where it covers the family.
+        adapter: a folder with a LoRA adapter, merged into the weights as they are read.
+        quantize: "int8" stores the layers' weights as int8 with a scale for each output channel;
+            `dtype` is then that of the products and of embedding and unembedding. Of our decoder
+            alone.
+        mesh: the devices, as `--mesh` has them; None is the first one.
 
     Raises:
         InputError: naming the file and what in it is not handled.
@@ -32,19 +46,44 @@ def load(folder: Path, *, dtype: str = "auto", implementation: str = "auto") -> 
             f"dtype {dtype!r} and implementation {implementation!r}: expected one of "
             f"{', '.join(DTYPES)} and one of {', '.join(IMPLEMENTATIONS)}"
         )
+    if quantize not in (None, *QUANTIZED):
+        raise ValueError(f"quantize {quantize!r}: expected None or one of {', '.join(QUANTIZED)}")
     raw = checkpoint.read_config(folder)
     if raw.get("quantization_config"):
         raise InputError(
             f"{folder / 'config.json'}: quantization_config is not handled; "
             "give the unquantized checkpoint"
         )
+    if converted.is_converted(folder):
+        if adapter is not None or quantize is not None or implementation == "transformers":
+            raise InputError(
+                f"{folder}: is converted, which takes no LoRA adapter, no --quantize and no "
+                "--model-impl transformers; give the original checkpoint, or convert it with --lora"
+            )
+        dtype = _chosen(dtype, converted.read_facts(folder).dtype)
+        return native.restore(folder, raw, dtype, mesh)
     tensors = checkpoint.open_tensors(folder)
-    if dtype == "auto":
-        stored = tensors.dtype_name()
-        plain = jax.default_backend() == "cpu" or stored in ("float32", "float64")
-        dtype = "float32" if plain else "bfloat16"
+    dtype = _chosen(dtype, tensors.dtype_name())
+    if adapter is not None:
+        kind = raw["model_type"]
+        prefix = FAMILIES[kind].prefix if kind in FAMILIES else ""
+        tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
     if implementation == "auto":
         ours = raw["model_type"] in FAMILIES or raw["model_type"] not in transformers_flax.GUARDS
         implementation = "native" if ours else "transformers"
-    build = native.build if implementation == "native" else transformers_flax.build
-    return build(folder, raw, tensors, dtype)
+    if implementation == "native":
+        return native.build(folder, raw, tensors, dtype, quantize, mesh)
+    if quantize is not None:
+        raise InputError(
+            f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
+            "class; leave it out"
+        )
+    return transformers_flax.build(folder, raw, tensors, dtype, mesh)
+
+
+def _chosen(dtype: str, stored: str) -> str:
+    """What "auto" stands for, given the type that most of the weights are stored in."""
+    if dtype != "auto":
+        return dtype
+    plain = jax.default_backend() == "cpu" or stored in ("float32", "float64")
+    return "float32" if plain else "bfloat16"

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscore.arrangement import Arrangement
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.generate import Extend
 from jaxscore.device.rows import Unembedding
@@ -44,6 +45,10 @@ class Model:
         dtype: "float32" or "bfloat16".
         model_type: the config's.
         eos_ids: tokens that end a generated text.
+        longer: for requests of more tokens than this, another model over the same parameters.
+        quantized: the layers' weights are int8.
+        arrangement: the devices that hold the parameters; the functions are then one shard's.
+            None is one device.
     """
 
     hidden_states: HiddenStates
@@ -59,3 +64,6 @@ class Model:
     dtype: str
     model_type: str
     eos_ids: tuple[int, ...]
+    longer: tuple[int, "Model"] | None = None
+    quantized: bool = False
+    arrangement: Arrangement | None = None

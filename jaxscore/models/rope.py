@@ -1,4 +1,4 @@
-"""Rotary frequencies from a Hugging Face config: every scaling that is a fixed vector.
+"""Rotary frequencies from a Hugging Face config, for every scaling.
 
 The arithmetic is float32 where PyTorch's is: at position 100,000 the last bit of a frequency
 turns a head by a hundredth of a radian.
@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.device.decoder_config import Rotary
 from jaxscore.errors import InputError
 
 # rope_type -> the keys of rope_scaling that it reads, beside its own name
 KEYS: dict[str, set[str]] = {
     "default": set(),
+    "dynamic": {"factor", "original_max_position_embeddings"},
     "linear": {"factor"},
     "llama3": {
         "factor",
@@ -37,22 +39,22 @@ KEYS: dict[str, set[str]] = {
 
 def rotary(
     width: int, theta: float, scaling: Mapping[str, Any] | None, max_positions: int
-) -> tuple[tuple[float, ...], float]:
-    """Frequencies [width / 2] in radians a position, and the factor on cosine and sine.
+) -> Rotary:
+    """A table of width / 2 frequencies in radians a position, and its factor.
 
     Args:
         width: rotated channels of a head.
         theta: base of the wavelengths (RoPE, arXiv 2104.09864).
         scaling: the config's `rope_scaling`: "linear" (arXiv 2306.15595), "llama3" (the Llama
-            3.1 release), "yarn" (arXiv 2309.00071).
+            3.1 release), "yarn" (arXiv 2309.00071). "dynamic" starts where `max_positions`
+            ends, and longer requests are refused anyway.
         max_positions: what "yarn" takes where it names no original length.
 
     Raises:
         InputError: a type or key that is not handled, or a key that is missing.
     """
     kind, values = _checked(scaling, theta)
-    exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    wavelengths = np.float32(theta) ** exponent  # over 2 pi, in positions
+    wavelengths = _wavelengths(width, theta)
     frequencies = np.float32(1.0) / wavelengths
     factor = 1.0
     if kind == "linear":
@@ -61,7 +63,50 @@ def rotary(
         frequencies = _llama3(frequencies, values)
     elif kind == "yarn":
         frequencies, factor = _yarn(wavelengths, theta, values, max_positions)
-    return tuple(float(f) for f in frequencies.astype(np.float32)), float(factor)
+    return _table(frequencies, factor)
+
+
+def longrope(
+    width: int, theta: float, scaling: Mapping[str, Any], max_positions: int, original: int
+) -> tuple[Rotary, Rotary]:
+    """LongRoPE's tables (arXiv 2402.13753): for requests of up to `original` tokens, and longer.
+
+    Raises:
+        InputError: a key that is not handled, a list of another length.
+    """
+    known = {"type", "rope_type", "short_factor", "long_factor", "attention_factor", "factor"}
+    if unknown := sorted(set(scaling) - known):
+        raise InputError(
+            f"rope_scaling of type 'longrope' has keys that are not handled: {unknown}"
+        )
+    ratio = max_positions / original  # transformers takes this for `factor`, whatever that says
+    factor = scaling.get("attention_factor")
+    if factor is None:
+        factor = 1.0 if ratio <= 1 else math.sqrt(1 + math.log(ratio) / math.log(original))
+    _check_positive("attention_factor", factor)
+    tables = []
+    for key in ("short_factor", "long_factor"):
+        found = scaling.get(key)
+        values = found if isinstance(found, list) else []
+        if len(values) != width // 2 or not all(isinstance(v, int | float) for v in values):
+            raise InputError(
+                f"rope_scaling has {key} {str(found)[:60]}, expected {width // 2} numbers"
+            )
+        stretch = np.asarray(values, np.float32)
+        tables.append(_table(np.float32(1.0) / (stretch * _wavelengths(width, theta)), factor))
+    return tables[0], tables[1]
+
+
+def _wavelengths(width: int, theta: float) -> np.ndarray:
+    """In positions, over 2 pi."""
+    if width < 2 or width % 2:
+        raise InputError(f"rotary channels of a head come out as {width}, expected an even number")
+    exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
+    return np.float32(theta) ** exponent
+
+
+def _table(frequencies: np.ndarray, factor: float) -> Rotary:
+    return Rotary(tuple(float(f) for f in frequencies.astype(np.float32)), float(factor))
 
 
 def _checked(scaling: Mapping[str, Any] | None, theta: float) -> tuple[str, dict[str, Any]]:
@@ -81,13 +126,18 @@ def _checked(scaling: Mapping[str, Any] | None, theta: float) -> tuple[str, dict
         )
     if unknown := sorted(set(values) - KEYS[kind]):
         raise InputError(f"rope_scaling of type {kind!r} has keys that are not handled: {unknown}")
-    required = {"linear": {"factor"}, "llama3": KEYS["llama3"], "yarn": {"factor"}}.get(kind, set())
+    required = {"default": set(), "llama3": KEYS["llama3"]}.get(kind, {"factor"})
     if missing := sorted(required - set(values)):
         raise InputError(f"rope_scaling of type {kind!r} lacks {missing}")
     for key, value in values.items():
-        if key != "truncate" and (not isinstance(value, int | float) or value <= 0):
-            raise InputError(f"rope_scaling has {key} {value!r}, expected a positive number")
+        if key != "truncate":
+            _check_positive(key, value)
     return kind, values
+
+
+def _check_positive(key: str, value: Any) -> None:
+    if not isinstance(value, int | float) or value <= 0:
+        raise InputError(f"rope_scaling has {key} {value!r}, expected a positive number")
 
 
 def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:

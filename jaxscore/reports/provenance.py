@@ -29,13 +29,19 @@ def of_run(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_model(
-    name: str, model: Model, revision: str | None, cache_dir: Path | None = None
+    name: str,
+    model: Model,
+    revision: str | None,
+    cache_dir: Path | None = None,
+    lora: Path | None = None,
 ) -> dict[str, Any]:
-    """A local model: where it is from, how it is computed and where."""
+    """A local model: where it is from, what is merged into it, how it is computed and where."""
     device = jax.devices()[0]
     return {
         "model": name,
         "revision": commit(name, revision, cache_dir),
+        **({} if lora is None else {"lora": str(lora)}),
+        **({"quantized": "int8"} if model.quantized else {}),
         "model_type": model.model_type,
         "implementation": model.implementation,
         "dtype": model.dtype,

@@ -28,7 +28,7 @@ GOOD = {
 @pytest.fixture
 def models(monkeypatch, scorers):
     """The command takes the session's scorers instead of loading a model for each run."""
-    monkeypatch.setattr(shared, "load_scorer", lambda args, model: scorers(Path(model).name))
+    monkeypatch.setattr(shared, "load_scorer", lambda args, model, _: scorers(Path(model).name))
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_mcq(run, url, scorers, tmp_path, monkeypatch):
     code, _, _ = run("chronologic", "served/tiny:1", QUESTIONS, *words, "--quiet")
     assert code == 0
     report, served = results(tmp_path / "served", "mcq_")
-    monkeypatch.setattr(shared, "load_scorer", lambda args, model: scorers(Path(model).name))
+    monkeypatch.setattr(shared, "load_scorer", lambda args, model, _: scorers(Path(model).name))
     words = ("--mcq", "--seed", 3, "--output-dir", tmp_path / "local", "--quiet")
     assert run("chronologic", CASES / "models" / MODEL, QUESTIONS, *words).code == 0
     [path] = (tmp_path / "local").glob("*.json")

@@ -116,6 +116,7 @@ def test_the_shared_cases(run, experiments, tmp_path, monkeypatch, name):
             assert list(row.items())[:-1] == list(old.items())
         assert sorted(path.name for path in (experiments / side).iterdir()) == [
             f"{REPORT}.json", f"{REPORT}.md", "eval_dev_metrics.json", "eval_dev_out.json",
+            *(["jaxscore.journal", "jaxscore.journal.lock"] if side == SIDES[0] else []),
         ]  # fmt: skip
 
 
@@ -187,9 +188,9 @@ def test_a_sample_is_the_first_records_and_has_a_file_of_its_own(run, experiment
 def test_llm_alone_is_the_published_default(run, experiments, monkeypatch):
     asked = []
 
-    def load(args, name):
+    def load(args, name, folder):
         asked.append(name)
-        return real(args, GPT2)
+        return real(args, GPT2, folder)
 
     real = shared.load_scorer
     monkeypatch.setattr(shared, "load_scorer", load)

@@ -59,7 +59,9 @@ def test_fields_order_and_ids(run, place, scorers):
     assert [without[name][0] for name in ARRAYS[2:]] == [None] * 4
     assert without["n_scored"] == without["n_tokens"] - 1
     assert "é" in (folder / "out.jsonl").read_text(encoding="utf-8")
-    assert sorted(one.name for one in folder.iterdir()) == ["in.jsonl", "out.jsonl"]
+    assert sorted(one.name for one in folder.iterdir()) == [
+        "in.jsonl", "out.jsonl", "out.jsonl.journal", "out.jsonl.journal.lock",
+    ]  # fmt: skip
 
 
 def test_the_numbers_are_the_scorers(run, place, scorers):

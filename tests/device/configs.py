@@ -1,6 +1,7 @@
 """Small decoders, as data."""
 
-from jaxscore.device.decoder import DecoderConfig
+from jaxscore.device.decoder_config import DecoderConfig, Rotary
+from jaxscore.device.score_rule import Alibi, ScoreRule
 
 
 def llamalike(**own) -> DecoderConfig:
@@ -22,9 +23,8 @@ def llamalike(**own) -> DecoderConfig:
             "norm_eps": 1e-6,
             "activation": "silu",
             "gated": True,
-            "rotary_frequencies": tuple(100.0 ** -(c / pairs) for c in range(pairs)),
-            "rotary_factor": 1.0,
-            "learned_positions": False,
+            "rotary": (Rotary(tuple(100.0 ** -(c / pairs) for c in range(pairs))),),
+            "rotary_of": (0,) * own.get("n_layers", 2),
             "attention_scale": head_width**-0.5,
             "qkv_bias": True,
             "out_bias": False,
@@ -41,9 +41,11 @@ def gpt2like(**own) -> DecoderConfig:
         **{
             "n_kv_heads": 4,
             "norm": "layer",
+            "norm_bias": True,
             "activation": "gelu_tanh",
             "gated": False,
-            "rotary_frequencies": (),
+            "rotary": (),
+            "rotary_of": (),
             "learned_positions": True,
             "out_bias": True,
             "mlp_bias": True,
@@ -51,3 +53,14 @@ def gpt2like(**own) -> DecoderConfig:
             **own,
         }
     )
+
+
+def rules(n_heads: int) -> dict[str, ScoreRule]:
+    """Every term that attention scores can have, large enough to show."""
+    slopes = tuple(0.9 / (k + 1) for k in range(n_heads))
+    return {
+        "scaled": ScoreRule(0.5),
+        "capped": ScoreRule(0.5, softcap=0.8),
+        "alibi": ScoreRule(0.5, alibi=Alibi(slopes)),
+        "coarse": ScoreRule(0.5, alibi=Alibi(slopes, 0.7, coarse=True)),
+    }

@@ -7,9 +7,13 @@ import pytest
 
 from jaxscore.device import attention as fast
 from jaxscore.device import reference
+from jaxscore.device.score_rule import ScoreRule
+from tests.device.configs import rules
 from tests.device.tries import random_rows
 
 R, H = 2, 8
+RULE = ScoreRule(H**-0.5)
+PLAIN = ScoreRule(1.0)
 
 
 def inputs(seed, length, n_heads, n_kv_heads):
@@ -22,15 +26,15 @@ def inputs(seed, length, n_heads, n_kv_heads):
     return q, k, v, position, end
 
 
-def run(form, arrays, window, dtype=jnp.float32, scale=H**-0.5):
-    form = jax.jit(form, static_argnames=("scale", "dtype"))
-    out = form(*arrays, jnp.int32(window), scale=scale, dtype=dtype)[0]
+def run(form, arrays, window, dtype=jnp.float32, rule=RULE):
+    form = jax.jit(form, static_argnames=("rule", "dtype"))
+    out = form(*arrays, jnp.int32(window), rule=rule, dtype=dtype)[0]
     assert out.dtype == jnp.float32
     return np.asarray(out)
 
 
-def slow(arrays, window, dtype=jnp.float32, scale=H**-0.5):
-    return np.asarray(reference.attention(*arrays, window, scale=scale, dtype=dtype))
+def slow(arrays, window, dtype=jnp.float32, rule=RULE):
+    return np.asarray(reference.attention(*arrays, window, rule=rule, dtype=dtype))
 
 
 @pytest.mark.parametrize("form", [fast.dense, fast.mapped])
@@ -49,11 +53,21 @@ def slow(arrays, window, dtype=jnp.float32, scale=H**-0.5):
 def test_fast_forms_agree_with_the_reference(monkeypatch, form, length, block, n_heads, n_kv_heads):
     monkeypatch.setattr(fast, "BLOCK", block)
     arrays = inputs(length, length, n_heads, n_kv_heads)
-    compiled = jax.jit(form, static_argnames=("scale", "dtype"))
+    compiled = jax.jit(form, static_argnames=("rule", "dtype"))
     for window in (0, 1, 3, 1000):  # data, not shape: one program
-        got, _ = compiled(*arrays, jnp.int32(window), scale=0.5, dtype=jnp.float32)
-        want = slow(arrays, window, scale=0.5)
+        got, _ = compiled(*arrays, jnp.int32(window), rule=ScoreRule(0.5), dtype=jnp.float32)
+        want = slow(arrays, window, rule=ScoreRule(0.5))
         np.testing.assert_allclose(np.asarray(got), want, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["capped", "alibi", "coarse"])
+@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+def test_every_term_of_a_score(monkeypatch, form, kind):
+    monkeypatch.setattr(fast, "BLOCK", 8)
+    arrays, rule = inputs(3, 21, 4, 2), rules(4)[kind]
+    want = slow(arrays, 5, rule=rule)
+    assert np.abs(want - slow(arrays, 5, rule=ScoreRule(0.5))).max() > 0.01
+    np.testing.assert_allclose(run(form, arrays, 5, rule=rule), want, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("form", [fast.dense, fast.mapped])
@@ -77,8 +91,8 @@ def test_bfloat16_rounds_no_more_than_its_products_do(monkeypatch, form, seed):
     assert np.abs(got - want).max() <= np.abs(theirs - want).max() * 1.5
 
 
-def slow_form(*arrays, scale, dtype):
-    return reference.attention(*arrays, scale=scale, dtype=dtype), None
+def slow_form(*arrays, rule, dtype):
+    return reference.attention(*arrays, rule=rule, dtype=dtype), None
 
 
 @pytest.mark.parametrize("form", [fast.dense, fast.mapped, slow_form])
@@ -94,7 +108,7 @@ def test_a_window_counts_along_the_path_and_not_along_the_row(form):
         2: [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0.5, 0, 0, 0.5]],
     }
     for window, weights in want.items():
-        got, _ = form(q, k, v, position, end, jnp.int32(window), scale=1.0, dtype=jnp.float32)
+        got, _ = form(q, k, v, position, end, jnp.int32(window), rule=PLAIN, dtype=jnp.float32)
         np.testing.assert_allclose(np.asarray(got)[0, :, 0], weights, atol=1e-6)
 
 
@@ -117,9 +131,9 @@ def test_what_is_not_seen_changes_nothing(monkeypatch, form):
 @pytest.mark.parametrize("form", [fast.dense, fast.mapped])
 def test_large_scores_do_not_overflow(form):
     arrays = inputs(6, 20, 2, 1)
-    got = run(form, arrays, 0, scale=1e4)
+    got = run(form, arrays, 0, rule=ScoreRule(1e4))
     assert np.isfinite(got).all()
-    np.testing.assert_allclose(got, slow(arrays, 0, scale=1e4), atol=1e-4)
+    np.testing.assert_allclose(got, slow(arrays, 0, rule=ScoreRule(1e4)), atol=1e-4)
 
 
 def test_the_cpu_takes_the_mapped_form(monkeypatch):
@@ -129,5 +143,5 @@ def test_the_cpu_takes_the_mapped_form(monkeypatch):
         monkeypatch.setattr(fast, name, lambda *a, name=name, **k: taken.append(name) or a[:2])
     for cpu in (True, False):
         monkeypatch.setattr(fast, "on_cpu", lambda cpu=cpu: cpu)
-        fast.attention(*arrays, jnp.int32(0), scale=1.0, dtype=jnp.float32)
+        fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.float32)
     assert taken == ["mapped", "dense"]

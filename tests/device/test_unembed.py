@@ -53,9 +53,9 @@ def float64_terms(hidden, target, of: Unembedding):
     )
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "softcap"))
-def _terms(hidden, target, weight, bias, scale, softcap):
-    return unembed.vocabulary_terms(hidden, target, Unembedding(weight, bias, scale, softcap))
+@functools.partial(jax.jit, static_argnames=("scale", "softcap", "split"))
+def _terms(hidden, target, **of):
+    return unembed.vocabulary_terms(hidden, target, Unembedding(**of))
 
 
 def terms(hidden, target, of: Unembedding):

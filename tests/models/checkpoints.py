@@ -9,57 +9,39 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_utils import no_init_weights
 
 from jaxscore import Scorer
 from jaxscore.forest import TokenSequence
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
 from jaxscore.platform import use_compilation_cache
-from jaxscore.scorer import SequenceScores
+from jaxscore.window import SequenceScores
+from tests.models.families import BASE, POSITIONS, VOCABULARY
 
 torch.set_num_threads(1)  # models this small lose more to the threads than they win
-VOCABULARY = 211  # a prime: no block or shard divides it
-POSITIONS = 48  # a row of 64 is longer than the model
-
-BASE = {
-    "gpt2": {
-        "vocab_size": VOCABULARY,
-        "n_positions": POSITIONS,
-        "n_embd": 32,
-        "n_layer": 2,
-        "n_head": 4,
-    },
-    "llama": {
-        "vocab_size": VOCABULARY,
-        "hidden_size": 32,
-        "intermediate_size": 56,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": POSITIONS,
-    },
-}
-BASE["qwen2"] = BASE["llama"]
-CLASSES = {
-    "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
-    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
-    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
-}
 
 
-def torch_model(kind: str, **config) -> torch.nn.Module:
-    """A random float32 model of the family, `config` over its base."""
-    make_config, make_model = CLASSES[kind]
+def torch_model(kind: str, *, left_out: str = "", **config) -> torch.nn.Module:
+    """A random float32 model of the family, `config` over its base less one attribute of that."""
     torch.manual_seed(7)
-    options = {**BASE[kind], "bos_token_id": None, "eos_token_id": None, **config}
-    model = make_model(make_config(**options, attn_implementation="eager")).eval()
+    no_tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    base = {name: value for name, value in BASE[kind].items() if name != left_out}
+    made = AutoConfig.for_model(kind, **base | no_tokens | config)
+    # Falcon adds ALiBi twice where it is asked for eager attention: in the mask and to the scores.
+    way = "sdpa" if getattr(made, "alibi", False) else "eager"
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(made, attn_implementation=way).eval()
+    model.tie_weights()
     with torch.no_grad():
         for name, value in model.named_parameters():
-            if value.ndim > 1:
+            # Cohere's norms of queries and keys have a scale for each head.
+            if value.ndim > 1 and "_norm" not in name:
                 value.normal_(std=0.25)
-            else:
-                value.normal_(mean=0.0 if name.endswith("bias") else 1.0, std=0.3)
+            else:  # Gemma's are stored less one
+                zero = name.endswith("bias") or kind.startswith("gemma")
+                value.normal_(mean=0.0 if zero else 1.0, std=0.3)
     return model
 
 
@@ -77,7 +59,7 @@ def ragged() -> list[TokenSequence]:
     paths = [trunk]
     for shared, own in ((10, 3), (25, 23), (39, 2), (1, 12)):
         paths.append(np.concatenate([trunk[:shared], draw.integers(0, VOCABULARY, own)]))
-    paths += [trunk, np.array([VOCABULARY - 1, 0, VOCABULARY - 1]), draw.integers(0, 9, 48)]
+    paths += [trunk, np.array([VOCABULARY - 1, 0, VOCABULARY - 1]), draw.integers(0, 9, POSITIONS)]
     return [TokenSequence(path.astype(np.int32), 0) for path in paths]
 
 
@@ -111,15 +93,20 @@ def loaded(folder: Path, *, dtype: str = "float32", implementation: str = "nativ
         return load(folder, dtype=dtype, implementation=implementation)
 
 
-def distance(got: list[SequenceScores], want: list[SequenceScores]) -> float:
-    """Largest difference in nats of any number of any token."""
+def distances(got: list[SequenceScores], want: list[SequenceScores]) -> np.ndarray:
+    """Differences in nats of every number of every token."""
     pairs = [
         (a[column], b[column])
         for a, b in zip(got, want, strict=True)
         for column in range(3)  # logprob, entropy, self-certainty
     ]
     assert all(a.shape == b.shape for a, b in pairs)
-    return max(float(np.abs(a - b).max(initial=0.0)) for a, b in pairs)
+    return np.concatenate([np.abs(a - b) for a, b in pairs])
+
+
+def distance(got: list[SequenceScores], want: list[SequenceScores]) -> float:
+    """The largest of `distances`."""
+    return float(distances(got, want).max(initial=0.0))
 
 
 def assert_agree(got: list[SequenceScores], want: list[SequenceScores], atol: float = 1e-4) -> None:

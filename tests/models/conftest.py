@@ -1,6 +1,7 @@
 import json
 import shutil
 
+import jax
 import pytest
 
 from tests.models.checkpoints import saved
@@ -8,12 +9,15 @@ from tests.models.checkpoints import saved
 
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory):
-    """One saved checkpoint a family."""
-    folders = {}
-    for kind in ("gpt2", "llama", "qwen2"):
-        folders[kind] = tmp_path_factory.mktemp(kind)
-        saved(folders[kind], kind)
-    return folders
+    """`originals[kind]`: a saved checkpoint of the family, made when it is first asked for."""
+
+    class Saved(dict):
+        def __missing__(self, kind):
+            self[kind] = tmp_path_factory.mktemp(kind)
+            saved(self[kind], kind)
+            return self[kind]
+
+    return Saved()
 
 
 @pytest.fixture
@@ -28,3 +32,11 @@ def checkpoint(originals, tmp_path):
         return folder
 
     return make
+
+
+@pytest.fixture
+def quick_to_compile():
+    """Without LLVM's optimisations, half of the time that a program takes; XLA's own stay."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxscore.device.decoder_config import Experts
 from jaxscore.models.native import translate
 
 GPT2 = {
@@ -91,6 +92,517 @@ QWEN2 = {
 }
 
 
+COMMON = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "initializer_range": 0.02,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.0",
+    "use_cache": True,
+}
+PYTHIA = COMMON | {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "hidden_act": "gelu",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 2048,
+    "model_type": "gpt_neox",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "rotary_emb_base": 10000,
+    "rotary_pct": 0.25,
+    "tie_word_embeddings": False,
+    "use_parallel_residual": True,
+    "vocab_size": 50304,
+}
+GPT_NEO = COMMON | {
+    "activation_function": "gelu_new",
+    "architectures": ["GPTNeoForCausalLM"],
+    "attention_dropout": 0,
+    "attention_layers": ["global", "local"] * 6,
+    "attention_types": [[["global", "local"], 6]],
+    "embed_dropout": 0,
+    "gradient_checkpointing": False,
+    "hidden_size": 768,
+    "intermediate_size": None,
+    "layer_norm_epsilon": 1e-05,
+    "max_position_embeddings": 2048,
+    "model_type": "gpt_neo",
+    "num_heads": 12,
+    "num_layers": 12,
+    "resid_dropout": 0,
+    "summary_activation": None,
+    "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True,
+    "summary_type": "cls_index",
+    "summary_use_proj": True,
+    "vocab_size": 50257,
+    "window_size": 256,
+}
+GPT_J = COMMON | {
+    "activation_function": "gelu_new",
+    "architectures": ["GPTJForCausalLM"],
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "gradient_checkpointing": False,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gptj",
+    "n_embd": 4096,
+    "n_head": 16,
+    "n_inner": None,
+    "n_layer": 28,
+    "n_positions": 2048,
+    "resid_pdrop": 0.0,
+    "rotary": True,
+    "rotary_dim": 64,
+    "scale_attn_weights": True,
+    "summary_type": "cls_index",
+    "task_specific_params": {"text-generation": {"do_sample": True}},
+    "tie_word_embeddings": False,
+    "tokenizer_class": "GPT2Tokenizer",
+    "vocab_size": 50400,
+}
+OPT_125M = COMMON | {
+    "_remove_final_layer_norm": False,
+    "activation_dropout": 0.0,
+    "activation_function": "relu",
+    "architectures": ["OPTForCausalLM"],
+    "attention_dropout": 0.0,
+    "do_layer_norm_before": True,
+    "dropout": 0.1,
+    "ffn_dim": 3072,
+    "hidden_size": 768,
+    "init_std": 0.02,
+    "layerdrop": 0.0,
+    "max_position_embeddings": 2048,
+    "model_type": "opt",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 12,
+    "pad_token_id": 1,
+    "prefix": "</s>",
+    "torch_dtype": "float16",
+    "vocab_size": 50272,
+    "word_embed_proj_dim": 768,
+}
+OPT_350M = OPT_125M | {
+    "do_layer_norm_before": False,
+    "ffn_dim": 4096,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 24,
+    "word_embed_proj_dim": 512,
+}
+BLOOM = COMMON | {
+    "apply_residual_connection_post_layernorm": False,
+    "architectures": ["BloomForCausalLM"],
+    "attention_dropout": 0.0,
+    "attention_softmax_in_fp32": True,
+    "bias_dropout_fusion": True,
+    "hidden_dropout": 0.0,
+    "layer_norm_epsilon": 1e-05,
+    "masked_softmax_fusion": True,
+    "model_type": "bloom",
+    "n_embed": 1024,
+    "n_inner": None,
+    "n_layer": 24,
+    "num_attention_heads": 16,
+    "offset_alibi": 100,
+    "pad_token_id": 3,
+    "pretraining_tp": 1,
+    "seq_length": 2048,
+    "skip_bias_add": True,
+    "skip_bias_add_qkv": False,
+    "slow_but_exact": False,
+    "unk_token_id": 0,
+    "vocab_size": 250880,
+}
+FALCON_7B = COMMON | {
+    "alibi": False,
+    "apply_residual_connection_post_layernorm": False,
+    "architectures": ["FalconForCausalLM"],
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_falcon.FalconConfig"},
+    "bias": False,
+    "hidden_dropout": 0.0,
+    "hidden_size": 4544,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "falcon",
+    "multi_query": True,
+    "new_decoder_architecture": False,
+    "num_attention_heads": 71,
+    "num_hidden_layers": 32,
+    "parallel_attn": True,
+    "vocab_size": 65024,
+}
+FALCON_40B = FALCON_7B | {
+    "hidden_size": 8192,
+    "new_decoder_architecture": True,
+    "num_attention_heads": 128,
+    "num_hidden_layers": 60,
+    "num_kv_heads": 8,
+}
+FALCON_RW_1B = FALCON_7B | {
+    "alibi": True,
+    "bias": True,
+    "hidden_size": 2048,
+    "multi_query": False,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 24,
+    "parallel_attn": False,
+    "vocab_size": 50304,
+}
+PHI_2 = COMMON | {
+    "architectures": ["PhiForCausalLM"],
+    "attention_dropout": 0.0,
+    "embd_pdrop": 0.0,
+    "hidden_act": "gelu_new",
+    "hidden_size": 2560,
+    "intermediate_size": 10240,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 2048,
+    "model_type": "phi",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "partial_rotary_factor": 0.4,
+    "qk_layernorm": False,
+    "resid_pdrop": 0.1,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 51200,
+}
+PHI_3_5 = COMMON | {
+    "_name_or_path": "Phi-3.5-mini-instruct",
+    "architectures": ["Phi3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"},
+    "embd_pdrop": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "model_type": "phi3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "original_max_position_embeddings": 4096,
+    "pad_token_id": 32000,
+    "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "long_factor": [1.0 + k for k in range(48)],
+        "short_factor": [1.0 + k / 48 for k in range(48)],
+        "type": "longrope",
+    },
+    "rope_theta": 10000.0,
+    "sliding_window": 262144,
+    "tie_word_embeddings": False,
+    "vocab_size": 32064,
+}
+PHI_4_MINI = PHI_3_5 | {
+    "full_attn_mod": 1,
+    "interpolate_factor": 1,
+    "lm_head_bias": False,
+    "mlp_bias": False,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 8,
+    "partial_rotary_factor": 0.75,
+    "tie_word_embeddings": True,
+    "vocab_size": 200064,
+}
+MISTRAL = COMMON | {
+    "architectures": ["MistralForCausalLM"],
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+MISTRAL_V3 = MISTRAL | {"rope_theta": 1000000.0, "sliding_window": None, "vocab_size": 32768}
+MIXTRAL = MISTRAL | {
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_experts_per_tok": 2,
+    "num_local_experts": 8,
+    "output_router_logits": False,
+    "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.02,
+    "sliding_window": None,
+}
+GEMMA_2_9B = COMMON | {
+    "architectures": ["Gemma2ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attn_logit_softcapping": 50.0,
+    "cache_implementation": "hybrid",
+    "final_logit_softcapping": 30.0,
+    "head_dim": 256,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 3584,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 8192,
+    "model_type": "gemma2",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 42,
+    "num_key_value_heads": 8,
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "sliding_window_size": 4096,
+    "vocab_size": 256000,
+}
+GEMMA_3_1B = COMMON | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "attn_logit_softcapping": None,
+    "cache_implementation": "hybrid",
+    "eos_token_id": [1, 106],
+    "final_logit_softcapping": None,
+    "head_dim": 256,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 1152,
+    "intermediate_size": 6912,
+    "max_position_embeddings": 32768,
+    "model_type": "gemma3_text",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 26,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-06,
+    "rope_local_base_freq": 10000,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": 512,
+    "sliding_window_pattern": 6,
+    "vocab_size": 262144,
+}
+GEMMA_3_270M = {k: v for k, v in GEMMA_3_1B.items() if k != "sliding_window_pattern"} | {
+    "_sliding_window_pattern": 6,
+    "hidden_size": 640,
+    "intermediate_size": 2048,
+    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 3,
+    "num_hidden_layers": 18,
+    "rope_local_base_freq": 10000.0,
+    "rope_theta": 1000000.0,
+    "use_bidirectional_attention": False,
+}
+OLMO_2 = COMMON | {
+    "architectures": ["Olmo2ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "max_position_embeddings": 4096,
+    "model_type": "olmo2",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pad_token_id": 100277,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 500000,
+    "tie_word_embeddings": False,
+    "vocab_size": 100352,
+}
+GRANITE_3 = COMMON | {
+    "architectures": ["GraniteForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.1,
+    "attention_multiplier": 0.0078125,
+    "embedding_multiplier": 12.0,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 12800,
+    "logits_scaling": 16.0,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "granite",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 8,
+    "residual_multiplier": 0.22,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 10000000.0,
+    "tie_word_embeddings": True,
+    "vocab_size": 49155,
+}
+COMMAND_R = COMMON | {
+    "architectures": ["CohereForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 8192,
+    "intermediate_size": 22528,
+    "layer_norm_eps": 1e-05,
+    "logit_scale": 0.0625,
+    "max_position_embeddings": 8192,
+    "model_max_length": 131072,
+    "model_type": "cohere",
+    "num_attention_heads": 64,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 64,
+    "pad_token_id": 0,
+    "pretraining_tp": 1,
+    "rope_theta": 8000000.0,
+    "use_qk_norm": False,
+    "vocab_size": 256000,
+}
+STABLELM_2 = COMMON | {
+    "architectures": ["StableLmForCausalLM"],
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 4096,
+    "model_type": "stablelm",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 32,
+    "partial_rotary_factor": 0.25,
+    "rope_theta": 10000,
+    "tie_word_embeddings": False,
+    "use_qkv_bias": True,
+    "vocab_size": 100352,
+}
+STARCODER_2 = COMMON | {
+    "activation_function": "gelu",
+    "architectures": ["Starcoder2ForCausalLM"],
+    "attention_dropout": 0.1,
+    "attention_softmax_in_fp32": True,
+    "embedding_dropout": 0.1,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 3072,
+    "initializer_range": 0.018042,
+    "intermediate_size": 12288,
+    "layer_norm_epsilon": 1e-05,
+    "max_position_embeddings": 16384,
+    "mlp_type": "default",
+    "model_type": "starcoder2",
+    "norm_epsilon": 1e-05,
+    "norm_type": "layer_norm",
+    "num_attention_heads": 24,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 2,
+    "residual_dropout": 0.1,
+    "rope_theta": 999999.4420358813,
+    "scale_attention_softmax_in_fp32": True,
+    "scale_attn_weights": True,
+    "sliding_window": 4096,
+    "use_bias": True,
+    "vocab_size": 49152,
+}
+SMOLLM3 = COMMON | {
+    "architectures": ["SmolLM3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 11008,
+    "layer_types": ["full_attention"] * 36,
+    "max_position_embeddings": 65536,
+    "max_window_layers": 28,
+    "mlp_bias": False,
+    "model_type": "smollm3",
+    "no_rope_layer_interval": 4,
+    "no_rope_layers": [1, 1, 1, 0] * 9,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 4,
+    "pretraining_tp": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 5000000.0,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "vocab_size": 128256,
+}
+QWEN3_8B = COMMON | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 36,
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 36,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3_30B = QWEN3_8B | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+}
+QWEN1_5_MOE = COMMON | {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "attention_dropout": 0.0,
+    "decoder_sparse_step": 1,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "max_position_embeddings": 8192,
+    "max_window_layers": 21,
+    "model_type": "qwen2_moe",
+    "moe_intermediate_size": 1408,
+    "norm_topk_prob": False,
+    "num_attention_heads": 16,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 16,
+    "output_router_logits": False,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 5632,
+    "sliding_window": 32768,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+
+
 def decoder(raw):
     return translate(Path("somewhere"), raw)[1]
 
@@ -100,7 +612,7 @@ def test_gpt2():
     assert (config.width, config.mlp_width, config.head_width) == (768, 3072, 64)
     assert (config.activation, config.norm, config.tied) == ("gelu_tanh", "layer", True)
     assert config.learned_positions
-    assert not config.rotary_frequencies
+    assert not config.rotary
 
 
 @pytest.mark.parametrize(
@@ -123,9 +635,9 @@ def test_llama_3_2():
     assert (config.n_heads, config.n_kv_heads, config.head_width) == (32, 8, 64)
     assert (config.tied, config.qkv_bias, config.mlp_bias) == (True, False, False)
     # The slowest pair turns 32 times slower than without scaling, the fastest as before.
-    plain = decoder(LLAMA | {"rope_scaling": None}).rotary_frequencies
-    assert config.rotary_frequencies[0] == plain[0] == 1.0
-    assert config.rotary_frequencies[-1] == pytest.approx(plain[-1] / 32, rel=1e-6)
+    plain = decoder(LLAMA | {"rope_scaling": None}).rotary[0].frequencies
+    assert config.rotary[0].frequencies[0] == plain[0] == 1.0
+    assert config.rotary[0].frequencies[-1] == pytest.approx(plain[-1] / 32, rel=1e-6)
 
 
 def test_qwen2_5():
@@ -139,5 +651,88 @@ def test_qwen2_5():
 def test_qwen2_5_with_the_long_context_that_its_card_describes():
     yarn = {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"}
     config = decoder(QWEN2 | {"rope_scaling": yarn})
-    assert config.rotary_factor == pytest.approx(1.1386294361119891)  # 0.1 ln 4 + 1
-    assert config.rotary_frequencies[0] == 1.0
+    assert config.rotary[0].factor == pytest.approx(1.1386294361119891)  # 0.1 ln 4 + 1
+    assert config.rotary[0].frequencies[0] == 1.0
+
+
+# What each comes out as, where families differ or an old key could be overlooked
+FACTS = [
+    ("pythia", PYTHIA, {"parallel": "own", "mlp_width": 3072, "tied": False, "qkv_bias": True}),
+    (
+        "gpt-neo",
+        GPT_NEO,
+        {"windows": (0, 256) * 6, "attention_scale": 1.0, "mlp_width": 3072, "qkv_bias": False},
+    ),
+    ("gpt-j", GPT_J, {"mlp_width": 16384, "interleaved": True, "head_bias": True}),
+    ("opt-125m", OPT_125M, {"norm_place": "before", "embedding_width": 0, "final_norm": True}),
+    ("opt-350m", OPT_350M, {"norm_place": "residual", "embedding_width": 512, "final_norm": False}),
+    ("bloom-560m", BLOOM, {"width": 1024, "n_heads": 16, "head_width": 64, "mlp_width": 4096}),
+    (
+        "falcon-7b",
+        FALCON_7B,
+        {"n_kv_heads": 1, "mlp_width": 18176, "parallel": "shared", "alibi": None},
+    ),
+    ("falcon-40b", FALCON_40B, {"n_kv_heads": 8, "mlp_width": 32768, "parallel": "own"}),
+    ("falcon-rw-1b", FALCON_RW_1B, {"n_kv_heads": 32, "parallel": "no", "rotary": ()}),
+    ("phi-2", PHI_2, {"parallel": "shared", "head_bias": True, "qk_norm": ""}),
+    ("Phi-3.5-mini", PHI_3_5, {"long_from": 4096, "windows": (262144,) * 32}),
+    ("Phi-4-mini", PHI_4_MINI, {"long_from": 4096, "n_kv_heads": 8, "tied": True}),
+    ("Mistral-7B-v0.1", MISTRAL, {"windows": (4096,) * 32, "head_width": 128}),
+    ("Mistral-7B-v0.3", MISTRAL_V3, {"windows": (0,) * 32}),
+    ("Mixtral-8x7B", MIXTRAL, {"windows": (0,) * 32, "experts": Experts(8, 2, True)}),
+    (
+        "gemma-2-9b",
+        GEMMA_2_9B,
+        {
+            "windows": (4096, 0) * 21,
+            "attention_scale": 1 / 16,
+            "attention_softcap": 50.0,
+            "logit_softcap": 30.0,
+            "tied": True,
+        },
+    ),
+    (
+        "gemma-3-1b",
+        GEMMA_3_1B,
+        {
+            "windows": ((512,) * 5 + (0,)) * 4 + (512, 512),
+            "rotary_of": ((1,) * 5 + (0,)) * 4 + (1, 1),
+            "attention_softcap": None,
+        },
+    ),
+    ("gemma-3-270m", GEMMA_3_270M, {"windows": ((512,) * 5 + (0,)) * 3}),
+    ("OLMo-2-7B", OLMO_2, {"norm_place": "after", "qk_norm": "flat"}),
+    (
+        "granite-3.1-8b",
+        GRANITE_3,
+        {"attention_scale": 1 / 128, "logit_scale": 1 / 16, "residual_scale": 0.22},
+    ),
+    ("command-r", COMMAND_R, {"logit_scale": 1 / 16, "qk_norm": "", "max_positions": 8192}),
+    ("stablelm-2-1_6b", STABLELM_2, {"qkv_bias": True, "parallel": "no"}),
+    ("starcoder2-3b", STARCODER_2, {"windows": (4096,) * 30, "mlp_bias": True, "tied": True}),
+    ("SmolLM3-3B", SMOLLM3, {"rotary_of": (0, 0, 0, 1) * 9, "windows": (0,) * 36, "tied": True}),
+    ("Qwen3-8B", QWEN3_8B, {"qk_norm": "head", "head_width": 128, "windows": (0,) * 36}),
+    ("Qwen3-30B-A3B", QWEN3_30B, {"experts": Experts(128, 8, True), "mlp_width": 768}),
+    (
+        "Qwen1.5-MoE-A2.7B",
+        QWEN1_5_MOE,
+        {"experts": Experts(60, 4, False, 5632), "windows": (0,) * 24},
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "facts"), [fact[1:] for fact in FACTS], ids=[f[0] for f in FACTS])
+def test_a_published_config_is_taken_as_it_is_meant(raw, facts):
+    config = decoder(raw)
+    assert {name: getattr(config, name) for name in facts} == facts
+    assert config.vocab_size == raw["vocab_size"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "n_turning"),
+    [(PYTHIA, 16), (GPT_J, 64), (PHI_2, 32), (PHI_3_5, 96), (PHI_4_MINI, 96), (STABLELM_2, 16)],
+    ids=["pythia", "gpt-j", "phi-2", "Phi-3.5-mini", "Phi-4-mini", "stablelm-2-1_6b"],
+)
+def test_channels_of_a_head_that_turn(raw, n_turning):
+    config = decoder(raw)
+    assert [2 * len(one.frequencies) for one in config.rotary] == [n_turning]

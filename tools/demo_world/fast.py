@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device import decoder
+from jaxscore.device import decoder, layers
 from jaxscore.device.attention import MASKED, visible
+from jaxscore.device.score_rule import ScoreRule
 
 
 @jax.custom_vjp
@@ -57,7 +58,7 @@ def attention(
     window: Int[Array, ""],
     *,
     past: tuple[()],
-    scale: float,
+    rule: ScoreRule,
     dtype,
 ) -> Float[Array, "R L N H"]:
     """`jaxscore.device.attention.attention` with rows and key heads in one batch axis.
@@ -80,7 +81,7 @@ def attention(
         window,
     )
     scores = lax.dot_general(q.astype(dtype), k.astype(dtype), (((2,), (2,)), ((0,), (0,))))
-    scores = jnp.where(mask_RLL[:, None, None], scores.reshape(R, K, G, L, L) * scale, MASKED)
+    scores = jnp.where(mask_RLL[:, None, None], scores.reshape(R, K, G, L, L) * rule.scale, MASKED)
     weights = jnp.exp(scores - lax.stop_gradient(scores.max(-1, keepdims=True)))
     total = weights.sum(-1)
     mixed = lax.dot_general(
@@ -113,12 +114,16 @@ def _swapped() -> Iterator[None]:
     """
     unrolled = types.SimpleNamespace(**vars(lax))
     unrolled.scan = functools.partial(lax.scan, unroll=True)
-    swapped = {"dot_last": dot_last, "attention": attention, "lax": unrolled}
-    kept = {name: getattr(decoder, name) for name in swapped}
-    for name, own in swapped.items():
-        setattr(decoder, name, own)
+    swapped = {
+        (layers, "dot_last"): dot_last,
+        (layers, "attention"): attention,
+        (decoder, "lax"): unrolled,
+    }
+    kept = {(module, name): getattr(module, name) for module, name in swapped}
+    for (module, name), own in swapped.items():
+        setattr(module, name, own)
     try:
         yield
     finally:
-        for name, own in kept.items():
-            setattr(decoder, name, own)
+        for (module, name), own in kept.items():
+            setattr(module, name, own)

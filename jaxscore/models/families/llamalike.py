@@ -1,124 +1,128 @@
-"""llama and qwen2: RMS norms, rotary positions, grouped heads, a gated MLP."""
+"""llama and those that only add to it or leave out: mistral, granite, smollm3.
 
-from collections.abc import Mapping
+RMS norms, rotary positions, grouped heads, a gated MLP.
+"""
+
 from typing import Any
 
-from jaxscore.device.decoder import DecoderConfig
-from jaxscore.errors import InputError
-from jaxscore.models.families.family import Family, Path, Source
-from jaxscore.models.rope import rotary
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.models.families import parts
+from jaxscore.models.families.family import Family, Source, Table
 
-ACTIVATIONS = {"silu": "silu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"}
-
-READS = frozenset(
-    "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-    "num_key_value_heads head_dim hidden_act max_position_embeddings rms_norm_eps rope_theta "
-    "rope_scaling tie_word_embeddings".split()
+READS = parts.reads(
+    "intermediate_size num_key_value_heads hidden_act rms_norm_eps", *parts.SIZES, *parts.ROPE
 )
 
 
-def _shared(config: Any, **own: Any) -> DecoderConfig:
-    """What the two have in common; `own` is where they differ."""
-    if config.hidden_act not in ACTIVATIONS:
-        raise InputError(
-            f"hidden_act is {config.hidden_act!r}, which is not handled; "
-            f"handled are {', '.join(sorted(ACTIVATIONS))}"
-        )
-    n_heads = config.num_attention_heads
-    n_kv_heads = config.num_key_value_heads or n_heads
-    if n_heads % n_kv_heads:
-        raise InputError(
-            f"num_attention_heads {n_heads} is no multiple of num_key_value_heads {n_kv_heads}"
-        )
-    head_width = getattr(config, "head_dim", None) or config.hidden_size // n_heads
-    frequencies, factor = rotary(
-        head_width, config.rope_theta, config.rope_scaling, config.max_position_embeddings
-    )
-    return DecoderConfig(
+def llamalike(config: Any, **own: Any) -> DecoderConfig:
+    """The fields that all of these have; `own` is where one differs."""
+    if "rotary" not in own:
+        own |= parts.turning(config)
+    if "norm_eps" not in own:
+        own["norm_eps"] = config.rms_norm_eps
+    if "activation" not in own:
+        own["activation"] = parts.activation(config)
+    return parts.decoder(
+        config,
         **{
-            "vocab_size": config.vocab_size,
-            "width": config.hidden_size,
-            "n_layers": config.num_hidden_layers,
-            "n_heads": n_heads,
-            "n_kv_heads": n_kv_heads,
-            "head_width": head_width,
             "mlp_width": config.intermediate_size,
             "max_positions": config.max_position_embeddings,
-            "windows": (0,) * config.num_hidden_layers,
-            "norm": "rms",
-            "norm_eps": config.rms_norm_eps,
-            "activation": ACTIVATIONS[config.hidden_act],
-            "gated": True,
-            "rotary_frequencies": frequencies,
-            "rotary_factor": factor,
-            "learned_positions": False,
-            "attention_scale": head_width**-0.5,
-            "tied": config.tie_word_embeddings,
             **own,
-        }
+        },
     )
 
 
-def _llama(config: Any) -> DecoderConfig:
-    return _shared(
+def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.") -> Table:
+    """Queries, keys, values and what mixes the heads, each a tensor."""
+    at = ("layers", "attention")
+    return (
+        parts.linear((*at, "q"), layer + "q_proj", config.qkv_bias)
+        | parts.linear((*at, "k"), layer + "k_proj", config.qkv_bias)
+        | parts.linear((*at, "v"), layer + "v_proj", config.qkv_bias)
+        | parts.linear((*at, "out"), layer + "o_proj", config.out_bias)
+    )
+
+
+def mlp_sources(config: DecoderConfig, name: str = "mlp", at: str = "mlp") -> Table:
+    """A gated MLP; `at` is a path with dots."""
+    path, layer = ("layers", *at.split(".")), f"layers.{{i}}.{name}."
+    return (
+        parts.linear((*path, "gate"), layer + "gate_proj", config.mlp_bias)
+        | parts.linear((*path, "up"), layer + "up_proj", config.mlp_bias)
+        | parts.linear((*path, "down"), layer + "down_proj", config.mlp_bias)
+    )
+
+
+def ends(config: DecoderConfig, plus: float = 0.0) -> Table:
+    """Embedding, last norm and unembedding."""
+    return (
+        {("embed", "token"): Source("embed_tokens.weight")}
+        | parts.norm(("final_norm",), "norm", config.norm_bias, plus)
+        | parts.unembedding(config)
+    )
+
+
+def norms_before(config: DecoderConfig, plus: float = 0.0) -> Table:
+    """One before attention, and one before the MLP where that has its own."""
+    layer, bias = "layers.{i}.", config.norm_bias
+    table: Table = parts.norm(("layers", "attention_norm"), layer + "input_layernorm", bias, plus)
+    if config.parallel == "shared":
+        return table
+    name = layer + "post_attention_layernorm"
+    return table | parts.norm(("layers", "mlp_norm"), name, bias, plus)
+
+
+def sources(config: DecoderConfig) -> Table:
+    """All tensors of a model of this kind."""
+    return ends(config) | norms_before(config) | attention_sources(config) | mlp_sources(config)
+
+
+def family(translate: Any, *reads: str) -> Family:
+    """One that has these tensors and reads these attributes besides."""
+    return Family(READS | parts.reads(*reads), translate, sources, buffers=(parts.INV_FREQ,))
+
+
+def biases(config: Any) -> dict[str, bool]:
+    """Where `attention_bias` and `mlp_bias` decide."""
+    bias = config.attention_bias
+    return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": getattr(config, "mlp_bias", False)}
+
+
+def _smollm3(config: Any) -> DecoderConfig:
+    """Every few layers positions are not told at all."""
+    table = parts.turning(config)["rotary"][0]
+    turning = parts.for_each_layer(config, "no_rope_layers")
+    return llamalike(
         config,
-        qkv_bias=config.attention_bias,
-        out_bias=config.attention_bias,
-        mlp_bias=config.mlp_bias,
+        rotary=(table, parts.nothing_turns(table)),
+        rotary_of=tuple(0 if turns else 1 for turns in turning),
+        windows=parts.windows_of_types(config),
+        **biases(config),
     )
 
 
-def _qwen2(config: Any) -> DecoderConfig:
-    """Biases on q, k and v alone; a sliding window where `layer_types` says so."""
-    kinds = {"full_attention": 0, "sliding_attention": config.sliding_window or 0}
-    if unknown := sorted(set(config.layer_types) - set(kinds)):
-        raise InputError(f"layer_types has {unknown}, which is not handled")
-    windows = tuple(kinds[kind] for kind in config.layer_types)
-    if len(windows) != config.num_hidden_layers:
-        raise InputError(
-            f"layer_types names {len(windows)} layers, num_hidden_layers is "
-            f"{config.num_hidden_layers}"
-        )
-    return _shared(config, qkv_bias=True, out_bias=False, mlp_bias=False, windows=windows)
+def _granite(config: Any) -> DecoderConfig:
+    return llamalike(
+        config,
+        attention_scale=config.attention_multiplier,
+        embedding_scale=config.embedding_multiplier,
+        residual_scale=config.residual_multiplier,
+        logit_scale=1 / config.logits_scaling,
+        **biases(config),
+    )
 
 
-def _sources(config: DecoderConfig) -> Mapping[Path, Source]:
-    layer = "layers.{i}."
-    table: dict[Path, Source] = {
-        ("embed", "token"): Source("embed_tokens.weight"),
-        ("layers", "attention_norm", "scale"): Source(layer + "input_layernorm.weight"),
-        ("layers", "mlp_norm", "scale"): Source(layer + "post_attention_layernorm.weight"),
-        ("final_norm", "scale"): Source("norm.weight"),
-    }
-    linears = {
-        ("attention", "q"): ("self_attn.q_proj", config.qkv_bias),
-        ("attention", "k"): ("self_attn.k_proj", config.qkv_bias),
-        ("attention", "v"): ("self_attn.v_proj", config.qkv_bias),
-        ("attention", "out"): ("self_attn.o_proj", config.out_bias),
-        ("mlp", "gate"): ("mlp.gate_proj", config.mlp_bias),
-        ("mlp", "up"): ("mlp.up_proj", config.mlp_bias),
-        ("mlp", "down"): ("mlp.down_proj", config.mlp_bias),
-    }
-    for path, (name, has_bias) in linears.items():
-        table["layers", *path, "weight"] = Source(f"{layer}{name}.weight")
-        if has_bias:
-            table["layers", *path, "bias"] = Source(f"{layer}{name}.bias")
-    if not config.tied:
-        table["unembed", "weight"] = Source("lm_head.weight")
-    return table
-
-
-LLAMA = Family(
-    reads=READS | {"attention_bias", "mlp_bias"},
-    translate=_llama,
-    sources=_sources,
-    prefix="model.",
-    buffers=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+LLAMA = family(lambda c: llamalike(c, **biases(c)), "head_dim attention_bias mlp_bias")
+MISTRAL = family(
+    lambda c: llamalike(c, windows=parts.window_everywhere(c)), "head_dim sliding_window"
 )
-QWEN2 = Family(
-    reads=READS | {"layer_types", "sliding_window", "use_sliding_window", "max_window_layers"},
-    translate=_qwen2,
-    sources=_sources,
-    prefix="model.",
-    buffers=LLAMA.buffers,
+GRANITE = family(
+    _granite,
+    "attention_bias mlp_bias attention_multiplier embedding_multiplier residual_multiplier "
+    "logits_scaling",
+)
+SMOLLM3 = family(
+    _smollm3,
+    "attention_bias mlp_bias no_rope_layers no_rope_layer_interval layer_types sliding_window "
+    "use_sliding_window max_window_layers",
 )

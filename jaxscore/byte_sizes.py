@@ -1,0 +1,39 @@
+"""Bytes as people write and read them."""
+
+import re
+
+from jaxscore.errors import InputError
+
+UNITS = {
+    "B": 1,
+    **{f"{letter}B": 1000 ** (k + 1) for k, letter in enumerate("kMGT")},
+    **{f"{letter}iB": 1024 ** (k + 1) for k, letter in enumerate("KMGT")},
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from a number with its unit: 16GB is 16 * 1000**3, 16GiB 16 * 1024**3.
+
+    Raises:
+        InputError: no such number or unit, or nothing at all.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)", text)
+    size = int(float(match[1]) * UNITS[match[2]]) if match and match[2] in UNITS else 0
+    if size < 1:
+        raise InputError(
+            f"{text!r} is not a size in bytes; give a number above 0 and one of {', '.join(UNITS)}"
+        )
+    return size
+
+
+def byte_text(size: int) -> str:
+    """Three digits and the unit that suits, by thousands: 16.1 GB."""
+    unit = next((unit for unit in ("TB", "GB", "MB", "kB") if size >= UNITS[unit]), "B")
+    if unit == "B":
+        return f"{size} B"
+    return f"{three_digits(size / UNITS[unit])} {unit}"
+
+
+def three_digits(value: float) -> str:
+    """Three digits of what is at least 1, more where there are more before the point."""
+    return f"{value:.{max(0, 3 - len(str(int(value))))}f}"

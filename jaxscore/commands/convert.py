@@ -1,0 +1,111 @@
+"""`jaxscore convert`: a checkpoint as our own parameter tree, for `--model` to take."""
+
+import argparse
+import time
+from pathlib import Path
+
+import jax
+
+from jaxscore.commands import shared
+from jaxscore.errors import InputError
+from jaxscore.models import checkpoint, converted
+from jaxscore.models.load import DTYPES, load
+from jaxscore.platform import use_device
+from jaxscore.reports import provenance
+from jaxscore.version import VERSION
+
+DESCRIPTION = """\
+Write a checkpoint as an Orbax checkpoint of our decoder's own parameters. Each process of a run
+over several devices then reads its own shards and no others, in their final layout.
+
+input:
+  a local Hugging Face folder or a hub id, of a family that the native decoder covers, and with
+  --lora an adapter, which is merged into the weights for good
+
+output, a folder for --model of any command:
+  config.json, tokenizer files   copied from the original
+  params/                        the parameters, an Orbax checkpoint
+  jaxscore.json                  what was converted, in which dtype and by which version
+
+  python -m jaxscore convert --model NAME --output converted
+  python -m jaxscore score --model converted --input requests.jsonl --output scores.jsonl
+
+Scores are bit for bit those of the original in the same --dtype. Runs on the CPU and holds the
+model in memory once.
+
+exit code: 0 written, 2 unusable input.
+"""
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "convert",
+        help="a checkpoint as an Orbax checkpoint that --model takes",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+    )
+    parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    shared.add_lora_flag(parser)
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="a folder that is not there yet, or empty",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="of the matrices; auto loses nothing: bfloat16 where all weights are stored so and "
+        "no adapter is merged, else float32",
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="copy the tokenizer's own code too",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    use_device("cpu")
+    converted.check_absent(args.output)
+    folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)
+    if converted.is_converted(folder):
+        raise InputError(f"--model {args.model}: is converted already; give the original")
+    shared.tell_lora(args)
+    started = time.perf_counter()
+    dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
+    model = load(folder, dtype=dtype, implementation="native", adapter=args.lora)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+    shared.remark(
+        args,
+        f"read {model.model_type}, {size / 1e9:.2f} GB in {dtype}, in "
+        f"{time.perf_counter() - started:.1f} s",
+    )
+    facts = converted.Facts(
+        model_type=model.model_type,
+        dtype=dtype,
+        source=args.model,
+        revision=provenance.commit(args.model, args.revision),
+        lora=None if args.lora is None else str(args.lora),
+        jaxscore=VERSION,
+    )
+    converted.save(args.output, folder, model.params, facts, with_code=args.trust_remote_code)
+    shared.remark(args, f"written to {args.output}, {time.perf_counter() - started:.1f} s in all")
+    return 0
+
+
+def _lossless(folder: Path, lora: Path | None) -> str:
+    """The narrowest dtype that holds every weight as it is."""
+    arrays = checkpoint.open_tensors(folder).stored.values()
+    kinds = {array.dtype.name for array in arrays if array.dtype in checkpoint.FLOATS}
+    return "bfloat16" if lora is None and kinds == {"bfloat16"} else "float32"

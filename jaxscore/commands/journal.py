@@ -1,0 +1,53 @@
+"""`jaxscore journal`: what a journal holds, and making it smaller."""
+
+import argparse
+from pathlib import Path
+
+from jaxscore import journal
+
+DESCRIPTION = """\
+Look into a journal, or drop the scores of models that are no longer wanted.
+
+A journal keeps finished scores, so that a run goes on where it was interrupted and another one
+over the same texts need not score them again. Scores are kept for each model, dtype and
+implementation apart; which one is meant is told by the files' content, not by their name.
+
+  info   one line for each model: a number, texts, bytes, and what it is; the last used first
+  prune  drop all but the --keep models that were used last, and give the space back
+
+examples:
+  python -m jaxscore journal info out.jsonl.journal
+  python -m jaxscore journal prune out.jsonl.journal --keep 1
+"""
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the subcommand."""
+    parser = subparsers.add_parser(
+        "journal",
+        help="look into a journal of finished scores, or prune it",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("info", "prune"))
+    parser.add_argument("path", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--keep",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with prune: models to keep, those used last (default 1)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.action == "prune":
+        n_models, n_bytes = journal.prune(args.path, max(0, args.keep))
+        print(f"{n_models} models dropped, {n_bytes} bytes freed")
+    for k, one in enumerate(journal.held(args.path), 1):
+        facts = " ".join(
+            f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
+        )
+        print(f"{k}: {one.n_sequences} texts, {one.n_bytes} bytes, used {one.used}: {facts}")
+    return 0

@@ -1,0 +1,182 @@
+"""Where each parameter lies on a mesh: rows go over `data`, and over `model`
+
+    query heads        in order, as many for each shard
+    key heads          in order; a shard that has less than one query group has all of them and
+                       uses one, see `check`
+    MLP channels       in order; so are those of the MLP that all tokens of a mixture share
+    experts            in order
+    vocabulary         in order where it divides, else whole on every shard
+
+A product's outputs are split (its weight's first axis, with bias and scales), the product that
+reads them is split along its inputs, and the sums of the shards are added.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from jaxscore.device.decoder_config import MODEL, DecoderConfig
+
+DATA = "data"
+HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"
+INNER, SHARED_INNER = "MLP channels", "shared MLP channels"
+VOCABULARY = "vocabulary columns"
+
+Path = tuple[str, ...]  # keys of the parameter tree
+Axes = tuple[str | None, ...]  # of a parameter: what each of its axes counts, if it may be split
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshShape:
+    """Devices along each axis of a mesh."""
+
+    data: int = 1
+    model: int = 1
+
+    def __post_init__(self) -> None:
+        if self.data < 1 or self.model < 1:
+            raise ValueError(f"mesh {self}: expected at least 1 along each axis")
+
+    @property
+    def size(self) -> int:
+        """Devices in all."""
+        return self.data * self.model
+
+    def __str__(self) -> str:
+        return f"{DATA}={self.data},{MODEL}={self.model}"
+
+
+def _product(path: str, *axes: str | None) -> tuple[tuple[str, Axes], ...]:
+    """A weight and, along its outputs, what is added to or multiplied with them."""
+    return (f"{path}/weight", axes), (f"{path}/(bias|channel_scale)", axes[:-1])
+
+
+# (all of a parameter's path, its axes). The first counts that matches in both, and there is none
+# for whatever is left: a new parameter has to be thought about.
+RULES: tuple[tuple[str, Axes], ...] = (
+    ("embed/token", (VOCABULARY, None)),
+    ("embed/(position|into/weight)|out_of/weight", (None, None)),
+    ("(embed/norm|final_norm)/(scale|bias)", (None,)),
+    ("layers/(attention|mlp)(_after)?_norm/(scale|bias)", (None, None)),
+    *_product("layers/attention/q", None, HEADS, None),
+    *_product("layers/attention/[kv]", None, KV_HEADS, None),
+    *_product("layers/attention/out", None, None, HEADS),
+    ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads
+    ("layers/attention/q_norm/(scale|bias)", (None, HEADS, None)),
+    ("layers/attention/k_norm/(scale|bias)", (None, KV_HEADS, None)),
+    *_product("layers/mlp/(gate|up)", None, INNER, None),
+    *_product("layers/mlp/down", None, None, INNER),
+    ("layers/mlp/(router|shared_gate)/weight", (None, None, None)),
+    *_product("layers/mlp/shared/(gate|up)", None, SHARED_INNER, None),
+    *_product("layers/mlp/shared/down", None, None, SHARED_INNER),
+    *_product("experts/(gate|up|down)", None, EXPERTS, None, None),
+    *_product("unembed", VOCABULARY, None),
+)
+
+
+def counts(config: DecoderConfig) -> dict[str, int]:
+    """How many there are of what the rules split, of those that this model has."""
+    out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, VOCABULARY: config.vocab_size}
+    if config.experts is None:
+        return out | {INNER: config.mlp_width}
+    out[EXPERTS] = config.experts.count
+    if config.experts.shared_width:
+        out[SHARED_INNER] = config.experts.shared_width
+    return out
+
+
+def check(config: DecoderConfig, model: int) -> None:
+    """Refuse a `model` that does not split this decoder evenly.
+
+    Key heads need not divide. A shard then computes all of them, which is the same everywhere,
+    and its queries use one of them, so they must lie within one group: 8 query heads over 2 key
+    heads on 4 shards are
+
+        queries  0 1 | 2 3 | 4 5 | 6 7        keys  0 0 | 0 0 | 1 1 | 1 1
+
+    and on 8 shards one each. 12 query heads over 4 key heads on 6 shards are not: the second
+    shard's queries, 2 and 3, use keys 0 and 1. Vocabularies need not divide either; padding one
+    would copy it.
+
+    Raises:
+        ValueError: naming what does not divide and which sizes of `model` do.
+    """
+    if not divides(config, model):
+        sizes = [n for n in range(1, config.n_heads + 1) if divides(config, n)]
+        found = ", ".join(f"{count} {name}" for name, count in counts(config).items())
+        raise ValueError(
+            f"{MODEL}={model} does not split this model evenly, which has {found}; "
+            f"{MODEL} can be {', '.join(map(str, sizes))}"
+        )
+
+
+def divides(config: DecoderConfig, model: int) -> bool:
+    """Whether `check` takes this size of `model`."""
+    even = all(
+        n % model == 0 for name, n in counts(config).items() if name not in (KV_HEADS, VOCABULARY)
+    )
+    return even and (config.n_kv_heads % model == 0 or model % config.n_kv_heads == 0)
+
+
+def whole(config: DecoderConfig, model: int) -> dict[str, int]:
+    """What of `counts` every shard has all of, since it does not divide."""
+    return {name: count for name, count in counts(config).items() if count % model}
+
+
+def spec(path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int) -> PartitionSpec:
+    """Where one parameter lies.
+
+    Args:
+        path: its keys in the tree of `decoder.init_params`.
+        shape: of the whole parameter.
+        model: devices along MODEL, which `check` has taken.
+
+    Raises:
+        ValueError: no rule matches, or the one that does is for other sizes.
+    """
+    name = "/".join(path)
+    for pattern, axes in RULES:
+        if len(axes) == len(shape) and re.fullmatch(pattern, name):
+            break
+    else:
+        raise ValueError(f"parameter {name} of shape {shape}: no sharding rule; add one to RULES")
+    n = counts(config)
+    for axis, size in zip(axes, shape, strict=True):
+        if axis is not None and (axis not in n or size % n[axis]):
+            raise ValueError(
+                f"parameter {name} of shape {shape}: its sharding rule is for {n.get(axis)} {axis}"
+            )
+    split = [MODEL if axis is not None and n[axis] % model == 0 else None for axis in axes]
+    return PartitionSpec(*split) if any(split) else PartitionSpec()
+
+
+def specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
+    """Where each parameter lies: a tree of `PartitionSpec` like `params`.
+
+    Args:
+        params: arrays or `jax.ShapeDtypeStruct`, the tree of `decoder.init_params`.
+
+    Raises:
+        ValueError: the mesh does not split this decoder, see `check`, or `spec` has no rule.
+    """
+    check(config, mesh.model)
+    place = functools.partial(spec, config=config, model=mesh.model)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: place(tuple(entry.key for entry in path), leaf.shape), params
+    )
+
+
+def bytes_a_device(params: Any, placed: Any, mesh: MeshShape) -> Any:
+    """Bytes of each parameter on one device: a tree like `params`, of `specs` made for it."""
+    sizes = {DATA: mesh.data, MODEL: mesh.model}
+
+    def one(leaf: Any, spec: PartitionSpec) -> int:
+        shards = math.prod(sizes[axis] for axis in spec if axis is not None)
+        return leaf.size // shards * leaf.dtype.itemsize
+
+    return jax.tree.map(one, params, placed)

@@ -1,0 +1,66 @@
+"""phi3: llama with fused tensors, and other rotary frequencies for long requests (longrope)."""
+
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.models.families import llamalike, parts
+from jaxscore.models.families.family import Family, Part, Table
+from jaxscore.models.rope import longrope
+
+
+def _translate(config: Any) -> DecoderConfig:
+    # As Phi-4-mini has them; PyTorch's class reads neither.
+    parts.refuse(config, full_attn_mod=1, interpolate_factor=1)
+    share, scaling = config.partial_rotary_factor, config.rope_scaling
+    if not scaling or scaling.get("type", scaling.get("rope_type")) != "longrope":
+        turning = parts.turning(config, share=share)
+    else:
+        original = config.original_max_position_embeddings
+        short, long = longrope(
+            int(parts.head_width(config) * share),
+            config.rope_theta,
+            scaling,
+            config.max_position_embeddings,
+            original,
+        )
+        turning = {
+            "rotary": (short,),
+            "rotary_of": (0,) * config.num_hidden_layers,
+            "long_rotary": (long,),
+            "long_from": original,
+        }
+    return llamalike.llamalike(config, windows=parts.window_everywhere(config), **turning)
+
+
+def _sources(config: DecoderConfig) -> Table:
+    layer, n, k = "layers.{i}.", config.n_heads, config.n_kv_heads
+    heads = n + 2 * k
+    table: Table = llamalike.ends(config) | llamalike.norms_before(config)
+    for ours, start, stop in (("q", 0, n), ("k", n, n + k), ("v", n + k, heads)):
+        table |= parts.linear(
+            ("layers", "attention", ours),
+            layer + "self_attn.qkv_proj",
+            False,
+            part=Part(1, heads, start, stop),
+        )
+    table |= parts.linear(("layers", "attention", "out"), layer + "self_attn.o_proj", False)
+    for ours, start in (("gate", 0), ("up", 1)):
+        table |= parts.linear(
+            ("layers", "mlp", ours),
+            layer + "mlp.gate_up_proj",
+            False,
+            part=Part(1, 2, start, start + 1),
+        )
+    return table | parts.linear(("layers", "mlp", "down"), layer + "mlp.down_proj", False)
+
+
+PHI3 = Family(
+    llamalike.READS
+    | parts.reads(
+        "partial_rotary_factor original_max_position_embeddings sliding_window full_attn_mod "
+        "interpolate_factor"
+    ),
+    _translate,
+    _sources,
+    buffers=(parts.INV_FREQ,),
+)

@@ -1,0 +1,287 @@
+"""With which configs transformers' own Flax classes compute what its PyTorch classes compute.
+
+What they get wrong they get wrong silently (`rope_theta` and `rope_scaling` are never read,
+sliding windows are not masked), so a class is taken only with attribute values that a test has
+compared with PyTorch; anything else is refused by name.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.models.config_check import check_attributes, transformers_config
+from jaxscore.models.families import FAMILIES
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+TANH_GELU = {"gelu_new", "gelu_pytorch_tanh"}  # two names of one function
+
+
+@dataclasses.dataclass(frozen=True)
+class Guard:
+    """What is known of one Flax class.
+
+    Attributes:
+        reads: attributes that the class reads and gets right.
+        only: attribute -> the values for which it is right.
+        embedding: path of the token embedding in its parameters, [V, D].
+        positions: attribute that holds the longest input, or itself where no attribute does.
+        width: attribute that holds the hidden width.
+        idle: attributes that decide nothing: of training, and ones of published configs that
+            neither this class nor PyTorch's reads.
+        check: for what is no fixed value; returns a complaint or None.
+        buffers: patterns of tensors, without the prefix, that hold nothing learned.
+        takes_positions: the class is told the positions; else they follow from its mask.
+    """
+
+    reads: frozenset[str]
+    only: dict[str, tuple[Any, ...]]
+    embedding: tuple[str, ...]
+    positions: str | int
+    width: str
+    idle: frozenset[str] = frozenset()
+    check: Callable[[Any], str | None] = lambda config: None
+    buffers: tuple[str, ...] = ()
+    takes_positions: bool = True
+
+
+def guarded(raw: dict[str, Any], where: str) -> Any:
+    """The transformers config object, if its Flax class is right for it.
+
+    Raises:
+        InputError: naming the attribute for which it is not, or the model type.
+    """
+    kind = raw["model_type"]
+    if kind not in GUARDS:
+        raise InputError(
+            f"{where}: no transformers Flax class is trusted for model_type {kind!r}; "
+            f"trusted are {', '.join(sorted(GUARDS))}"
+        )
+    guard = GUARDS[kind]
+    instead = "; use --model-impl native" if kind in FAMILIES else ""
+    config = transformers_config(raw, where)
+    for name, values in guard.only.items():
+        found = getattr(config, name, values[0])  # not every config object has all of them
+        if found not in values:
+            raise InputError(
+                f"{where}: {name} is {found!r}; transformers' Flax class for {kind} is right only "
+                f"with {' or '.join(map(repr, values))}{instead}"
+            )
+    check_attributes(raw, config, guard.reads | guard.idle | set(guard.only), where)
+    try:
+        complaint = guard.check(config)
+    except (ArithmeticError, TypeError) as problem:
+        complaint = f"sizes that make no model ({problem})"
+    if complaint:
+        raise InputError(f"{where}: {complaint}{instead}")
+    # Some checkpoints ask for tuples in place of named outputs.
+    config.return_dict, config.torchscript = True, False
+    return config
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def _angles(config: Any, head_width: int) -> str | None:
+    """Their table of sines and cosines has twice the head width of columns, and they cut the
+    columns, too, at the number of positions."""
+    if config.max_position_embeddings < 2 * head_width:
+        return (
+            f"max_position_embeddings is {config.max_position_embeddings}; the Flax class cuts "
+            f"its table of angles off below twice the head width, {2 * head_width}"
+        )
+    return None
+
+
+def _llama(config: Any) -> str | None:
+    head_width = config.hidden_size // config.num_attention_heads
+    if config.head_dim != head_width:
+        return (
+            f"head_dim is {config.head_dim}; the Flax class takes hidden_size / "
+            f"num_attention_heads = {head_width}"
+        )
+    return _angles(config, head_width)
+
+
+def _gpt_neo(config: Any) -> str | None:
+    # A config may give `attention_layers` too, which then counts.
+    kinds = config.attention_layers
+    if len(kinds) != config.num_layers or not set(kinds) <= {"global", "local"}:
+        return (
+            f"attention_layers is {kinds!r}; expected 'global' or 'local' for each of "
+            f"{config.num_layers} layers"
+        )
+    if config.window_size < 1:
+        return f"window_size is {config.window_size}; expected at least 1"
+    return None
+
+
+def _gptj(config: Any) -> str | None:
+    head_width = config.n_embd // config.n_head
+    if config.rotary_dim % 2 or not 0 < config.rotary_dim <= head_width:
+        return (
+            f"rotary_dim is {config.rotary_dim}; expected an even number up to the head width, "
+            f"n_embd / n_head = {head_width}"
+        )
+    return None
+
+
+def _bloom(config: Any) -> str | None:
+    if config.n_head < 1 or config.n_head & (config.n_head - 1):
+        return (
+            f"n_head is {config.n_head}; the Flax class computes ALiBi slopes only for a power "
+            "of two"
+        )
+    return None
+
+
+def _xglm(config: Any) -> str | None:
+    if config.d_model % 2:
+        return f"d_model is {config.d_model}; the Flax class makes positions only of even width"
+    return None
+
+
+def _gemma(config: Any) -> str | None:
+    # Since 4.57 PyTorch's class reads the one, the Flax class the other.
+    theirs = config.hidden_activation or "gelu_pytorch_tanh"
+    if theirs != config.hidden_act and not {theirs, config.hidden_act} <= TANH_GELU:
+        return (
+            f"hidden_act is {config.hidden_act!r}, which PyTorch's class reads, and "
+            f"hidden_activation is {config.hidden_activation!r}, by which the Flax class takes "
+            f"{theirs!r}; make config.json name the same for both (Gemma was trained with "
+            "'gelu_pytorch_tanh')"
+        )
+    return _angles(config, config.head_dim)
+
+
+GUARDS: dict[str, Guard] = {
+    "gpt2": Guard(
+        reads=_names(
+            "vocab_size n_positions n_embd n_layer n_head n_inner layer_norm_epsilon "
+            "tie_word_embeddings"
+        ),
+        only={
+            "activation_function": ACTIVATIONS,
+            "scale_attn_weights": (True,),
+            "scale_attn_by_inverse_layer_idx": (False,),
+            "add_cross_attention": (False,),
+        },
+        embedding=("transformer", "wte", "embedding"),
+        positions="n_positions",
+        width="n_embd",
+        buffers=(r"h\.\d+\.attn\.(bias|masked_bias)",),
+    ),
+    "gpt_neo": Guard(
+        reads=_names(
+            "vocab_size max_position_embeddings hidden_size num_layers num_heads "
+            "intermediate_size layer_norm_epsilon attention_types attention_layers window_size "
+            "tie_word_embeddings"
+        ),
+        only={"activation_function": ACTIVATIONS},
+        embedding=("transformer", "wte", "embedding"),
+        positions="max_position_embeddings",
+        width="hidden_size",
+        idle=_names("embed_dropout resid_dropout"),
+        check=_gpt_neo,
+        buffers=(r"h\.\d+\.attn\.attention\.(bias|masked_bias)",),
+    ),
+    "gptj": Guard(
+        reads=_names(
+            "vocab_size n_positions n_embd n_layer n_head n_inner rotary_dim layer_norm_epsilon"
+        ),
+        only={
+            "activation_function": ACTIVATIONS,
+            "tie_word_embeddings": (False,),  # tied, the class has no bias in its head
+        },
+        embedding=("transformer", "wte", "embedding"),
+        positions="n_positions",
+        width="n_embd",
+        idle=_names("rotary scale_attn_weights"),
+        check=_gptj,
+        buffers=(r"h\.\d+\.attn\.(bias|masked_bias)",),
+    ),
+    "opt": Guard(
+        reads=_names(
+            "vocab_size max_position_embeddings hidden_size word_embed_proj_dim ffn_dim "
+            "num_hidden_layers num_attention_heads do_layer_norm_before "
+            "_remove_final_layer_norm tie_word_embeddings"
+        ),
+        only={
+            "activation_function": ACTIVATIONS,
+            "enable_bias": (True,),
+            "layer_norm_elementwise_affine": (True,),
+        },
+        embedding=("model", "decoder", "embed_tokens", "embedding"),
+        positions="max_position_embeddings",
+        width="hidden_size",
+        idle=_names("activation_dropout dropout init_std layerdrop output_projection"),
+    ),
+    "bloom": Guard(
+        reads=_names(
+            "vocab_size n_embed hidden_size n_layer n_head layer_norm_epsilon "
+            "apply_residual_connection_post_layernorm tie_word_embeddings"
+        ),
+        only={"slow_but_exact": (False,)},  # PyTorch's class then drops biases, this one does not
+        embedding=("transformer", "word_embeddings", "embedding"),
+        positions=131_072,  # ALiBi itself has no end; as our own decoder has it
+        width="hidden_size",
+        idle=_names(
+            "hidden_dropout attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion "
+            "offset_alibi seq_length skip_bias_add skip_bias_add_qkv unk_token_id"
+        ),
+        check=_bloom,
+        takes_positions=False,
+    ),
+    "xglm": Guard(
+        reads=_names(
+            "vocab_size max_position_embeddings d_model ffn_dim num_layers attention_heads "
+            "scale_embedding tie_word_embeddings"
+        ),
+        only={
+            "activation_function": ACTIVATIONS,
+            "add_cross_attention": (False,),
+            # PyTorch's class zeroes the row of this number in the table of positions, whose
+            # first two nobody reads; the Flax class always zeroes row 1.
+            "pad_token_id": (1, 0),
+        },
+        embedding=("model", "embed_tokens", "embedding"),
+        positions="max_position_embeddings",
+        width="d_model",
+        idle=_names("activation_dropout dropout init_std layerdrop"),
+        check=_xglm,
+        buffers=(r"embed_positions\.weights",),
+    ),
+    "llama": Guard(
+        reads=_names(
+            "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+            "num_key_value_heads max_position_embeddings rms_norm_eps head_dim "
+            "tie_word_embeddings"
+        ),
+        only={
+            "hidden_act": ACTIVATIONS,
+            "rope_theta": (10000.0,),
+            "rope_scaling": (None,),
+            "mlp_bias": (False,),
+            "attention_bias": (False,),
+        },
+        embedding=("model", "embed_tokens", "embedding"),
+        positions="max_position_embeddings",
+        width="hidden_size",
+        check=_llama,
+        buffers=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+    ),
+    "gemma": Guard(
+        reads=_names(
+            "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
+            "num_key_value_heads head_dim max_position_embeddings rms_norm_eps attention_bias "
+            "hidden_activation tie_word_embeddings"
+        ),
+        only={"hidden_act": ACTIVATIONS, "rope_theta": (10000.0,), "rope_scaling": (None,)},
+        embedding=("model", "embed_tokens", "embedding"),
+        positions="max_position_embeddings",
+        width="hidden_size",
+        check=_gemma,
+        buffers=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
+    ),
+}

@@ -1,0 +1,291 @@
+"""Token ids in, scores out: planned, dispatched to the devices and put back in order."""
+
+import functools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxscore import packing
+from jaxscore.arrangement import ROWS
+from jaxscore.device.dots import on_cpu
+from jaxscore.device.past import Past
+from jaxscore.device.rows import Rows, Scores
+from jaxscore.device.score import score_rows, score_shard
+from jaxscore.forest import Forest, TokenSequence, build
+from jaxscore.journal import Journal
+from jaxscore.models.model import Model
+from jaxscore.programs import Programs, trunk_past
+from jaxscore.progress import Progress
+from jaxscore.trunk import Part, split, whole
+from jaxscore.window import Lot, SequenceScores, Variant, Window
+
+# Trunks cost programs of their own, seconds each: what they save must be worth more. In
+# multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.
+LEAST_SAVED_CPU, LEAST_SAVED_ACCELERATOR, LEAST_SHARE = 1e12, 5e14, 0.1
+PROGRAM_CPU, PROGRAM_ACCELERATOR = 3e11, 1.5e14  # multiplications in three seconds
+IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
+BATCH_TOKENS = 4096
+
+
+class SequenceScorer:
+    """Scores token ids under one model."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: bool = False,
+        journal: Journal | None = None,
+    ) -> None:
+        """Nothing is compiled yet.
+
+        Args:
+            model: on one device, or on all of an arrangement's.
+            batch_tokens: tokens a batch, padding included; decides speed and memory.
+            progress: a bar on stderr with tokens a second and the time left.
+            journal: holds what was scored before, and is told what is scored; may be set later.
+        """
+        if batch_tokens < packing.SHORTEST_ROW:
+            raise ValueError(f"batch_tokens {batch_tokens} is below {packing.SHORTEST_ROW}")
+        self.model = model
+        self.batch_tokens, self.progress, self.journal = batch_tokens, progress, journal
+        self.tokens_given = self.tokens_unique = self.tokens_laid_out = self.tokens_scored = 0
+        self.sequences = self.sequences_restored = 0
+        self._parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
+        self._variants = [_variant(model)]
+        if model.longer is not None:
+            self._variants.append(_variant(model.longer[1]))
+        self.programs = self._variants[0].programs
+        where = model.arrangement
+        self._n_together = None if where is None else where.shape.data
+
+    def score_sequences(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
+        """Token ids instead of text.
+
+        Raises:
+            ValueError: a sequence is longer than the model's positions or has an id that the
+                model does not know.
+        """
+        for k, sequence in enumerate(sequences):
+            if complaint := self._complaint(sequence):
+                raise ValueError(f"sequence {k}: {complaint}")
+        [scores] = self._run(iter([list(sequences)]))
+        return scores
+
+    def _complaint(self, sequence: TokenSequence) -> str | None:
+        n, most = len(sequence.ids), self.model.max_positions
+        if n - 1 > most:
+            continuation = n - sequence.start
+            hint = (
+                "shorten it"
+                if continuation > most
+                else "shorten the context, or drop its oldest tokens with --truncate left"
+            )
+            return (
+                f"{n} tokens ({continuation} of them continuation), the model takes {most} "
+                f"positions; {hint}"
+            )
+        if n and int(sequence.ids.max()) >= self.model.vocab_size:
+            return (
+                f"token id {int(sequence.ids.max())} is beyond the model's vocabulary of "
+                f"{self.model.vocab_size}; tokenizer and model do not belong together"
+            )
+        return None
+
+    def variant(self, n_tokens: int) -> Variant:
+        """The model as a request of so many tokens sees it."""
+        longer = self.model.longer
+        return self._variants[1 if longer is not None and n_tokens > longer[0] else 0]
+
+    def _run(
+        self,
+        windows: Iterator[list[TokenSequence]],
+        n_expected: int | None = None,
+        *,
+        n_unfed: int = 0,
+    ) -> Iterator[list[SequenceScores]]:
+        """Scores of each window, with `IN_FLIGHT` batches dispatched ahead, across windows.
+
+        Args:
+            n_unfed: tokens at the end of each sequence that are no part of the request's length.
+        """
+        flight: deque[tuple[Window, Lot, Part, Sequence[packing.RowBatch], Scores]] = deque()
+        open_windows: deque[Window] = deque()
+        with Progress(self.progress) as progress:
+
+            def fetch() -> None:
+                window, lot, part, batches, together = flight.popleft()
+                fetched = jax.device_get(together)
+                n_queries = len(batches[0].query)
+                for k, batch in enumerate(batches):
+                    own = slice(k * n_queries, (k + 1) * n_queries)
+                    lot.take(part, batch, Scores(*(column[own] for column in fetched)))
+                    progress.advance(batch.n_tokens)
+                window.n_open -= 1
+                self._keep(window, lot, part, batches)
+
+            for sequences in windows:
+                window = self._plan(sequences, n_unfed)
+                open_windows.append(window)
+                progress.extend(window.n_tokens, len(sequences), n_expected)
+                self._restore(window)
+                for lot, part, plan in window.planned_parts():
+                    past: tuple[Past, ...] | None = None
+                    for batches in self._together(lot, part, plan, progress):
+                        if past is None:
+                            past = self._past(lot.variant, part, progress)
+                        window.n_open += 1
+                        scores = self._dispatch(lot.variant, batches, past, progress)
+                        flight.append((window, lot, part, batches, scores))
+                        if len(flight) > IN_FLIGHT:
+                            fetch()
+                window.planned = True
+                while open_windows and open_windows[0].done:
+                    yield open_windows.popleft().scores()
+            while flight:
+                fetch()
+            for window in open_windows:
+                yield window.scores()
+
+    def _together(
+        self, lot: Lot, part: Part, plan: packing.Plan, progress: Progress
+    ) -> Iterator[list[packing.RowBatch]]:
+        """Batches of one shape, as many as devices share the rows, and none that is known.
+
+        What a journal had is laid out all the same, so that what is missing has the same
+        neighbours, and with them the same last bits, as ever.
+        """
+        waiting: list[packing.RowBatch] = []
+        for batch in plan.batches():
+            if self.journal is not None and lot.known(part, batch):
+                progress.advance(batch.n_tokens)
+                continue
+            if waiting and (
+                batch.shape != waiting[0].shape or len(waiting) == (self._n_together or 1)
+            ):
+                yield waiting
+                waiting = []
+            waiting.append(batch)
+        if waiting:
+            yield waiting
+
+    def _plan(self, sequences: list[TokenSequence], n_unfed: int) -> Window:
+        of_variant: dict[int, list[int]] = {}
+        for k, sequence in enumerate(sequences):
+            variant = self.variant(len(sequence.ids) - n_unfed)
+            of_variant.setdefault(self._variants.index(variant), []).append(k)
+        lots = [
+            self._lot(self._variants[which], index, [sequences[k] for k in index])
+            for which, index in sorted(of_variant.items())
+        ]
+        self.sequences += len(sequences)
+        return Window(lots, sequences, n_unfed)
+
+    def _restore(self, window: Window) -> None:
+        if self.journal is not None:
+            found = self.journal.found(window.sequences, window.n_unfed)
+            self.sequences_restored += sum(
+                bool(np.isfinite(one.logprob).all()) for one in found.values()
+            )
+            for lot in window.lots:
+                lot.restore(found)
+
+    def _keep(
+        self, window: Window, lot: Lot, part: Part, batches: Sequence[packing.RowBatch]
+    ) -> None:
+        if self.journal is not None:
+            touched = sorted({k for batch in batches for k in lot.asking(part, batch).tolist()})
+            rows = ((window.sequences[lot.index[k]], lot.scores_of(k)) for k in touched)
+            self.journal.keep(rows, window.n_unfed)
+
+    def _lot(self, variant: Variant, index: list[int], sequences: list[TokenSequence]) -> Lot:
+        forest = build(sequences, share=self.model.shares_text)
+        plans = [(whole(forest), self._packed(forest))]
+        plain = plans[0][1]
+        least = LEAST_SAVED_CPU if on_cpu() else LEAST_SAVED_ACCELERATOR
+        least = max(least / self._parameters, LEAST_SHARE * plain.cost)
+        if self.model.cached and plain.cost - forest.n_nodes > least:
+            parts = split(forest)
+            trunked = [(part, self._packed(part.forest, len(part.trunk))) for part in parts]
+            cost = sum(self._cost(part, plan) for part, plan in trunked)
+            if plain.cost - cost > least:
+                plans = trunked
+        lot = Lot(variant, index, forest, plans)
+        self.tokens_given += forest.n_given
+        self.tokens_unique += forest.n_nodes
+        self.tokens_laid_out += lot.n_tokens
+        self.tokens_scored += len(forest.edge_of)
+        return lot
+
+    def _packed(self, forest: Forest, trunk: int = 0) -> packing.Plan:
+        # The same whether a program is there already: a layout, and with it the last bits of a
+        # score, depends on what is asked for and not on what was asked before.
+        program_cost = (PROGRAM_CPU if on_cpu() else PROGRAM_ACCELERATOR) / self._parameters
+        return packing.plan(
+            forest,
+            max_positions=self.model.max_positions - trunk,
+            width=self.model.width,
+            batch_tokens=self.batch_tokens,
+            trunk=trunk,
+            pack=self.model.shares_text,
+            program_cost=program_cost,
+        )
+
+    def _cost(self, part: Part, plan: packing.Plan) -> float:
+        """In tokens of linear work, that of computing the trunk included."""
+        n = len(part.trunk)
+        return plan.cost + n * packing.attention_cost(n, self.model.width)
+
+    def _past(self, variant: Variant, part: Part, progress: Progress) -> tuple[Past, ...]:
+        """The keys and values of a part's trunk, if it has one."""
+        if not len(part.trunk):
+            return ()
+        past = trunk_past(variant.programs, variant.model, part.trunk, progress)
+        progress.advance(len(part.trunk))
+        return (past,)
+
+    def _dispatch(
+        self,
+        variant: Variant,
+        batches: Sequence[packing.RowBatch],
+        past: tuple[Past, ...],
+        progress: Progress,
+    ) -> Scores:
+        """Batches of one shape, no more than there are devices for."""
+        slots = [one.key.shape[-3] for one in past]
+        rows = _side_by_side(batches, self._n_together)
+        return variant.programs.run(
+            ("score", *batches[0].shape, *slots),
+            variant.score_rows,
+            (variant.model.params, variant.programs.put(rows, ROWS), *past),
+            progress,
+        )
+
+
+def _side_by_side(batches: Sequence[packing.RowBatch], n: int | None) -> Rows:
+    """Host arrays of `n` batches, empty ones behind those that there are; of one for None."""
+
+    def rows(batch: packing.RowBatch, n_queries: int) -> Rows:
+        of_batch: tuple[Any, ...] = (batch.ids, batch.position, batch.subtree_end)
+        asked: tuple[Any, ...] = (batch.query, batch.target, np.int32(n_queries))
+        return Rows(*of_batch, *asked)
+
+    if n is None:
+        [batch] = batches
+        return rows(batch, len(batch.edge))
+    own = [rows(batch, len(batch.edge)) for batch in batches]
+    own += [rows(batches[0], 0)] * (n - len(batches))
+    *columns, n_queries = zip(*own, strict=True)
+    joined: list[Any] = [np.concatenate(column) for column in columns]
+    joined.append(np.array(n_queries, np.int32))
+    return Rows(*joined)
+
+
+def _variant(model: Model) -> Variant:
+    run = score_rows if model.arrangement is None else score_shard
+    rows = functools.partial(run, model.hidden_states, model.unembedding)
+    return Variant(model, Programs(model.arrangement), rows)

@@ -1,0 +1,108 @@
+"""Both forms of the mixture against one token and one expert at a time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore.device import experts as device_experts
+from jaxscore.device.dots import to_storage
+from jaxscore.device.experts import blocked, grouped
+from jaxscore.models import int8
+
+LAYERS, COUNT, D, F, K = 2, 5, 12, 20, 2
+
+
+def weights(seed=0):
+    draw = np.random.default_rng(seed)
+
+    def one(*shape):
+        return draw.normal(size=(LAYERS, COUNT, *shape), scale=0.4).astype(np.float32)
+
+    return {"gate": one(F, D), "up": one(F, D), "down": one(D, F)}
+
+
+def given(T, seed=0, only=None):
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(T, D)).astype(np.float32)
+    share = draw.uniform(0.1, 0.9, (T, K)).astype(np.float32)
+    pool = only or list(range(COUNT))
+    chosen = np.stack([draw.permutation(pool)[:K] for _ in range(T)]).astype(np.int32)
+    return x, share, chosen
+
+
+def slow(weights, layer, x, share, chosen):
+    out = np.zeros_like(x)
+    for t in range(len(x)):
+        for weight, e in zip(share[t], chosen[t], strict=True):
+            gate, up, down = (weights[name][layer, e] for name in ("gate", "up", "down"))
+            inner = np.maximum(gate @ x[t], 0) * (up @ x[t])
+            out[t] += weight * (down @ inner)
+    return out
+
+
+def tree(weights, dtype=jnp.float32):
+    return {
+        name: {"weight": to_storage(jnp.asarray(w).astype(dtype))} for name, w in weights.items()
+    }
+
+
+def run(form, tree, layer, *arrays, quantized=""):
+    compiled = jax.jit(lambda *a: form(a[0], a[1], jax.nn.relu, *a[2:], quantized))
+    return np.asarray(compiled(tree, jnp.int32(layer), *map(jnp.asarray, arrays)))
+
+
+@pytest.mark.parametrize("form", [blocked, grouped])
+@pytest.mark.parametrize(
+    ("T", "block", "only"),
+    [
+        (1, 8, None),
+        (3, 8, None),  # blocks mostly empty, experts without a token
+        (40, 8, None),  # several blocks an expert, the last ragged
+        (40, 8, [1, 4]),  # all tokens at two experts
+        (33, 128, None),
+    ],
+)
+def test_each_token_has_its_experts(monkeypatch, form, T, block, only):
+    monkeypatch.setattr(device_experts, "BLOCK", block)
+    own, arrays = weights(), given(T, T, only)
+    for layer in range(LAYERS):
+        want = slow(own, layer, *arrays)
+        got = run(form, tree(own), layer, *arrays)
+        np.testing.assert_allclose(got, want, atol=2e-5, rtol=0)
+    assert np.abs(want - slow(own, 0, *arrays)).max() > 0.1  # the layers differ
+
+
+@pytest.mark.parametrize("form", [blocked, grouped])
+def test_bfloat16_and_int8_are_near(form):
+    own, arrays = weights(), given(40)
+    want = slow(own, 1, *arrays)
+    size = np.abs(want).max()
+    near = run(form, tree(own, jnp.bfloat16), 1, *arrays)
+    assert 1e-4 * size < np.abs(near - want).max() < 0.03 * size
+    stored = {
+        name: {
+            "weight": jnp.asarray([[int8.values(e) for e in layer] for layer in w]),
+            "channel_scale": jnp.asarray([[int8.channel_scale(e) for e in layer] for layer in w]),
+        }
+        for name, w in own.items()
+    }
+    exact = {
+        name: np.asarray(one["weight"], np.float32) * np.asarray(one["channel_scale"])[..., None]
+        for name, one in stored.items()
+    }
+    got = run(form, stored, 1, *arrays, quantized="float32")
+    np.testing.assert_allclose(got, slow(exact, 1, *arrays), atol=2e-5, rtol=0)
+    assert 1e-4 * size < np.abs(got - want).max() < 0.03 * size
+
+
+@pytest.mark.parametrize("form", [blocked, grouped])
+def test_a_broken_token_breaks_no_other(monkeypatch, form):
+    monkeypatch.setattr(device_experts, "BLOCK", 8)
+    own, (x, share, chosen) = tree(weights()), given(20)
+    want = run(form, own, 0, x, share, chosen)
+    x[7] = np.nan
+    got = run(form, own, 0, x, share, chosen)
+    assert np.isnan(got[7]).all()
+    others = np.arange(20) != 7
+    np.testing.assert_array_equal(got[others], want[others])

@@ -1,0 +1,272 @@
+"""Parameters lie where the split decoder looks for them, and nothing is left without a rule."""
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+from jaxscore.device import decoder
+from jaxscore.device.decoder_config import Experts
+from jaxscore.device.score_rule import Alibi
+from jaxscore.device.sharding import (
+    RULES,
+    MeshShape,
+    bytes_a_device,
+    check,
+    divides,
+    spec,
+    specs,
+    whole,
+)
+from tests.device.configs import gpt2like, llamalike
+
+ALIBI = Alibi((0.5, 0.25, 0.1, 0.05))
+# What the rules tell apart, with 4 query heads over 2 key heads.
+CONFIGS = {
+    "grouped heads": llamalike(qk_norm="head"),
+    "gpt2": gpt2like(head_bias=True, vocab_size=48),
+    "alibi": gpt2like(learned_positions=False, alibi=ALIBI, parallel="shared"),
+    "a norm for each head": llamalike(qk_norm="heads", norm="layer", qk_norm_bias=True),
+    "experts": llamalike(experts=Experts(4, 2, True, 16), qkv_bias=False),
+    "int8": llamalike(n_kv_heads=1, qk_norm="flat", quantized="float32"),
+    "int8 experts": llamalike(experts=Experts(4, 2, False, 16), quantized="float32"),
+    "other widths": llamalike(
+        norm_place="residual",
+        embedding_width=16,
+        embedding_norm=True,
+        out_bias=True,
+        mlp_bias=True,
+        tied=False,
+        vocab_size=52,
+    ),
+}
+RUN = "int8", "int8 experts", "other widths"  # tests/test_arrangement.py runs the others
+# On four devices, since a process sets their number once.
+SPLIT = """
+import dataclasses
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxscore.device import decoder
+from jaxscore.device.rows import Rows
+from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
+from jaxscore.device.unembed import score_queries
+from jaxscore.platform import use_compilation_cache
+from tests.device.test_sharding import CONFIGS, RUN
+
+R, L = 2, 16
+use_compilation_cache()
+
+def scored(config):
+    def run(params, rows):
+        hidden = decoder.hidden_states(params, config, rows.ids, rows.position, rows.subtree_end)
+        flat, head = hidden.reshape(-1, hidden.shape[-1]), decoder.unembedding(params, config)
+        return hidden, score_queries(flat, rows.query, rows.target, rows.n_queries, head)
+    return run
+
+for name in RUN:
+    config = CONFIGS[name]
+    draw = np.random.default_rng(1)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(path[-1].key in ("scale", "channel_scale"))
+        + draw.normal(0, 0.3, leaf.shape).astype(np.float32),
+        jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config)),
+    )
+    tokens = draw.integers(0, config.vocab_size, (R, L), np.int32)
+    target = draw.integers(0, config.vocab_size, (R * L, 4), np.int32)
+    position, end = np.tile(np.arange(L, dtype=np.int32), (R, 1)), np.full((R, L), L, np.int32)
+    query = np.arange(R * L, dtype=np.int32)
+    rows = Rows(tokens, position, end, query, target, np.int32(R * L))
+    want = jax.jit(scored(config))(params, rows)
+    mesh = jax.make_mesh((4,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    placed = specs(params, config, MeshShape(1, 4))
+    put = jax.tree.map(
+        lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), params, placed
+    )
+    held = jax.tree.map(lambda x: x.addressable_shards[0].data.nbytes, put)
+    assert held == bytes_a_device(params, placed, MeshShape(1, 4)), name
+    split = jax.shard_map(
+        scored(dataclasses.replace(config, shards=4)), mesh=mesh, check_vma=False,
+        in_specs=(placed, PartitionSpec()), out_specs=PartitionSpec(),
+    )
+    got = jax.jit(split)(put, rows)
+    for one, other in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+        far = np.abs(np.asarray(one, np.float64) - np.asarray(other, np.float64)).max()
+        assert far < 2e-5, (name, far)
+    print(name)
+"""
+
+
+def shapes(config):
+    return jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
+
+
+def names(config):
+    leaves = jax.tree_util.tree_leaves_with_path(shapes(config))
+    return [("/".join(entry.key for entry in path), leaf.shape) for path, leaf in leaves]
+
+
+def test_a_split_decoder_finds_its_parameters():
+    """Bias, norm or weight out of its place would move hidden states by about 0.1."""
+    root = Path(__file__).parents[2]
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
+        "PYTHONPATH": str(root),
+    }
+    command = [sys.executable, "-c", SPLIT]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == list(RUN)
+
+
+def test_places_of_a_llama():
+    config = llamalike(vocab_size=51, tied=False)
+    placed = specs(shapes(config), config, MeshShape(3, 4))
+    rows, columns = PartitionSpec(None, "model", None), PartitionSpec(None, None, "model")
+    here = PartitionSpec()
+    assert placed == {
+        "embed": {"token": here},  # 51 columns do not divide by 4
+        "layers": {
+            "attention_norm": {"scale": here},
+            "attention": {
+                "q": {"weight": rows, "bias": PartitionSpec(None, "model")},
+                "k": {"weight": here, "bias": here},  # two key heads on four shards
+                "v": {"weight": here, "bias": here},
+                "out": {"weight": columns},
+            },
+            "mlp_norm": {"scale": here},
+            "mlp": {
+                "gate": {"weight": rows},
+                "up": {"weight": rows},
+                "down": {"weight": columns},
+            },
+        },
+        "final_norm": {"scale": here},
+        "unembed": {"weight": here},
+    }
+    assert whole(config, 4) == {"key heads": 2, "vocabulary columns": 51}
+    halved = specs(shapes(config), config, MeshShape(1, 2))
+    assert halved["layers"]["attention"]["k"]["weight"] == rows
+    even = dataclasses.replace(config, vocab_size=52)
+    split = specs(shapes(even), even, MeshShape(1, 4))
+    assert split["embed"]["token"] == split["unembed"]["weight"] == PartitionSpec("model", None)
+    assert whole(even, 4) == {"key heads": 2}
+
+
+def test_places_of_experts():
+    config = llamalike(experts=Experts(4, 2, True, 16), quantized="float32")
+    placed = specs(shapes(config), config, MeshShape(1, 2))
+    by_expert = PartitionSpec(None, "model", None, None)
+    for name in ("gate", "up", "down"):
+        assert placed["experts"][name]["weight"] == by_expert
+        assert placed["experts"][name]["channel_scale"] == PartitionSpec(None, "model", None)
+    mlp = placed["layers"]["mlp"]
+    assert mlp["router"]["weight"] == mlp["shared_gate"]["weight"] == PartitionSpec()
+    assert mlp["shared"]["up"]["weight"] == PartitionSpec(None, "model", None)
+    assert mlp["shared"]["down"]["weight"] == PartitionSpec(None, None, "model")
+    assert mlp["shared"]["down"]["channel_scale"] == PartitionSpec()
+
+
+def test_one_device_has_everything():
+    for config in CONFIGS.values():
+        tree = shapes(config)
+        placed = specs(tree, config, MeshShape(8, 1))
+        assert whole(config, 1) == {}
+        found = bytes_a_device(tree, placed, MeshShape(8, 1))
+        assert found == jax.tree.map(lambda leaf: leaf.size * leaf.dtype.itemsize, tree)
+
+
+def test_every_rule_has_a_parameter():
+    found = [one for config in CONFIGS.values() for one in names(config)]
+    for pattern, axes in RULES:
+        assert any(
+            re.fullmatch(pattern, name) and len(shape) == len(axes) for name, shape in found
+        ), pattern
+
+
+def test_no_two_rules_for_a_parameter():
+    """Their order decides nothing today, so none is hidden behind another."""
+    for config in CONFIGS.values():
+        for name, shape in names(config):
+            fitting = [
+                pattern
+                for pattern, axes in RULES
+                if re.fullmatch(pattern, name) and len(shape) == len(axes)
+            ]
+            assert len(fitting) == 1, (name, fitting)
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "message"),
+    [
+        ("layers/attention/gate/weight", (2, 32, 24), r"layers/attention/gate/weight of shape \(2"),
+        ("layers/attention/q/weight/more", (2, 32, 24), "no sharding rule; add one to RULES"),
+        ("more/embed/token", (50, 24), "no sharding rule"),
+        ("layers/attention/q/weight", (32, 24), r"weight of shape \(32, 24\): no sharding rule"),
+        ("layers/attention/q/weight", (2, 33, 24), r"\(2, 33, 24\): .* is for 4 query heads"),
+        ("layers/mlp/shared/up/weight", (2, 16, 24), "is for None shared MLP channels"),
+    ],
+)
+def test_a_parameter_without_a_rule(path, shape, message):
+    with pytest.raises(ValueError, match=message):
+        spec(tuple(path.split("/")), shape, llamalike(), 2)
+
+
+def test_a_tree_with_a_parameter_without_a_rule():
+    config = llamalike()
+    tree = shapes(config) | {"extra": {"weight": jax.ShapeDtypeStruct((3, 4), np.float32)}}
+    with pytest.raises(ValueError, match=r"parameter extra/weight of shape \(3, 4\): no sharding"):
+        specs(tree, config, MeshShape())
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "message"),
+    [
+        (llamalike(), 3, "model=3 does not .* 4 query heads, 2 key heads, .* can be 1, 2, 4$"),
+        (llamalike(mlp_width=42), 4, "42 MLP channels; model can be 1, 2$"),
+        (llamalike(experts=Experts(6, 2, True)), 4, "6 experts; model can be 1, 2$"),
+        (llamalike(experts=Experts(4, 2, True, 6)), 4, "6 shared MLP channels; model can be 1, 2$"),
+        # a shard's two queries would use two key heads, of which it knows one
+        (
+            llamalike(n_heads=12, n_kv_heads=4, mlp_width=48),
+            6,
+            "12 query heads, 4 key heads, .* can be 1, 2, 4, 12$",
+        ),
+    ],
+)
+def test_a_model_that_does_not_split_evenly(config, model, message):
+    with pytest.raises(ValueError, match=message):
+        check(config, model)
+    with pytest.raises(ValueError, match=message):
+        specs(shapes(config), config, MeshShape(2, model))
+
+
+@pytest.mark.parametrize("n_heads", [1, 4, 6, 12])
+@pytest.mark.parametrize("model", [1, 2, 3, 4, 6, 8, 12])
+def test_a_shards_queries_use_its_key_heads(n_heads, model):
+    """What `divides` says against each query head of each shard, one by one."""
+    for n_kv_heads in (n for n in range(1, n_heads + 1) if n_heads % n == 0):
+        config = llamalike(n_heads=n_heads, n_kv_heads=n_kv_heads, mlp_width=24 * model)
+        legal = n_heads % model == 0
+        if legal:
+            here = n_heads // model
+            for shard in range(model):
+                queries = range(shard * here, (shard + 1) * here)
+                used = {query // (n_heads // n_kv_heads) for query in queries}
+                own = n_kv_heads // model
+                held = set(range(shard * own, (shard + 1) * own))
+                legal &= used == held if n_kv_heads % model == 0 else len(used) == 1
+        assert divides(config, model) == legal
+
+
+def test_a_mesh_has_at_least_one_device():
+    for sizes in ((0, 1), (1, 0), (-1, 2)):
+        with pytest.raises(ValueError, match="at least 1"):
+            MeshShape(*sizes)
+    assert (MeshShape(3, 4).size, str(MeshShape(3, 4))) == (12, "data=3,model=4")

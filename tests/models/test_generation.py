@@ -1,0 +1,88 @@
+"""Greedy text of every family is torch's, token for token: keys and values are kept rightly."""
+
+import numpy as np
+import pytest
+import torch
+
+from jaxscore import Scorer
+from jaxscore.generator import Generator
+from jaxscore.models.families import FAMILIES
+from jaxscore.platform import use_compilation_cache
+from jaxscore.requests import GenerationRequest
+from tests.models.checkpoints import loaded, saved
+from tests.models.families import LONGROPE, VOCABULARY, WINDOW
+from tests.test_generator import OfIds
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+# What of a family bears on keys and values, beside its base
+CONFIGS = {
+    "cohere": {"use_qk_norm": True},
+    "falcon": {
+        "hidden_size": 36,
+        "num_attention_heads": 6,
+        "multi_query": False,
+        "alibi": True,
+    },
+    "mixtral": {"sliding_window": 5},
+    "opt": {"do_layer_norm_before": False, "word_embed_proj_dim": 24},
+    "phi": {"qk_layernorm": True},
+    "phi3": {"sliding_window": 5},
+    "qwen2": WINDOW,
+    "qwen3": WINDOW,
+    "smollm3": {"use_sliding_window": True, "sliding_window": 5, "no_rope_layers": [1, 0, 0, 1]},
+    "stablelm": {"qk_layernorm": True, "use_parallel_residual": True},
+    "starcoder2": {"sliding_window": 5},
+}
+NEW = 8
+
+
+def prompts(*lengths):
+    """Token ids; the first two begin alike."""
+    draw = np.random.default_rng(5)
+    shared = draw.integers(0, VOCABULARY, 40)
+    alike = [shared[:n] for n in lengths[:2]]
+    own = [draw.integers(0, VOCABULARY, n) for n in lengths[2:]]
+    return [ids.astype(np.int32) for ids in alike + own]
+
+
+def written(folder, some):
+    """What our decoder writes after each prompt."""
+    use_compilation_cache()
+    writer = Generator(Scorer(loaded(folder), OfIds(some), batch_tokens=64))
+    return writer.generate([GenerationRequest(k, str(k), NEW) for k in range(len(some))])
+
+
+@torch.no_grad()
+def torch_greedy(model, ids):
+    prompt = torch.from_numpy(ids.astype(np.int64))[None]
+    out = model.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=NEW,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    return out[0, len(ids) :].tolist()
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_greedy_is_torchs_token_for_token(tmp_path, kind):
+    model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
+    some = prompts(4, 30, 1, 17)
+    for ids, one in zip(some, written(tmp_path, some), strict=True):
+        assert one.error is None
+        assert one.token_ids.tolist() == torch_greedy(model, ids)
+
+
+def test_longrope_on_either_side_of_its_original_length(tmp_path):
+    model = saved(tmp_path, "phi3", rope_scaling=LONGROPE, original_max_position_embeddings=16)
+    some = prompts(9, 17, 10, 16)  # 9 and the 7 new tokens that are fed are 16
+    *either_side, crossing, at_the_end = written(tmp_path, some)
+    for ids, one in zip(some, either_side, strict=False):
+        assert one.error is None
+        assert one.token_ids.tolist() == torch_greedy(model, ids)
+    for one, n_tokens, most in ((crossing, 10, 7), (at_the_end, 16, 1)):
+        assert f"prompt of {n_tokens} tokens and 8 new ones go beyond the 16" in one.error
+        assert f"at most {most} new tokens" in one.error
+        assert not len(one.token_ids)

@@ -1,0 +1,156 @@
+"""Run by test_arrangement.py in a process with eight CPU devices, which a process has for good.
+
+Prints one JSON line: for each decoder and mesh the largest difference from one device, and what
+the compiled program sends between devices.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscore import Scorer, sequence_scorer
+from jaxscore.arrangement import Arrangement
+from jaxscore.device import decoder
+from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.device.sharding import MeshShape
+from jaxscore.forest import TokenSequence
+from jaxscore.generator import Generator
+from jaxscore.models import native
+from jaxscore.models.model import Model
+from jaxscore.requests import GenerationRequest
+from jaxscore.sequence_scorer import SequenceScorer
+from tests.device.configs import gpt2like, llamalike, rules
+
+SHAPES = [(8, 1), (2, 4), (4, 2), (1, 8)]
+EIGHT = {"n_heads": 8, "width": 32, "vocab_size": 208}
+CONFIGS = {
+    "grouped": llamalike(**EIGHT, n_kv_heads=2),  # on 4 and 8 shards key heads are whole
+    "ragged vocabulary": llamalike(**EIGHT | {"vocab_size": 211}, n_kv_heads=8, tied=False),
+    "biases": gpt2like(**EIGHT, n_kv_heads=8, mlp_width=48, head_bias=True),
+    "alibi": gpt2like(
+        **EIGHT, n_kv_heads=8, mlp_width=48, learned_positions=False, alibi=rules(8)["alibi"].alibi
+    ),
+    "experts": llamalike(
+        **EIGHT, n_kv_heads=1, experts=Experts(8, 3, True, shared_width=16), mlp_width=24
+    ),
+    "norms": llamalike(**EIGHT, n_kv_heads=4, qk_norm="flat", norm_place="both"),
+    "heads' norms": gpt2like(**EIGHT, n_kv_heads=2, qk_norm="heads", mlp_width=48),
+}
+
+
+def parameters(config: DecoderConfig) -> decoder.Params:
+    """Host arrays of visible size."""
+    draw = np.random.default_rng(1)
+    shapes = jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
+
+    def fill(path, leaf):
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return draw.normal(centre, 0.2, leaf.shape).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(fill, shapes)
+
+
+def model_on(config: DecoderConfig, params: decoder.Params, shape) -> Model:
+    if shape is None:
+        placed = jax.tree.map(jnp.asarray, params)
+        return native.from_params(config, placed, "float32", "test")
+    arrangement = Arrangement(MeshShape(*shape))
+    place = arrangement.placement(config)
+
+    def put(path, leaf):
+        keys = tuple(entry.key for entry in path)
+        return jax.device_put(leaf, place(keys, leaf.shape))
+
+    placed = jax.tree_util.tree_map_with_path(put, params)
+    return native.from_params(config, placed, "float32", "test", arrangement=arrangement)
+
+
+def sequences(least_shared: int = 0, most_shared: int = 90) -> list[TokenSequence]:
+    draw = np.random.default_rng(2)
+    trunk = draw.integers(0, 200, most_shared)
+    out = []
+    for _ in range(70):
+        cut, own = (
+            int(draw.integers(least_shared, most_shared)),
+            draw.integers(0, 208, int(draw.integers(2, 30))),
+        )
+        ids = np.concatenate([trunk[:cut], own]).astype(np.int32)
+        out.append(TokenSequence(ids, int(draw.integers(0, len(ids)))))
+    return out
+
+
+def scored(model: Model, *shared: int) -> tuple[list, SequenceScorer]:
+    scorer = SequenceScorer(model, batch_tokens=128)
+    return scorer.score_sequences(sequences(*shared)), scorer
+
+
+def distance(got, want) -> float:
+    return max(
+        float(np.abs(a - b).max(initial=0.0))
+        for one, other in zip(got, want, strict=True)
+        for a, b in zip(one[:3], other[:3], strict=True)
+    )
+
+
+def sent(scorer: SequenceScorer) -> list[tuple[str, int]]:
+    """Collectives of the scoring programs: kind and the largest array of each, in numbers."""
+    found: dict[str, int] = {}
+    for name, program in scorer.programs._programs.items():
+        if name[0] != "score":
+            continue
+        for line in program.as_text().splitlines():
+            match = re.search(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-\w+)\(", line)
+            for dims in re.findall(r"\[([\d,]*)\]", match[1]) if match else []:
+                size = int(np.prod([int(n) for n in dims.split(",") if n]))
+                found[match[2]] = max(found.get(match[2], 0), size)
+    return sorted(found.items())
+
+
+def written(mesh: str | None) -> list[list[int]]:
+    """Greedy and sampled tokens after prompts that share text."""
+    folder = Path(__file__).parent / "cases/models/tiny-qwen2"
+    generator = Generator(Scorer.from_pretrained(str(folder), dtype="float32", mesh=mesh))
+    asked = [
+        GenerationRequest(k, f"The cat {'sat ' * k}", 7, temperature=0.5 * (k % 2), seed=k)
+        for k in range(6)
+    ]
+    return [one.token_ids.tolist() for one in generator.generate(asked)]
+
+
+def main() -> None:
+    report = {}
+    for name, config in CONFIGS.items():
+        params = parameters(config)
+        want, _ = scored(model_on(config, params, None))
+        for shape in SHAPES:
+            try:
+                model = model_on(config, params, shape)
+            except Exception as problem:  # the test says which it expects
+                report[f"{name} {shape}"] = str(problem)
+                continue
+            got, scorer = scored(model)
+            same = all(
+                np.array_equal(a, b)
+                for one, other in zip(got, want, strict=True)
+                for a, b in zip(one, other, strict=True)
+            )
+            report[f"{name} {shape}"] = [distance(got, want), same, sent(scorer)]
+    config = CONFIGS["grouped"]
+    sequence_scorer.LEAST_SAVED_CPU = 0
+    sequence_scorer.LEAST_SHARE = 0
+    want, scorer = scored(model_on(config, parameters(config), None), 150, 160)
+    got, other = scored(model_on(config, parameters(config), (2, 4)), 150, 160)
+    for one in (scorer, other):
+        assert any(program.name[0] == "trunk" for program in one.programs.compiled)
+    report["trunks"] = distance(got, want)
+    report["written"] = [written(mesh) for mesh in (None, "data=2,model=2", "model=2")]
+    json.dump(report, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

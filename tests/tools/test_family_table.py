@@ -1,0 +1,24 @@
+"""The README's table of families is what the parity tests compare."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxscore.models.families import FAMILIES
+from tools.family_table import table
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def test_the_readme_has_the_table():
+    text = README.read_text(encoding="utf-8")
+    _, after = text.split("<!-- families -->\n")
+    found, _ = after.split("<!-- /families -->\n")
+    assert found == table(), "run python tools/family_table.py"
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_row_has_what_its_family_reads(kind):
+    [row] = [line for line in table().splitlines() if line.startswith(f"| `{kind}` |")]
+    assert "`tie_word_embeddings` both" in row
+    assert ("`rope_scaling`" in row) == ("rope_scaling" in FAMILIES[kind].reads)
