@@ -3,7 +3,7 @@
 One SQLite file (write-ahead log, one writer, a transaction a batch). A row holds what one
 sequence of token ids scored, under a digest of the ids and of where scoring starts, NaN for
 tokens that are still missing; rows belong to a fingerprint of everything else that decides the
-numbers, so another model, dtype or version never reads them.
+numbers, so another model, dtype or version of JAX never reads them.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from jaxscore.window import SequenceScores
 
 APPLICATION = 0x6A787363  # `jxsc`, in the file's header: no other program's file is taken for ours
 LAYOUT = 1  # of the tables
+MAGIC = b"SQLite format 3\0"
 TOGETHER = 500  # keys a query; SQLite takes 999 and more
 
 TABLES = """
@@ -38,6 +39,28 @@ CREATE TABLE scores (
     PRIMARY KEY (model, key)
 ) WITHOUT ROWID;
 """
+
+
+def check_path(path: Path, *others: Path | None) -> None:
+    """Refuse a place where no journal can be, before anything is loaded.
+
+    Args:
+        others: files of the same run that it may not be.
+
+    Raises:
+        InputError: no file name, a folder, one of the others, or a file of another kind.
+    """
+    found = None
+    if not path.name or path.is_dir():
+        found = "found a folder, expected the name of a file"
+    elif any(other is not None and path.resolve() == other.resolve() for other in others):
+        found = "is a file of this run, expected one of its own"
+    elif path.is_file() and path.stat().st_size:
+        with open(path, "rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                found = "is no journal, and it is left as it is"
+    if found is not None:
+        raise InputError(f"--journal {path}: {found}; give another name, or --journal off")
 
 
 class Held(NamedTuple):
@@ -172,7 +195,7 @@ def _explained(path: Path) -> Iterator[None]:
             f"journal {path}: another run holds it; wait for that one, or give this one a journal "
             "of its own with --journal PATH, or --journal off"
         ) from None
-    except (sqlite3.Error, OSError) as problem:
+    except (sqlite3.Error, OSError, NotImplementedError) as problem:  # the last: no locks there
         raise InputError(
             f"journal {path}: {problem}; what was finished before is kept if the file is sound; "
             "make room or give another place with --journal PATH, or --journal off"
@@ -218,9 +241,11 @@ def prune(path: Path, keep: int) -> tuple[int, int]:
                 "(SELECT id FROM models ORDER BY used DESC LIMIT ?)",
                 (keep,),
             )
-        database.execute("VACUUM")
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        return max(0, len(before) - keep), size - path.stat().st_size
+        n_models = max(0, len(before) - keep)
+        if n_models:
+            database.execute("VACUUM")
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return n_models, max(0, size - path.stat().st_size) if n_models else 0
 
 
 @contextlib.contextmanager
@@ -239,22 +264,23 @@ def _opened(path: Path, *, begin: bool = False) -> sqlite3.Connection:
     """A connection to a journal; an empty file becomes one only with `begin`."""
     database = sqlite3.connect(path, timeout=10)
     try:
-        # What a commit has written survives this process; a power cut may take the last ones.
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
         [application] = database.execute("PRAGMA application_id").fetchone()
         [layout] = database.execute("PRAGMA user_version").fetchone()
         empty = not database.execute("SELECT 1 FROM sqlite_master").fetchone()
-        if empty and not application and begin:
+        begun = empty and not application and begin
+        if not begun and (application, layout) != (APPLICATION, LAYOUT):  # nobody else's changes
+            raise sqlite3.DatabaseError(
+                f"no journal of this version (application {application:#x}, layout {layout})"
+            )
+        # What a commit has written survives this process; a power cut may take the last ones.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        if begun:
             with database:
                 database.executescript(
                     f"BEGIN; PRAGMA application_id = {APPLICATION}; "
                     f"PRAGMA user_version = {LAYOUT}; {TABLES} COMMIT;"
                 )
-        elif (application, layout) != (APPLICATION, LAYOUT):
-            raise sqlite3.DatabaseError(
-                f"no journal of this version (application {application:#x}, layout {layout})"
-            )
         return database
     except BaseException:
         database.close()

@@ -97,7 +97,7 @@ class Scorer(SequenceScorer):
             mesh=mesh,
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
-        kept = None
+        kept, arrangement = None, loaded.arrangement
         if journal is not None:
             kept = Journal(
                 journal,
@@ -108,6 +108,8 @@ class Scorer(SequenceScorer):
                     "quantize": quantize,
                     "implementation": loaded.implementation,
                     "platform": jax.default_backend(),
+                    "shards": arrangement.shape.model if arrangement else 1,
+                    "jax": jax.__version__,
                     "numbers": NUMBERS,
                 },
             )

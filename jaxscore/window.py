@@ -70,8 +70,9 @@ class Lot:
         for k, place in enumerate(self.index):
             if place in found:
                 edge = self.forest.edge_of[slice(*self.forest.offsets[k : k + 2])]
+                whole = np.isfinite(found[place].logprob)
                 for values, known in zip(self._columns(), found[place], strict=True):
-                    values[edge] = known
+                    values[edge[whole]] = known[whole]
 
     def known(self, part: Part, batch: RowBatch) -> bool:
         """Whether nothing is missing that a batch would answer."""

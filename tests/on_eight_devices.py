@@ -17,11 +17,13 @@ from jaxscore import Scorer, sequence_scorer
 from jaxscore.arrangement import Arrangement
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.device.layers import SCALE
 from jaxscore.device.sharding import MeshShape
 from jaxscore.forest import TokenSequence
 from jaxscore.generator import Generator
 from jaxscore.models import native
 from jaxscore.models.model import Model
+from jaxscore.models.params import shapes_of
 from jaxscore.requests import GenerationRequest
 from jaxscore.sequence_scorer import SequenceScorer
 from tests.device.configs import gpt2like, llamalike, rules
@@ -38,6 +40,13 @@ CONFIGS = {
     "experts": llamalike(
         **EIGHT, n_kv_heads=1, experts=Experts(8, 3, True, shared_width=16), mlp_width=24
     ),
+    "int8": llamalike(**EIGHT, n_kv_heads=4, quantized="float32", mlp_bias=True, out_bias=True),
+    "int8 experts": llamalike(
+        **EIGHT, n_kv_heads=8, experts=Experts(8, 2, False), mlp_width=24, quantized="float32"
+    ),
+    "caps": llamalike(
+        **EIGHT, n_kv_heads=2, attention_softcap=2.0, logit_softcap=3.0, parallel="shared"
+    ),
     "norms": llamalike(**EIGHT, n_kv_heads=4, qk_norm="flat", norm_place="both"),
     "heads' norms": gpt2like(**EIGHT, n_kv_heads=2, qk_norm="heads", mlp_width=48),
 }
@@ -46,9 +55,13 @@ CONFIGS = {
 def parameters(config: DecoderConfig) -> decoder.Params:
     """Host arrays of visible size."""
     draw = np.random.default_rng(1)
-    shapes = jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
+    shapes = shapes_of(config, np.dtype(np.float32))
 
     def fill(path, leaf):
+        if leaf.dtype == np.int8:
+            return draw.integers(-127, 128, leaf.shape).astype(np.int8)
+        if path[-1].key == SCALE:
+            return draw.uniform(0.001, 0.004, leaf.shape).astype(np.float32)
         centre = 1.0 if path[-1].key == "scale" else 0.0
         return draw.normal(centre, 0.2, leaf.shape).astype(np.float32)
 

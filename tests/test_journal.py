@@ -1,5 +1,7 @@
 """The journal: what it keeps it gives back, to the same key and to no other."""
 
+import os
+import shutil
 import sqlite3
 
 import numpy as np
@@ -9,7 +11,10 @@ from jaxscore import Scorer
 from jaxscore.errors import InputError
 from jaxscore.forest import TokenSequence
 from jaxscore.journal import Journal, held, prune
+from jaxscore.models.fingerprint import fingerprint
 from jaxscore.window import SequenceScores
+from tests.commands.conftest import run  # noqa: F401
+from tests.conftest import CASES
 
 ABOUT = {"model": "m", "dtype": "float32"}
 
@@ -95,7 +100,9 @@ def test_two_runs_do_not_share_a_journal(journal, tmp_path):
     journal().close()
 
 
-@pytest.mark.parametrize("content", [b"not a database at all, but long enough to look at", "other"])
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to look at", "other", b""]
+)
 def test_a_file_that_is_no_journal(journal, tmp_path, content):
     path = tmp_path / "run.journal"
     if content == "other":
@@ -105,11 +112,12 @@ def test_a_file_that_is_no_journal(journal, tmp_path, content):
     else:
         path.write_bytes(content)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"run.journal: .*--journal off"):
-        journal()
+    if content:
+        with pytest.raises(InputError, match=r"run.journal: .*--journal off"):
+            journal()
     with pytest.raises(InputError, match=r"run.journal: "):
         held(path)
-    assert path.read_bytes()[100:] == before[100:]  # SQLite may have set its mode in the header
+    assert path.read_bytes() == before
     path.unlink()
     journal()  # and the lock is free
 
@@ -238,3 +246,52 @@ def test_new_requests_beside_known_ones(journal, scorers):
     want = Scorer(base.model, base.encoder, batch_tokens=64).score_sequences(given)
     for got, exact in zip(both, want, strict=True):
         np.testing.assert_allclose(got.logprob, exact.logprob, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "found a folder"),
+        (".", "found a folder"),
+        ("folder", "found a folder"),
+        ("out.jsonl", "is a file of this run"),
+        ("in.jsonl", "is a file of this run"),
+        ("notes.txt", "is no journal, and it is left as it is"),
+    ],
+)
+def test_a_place_where_no_journal_can_be(
+    run,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    name,
+    message,
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "in.jsonl").write_text('{"context": "a", "continuation": " b"}\n')
+    words = ("score", "--model", CASES / "models/tiny-gpt2", "--input", "in.jsonl")
+    code, _, err = run(*words, "--output", "out.jsonl", "--journal", name, "--quiet")
+    assert code == 2
+    assert message in err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert "continuation" in (tmp_path / "in.jsonl").read_text()
+
+
+def test_another_models_weights_make_another_fingerprint(tmp_path):
+    for name in "ab":
+        shutil.copytree(CASES / "models/tiny-gpt2", tmp_path / name)  # times and all
+    first = fingerprint(tmp_path / "a")
+    assert fingerprint(tmp_path / "b") == first
+    (tmp_path / "b/checkpoint-1").mkdir()
+    (tmp_path / "b/checkpoint-1/model.safetensors").write_bytes(b"x")
+    (tmp_path / "b/tokenizer.json").write_text("{}")
+    assert fingerprint(tmp_path / "b") == first
+    weights = tmp_path / "b/model.safetensors"
+    times, content = weights.stat(), bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    changed = fingerprint(tmp_path / "b")
+    assert changed != first
+    assert fingerprint(tmp_path / "b", tmp_path / "a") not in (changed, first)

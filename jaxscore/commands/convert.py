@@ -15,8 +15,8 @@ from jaxscore.reports import provenance
 from jaxscore.version import VERSION
 
 DESCRIPTION = """\
-Write a checkpoint as an Orbax checkpoint of our decoder's own parameters. Each process of a run
-over several devices then reads its own shards and no others, in their final layout.
+Write a checkpoint as an Orbax checkpoint of our decoder's own parameters, from which every device
+of a mesh then reads its part in its final layout.
 
 input:
   a local Hugging Face folder or a hub id, of a family that the native decoder covers, and with
@@ -30,8 +30,8 @@ output, a folder for --model of any command:
   python -m jaxscore convert --model NAME --output converted
   python -m jaxscore score --model converted --input requests.jsonl --output scores.jsonl
 
-Scores are bit for bit those of the original in the same --dtype. Runs on the CPU and holds the
-model in memory once.
+Scores are bit for bit those of the original in the dtype it is converted to. Runs on the CPU and
+holds the model in memory once.
 
 exit code: 0 written, 2 unusable input.
 """

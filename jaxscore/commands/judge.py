@@ -111,7 +111,7 @@ def _judge_all(
 ) -> list[tuple[str, str]]:
     """Judge each folder and write what is found; returns what failed."""
     failures: list[tuple[str, str]] = []
-    find, made_by, scorer = _judge(args, evaluator, kind, pairs, outputs[0].folder)
+    find, made_by, scorer = _judge(args, evaluator, kind, pairs)
     started = time.perf_counter()
     for output in outputs:
         name = run_files.distinct(metric)
@@ -193,7 +193,6 @@ def _judge(
     evaluator: Evaluator | None,
     kind: str,
     pairs: Sequence[Pair],
-    folder: Path,
 ) -> tuple[Callable[[RagOutput], Findings], dict[str, Any], Scorer | None]:
     """What judges a folder, what it is made of, and its scorer if it has one."""
     draws = Draws(args.n_bootstrap, args.seed)
@@ -203,7 +202,8 @@ def _judge(
         classifier = bem.load(args.bem, args.revision, dtype=args.dtype)
         made_by = {"model": args.bem, "revision": provenance.commit(args.bem, args.revision)}
         return lambda o: judge_findings.bem(classifier.match(o.records), o, draws), made_by, None
-    model, made_by, scorer = _model(args, folder if kind == "logits" else None)
+    place = args.folder or args.experiments_folder
+    model, made_by, scorer = _model(args, None if kind in ("text", "pairwise") else place)
     tokens = evaluator.max_new_tokens
     question = evaluator.pointwise
 

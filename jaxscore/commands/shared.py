@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jaxscore.errors import InputError
+from jaxscore.journal import check_path
 from jaxscore.models import lora
 from jaxscore.models.load import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.packing import SHORTEST_ROW
@@ -154,15 +155,19 @@ def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> Sc
         mesh=args.mesh,
         batch_tokens=args.batch_tokens,
         progress=not args.quiet,
-        journal=_journal(args.journal, output),
+        journal=_journal(args, output),
     )
     return args.loaded
 
 
-def _journal(asked: str | None, output: Path | None) -> Path | None:
+def _journal(args: argparse.Namespace, output: Path | None) -> Path | None:
+    asked = args.journal
+    if output is None and asked not in (None, "off"):
+        remark(args, f"--journal {asked}: nothing is scored here that it could keep")
     if asked == "off" or output is None:
         return None
     if asked is not None:
+        check_path(Path(asked), output, getattr(args, "input", None))
         return Path(asked)
     if output.is_dir():
         return output / "jaxscore.journal"

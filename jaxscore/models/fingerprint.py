@@ -5,6 +5,7 @@ from pathlib import Path
 
 SLICES, SLICE = 256, 4096  # of each file, evenly spaced, and bytes of each
 WEIGHTS = (".safetensors", ".index.json")
+SETTINGS = ("config.json", "adapter_config.json", "jaxscore.json")
 
 
 def fingerprint(folder: Path, adapter: Path | None = None) -> str:
@@ -13,16 +14,18 @@ def fingerprint(folder: Path, adapter: Path | None = None) -> str:
     Of a file of weights it takes name, size, time of change and a megabyte in slices, the header
     with all shapes among them: two fine-tuned models have the same header and size. A copy that
     has another time of change counts as another model, which costs time and never a number.
+    What makes tokens is no part of this, since scores are asked for by token ids.
     """
     digest = hashlib.sha256()
     for place in (folder, adapter):
         if place is None:
             continue
-        for path in sorted(file for file in place.rglob("*") if file.is_file()):
-            name = path.relative_to(place)
-            small = path.name in ("config.json", "adapter_config.json", "jaxscore.json")
-            if not small and not path.name.endswith(WEIGHTS) and name.parts[0] != "params":
-                continue  # tokens come as ids, so what makes them is no part of this
+        weights = [path for path in place.iterdir() if path.name.endswith(WEIGHTS)]
+        weights += [path for path in (place / "params").rglob("*") if path.is_file()]
+        for path in sorted([*weights, *(place / name for name in SETTINGS)]):
+            if not path.is_file():
+                continue
+            name, small = path.relative_to(place), path.name in SETTINGS
             facts = path.stat()
             times = () if small else (facts.st_mtime_ns,)
             digest.update(repr((name.as_posix(), facts.st_size, *times)).encode())

@@ -42,6 +42,7 @@ def of_model(
         "revision": commit(name, revision, cache_dir),
         **({} if lora is None else {"lora": str(lora)}),
         **({"quantized": "int8"} if model.quantized else {}),
+        **({"mesh": str(model.arrangement.shape)} if model.arrangement else {}),
         "model_type": model.model_type,
         "implementation": model.implementation,
         "dtype": model.dtype,

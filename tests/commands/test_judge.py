@@ -116,7 +116,6 @@ def test_the_shared_cases(run, experiments, tmp_path, monkeypatch, name):
             assert list(row.items())[:-1] == list(old.items())
         assert sorted(path.name for path in (experiments / side).iterdir()) == [
             f"{REPORT}.json", f"{REPORT}.md", "eval_dev_metrics.json", "eval_dev_out.json",
-            *(["jaxscore.journal", "jaxscore.journal.lock"] if side == SIDES[0] else []),
         ]  # fmt: skip
 
 
