@@ -5,15 +5,19 @@ from jaxscore.models.families.cohere import COHERE
 from jaxscore.models.families.falcon import FALCON
 from jaxscore.models.families.family import Family, Source
 from jaxscore.models.families.gemma import GEMMA, GEMMA2, GEMMA3
-from jaxscore.models.families.gpt2 import GPT2, GPT_NEO, GPTJ
+from jaxscore.models.families.gpt2 import GPT2
+from jaxscore.models.families.gpt_neo import GPT_NEO
 from jaxscore.models.families.gpt_neox import GPT_NEOX
-from jaxscore.models.families.llamalike import GRANITE, LLAMA, MISTRAL, SMOLLM3
+from jaxscore.models.families.gptj import GPTJ
+from jaxscore.models.families.granite import GRANITE
+from jaxscore.models.families.llamalike import LLAMA, MISTRAL
 from jaxscore.models.families.mixtral import MIXTRAL
 from jaxscore.models.families.olmo2 import OLMO2
 from jaxscore.models.families.opt import OPT
 from jaxscore.models.families.phi import PHI
 from jaxscore.models.families.phi3 import PHI3
 from jaxscore.models.families.qwen import QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE
+from jaxscore.models.families.smollm3 import SMOLLM3
 from jaxscore.models.families.stablelm import STABLELM
 from jaxscore.models.families.starcoder2 import STARCODER2
 

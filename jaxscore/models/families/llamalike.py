@@ -1,4 +1,4 @@
-"""llama and those that only add to it or leave out: mistral, granite, smollm3.
+"""llama and mistral, and what is built on them.
 
 RMS norms, rotary positions, grouped heads, a gated MLP.
 """
@@ -88,41 +88,7 @@ def biases(config: Any) -> dict[str, bool]:
     return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": getattr(config, "mlp_bias", False)}
 
 
-def _smollm3(config: Any) -> DecoderConfig:
-    """Every few layers positions are not told at all."""
-    table = parts.turning(config)["rotary"][0]
-    turning = parts.for_each_layer(config, "no_rope_layers")
-    return llamalike(
-        config,
-        rotary=(table, parts.nothing_turns(table)),
-        rotary_of=tuple(0 if turns else 1 for turns in turning),
-        windows=parts.windows_of_types(config),
-        **biases(config),
-    )
-
-
-def _granite(config: Any) -> DecoderConfig:
-    return llamalike(
-        config,
-        attention_scale=config.attention_multiplier,
-        embedding_scale=config.embedding_multiplier,
-        residual_scale=config.residual_multiplier,
-        logit_scale=1 / config.logits_scaling,
-        **biases(config),
-    )
-
-
 LLAMA = family(lambda c: llamalike(c, **biases(c)), "head_dim attention_bias mlp_bias")
 MISTRAL = family(
     lambda c: llamalike(c, windows=parts.window_everywhere(c)), "head_dim sliding_window"
-)
-GRANITE = family(
-    _granite,
-    "attention_bias mlp_bias attention_multiplier embedding_multiplier residual_multiplier "
-    "logits_scaling",
-)
-SMOLLM3 = family(
-    _smollm3,
-    "attention_bias mlp_bias no_rope_layers no_rope_layer_interval layer_types sliding_window "
-    "use_sliding_window max_window_layers",
 )

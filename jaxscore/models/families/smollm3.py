@@ -1,0 +1,25 @@
+"""smollm3: llama in which some layers are not told positions."""
+
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.models.families import llamalike, parts
+
+
+def _translate(config: Any) -> DecoderConfig:
+    table = parts.turning(config)["rotary"][0]
+    turning = parts.for_each_layer(config, "no_rope_layers")
+    return llamalike.llamalike(
+        config,
+        rotary=(table, parts.nothing_turns(table)),
+        rotary_of=tuple(0 if turns else 1 for turns in turning),
+        windows=parts.windows_of_types(config),
+        **llamalike.biases(config),
+    )
+
+
+SMOLLM3 = llamalike.family(
+    _translate,
+    "attention_bias mlp_bias no_rope_layers no_rope_layer_interval layer_types sliding_window "
+    "use_sliding_window max_window_layers",
+)
