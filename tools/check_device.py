@@ -8,20 +8,27 @@
 2. The same requests as a forest and one a batch: how far layouts move a score.
 3. Texts that share long prefixes with trunks and without; and greedy texts, of which scoring must
    find every token the most probable one. Both in float32.
-4. Tokens a second and share of the measured matmul peak, with random weights of GPT-2 124M and
+4. What only some families have (experts, ALiBi, soft caps, norms of queries and keys, int8):
+   random decoders in float32 against the same on the CPU of this machine, 1e-4.
+5. Tokens a second and share of the measured matmul peak, with random weights of GPT-2 124M and
    Llama-3.2-1B shape, on texts without and with a shared prompt.
 """
 
 import argparse
 import dataclasses
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 
-CASES = Path(__file__).parent.parent / "tests" / "cases"
+ROOT = Path(__file__).parent.parent
+CASES = ROOT / "tests" / "cases"
+sys.path.insert(0, str(ROOT))  # for tests.on_eight_devices, which needs neither pytest nor PyTorch
 NAMES = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")
 
 
@@ -30,8 +37,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", choices=("cpu", "gpu", "cuda", "tpu"))
-    parser.add_argument("--batch-tokens", type=int, default=16384, help="for part 4")
-    parser.add_argument("--no-speed", action="store_true", help="parts 1 to 3 alone")
+    parser.add_argument("--batch-tokens", type=int, default=16384, help="for part 5")
+    parser.add_argument("--no-speed", action="store_true", help="parts 1 to 4 alone")
+    parser.add_argument(
+        "--reference", type=Path, metavar="FILE", help="write part 4's numbers and nothing else"
+    )
     args = parser.parse_args()
 
     import jax
@@ -44,13 +54,44 @@ def main() -> int:
     except InputError as problem:
         print(problem, file=sys.stderr)
         return 2
+    if args.reference is not None:
+        np.savez(args.reference, **random_decoders())
+        return 0
     print(f"jax {jax.__version__} on {jax.devices()}")
     # All of them, also after a wrong one.
     verdicts = [check(name) for name in NAMES for check in (agrees, trunks_agree, greedy_is_best)]
+    verdicts.append(decoders_agree())
     if not args.no_speed:
         for shape in SHAPES:
             speed(shape, args.batch_tokens)
     return 0 if all(verdicts) else 1
+
+
+def random_decoders() -> dict[str, np.ndarray]:
+    """Log-probability, entropy and self-certainty of every token, by decoder."""
+    from tests.on_eight_devices import CONFIGS, model_on, parameters, scored
+
+    out = {}
+    for name, config in CONFIGS.items():
+        scores, _ = scored(model_on(config, parameters(config), None))
+        out[name] = np.concatenate([np.stack(one[:3]) for one in scores], axis=1)
+    return out
+
+
+def decoders_agree() -> bool:
+    """Part 4."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "reference.npz"
+        command = [sys.executable, __file__, "--device", "cpu", "--reference", str(file)]
+        subprocess.run(command, check=True, env=os.environ | {"JAX_PLATFORMS": "cpu"})
+        with np.load(file) as reference:
+            want = dict(reference)
+    verdicts = []
+    for name, got in random_decoders().items():
+        worst = float(np.abs(got - want[name]).max())
+        verdicts.append(worst < 1e-4)
+        print(f"{'ok   ' if verdicts[-1] else 'WRONG'} random decoder, {name}: {worst:.1e}")
+    return all(verdicts)
 
 
 def agrees(name: str) -> bool:
