@@ -4,7 +4,7 @@ Everything on the device is written for one shard: its rows, its heads, its colu
 vocabulary. `shard_map` runs it on each, and what has to travel is said where it is needed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,13 +29,13 @@ class Arrangement:
         mesh: JAX's own.
     """
 
-    def __init__(self, shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> None:
+    def __init__(self, shape: MeshShape) -> None:
         """Take the first devices there are.
 
         Raises:
             InputError: there are fewer, or another number over several processes.
         """
-        found = jax.devices() if devices is None else devices
+        found = jax.devices()
         if len(found) < shape.size or (jax.process_count() > 1 and len(found) != shape.size):
             raise InputError(
                 f"mesh {shape} takes {shape.size} devices, and there are {len(found)} "

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from jaxscore import journal
+from jaxscore.errors import InputError
 
 DESCRIPTION = """\
 Look into a journal, or drop the scores of models that are no longer wanted.
@@ -34,7 +35,6 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--keep",
         type=int,
-        default=1,
         metavar="N",
         help="with prune: models to keep, those used last (default 1)",
     )
@@ -42,8 +42,13 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
+    keep = 1 if args.keep is None else args.keep
+    if keep < 0 or (args.keep is not None and args.action == "info"):
+        raise InputError(
+            f"--keep {keep} with {args.action}: expected a number of at least 0, with prune"
+        )
     if args.action == "prune":
-        n_models, n_bytes = journal.prune(args.path, max(0, args.keep))
+        n_models, n_bytes = journal.prune(args.path, keep)
         print(f"{n_models} models dropped, {n_bytes} bytes freed")
     for k, one in enumerate(journal.held(args.path), 1):
         facts = " ".join(
