@@ -10,6 +10,7 @@ from typing import Any
 from jax.errors import JaxRuntimeError
 
 import jaxscore
+from jaxscore import stopping
 from jaxscore.commands import (
     chronologic,
     convert,
@@ -32,6 +33,7 @@ from jaxscore.commands import (
 )
 from jaxscore.config_file import expand
 from jaxscore.errors import InputError
+from jaxscore.halving import exhausted
 
 COMMANDS = (
     score,
@@ -119,12 +121,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         made.error(str(problem))
     args = made.parse_args(words)
     try:
-        return args.run(args)
+        with stopping.listening():
+            return args.run(args)
     except BrokenPipeError:  # the reader of our output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except JaxRuntimeError as problem:
-        if "RESOURCE_EXHAUSTED" not in str(problem):
+        if not exhausted(problem):
             raise
         print(
             f"jaxscore {args.command}: error: a batch does not fit in the device's memory; "
@@ -137,8 +140,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"jaxscore {args.command}: error: {problem}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
+        scorer = getattr(args, "loaded", None)
+        kept = scorer.journal.path if scorer is not None and scorer.journal is not None else None
+        found = f"; what is finished is in {kept}, and the same command goes on from it"
         print(
-            f"jaxscore {args.command}: interrupted; unfinished files are left as they were",
+            f"jaxscore {args.command}: interrupted; unfinished files are left as they were"
+            f"{found if kept else ''}",
             file=sys.stderr,
         )
         return 130

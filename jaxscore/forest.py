@@ -10,6 +10,7 @@ before it, so depth-first order is the order of the sort and no node object is e
 """
 
 import dataclasses
+import enum
 from collections.abc import Sequence
 
 import numpy as np
@@ -74,14 +75,22 @@ class Forest:
         return len(self.edge_node)
 
 
-def build(sequences: Sequence[TokenSequence], *, share: bool = True) -> Forest:
-    """Merge sequences into tries.
+class Share(enum.Enum):
+    """What may be computed once for several sequences.
 
-    Args:
-        sequences: in any order, duplicates welcome.
-        share: False keeps every path without branches, for models that take one request a row:
-            a sequence then shares only with one that continues it.
+    TRIES: every common beginning. PATHS: paths stay without branches, for models that take one
+    request a row, so that a sequence shares only with one that continues it. WHOLE: only with
+    one that is fed the same tokens and scored from the same one on, so that what is laid out
+    for a sequence depends on that sequence alone.
     """
+
+    TRIES = enum.auto()
+    PATHS = enum.auto()
+    WHOLE = enum.auto()
+
+
+def build(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> Forest:
+    """Merge sequences, in any order and with duplicates, into tries."""
     scored = np.array([s.n_scored for s in sequences], np.int64)
     offsets = np.concatenate([[0], np.cumsum(scored)]).astype(np.int64)
     n_given = sum(len(s.ids) for s in sequences)
@@ -89,14 +98,19 @@ def build(sequences: Sequence[TokenSequence], *, share: bool = True) -> Forest:
     paths = [np.ascontiguousarray(sequences[k].ids[:-1], dtype=np.int32) for k in laid]
     # Big-endian bytes compare as the ids do.
     keys = [path.astype(">u4").tobytes() for path in paths]
-    order = sorted(range(len(paths)), key=keys.__getitem__)
+    firsts = [sequences[k].first_scored for k in laid]
+    order = sorted(range(len(paths)), key=lambda k: (keys[k], firsts[k]))
     lengths = np.array([len(paths[k]) for k in order], np.int64)
     flat = np.concatenate([paths[k] for k in order]) if order else np.zeros(0, np.int32)
     starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
     shared = _shared_with_previous(flat, starts, lengths)
-    if not share and len(order):
-        shared[1:] = np.where(shared[1:] == lengths[:-1], shared[1:], 0)
+    if share is not Share.TRIES and len(order):
+        may = shared[1:] == lengths[:-1]
+        if share is Share.WHOLE:
+            first = np.array([firsts[k] for k in order], np.int64)
+            may &= (lengths[1:] == lengths[:-1]) & (first[1:] == first[:-1])
+        shared[1:] = np.where(may, shared[1:], 0)
     column = np.arange(len(flat)) - np.repeat(starts[:-1], lengths)
     new = column >= np.repeat(shared, lengths)
     added = lengths - shared

@@ -8,6 +8,7 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +93,11 @@ class Plan:
     def n_tokens(self) -> int:
         """Tokens laid out, repeated paths included and padding not."""
         return sum(piece.size for group in self.rows for row in group for piece in row)
+
+    def layout(self) -> tuple[Any, ...]:
+        """What beside the forest decides the batches."""
+        places = [[[*piece.ranges()] for piece in row] for group in self.rows for row in group]
+        return self.lengths, places, self.batch_tokens, self.tail
 
     def batches(self) -> Iterator[RowBatch]:
         """Batches in order; every edge of the forest is in exactly one of them."""

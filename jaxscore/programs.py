@@ -29,8 +29,11 @@ class Programs:
     On an arrangement of several devices the functions are one shard's, see there.
     """
 
-    def __init__(self, arrangement: Arrangement | None = None) -> None:
-        self.arrangement = arrangement
+    def __init__(
+        self, arrangement: Arrangement | None = None, options: dict[str, Any] | None = None
+    ) -> None:
+        """`options` are the compiler's, see `platform.same_bits`."""
+        self.arrangement, self.options = arrangement, options or {}
         self.compiled: list[Compiled] = []
         self._programs: dict[tuple[Any, ...], Any] = {}
 
@@ -67,7 +70,7 @@ class Programs:
 
     def _compile(self, name: Any, function: Any, args: Any, donate: tuple[int, ...]) -> Any:
         started = time.perf_counter()
-        program = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+        program = jax.jit(function, donate_argnums=donate).lower(*args).compile(self.options)
         analysis = program.memory_analysis()
         temporary = int(analysis.temp_size_in_bytes) if analysis else 0
         self.compiled.append(Compiled(name, time.perf_counter() - started, temporary))

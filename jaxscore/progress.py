@@ -50,6 +50,11 @@ class Progress:
     def advance(self, tokens: int) -> None:
         self._bar.update(tokens)
 
+    def tell(self, what: str) -> None:
+        """A line for people, above the bar."""
+        if not self._bar.disable:
+            tqdm.write(what, file=sys.stderr)
+
     @contextlib.contextmanager
     def says(self, what: str) -> Iterator[None]:
         """Show what keeps the bar waiting."""

@@ -32,6 +32,10 @@ class Scorer(SequenceScorer):
         >>> scorer = Scorer.from_pretrained("demo")
         >>> [scored] = scorer.score([Request("0", "The cat", " sat down")])
         >>> scored.sum_logprob, scored.mean_entropy
+
+    Attributes:
+        about: everything but the requests that decides the numbers, as JSON has it; empty for a
+            model that did not come from a checkpoint.
     """
 
     def __init__(
@@ -42,10 +46,18 @@ class Scorer(SequenceScorer):
         batch_tokens: int = BATCH_TOKENS,
         progress: bool = False,
         journal: Journal | None = None,
+        reproducible: bool = False,
     ) -> None:
         """See `from_pretrained` and `SequenceScorer` for the arguments that they share."""
-        super().__init__(model, batch_tokens=batch_tokens, progress=progress, journal=journal)
+        super().__init__(
+            model,
+            batch_tokens=batch_tokens,
+            progress=progress,
+            journal=journal,
+            reproducible=reproducible,
+        )
         self.encoder = encoder
+        self.about: dict[str, Any] = {}
 
     @classmethod
     def from_pretrained(
@@ -63,6 +75,7 @@ class Scorer(SequenceScorer):
         progress: bool = False,
         journal: Path | None = None,
         mesh: str | None = None,
+        reproducible: bool = False,
     ) -> "Scorer":
         """Load a checkpoint.
 
@@ -80,6 +93,7 @@ class Scorer(SequenceScorer):
             journal: a file that keeps what is scored, so that the next run with it need not; held
                 until `close`.
             mesh: the devices, "auto" or "data=N,model=M"; None is the first one.
+            reproducible: the bits of a request's scores depend on that request alone; slower.
 
         Raises:
             InputError: the model or the journal cannot be used, and why.
@@ -97,23 +111,29 @@ class Scorer(SequenceScorer):
             mesh=mesh,
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
-        kept, arrangement = None, loaded.arrangement
-        if journal is not None:
-            kept = Journal(
-                journal,
-                {
-                    "model": fingerprint(folder, lora),
-                    "model_type": loaded.model_type,
-                    "dtype": loaded.dtype,
-                    "quantize": quantize,
-                    "implementation": loaded.implementation,
-                    "platform": jax.default_backend(),
-                    "shards": arrangement.shape.model if arrangement else 1,
-                    "jax": jax.__version__,
-                    "numbers": NUMBERS,
-                },
-            )
-        return cls(loaded, encoder, batch_tokens=batch_tokens, progress=progress, journal=kept)
+        arrangement = loaded.arrangement
+        about = {
+            "model": fingerprint(folder, lora),
+            "model_type": loaded.model_type,
+            "dtype": loaded.dtype,
+            "quantize": quantize,
+            "implementation": loaded.implementation,
+            "platform": jax.default_backend(),
+            "reproducible": reproducible,
+            "shards": arrangement.shape.model if arrangement else 1,
+            "jax": jax.__version__,
+            "numbers": NUMBERS,
+        }
+        scorer = cls(
+            loaded,
+            encoder,
+            batch_tokens=batch_tokens,
+            progress=progress,
+            journal=None if journal is None else Journal(journal, about),
+            reproducible=reproducible,
+        )
+        scorer.about = about
+        return scorer
 
     def close(self) -> None:
         """Let other runs have the journal."""

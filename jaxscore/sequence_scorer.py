@@ -1,6 +1,7 @@
 """Token ids in, scores out: planned, dispatched to the devices and put back in order."""
 
 import functools
+import hashlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,19 +9,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscore import packing
-from jaxscore.arrangement import ROWS
+from jaxscore import packing, stopping
+from jaxscore.alone import Alone
 from jaxscore.device.dots import on_cpu
 from jaxscore.device.past import Past
-from jaxscore.device.rows import Rows, Scores
 from jaxscore.device.score import score_rows, score_shard
-from jaxscore.forest import Forest, TokenSequence, build
+from jaxscore.dispatch import Dispatch, Flown
+from jaxscore.forest import Forest, Share, TokenSequence, build
 from jaxscore.journal import Journal
 from jaxscore.models.model import Model
+from jaxscore.platform import same_bits
 from jaxscore.programs import Programs, trunk_past
 from jaxscore.progress import Progress
 from jaxscore.trunk import Part, split, whole
-from jaxscore.window import Lot, SequenceScores, Variant, Window
+from jaxscore.window import Lot, Planned, SequenceScores, Variant, Window
 
 # Trunks cost programs of their own, seconds each: what they save must be worth more. In
 # multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.
@@ -40,6 +42,7 @@ class SequenceScorer:
         batch_tokens: int = BATCH_TOKENS,
         progress: bool = False,
         journal: Journal | None = None,
+        reproducible: bool = False,
     ) -> None:
         """Nothing is compiled yet.
 
@@ -48,6 +51,8 @@ class SequenceScorer:
             batch_tokens: tokens a batch, padding included; decides speed and memory.
             progress: a bar on stderr with tokens a second and the time left.
             journal: holds what was scored before, and is told what is scored; may be set later.
+            reproducible: every sequence is computed by itself, see `jaxscore.alone`, so that its
+                scores' bits depend on nothing beside it; `batch_tokens` is then of no effect.
         """
         if batch_tokens < packing.SHORTEST_ROW:
             raise ValueError(f"batch_tokens {batch_tokens} is below {packing.SHORTEST_ROW}")
@@ -55,13 +60,44 @@ class SequenceScorer:
         self.batch_tokens, self.progress, self.journal = batch_tokens, progress, journal
         self.tokens_given = self.tokens_unique = self.tokens_laid_out = self.tokens_scored = 0
         self.sequences = self.sequences_restored = 0
+        self.reproducible = reproducible
+        self.dispatch = Dispatch(model.arrangement)
+        self._digest = hashlib.sha256()
         self._parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
-        self._variants = [_variant(model)]
+        options = same_bits() if reproducible else {}
+        self._variants = [_variant(model, options)]
         if model.longer is not None:
-            self._variants.append(_variant(model.longer[1]))
+            self._variants.append(_variant(model.longer[1], options))
         self.programs = self._variants[0].programs
-        where = model.arrangement
-        self._n_together = None if where is None else where.shape.data
+
+    @property
+    def plan_hash(self) -> str:
+        """Of all batches planned so far, hexadecimal; the requests' order within a window is none
+        of it."""
+        return self._digest.hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        """What a run was and what it took, as JSON has it; for its manifest."""
+        where = self.model.arrangement
+        return {
+            "mesh": None if where is None else str(where.shape),
+            "compiler_options": self.programs.options,
+            "plan": self.plan_hash,
+            "counts": {
+                "texts": self.sequences,
+                "texts_from_journal": self.sequences_restored,
+                "tokens_given": self.tokens_given,
+                "tokens_unique": self.tokens_unique,
+                "tokens_laid_out": self.tokens_laid_out,
+                "tokens_scored": self.tokens_scored,
+            },
+            "batches_that_did_not_fit": sorted(self.dispatch.too_large),
+            "programs": [
+                {"name": " ".join(map(str, name)), "seconds": round(seconds, 3), "bytes": size}
+                for variant in self._variants
+                for name, seconds, size in variant.programs.compiled
+            ],
+        }
 
     def score_sequences(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
         """Token ids instead of text.
@@ -113,20 +149,23 @@ class SequenceScorer:
         Args:
             n_unfed: tokens at the end of each sequence that are no part of the request's length.
         """
-        flight: deque[tuple[Window, Lot, Part, Sequence[packing.RowBatch], Scores]] = deque()
+        flight: deque[tuple[Window, Lot, Part, Flown]] = deque()
         open_windows: deque[Window] = deque()
-        with Progress(self.progress) as progress:
+        with Progress(self.progress) as progress, stopping.finishing():
 
             def fetch() -> None:
-                window, lot, part, batches, together = flight.popleft()
-                fetched = jax.device_get(together)
-                n_queries = len(batches[0].query)
-                for k, batch in enumerate(batches):
-                    own = slice(k * n_queries, (k + 1) * n_queries)
-                    lot.take(part, batch, Scores(*(column[own] for column in fetched)))
+                window, lot, part, flown = flight.popleft()
+                for batch, scores in self.dispatch.fetched(flown, progress):
+                    lot.take(part, batch, scores)
                     progress.advance(batch.n_tokens)
                 window.n_open -= 1
-                self._keep(window, lot, part, batches)
+                self._keep(window, lot, part, flown.batches)
+
+            def end_if_wished() -> None:
+                if stopping.wished():
+                    while flight:
+                        fetch()
+                    raise KeyboardInterrupt
 
             for sequences in windows:
                 window = self._plan(sequences, n_unfed)
@@ -136,11 +175,12 @@ class SequenceScorer:
                 for lot, part, plan in window.planned_parts():
                     past: tuple[Past, ...] | None = None
                     for batches in self._together(lot, part, plan, progress):
+                        end_if_wished()
                         if past is None:
                             past = self._past(lot.variant, part, progress)
                         window.n_open += 1
-                        scores = self._dispatch(lot.variant, batches, past, progress)
-                        flight.append((window, lot, part, batches, scores))
+                        flown = self.dispatch.send(lot.variant, batches, past, progress)
+                        flight.append((window, lot, part, flown))
                         if len(flight) > IN_FLIGHT:
                             fetch()
                 window.planned = True
@@ -148,11 +188,12 @@ class SequenceScorer:
                     yield open_windows.popleft().scores()
             while flight:
                 fetch()
+            end_if_wished()
             for window in open_windows:
                 yield window.scores()
 
     def _together(
-        self, lot: Lot, part: Part, plan: packing.Plan, progress: Progress
+        self, lot: Lot, part: Part, plan: Planned, progress: Progress
     ) -> Iterator[list[packing.RowBatch]]:
         """Batches of one shape, as many as devices share the rows, and none that is known.
 
@@ -165,7 +206,7 @@ class SequenceScorer:
                 progress.advance(batch.n_tokens)
                 continue
             if waiting and (
-                batch.shape != waiting[0].shape or len(waiting) == (self._n_together or 1)
+                batch.shape != waiting[0].shape or len(waiting) == (self.dispatch.n_together or 1)
             ):
                 yield waiting
                 waiting = []
@@ -183,6 +224,8 @@ class SequenceScorer:
             for which, index in sorted(of_variant.items())
         ]
         self.sequences += len(sequences)
+        for lot in lots:
+            self._digest.update(lot.digest())
         return Window(lots, sequences, n_unfed)
 
     def _restore(self, window: Window) -> None:
@@ -203,9 +246,14 @@ class SequenceScorer:
             self.journal.keep(rows, window.n_unfed)
 
     def _lot(self, variant: Variant, index: list[int], sequences: list[TokenSequence]) -> Lot:
-        forest = build(sequences, share=self.model.shares_text)
-        plans = [(whole(forest), self._packed(forest))]
-        plain = plans[0][1]
+        if self.reproducible:
+            forest = build(sequences, share=Share.WHOLE)
+            alone = Alone(forest, self.model.width)
+            return self._counted(Lot(variant, index, forest, [(whole(forest), alone)]))
+        share = Share.TRIES if self.model.shares_text else Share.PATHS
+        forest = build(sequences, share=share)
+        plain = self._packed(forest)
+        plans = [(whole(forest), plain)]
         least = LEAST_SAVED_CPU if on_cpu() else LEAST_SAVED_ACCELERATOR
         least = max(least / self._parameters, LEAST_SHARE * plain.cost)
         if self.model.cached and plain.cost - forest.n_nodes > least:
@@ -214,11 +262,13 @@ class SequenceScorer:
             cost = sum(self._cost(part, plan) for part, plan in trunked)
             if plain.cost - cost > least:
                 plans = trunked
-        lot = Lot(variant, index, forest, plans)
-        self.tokens_given += forest.n_given
-        self.tokens_unique += forest.n_nodes
+        return self._counted(Lot(variant, index, forest, [*plans]))
+
+    def _counted(self, lot: Lot) -> Lot:
+        self.tokens_given += lot.forest.n_given
+        self.tokens_unique += lot.forest.n_nodes
         self.tokens_laid_out += lot.n_tokens
-        self.tokens_scored += len(forest.edge_of)
+        self.tokens_scored += len(lot.forest.edge_of)
         return lot
 
     def _packed(self, forest: Forest, trunk: int = 0) -> packing.Plan:
@@ -248,44 +298,8 @@ class SequenceScorer:
         progress.advance(len(part.trunk))
         return (past,)
 
-    def _dispatch(
-        self,
-        variant: Variant,
-        batches: Sequence[packing.RowBatch],
-        past: tuple[Past, ...],
-        progress: Progress,
-    ) -> Scores:
-        """Batches of one shape, no more than there are devices for."""
-        slots = [one.key.shape[-3] for one in past]
-        rows = _side_by_side(batches, self._n_together)
-        return variant.programs.run(
-            ("score", *batches[0].shape, *slots),
-            variant.score_rows,
-            (variant.model.params, variant.programs.put(rows, ROWS), *past),
-            progress,
-        )
 
-
-def _side_by_side(batches: Sequence[packing.RowBatch], n: int | None) -> Rows:
-    """Host arrays of `n` batches, empty ones behind those that there are; of one for None."""
-
-    def rows(batch: packing.RowBatch, n_queries: int) -> Rows:
-        of_batch: tuple[Any, ...] = (batch.ids, batch.position, batch.subtree_end)
-        asked: tuple[Any, ...] = (batch.query, batch.target, np.int32(n_queries))
-        return Rows(*of_batch, *asked)
-
-    if n is None:
-        [batch] = batches
-        return rows(batch, len(batch.edge))
-    own = [rows(batch, len(batch.edge)) for batch in batches]
-    own += [rows(batches[0], 0)] * (n - len(batches))
-    *columns, n_queries = zip(*own, strict=True)
-    joined: list[Any] = [np.concatenate(column) for column in columns]
-    joined.append(np.array(n_queries, np.int32))
-    return Rows(*joined)
-
-
-def _variant(model: Model) -> Variant:
+def _variant(model: Model, options: dict[str, Any]) -> Variant:
     run = score_rows if model.arrangement is None else score_shard
     rows = functools.partial(run, model.hidden_states, model.unembedding)
-    return Variant(model, Programs(model.arrangement), rows)
+    return Variant(model, Programs(model.arrangement, options), rows)

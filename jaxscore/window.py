@@ -1,17 +1,21 @@
 """Requests that are planned together, and what has come back for them."""
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscore.alone import Alone
 from jaxscore.device.rows import Scores
 from jaxscore.forest import Forest, TokenSequence
 from jaxscore.models.model import Model
 from jaxscore.packing import Plan, RowBatch
 from jaxscore.programs import Programs
 from jaxscore.trunk import Part
+
+Planned = Plan | Alone  # how a part is laid out
 
 
 class SequenceScores(NamedTuple):
@@ -35,7 +39,11 @@ class Lot:
     """Requests of one window that one variant scores, in one forest."""
 
     def __init__(
-        self, variant: Variant, index: Sequence[int], forest: Forest, plans: list[tuple[Part, Plan]]
+        self,
+        variant: Variant,
+        index: Sequence[int],
+        forest: Forest,
+        plans: list[tuple[Part, Planned]],
     ) -> None:
         self.variant, self.index, self.forest, self.plans = variant, index, forest, plans
         n = forest.n_edges
@@ -49,6 +57,16 @@ class Lot:
     def n_tokens(self) -> int:
         """Tokens laid out, trunks included and padding not."""
         return sum(plan.n_tokens + len(part.trunk) for part, plan in self.plans)
+
+    def digest(self) -> bytes:
+        """Of all that decides which batches there will be, whatever the requests' order."""
+        out = hashlib.sha256()
+        for part, plan in self.plans:
+            forest = part.forest
+            for array in (part.trunk, forest.ids, forest.depth, forest.edge_node):
+                out.update(np.int64(len(array)).tobytes() + array.tobytes())
+            out.update(forest.edge_target.tobytes() + repr(plan.layout()).encode())
+        return out.digest()
 
     def take(self, part: Part, batch: RowBatch, scores: Scores) -> None:
         """Put a batch's answers at their edges; what is known already stays as it is."""
@@ -124,7 +142,7 @@ class Window:
     def n_tokens(self) -> int:
         return sum(lot.n_tokens for lot in self.lots)
 
-    def planned_parts(self) -> Iterator[tuple[Lot, Part, Plan]]:
+    def planned_parts(self) -> Iterator[tuple[Lot, Part, Planned]]:
         """What is to be computed, one forest's rows after the other."""
         for lot in self.lots:
             for part, plan in lot.plans:

@@ -55,6 +55,13 @@ def test_a_trunk_on_a_mesh(report):
     assert 0 < report["trunks"] < 1e-5
 
 
+@pytest.mark.parametrize("model", [1, 4])
+def test_reproducible_bits_do_not_depend_on_the_devices_that_share_the_rows(report, model):
+    digests = report[f"reproducible {model}"]
+    assert len(digests) == 3 - (model == 4)
+    assert len(set(digests)) == 1
+
+
 def test_text_written_on_a_mesh(report):
     alone, *others = report["written"]
     assert all(len(ids) > 3 for ids in alone)

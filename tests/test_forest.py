@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from jaxscore.forest import TokenSequence, build
+from jaxscore.forest import Share, TokenSequence, build
 from tests.sequences import asked_for, laid_out, paths, sequence, sequence_lists
 
 STRICT = settings(max_examples=300, deadline=None)
 
 
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("share", list(Share))
 @given(sequences=sequence_lists())
 @STRICT
 def test_each_scored_token_is_an_edge_from_its_prefix(share, sequences):
@@ -29,7 +29,7 @@ def test_each_scored_token_is_an_edge_from_its_prefix(share, sequences):
     assert pairs == sorted(set(pairs))
 
 
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("share", list(Share))
 @given(sequences=sequence_lists())
 @STRICT
 def test_depth_end_and_reach(share, sequences):
@@ -68,7 +68,7 @@ def test_duplicates_and_order_add_nothing(sequences):
 @given(sequences=sequence_lists())
 @STRICT
 def test_without_sharing_every_trie_is_one_path(sequences):
-    forest = build(sequences, share=False)
+    forest = build(sequences, share=Share.PATHS)
     ends = forest.subtree_end.tolist()
     first, chains = 0, []
     while first < forest.n_nodes:
@@ -91,7 +91,7 @@ def test_the_picture_of_the_module():
     assert forest.reach.tolist() == [4, 4, 3, 4, 4]
 
 
-@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("share", list(Share))
 def test_nothing_to_score_lays_nothing_out(share):
     forest = build([sequence([]), sequence([7]), sequence([7, 8, 9], 3)], share=share)
     assert (forest.n_nodes, forest.n_edges, forest.n_given) == (0, 0, 4)

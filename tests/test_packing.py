@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore import packing
-from jaxscore.forest import build
+from jaxscore.forest import Share, build
 from jaxscore.packing import (
     SHORTEST_ROW,
     TARGETS,
@@ -68,7 +68,9 @@ def row_paths(batch, row):
     return seen
 
 
-@pytest.mark.parametrize(("share", "pack"), [(True, True), (False, False), (True, False)])
+@pytest.mark.parametrize(
+    ("share", "pack"), [(Share.TRIES, True), (Share.PATHS, False), (Share.TRIES, False)]
+)
 @given(
     sequences=sequence_lists(longest=20, most=20),
     batch_tokens=st.integers(4, 64),
@@ -107,7 +109,7 @@ def test_the_same_at_the_real_sizes(seed):
 @STRICT
 def test_without_packing_a_row_holds_one_path(sequences):
     with mock.patch.object(packing, "SHORTEST_ROW", 4):
-        forest = build(sequences, share=False)
+        forest = build(sequences, share=Share.PATHS)
         made = plan(forest, max_positions=20, width=4, batch_tokens=32, pack=False)
         rows = [
             (ids[ids > 0], position[ids > 0], ends[ids > 0])

@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxscore.errors import InputError
 from jaxscore.models import checkpoint
 from jaxscore.models.config_check import check_attributes, transformers_config
+from jaxscore.platform import same_bits
 
 READS = frozenset(
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
@@ -34,12 +35,14 @@ class BertClassifier:
         n_compiled: programs so far, one for each bucket of lengths that occurred.
     """
 
-    def __init__(self, folder: Path, *, dtype: str = "auto") -> None:
+    def __init__(self, folder: Path, *, dtype: str = "auto", reproducible: bool = False) -> None:
         """Load a checkpoint.
 
         Args:
             folder: with config.json and model.safetensors, PyTorch-named.
             dtype: of the weights and the computation; "auto" is float32.
+            reproducible: each sequence is computed by itself, so that its bits depend on nothing
+                beside it.
 
         Raises:
             InputError: another kind of model, an attribute that is not handled, or tensors that
@@ -65,7 +68,8 @@ class BertClassifier:
             out = model(ids, attention_mask=mask, token_type_ids=types, params=params)
             return jax.nn.softmax(out.logits.astype(jnp.float32), axis=-1)
 
-        self._classify = jax.jit(classify)
+        self._classify = jax.jit(classify, compiler_options=same_bits() if reproducible else None)
+        self._reproducible = reproducible
 
     def probabilities(self, sequences: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         """Softmax over the classes.
@@ -81,7 +85,7 @@ class BertClassifier:
         for k, (ids, _) in enumerate(sequences):
             by_length.setdefault(self._bucket(len(ids)), []).append(k)
         for length, members in sorted(by_length.items()):
-            rows = max(1, BATCH_TOKENS // length)
+            rows = 1 if self._reproducible else max(1, BATCH_TOKENS // length)
             for start in range(0, len(members), rows):
                 part = members[start : start + rows]
                 # Rows that nobody asked for have one token, so that no mask is empty.

@@ -62,13 +62,13 @@ class Summary:
 class Bem:
     """The classifier with its tokenizer."""
 
-    def __init__(self, folder: Path, *, dtype: str = "auto") -> None:
-        """Load a checkpoint.
+    def __init__(self, folder: Path, *, dtype: str = "auto", reproducible: bool = False) -> None:
+        """Load a checkpoint; `reproducible` as `BertClassifier` has it.
 
         Raises:
             InputError: no BERT classifier of two classes, or a tokenizer without [CLS] and [SEP].
         """
-        self.classifier = BertClassifier(folder, dtype=dtype)
+        self.classifier = BertClassifier(folder, dtype=dtype, reproducible=reproducible)
         if self.classifier.n_classes != 2:
             raise InputError(
                 f"{folder}: a classifier of {self.classifier.n_classes} classes, expected two: "
@@ -137,10 +137,10 @@ def summarise(matches: Sequence[Match]) -> Summary:
     )
 
 
-def load(model: str, revision: str | None, *, dtype: str) -> Bem:
+def load(model: str, revision: str | None, *, dtype: str, reproducible: bool = False) -> Bem:
     """The classifier by name: a folder or a hub id.
 
     Raises:
         InputError: as `Bem`, or there is no such model.
     """
-    return Bem(checkpoint.resolve(model, revision), dtype=dtype)
+    return Bem(checkpoint.resolve(model, revision), dtype=dtype, reproducible=reproducible)

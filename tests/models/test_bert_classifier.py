@@ -91,6 +91,16 @@ def test_every_length_agrees_with_torch_in_the_order_given(saved):
     assert classifier.n_compiled == 3  # buckets of 32, 64 and 100
 
 
+def test_reproducible_bits_do_not_depend_on_neighbours(saved):
+    _, folder = saved
+    items = sequences(*range(1, 40))
+    classifier = BertClassifier(folder, reproducible=True)
+    want = classifier.probabilities(items)
+    assert classifier.probabilities(items[::-1])[::-1].tobytes() == want.tobytes()
+    alone = np.concatenate([classifier.probabilities([one]) for one in items])
+    assert alone.tobytes() == want.tobytes()
+
+
 def test_more_inputs_compile_nothing_more(saved, monkeypatch):
     _, folder = saved
     monkeypatch.setattr("jaxscore.models.bert_classifier.BATCH_TOKENS", 128)

@@ -1,0 +1,135 @@
+"""With `reproducible` the bits of a request depend on that request; without, on the requests.
+
+Bits are compared, no tolerance anywhere.
+"""
+
+import random
+
+import numpy as np
+import pytest
+
+from jaxscore import Request, Scorer
+from jaxscore.requests import LabelRequest
+from tests.conftest import CASES, MODELS
+from tests.test_scorer import COLUMNS
+
+WORDS = "the cat sat down and ran to a small house where nobody had ever been before".split()
+
+
+def texts(seed: int, n: int) -> list[Request]:
+    """Contexts that some share, and texts of 2 to 120 words."""
+    draw = random.Random(seed)
+    begin = [" ".join(draw.choices(WORDS, k=draw.randrange(1, 60))) for _ in range(4)]
+    return [
+        Request(
+            f"{seed}-{k}",
+            draw.choice(begin) + " " + " ".join(draw.choices(WORDS, k=draw.randrange(1, 40))),
+            " " + " ".join(draw.choices(WORDS, k=draw.randrange(1, 20))),
+        )
+        for k in range(n)
+    ]
+
+
+def bits(scored):
+    """By id, every number as it is stored."""
+    return {
+        one.id: (*(getattr(one, name).tobytes() for name in COLUMNS), one.greedy.tobytes())
+        for one in scored
+    }
+
+
+def scorer_like(loaded: Scorer, **options) -> Scorer:
+    return Scorer(loaded.model, loaded.encoder, **{"reproducible": True, **options})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neighbours_order_and_batch_size_change_no_bit(scorers, name):
+    loaded = scorers(name)
+    requests, others = texts(1, 24), texts(2, 40)
+    want = bits(scorer_like(loaded).score(requests))
+    assert len({column for one in want.values() for column in one}) > len(want)
+
+    shuffled = [*requests, *others]
+    random.Random(3).shuffle(shuffled)
+    got = bits(scorer_like(loaded, batch_tokens=256).score(shuffled))
+    assert {id: got[id] for id in want} == want
+
+    alone = scorer_like(loaded, batch_tokens=64)
+    assert {id: one for r in requests for id, one in bits(alone.score([r])).items()} == want
+
+    windows = scorer_like(loaded).stream(reversed(requests), window=5)
+    assert bits(windows) == want
+
+
+def test_the_same_without_it_moves_bits_which_is_why_it_is_there(scorers):
+    loaded = scorers("tiny-llama3")
+    requests = texts(1, 24)
+    plain = Scorer(loaded.model, loaded.encoder)
+    want = bits(plain.score(requests))
+    beside = bits(plain.score([*requests, *texts(2, 40)]))
+    alone = {id: one for r in requests for id, one in bits(plain.score([r])).items()}
+    assert alone != want or {id: beside[id] for id in want} != want
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_by_default_the_order_changes_no_bit(scorers, name):
+    loaded = scorers(name)
+    requests = texts(1, 60)
+    first, again = Scorer(loaded.model, loaded.encoder), Scorer(loaded.model, loaded.encoder)
+    want = bits(first.score(requests))
+    assert bits(again.score(requests[::-1])) == want
+    assert first.plan_hash == again.plan_hash
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_numbers_are_those_of_the_forest(scorers, name):
+    loaded = scorers(name)
+    requests = texts(4, 30)
+    for a, b in zip(
+        scorer_like(loaded).score(requests),
+        Scorer(loaded.model, loaded.encoder).score(requests),
+        strict=True,
+    ):
+        for column in COLUMNS:
+            np.testing.assert_allclose(getattr(a, column), getattr(b, column), atol=1e-5, rtol=0)
+        np.testing.assert_array_equal(a.greedy, b.greedy)
+
+
+def test_labels_depend_on_their_prompt_and_not_on_each_other(scorers):
+    scorer = scorer_like(scorers("tiny-qwen2"))
+    prompt = "Is the cat in the house?"
+    many = tuple(range(20, 31))  # more than a query slot takes
+    [together] = scorer.label([LabelRequest("a", prompt, many)])
+    beside = scorer.label(
+        [LabelRequest("b", prompt, many[:3]), LabelRequest("c", "The cat", many[2:9])]
+    )
+    assert beside[0].logprob.tobytes() == together.logprob[:3].tobytes()
+    [one] = scorer.label([LabelRequest("d", prompt, many[-1:])])
+    assert one.logprob.tobytes() == together.logprob[-1:].tobytes()
+
+
+def test_a_resumed_run_has_the_same_bits(scorers, tmp_path):
+    folder, path = str(CASES / "models/tiny-llama3"), tmp_path / "journal"
+    requests = texts(5, 20)
+    want = bits(scorer_like(scorers("tiny-llama3")).score(requests))
+    options = {"dtype": "float32", "reproducible": True, "journal": path}
+    first = Scorer.from_pretrained(folder, **options)
+    first.score(requests[::2])
+    first.close()
+    second = Scorer.from_pretrained(folder, **options)
+    got = bits(second.score([*texts(6, 5), *requests]))
+    second.close()
+    assert second.sequences_restored == 10
+    assert {id: got[id] for id in want} == want
+
+
+def test_a_journal_keeps_the_two_ways_apart(tmp_path):
+    folder, path = str(CASES / "models/tiny-gpt2"), tmp_path / "journal"
+    requests = texts(5, 4)
+    for reproducible in (False, True):
+        scorer = Scorer.from_pretrained(
+            folder, dtype="float32", journal=path, reproducible=reproducible
+        )
+        scorer.score(requests)
+        scorer.close()
+        assert scorer.sequences_restored == 0
