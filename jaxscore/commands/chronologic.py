@@ -141,8 +141,9 @@ def run(args: argparse.Namespace) -> int:
     evaluate = _choose if args.mcq else _score
     started = time.perf_counter()
     record = evaluate(args, source, questions, failures)
+    seconds = time.perf_counter() - started
     if isinstance(source, Scorer):
-        shared.tell_run(args, source, time.perf_counter() - started)
+        shared.tell_run(args, source, seconds)
     for remark in remarks:
         shared.remark(args, f"remark: {remark}")
     record |= {
@@ -153,6 +154,8 @@ def run(args: argparse.Namespace) -> int:
     }
     report = (mcq_report if args.mcq else scored_report)(record)
     paths = _write(folder, kind, args.model, report, record)
+    if isinstance(source, Scorer):
+        shared.write_manifest(args, source, seconds, paths[0])
     print(f"{(_mcq_line if args.mcq else _scored_line)(record)}; report {paths[0]}")
     return shared.tell_failures(failures)
 
@@ -178,6 +181,8 @@ def _check_flags(args: argparse.Namespace, url: str | None) -> None:
         raise InputError(
             "--lora and --quantize: an endpoint has weights of its own; take a local model"
         )
+    if args.reproducible:
+        raise InputError("--reproducible: an endpoint does not promise it; take a local model")
 
 
 def _score(
@@ -275,7 +280,7 @@ def _settings(
     args: argparse.Namespace, source: Scorer | CompletionsEndpoint, url: str | None
 ) -> dict[str, Any]:
     if isinstance(source, Scorer):
-        model = provenance.of_model(args.model, source.model, args.revision, lora=args.lora)
+        model = shared.made_by(args, source, args.model)
     else:
         model = provenance.of_endpoint(args.model, str(url))
     own: dict[str, Any] = {"mode": "mcq" if args.mcq else "full" if args.full_eval else "sample"}

@@ -144,6 +144,8 @@ def _judge_all(
                 raise
             failures.append((str(output.folder), str(problem)))
             continue
+        if scorer is not None:
+            shared.write_manifest(args, scorer, time.perf_counter() - started, paths[0])
         print(f"{output.folder}: {_line(metric, found)}; report {paths[0].name}")
         for remark in found.remarks:
             shared.remark(args, f"{output.folder}: {remark}")
@@ -199,11 +201,13 @@ def _judge(
     if evaluator is None:
         use_device(args.device)
         use_compilation_cache()
-        classifier = bem.load(args.bem, args.revision, dtype=args.dtype)
+        classifier = bem.load(
+            args.bem, args.revision, dtype=args.dtype, reproducible=args.reproducible
+        )
         made_by = {"model": args.bem, "revision": provenance.commit(args.bem, args.revision)}
         return lambda o: judge_findings.bem(classifier.match(o.records), o, draws), made_by, None
     place = args.folder or args.experiments_folder
-    model, made_by, scorer = _model(args, None if kind in ("text", "pairwise") else place)
+    model, made_by, scorer = _model(args, place)
     tokens = evaluator.max_new_tokens
     question = evaluator.pointwise
 
@@ -236,12 +240,12 @@ def _judge(
 
 
 def _model(
-    args: argparse.Namespace, folder: Path | None
+    args: argparse.Namespace, folder: Path
 ) -> tuple[JudgeModel, dict[str, Any], Scorer | None]:
     if args.llm is not None:
         name = args.llm[0] if args.llm else judge_flags.DEFAULT_MODEL
         scorer = shared.load_scorer(args, name, folder)
-        made_by = provenance.of_model(name, scorer.model, args.revision, lora=args.lora)
+        made_by = shared.made_by(args, scorer, name)
         return LocalJudge(scorer, args.truncate), made_by, scorer
     limits = Limits() if args.llm_batch_size is None else Limits(in_flight=args.llm_batch_size)
     if args.gpt is not None:

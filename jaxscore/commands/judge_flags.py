@@ -136,6 +136,8 @@ def check(args: argparse.Namespace) -> None:
             raise InputError(f"{flag} {' '.join(words)}: expected MODEL and SHORT at most")
     if (args.lora is not None or args.quantize is not None) and args.llm is None:
         raise InputError("--lora and --quantize change a model that runs here; give --llm too")
+    if args.reproducible and args.llm is None and args.bem is None:
+        raise InputError("--reproducible: a server does not promise it; give --llm or --bem")
     if (args.opponent_folder is None) != (args.opponent_name is None):
         raise InputError("--opponent-folder and --opponent-name belong together; give both")
     if args.opponent_folder is not None:

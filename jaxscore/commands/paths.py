@@ -114,7 +114,9 @@ def run(args: argparse.Namespace) -> int:
         }
         page.write(report(record))
         data.write(json_text(record))
-    shared.tell_run(args, scorer, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    shared.write_manifest(args, scorer, seconds, args.output)
+    shared.tell_run(args, scorer, seconds)
     print(text(summary))
     if audit.n_requests:
         print(audit.text(args.boundary, others))
@@ -125,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
 def _settings(args: argparse.Namespace, scorer: Scorer, systems: Sequence[str]) -> dict[str, Any]:
     return provenance.of_run(
         {
-            **provenance.of_model(args.model, scorer.model, args.revision, lora=args.lora),
+            **shared.made_by(args, scorer, args.model),
             "boundary": args.boundary,
             "system_prompts": list(systems),
             "max_samples": args.max_samples,

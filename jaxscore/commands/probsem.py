@@ -142,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
             table.write(csv_line(row))
         data.write(json_text(record))
         page.write(report(record))
+    shared.write_manifest(args, scorer, seconds, args.output_dir / f"{name}_results.csv")
     for result in results:
         if "error" not in result:
             print(sample_text(result))
@@ -191,9 +192,7 @@ def _settings(args: argparse.Namespace, scorer: Any) -> dict[str, Any]:
     ]
     return provenance.of_run(
         {
-            **provenance.of_model(
-                args.model, scorer.model, args.revision, args.cache_dir, args.lora
-            ),
+            **shared.made_by(args, scorer, args.model),
             "prompt": args.prompt,
             "test": args.test,
             "boundary": args.boundary,

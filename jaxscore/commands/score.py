@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
                 failures.append((scored.id, scored.error))
             line = json_safe(plain.record(scored, summary_only=args.summary_only))
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-    shared.tell_run(args, scorer, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    shared.write_manifest(args, scorer, seconds, args.output)
+    shared.tell_run(args, scorer, seconds)
     shared.remark(args, audit.text(args.boundary, others))
     return shared.tell_failures(failures)

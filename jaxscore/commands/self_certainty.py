@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
         "revision": args.revision,
         "lora": None if args.lora is None else str(args.lora),
         "quantize": args.quantize,
+        "reproducible": args.reproducible or None,
         "alignment": args.alignment,
         "input_field": args.input_field_name,
         "output_field": args.output_field_name,
@@ -185,7 +186,9 @@ def _score(
         n_cut += scored.truncated > 0
         if not confidences[k].missing:
             growing.offer()
-    shared.tell_run(args, scorer, time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    shared.write_manifest(args, scorer, seconds, growing.path)
+    shared.tell_run(args, scorer, seconds)
     if n_cut:
         shared.remark(args, f"{n_cut} outputs were scored after an input cut at its left")
 

@@ -1,9 +1,11 @@
 """Flags that every scoring command has, and what they make."""
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.journal import check_path
@@ -11,6 +13,7 @@ from jaxscore.models import lora
 from jaxscore.models.load import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.packing import SHORTEST_ROW
 from jaxscore.platform import DEVICES, use_device
+from jaxscore.reports import manifest, provenance
 from jaxscore.requests import Request
 from jaxscore.scorer import BATCH_TOKENS, Scorer
 from jaxscore.text import boundary_audit
@@ -71,6 +74,12 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
         metavar="N",
         help=f"tokens a batch, padding included (default {BATCH_TOKENS}); "
         "less takes less memory, more is faster on accelerators",
+    )
+    group.add_argument(
+        "--reproducible",
+        action="store_true",
+        help="compute each request by itself, so that the bits of its scores depend on nothing "
+        "else in the run; several times slower, and --batch-tokens is of no effect",
     )
     group.add_argument(
         "--truncate",
@@ -137,7 +146,7 @@ def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> Sc
 
     Args:
         output: beside which the journal lies unless the flags say otherwise: a file, or a folder
-            of files; None where nothing is scored.
+            of files; None where every run begins anew.
     """
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
@@ -153,6 +162,7 @@ def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> Sc
         lora=getattr(args, "lora", None),
         quantize=args.quantize,
         mesh=args.mesh,
+        reproducible=args.reproducible,
         batch_tokens=args.batch_tokens,
         progress=not args.quiet,
         journal=_journal(args, output),
@@ -163,7 +173,7 @@ def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> Sc
 def _journal(args: argparse.Namespace, output: Path | None) -> Path | None:
     asked = args.journal
     if output is None and asked not in (None, "off"):
-        remark(args, f"--journal {asked}: nothing is scored here that it could keep")
+        remark(args, f"--journal {asked}: this command begins anew each time and keeps nothing")
     if asked == "off" or output is None:
         return None
     if asked is not None:
@@ -195,13 +205,13 @@ def _tell(text: str) -> None:
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
     """Refuse to write over what is read; `flag` is the one to change, for people."""
-    for path in inputs:
+    for place, path in itertools.product((output, manifest.path_of(output)), inputs):
         try:
-            same = path is not None and output.resolve() == path.resolve()
+            same = path is not None and place.resolve() == path.resolve()
         except (OSError, RuntimeError) as problem:  # a loop of links
             raise InputError(f"{flag} {output}: not usable as a path ({problem})") from None
         if same:
-            raise InputError(f"{flag} {output} is an input of this run; give another name")
+            raise InputError(f"{flag} {place} is an input of this run; give another name")
 
 
 class Audit:
@@ -241,6 +251,24 @@ class Audit:
             for name, count in zip(names, self.changed.values(), strict=True)
         ]
         return f"boundary {chosen}: of {self.n_requests} requests {', '.join(parts)}"
+
+
+def made_by(args: argparse.Namespace, scorer: Scorer, model: str) -> dict[str, Any]:
+    """The model and how it was computed, for a report's settings."""
+    return provenance.of_model(
+        model,
+        scorer.model,
+        args.revision,
+        getattr(args, "cache_dir", None),
+        args.lora,
+        reproducible=scorer.reproducible,
+    )
+
+
+def write_manifest(args: argparse.Namespace, scorer: Scorer, seconds: float, output: Path) -> None:
+    """What this output was made of and with, beside it."""
+    facts = {"model": scorer.about, **scorer.facts(), "seconds": round(seconds, 3)}
+    manifest.write(output, vars(args), facts)
 
 
 def tell_run(args: argparse.Namespace, scorer: Scorer, seconds: float) -> None:

@@ -111,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
         "revision": args.revision,
         "lora": None if args.lora is None else str(args.lora),
         "quantize": args.quantize,
+        "reproducible": args.reproducible or None,
         "temperature": args.temperature,
         "top_p": args.top_p,
         "max_tokens": args.max_new_tokens,
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with growing.open():
             if asked:
-                _generate(args, items, asked, records, settings, growing)
+                _generate(args, items, records, settings, growing)
     except KeyboardInterrupt:
         return interrupted(args, growing)
     summary = task.summarise(items, [record for record in records if record is not None])
@@ -141,19 +142,24 @@ def run(args: argparse.Namespace) -> int:
 def _generate(
     args: argparse.Namespace,
     items: Sequence[task.Item],
-    asked: Sequence[task.Item],
     records: list[dict[str, Any] | None],
     settings: dict[str, Any],
     growing: GrowingArray,
 ) -> None:
     """Ask for replies, and let the output grow with them."""
-    scorer = shared.load_scorer(args, args.model, None)
+    scorer = shared.load_scorer(args, args.model, growing.path)
     settings["dtype"] = scorer.model.dtype
     task.check_dtype(items, records, scorer.model.dtype, growing.path)
     generator, tokenizer = Generator(scorer), scorer.encoder.tokenizer
     started, n_cut, n_tokens = time.perf_counter(), 0, 0
-    for k in range(0, len(asked), ASKED_TOGETHER):
-        part = asked[k : k + ASKED_TOGETHER]
+    usable = [item for item in items if not item.error]
+    for k in range(0, len(usable), ASKED_TOGETHER):
+        # The same items together as in a run from the beginning, so that a reply has the same
+        # neighbours, and with them the same last bits, whatever an earlier run has left.
+        together = usable[k : k + ASKED_TOGETHER]
+        part = [item for item in together if records[item.index] is None]
+        if not part:
+            continue
         rendered = [
             chat.render(tokenizer, [{"role": "user", "content": item.prompt}]) for item in part
         ]
@@ -172,6 +178,11 @@ def _generate(
             n_cut += one.finish == "length"
             n_tokens += len(one.token_ids)
         growing.offer()
-    shared.remark(args, f"{n_tokens} tokens written in {time.perf_counter() - started:.1f} s")
+    seconds = time.perf_counter() - started
+    shared.write_manifest(args, scorer, seconds, growing.path)
+    shared.remark(args, f"{n_tokens} tokens written in {seconds:.1f} s")
+    if scorer.journal is not None:
+        n_restored, n_asked = scorer.sequences_restored, scorer.sequences
+        shared.remark(args, f"{n_restored} of {n_asked} replies were in the journal")
     if n_cut:
         shared.remark(args, f"{n_cut} replies ended at the limit, not by themselves")

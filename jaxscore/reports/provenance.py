@@ -34,6 +34,8 @@ def of_model(
     revision: str | None,
     cache_dir: Path | None = None,
     lora: Path | None = None,
+    *,
+    reproducible: bool = False,
 ) -> dict[str, Any]:
     """A local model: where it is from, what is merged into it, how it is computed and where."""
     device = jax.devices()[0]
@@ -46,6 +48,7 @@ def of_model(
         "model_type": model.model_type,
         "implementation": model.implementation,
         "dtype": model.dtype,
+        **({"reproducible": True} if reproducible else {}),
         "device": f"{device.platform} ({device.device_kind})",
     }
 

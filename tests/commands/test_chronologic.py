@@ -145,8 +145,10 @@ def test_the_files_lie_beside_the_questions_and_none_is_written_over(
     mark = f"{QWEN.replace('/', '_')}_20260102_120001"[-100:]
     names = sorted(one.name for one in folder.iterdir())
     assert [name.endswith(f"{mark}{end}") for name, end in zip(
-        names, (".md", "_2.md", ".json", "_2.json", "in.jsonl"), strict=True
-    )] == [True, True, True, True, False]  # fmt: skip
+        names,
+        (".md", ".md.run.json", "_2.md", "_2.md.run.json", ".json", "_2.json", "in.jsonl"),
+        strict=True,
+    )] == [True] * 6 + [False]  # fmt: skip
 
 
 def test_mcq(run, models, tmp_path):

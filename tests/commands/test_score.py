@@ -61,6 +61,7 @@ def test_fields_order_and_ids(run, place, scorers):
     assert "é" in (folder / "out.jsonl").read_text(encoding="utf-8")
     assert sorted(one.name for one in folder.iterdir()) == [
         "in.jsonl", "out.jsonl", "out.jsonl.journal", "out.jsonl.journal.lock",
+            "out.jsonl.run.json",
     ]  # fmt: skip
 
 
