@@ -2,11 +2,12 @@
 
 Requests of like length are decoded side by side in groups. What all prompts of a run begin with
 is computed once and kept as a trunk that every step of every group sees; what the prompts of a
-group share beyond it is computed once for the group.
+group share beyond it is computed once for the group. A reproducible scorer has each request
+written alone instead.
 """
 
-import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -14,27 +15,30 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscore import packing
+from jaxscore import journal_rows, packing, processes, side_by_side, stopping
 from jaxscore.arrangement import EVERYWHERE, KEYS_VALUES, specs_of
 from jaxscore.device import generate
 from jaxscore.device.dots import on_cpu
 from jaxscore.device.past import Past
-from jaxscore.forest import TokenSequence, build
+from jaxscore.forest import Forest, TokenSequence, build
 from jaxscore.models.model import Cached
 from jaxscore.programs import keys_and_values, trunk_past
 from jaxscore.progress import Progress
 from jaxscore.requests import Generated, GenerationRequest
 from jaxscore.scorer import Scorer
+from jaxscore.side_by_side import Group, power
 from jaxscore.text import is_text
 from jaxscore.window import Variant
+from jaxscore.writing import TokenRequest, Writing, Written
 
-GROUPS = (1, 8, 32)  # requests decoded side by side
+# Requests that are written side by side, and what writes them.
+Batch = tuple[Sequence[Writing], Callable[[], None]]
+
 # Bytes of a group's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16
 # and 4.3 GB of Llama-3 8B.
 MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
 LONG_ROW = 1024  # prompts that fill one are laid out in such rows, short ones in shorter rows
 STEPS = 32  # tokens between two looks at what was written
-SHORTEST_TRUNK = 64  # tokens; a shorter one, or one for a single group, saves too little
 
 
 class Generator:
@@ -63,24 +67,63 @@ class Generator:
             One result a request, in order; one that cannot be generated has `error` set. A text
             ends at one of the checkpoint's EOS ids, before a stop string, at its
             `max_new_tokens`, or where the model has no positions left.
+
+        Raises:
+            InputError: the scorer's journal cannot be used.
         """
         requests = list(requests)
-        out: list[Generated | None] = [None] * len(requests)
         texts = [request.prompt if is_text(request.prompt) else "" for request in requests]
-        waiting = []
-        for k, ids in enumerate(self.encoder.prompt_ids(texts)):
-            if complaint := self._complaint(requests[k], ids):
-                nothing = np.zeros(0, np.int32)
-                out[k] = Generated(requests[k].id, "", nothing, None, complaint)
-            else:
-                n_new = min(requests[k].max_new_tokens, self._room(ids))
-                waiting.append(_Writing(k, requests[k], ids, n_new))
-        with Progress(self.scorer.progress, "writing") as progress:
-            progress.extend(sum(one.n_new for one in waiting), len(waiting), None)
-            run = self._one_by_one if self.model.cached is None else self._in_groups
-            for one in run(waiting, progress):
-                out[one.index] = self._result(one)
-        return [one for one in out if one is not None]
+        distinct: dict[bytes, Writing] = {}  # equal requests are one, as they are in a journal
+        own: list[Writing] = []
+        for request, ids in zip(requests, self.encoder.prompt_ids(texts), strict=True):
+            one = Writing(self._asked(request, ids), error=self._complaint(request, ids))
+            if one.error is None:
+                one = distinct.setdefault(journal_rows.text_key(one.request), one)
+            own.append(one)
+        waiting = list(distinct.values())
+        self._restore(waiting)
+        self.scorer.sequences += sum(one.error is None for one in own)
+        self.scorer.sequences_restored += sum(one.finish is not None for one in own)
+        digest = hashlib.sha256(b"".join(map(journal_rows.text_key, (w.request for w in waiting))))
+        processes.agree("prompts", digest.digest())
+        with Progress(self.scorer.progress, "writing") as progress, stopping.finishing():
+            progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
+            ours = self.model.cached is not None
+            batches = self._in_groups(waiting, progress) if ours else self._one_by_one(waiting)
+            for batch, write in batches:
+                if stopping.wished():
+                    raise KeyboardInterrupt
+                if missing := [one for one in batch if not one.ended]:
+                    write()
+                    self._keep(missing)
+                progress.advance(sum(one.request.n_new for one in batch))
+        return [_result(request.id, one) for request, one in zip(requests, own, strict=True)]
+
+    def _asked(self, request: GenerationRequest, ids: np.ndarray) -> TokenRequest:
+        return TokenRequest(
+            ids,
+            min(request.max_new_tokens, self._room(ids)),
+            request.temperature,
+            request.top_p,
+            request.seed % 2**32,
+            request.stop,
+            self.eos_ids,
+        )
+
+    def _restore(self, waiting: Sequence[Writing]) -> None:
+        """What a journal has is ended before it is begun."""
+        if self.scorer.journal is not None:
+            found = self.scorer.journal.found_texts([one.request for one in waiting])
+            for k, written in found.items():
+                waiting[k].restore(written, self._decode)
+
+    def _keep(self, finished: Sequence[Writing]) -> None:
+        if self.scorer.journal is not None:
+            self.scorer.journal.keep_texts(
+                (one.request, Written(np.array(one.written, np.int32), one.finish))
+                for one in finished
+                if one.finish is not None
+            )
 
     def _room(self, ids: np.ndarray) -> int:
         """Tokens that may follow; the last one is never fed, which only our own cache knows."""
@@ -121,55 +164,60 @@ class Generator:
             )
         return None
 
-    def _one_by_one(
-        self, waiting: Sequence["_Writing"], progress: Progress
-    ) -> Iterator["_Writing"]:
+    def _one_by_one(self, waiting: Sequence[Writing]) -> Iterator[Batch]:
         """By transformers' own `generate`."""
-        write = self.model.write
-        assert write is not None  # a model has either
         for one in waiting:
-            r = one.request
-            seed = r.seed % 2**32
-            found = write(self.model.params, one.ids, one.n_new, r.temperature, r.top_p, seed)
-            one.take(found, self.eos_ids, self._decode)
-            progress.advance(one.n_new)
-            yield one
+            yield [one], functools.partial(self._write_alone, one)
 
-    def _in_groups(self, waiting: list["_Writing"], progress: Progress) -> Iterator["_Writing"]:
-        variants: dict[int, tuple[Variant, list[_Writing]]] = {}
+    def _write_alone(self, one: Writing) -> None:
+        write, r = self.model.write, one.request
+        assert write is not None  # a model has either
+        found = write(self.model.params, r.ids, r.n_new, r.temperature, r.top_p, r.seed)
+        one.take(found, self._decode)
+
+    def _in_groups(self, waiting: Sequence[Writing], progress: Progress) -> Iterator[Batch]:
+        variants: dict[int, tuple[Variant, list[Writing]]] = {}
         for one in waiting:
-            variant = self.scorer.variant(len(one.ids))
+            variant = self.scorer.variant(len(one.request.ids))
             variants.setdefault(id(variant), (variant, []))[1].append(one)
         for variant, some in variants.values():
             yield from self._by_variant(variant, some, progress)
 
     def _by_variant(
-        self, variant: Variant, waiting: list["_Writing"], progress: Progress
-    ) -> Iterator["_Writing"]:
-        cached = _cached(variant)
-        shared = _common_prefix([one.ids for one in waiting])
-        if shared < SHORTEST_TRUNK or len(waiting) <= GROUPS[-1]:
-            shared = 0
+        self, variant: Variant, waiting: Sequence[Writing], progress: Progress
+    ) -> Iterator[Batch]:
+        """The groups of one variant.
+
+        What a journal had is laid out all the same, so that what is missing has the same
+        neighbours, and with them the same last bits, as in a run that was left alone.
+        """
+        alone = self.scorer.reproducible
+        shared = 0 if alone else side_by_side.trunk_length(waiting)
+        if alone:
+            groups = side_by_side.each_alone(waiting)
+        else:
+            groups = side_by_side.groups(waiting, shared, _most_slots(variant))
         trunk: tuple[Past, ...] = ()
-        if shared:
-            ids = waiting[0].ids[:shared]
-            trunk = (trunk_past(variant.programs, variant.model, ids, progress),)
-        slot = jax.eval_shape(lambda: cached.no_past(1, 1))
-        slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
-        most = MOST_CACHE_CPU if on_cpu() else MOST_CACHE_ACCELERATOR
-        for group in _groups(waiting, shared, most // slot_bytes):
-            yield from self._write_group(variant, group, shared, trunk, progress)
+        for group in groups:
+            if shared and not trunk and not group.ended:
+                ids = waiting[0].request.ids[:shared]
+                trunk = (trunk_past(variant.programs, variant.model, ids, progress),)
+            yield (
+                group.members,
+                functools.partial(self._write_group, variant, group, shared, trunk, progress),
+            )
 
     def _write_group(
         self,
         variant: Variant,
-        whole: "_Group",
+        whole: Group,
         shared: int,
         trunk: tuple[Past, ...],
         progress: Progress,
-    ) -> list["_Writing"]:
-        """All texts of one group, in its order."""
-        group, B, slots = whole.members, whole.rows, whole.slots
+    ) -> None:
+        """All texts of one group; those that have ended before are written for their neighbours."""
+        group = [Writing(one.request) if one.ended else one for one in whole.members]
+        B, slots = whole.rows, whole.slots
         past = self._prefill(variant, group, B, slots, shared, trunk, progress)
 
         def column(values: Iterable[Any], fill: Any, dtype: Any) -> jax.Array:
@@ -179,13 +227,13 @@ class Generator:
         sampling = generate.Sampling(
             column((one.request.temperature for one in group), 0.0, np.float32),
             column((one.request.top_p for one in group), 1.0, np.float32),
-            column((one.request.seed % 2**32 for one in group), 0, np.uint32),
+            column((one.request.seed for one in group), 0, np.uint32),
         )
         state = generate.Decoding(
             past,
-            token=column((one.ids[-1] for one in group), 0, np.int32),
+            token=column((one.request.ids[-1] for one in group), 0, np.int32),
             done=column((False for _ in group), True, bool),
-            left=column((one.n_new for one in group), 0, np.int32),
+            left=column((one.request.n_new for one in group), 0, np.int32),
             drawn=column((0 for _ in group), 0, np.int32),
         )
         greedy = all(one.request.temperature == 0 for one in group)
@@ -213,14 +261,12 @@ class Generator:
             )
             for one, row in zip(group, np.asarray(tokens), strict=False):
                 if not one.ended:
-                    one.take(row[row != generate.NONE], self.eos_ids, self._decode)
-        progress.advance(sum(one.n_new for one in group))
-        return group
+                    one.take(row[row != generate.NONE], self._decode)
 
     def _prefill(
         self,
         variant: Variant,
-        group: Sequence["_Writing"],
+        group: Sequence[Writing],
         B: int,
         slots: int,
         shared: int,
@@ -229,7 +275,7 @@ class Generator:
     ) -> Past:
         """The keys and values of every prompt of the group without its last token."""
         cached = _cached(variant)
-        rest = [one.ids[shared:] for one in group]
+        rest = [one.request.ids[shared:] for one in group]
         forest = build([TokenSequence(ids, len(ids) - 1) for ids in rest])
         own = np.zeros(B, np.int32)
         own[: len(rest)] = [len(ids) - 1 for ids in rest]
@@ -242,14 +288,7 @@ class Generator:
             outputs=KEYS_VALUES,
         )
         past = Past(*empty, *programs.put((np.int32(shared), own)))
-        # Few shapes: each is a program, and seconds, for tokens that take much less.
-        budget, n_tokens = self.scorer.batch_tokens, forest.n_nodes
-        plan = packing.plan_uniform(
-            forest,
-            row_length=_power(max(int(own.max()), LONG_ROW if n_tokens > LONG_ROW else 1)),
-            width=self.model.width,
-            batch_tokens=budget if 2 * n_tokens > budget else budget // packing.TAIL,
-        )
+        plan = self._prefill_plan(forest, int(own.max()))
         edges: dict[int, list[int]] = {}  # what each answers, several where prompts are equal
         for k, (a, b) in enumerate(zip(forest.offsets, forest.offsets[1:], strict=False)):
             if b > a:
@@ -281,14 +320,25 @@ class Generator:
             )
         return past
 
+    def _prefill_plan(self, forest: Forest, longest: int) -> packing.Plan:
+        """Rows for the prompts of a group, in few shapes: each is a program, and seconds."""
+        budget, n_tokens = self.scorer.batch_tokens, forest.n_nodes
+        if self.scorer.reproducible:  # one prompt in one row
+            length = budget = power(longest)
+        else:
+            length = power(max(longest, LONG_ROW if n_tokens > LONG_ROW else 1))
+            budget = budget if 2 * n_tokens > budget else budget // packing.TAIL
+        width = self.model.width
+        return packing.plan_uniform(forest, row_length=length, width=width, batch_tokens=budget)
+
     def _decode(self, ids: list[int]) -> str:
         return self.encoder.tokenizer.decode(ids, skip_special_tokens=True)
 
-    def _result(self, one: "_Writing") -> Generated:
-        if one.error:
-            return Generated(one.request.id, "", np.zeros(0, np.int32), None, one.error)
-        ids = np.array(one.written, np.int32)
-        return Generated(one.request.id, one.text, ids, one.finish)
+
+def _result(id: str | int, one: Writing) -> Generated:
+    if one.error:
+        return Generated(id, "", np.zeros(0, np.int32), None, one.error)
+    return Generated(id, one.text, np.array(one.written, np.int32), one.finish)
 
 
 def _cached(variant: Variant) -> Cached:
@@ -297,104 +347,11 @@ def _cached(variant: Variant) -> Cached:
     return cached
 
 
-@dataclasses.dataclass
-class _Writing:
-    """A request on its way: its place among the requests, and what is written so far."""
-
-    index: int
-    request: GenerationRequest
-    ids: np.ndarray
-    n_new: int
-    written: list[int] = dataclasses.field(default_factory=list)
-    text: str = ""
-    finish: str | None = None
-    error: str | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.finish is not None or self.error is not None
-
-    def take(
-        self, ids: np.ndarray, eos: tuple[int, ...], decode: Callable[[list[int]], str]
-    ) -> None:
-        """Add tokens, and see whether the text ends with them."""
-        for id in ids.tolist():
-            if id == generate.BROKEN:
-                self.error = NOT_FINITE
-                return
-            if id in eos:
-                self.finish = "eos"
-                break
-            self.written.append(id)
-            if len(self.written) == self.n_new:
-                self.finish = "length"
-                break
-        self.text = decode(self.written)
-        found = [at for stop in self.request.stop if (at := self.text.find(stop)) >= 0]
-        if found:
-            self.text, self.finish = self.text[: min(found)], "stop"
-
-
-NOT_FINITE = "the model gave logits that are not finite; check the weights, or use float32"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Group:
-    """Requests side by side in a cache of [`rows`, `slots`]."""
-
-    slots: int
-    least_rows: int
-    members: list[_Writing]
-
-    @property
-    def rows(self) -> int:
-        return next(n for n in GROUPS if n >= max(self.least_rows, len(self.members)))
-
-
-def _groups(waiting: list[_Writing], shared: int, most_slots: int) -> list[_Group]:
-    """Requests side by side whose caches are of like length, alike prompts together.
-
-    The longest come first. One joins those before it where it fills a quarter of their cache's
-    length, and where they are full another such cache follows if it fills half of one: few
-    shapes are compiled, and no cache is mostly empty. A length that lets more requests go side
-    by side is always a new one.
-    """
-
-    def slots(one: _Writing) -> int:
-        # The prompt's last token is fed first and the last one written never is.
-        return _power(len(one.ids) - shared + one.n_new - 2)
-
-    def most(slots: int) -> int:
-        return max(n for n in GROUPS if n == 1 or n * slots <= most_slots)
-
-    order = sorted(waiting, key=lambda one: (-slots(one), one.ids.astype(">u4").tobytes()))
-    groups: list[_Group] = []
-    for one in order:
-        need = slots(one)
-        size = groups[-1].slots if groups else 0
-        if not groups or need * 4 < size or most(need) > most(size):
-            groups.append(_Group(need, 1, []))
-        elif len(groups[-1].members) == most(size):
-            groups.append(_Group(size, most(size), []) if need * 2 >= size else _Group(need, 1, []))
-        groups[-1].members.append(one)
-    return groups
-
-
-def _power(n: int) -> int:
-    """The power of two that holds n, a row at least."""
-    return max(packing.SHORTEST_ROW, 1 << (max(n, 1) - 1).bit_length())
-
-
-def _common_prefix(prompts: Sequence[np.ndarray]) -> int:
-    """Tokens that all begin with, their last ones left out."""
-    if not prompts:
-        return 0
-    n = min(map(len, prompts)) - 1
-    first = prompts[0][:n]
-    for ids in prompts[1:]:
-        differs = np.flatnonzero(ids[:n] != first[:n])
-        n = int(differs[0]) if len(differs) else n
-    return n
+def _most_slots(variant: Variant) -> int:
+    """Of a group's cache, all its rows together."""
+    slot = jax.eval_shape(lambda: _cached(variant).no_past(1, 1))
+    slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
+    return (MOST_CACHE_CPU if on_cpu() else MOST_CACHE_ACCELERATOR) // slot_bytes
 
 
 def _path(batch: packing.RowBatch, query: int) -> np.ndarray:

@@ -1,9 +1,11 @@
-"""Finished scores on disk, so that a run that was cut short goes on where it was.
+"""Finished work on disk, so that a run that was cut short goes on where it was.
 
-One SQLite file (write-ahead log, one writer, a transaction a batch). A row holds what one
-sequence of token ids scored, under a digest of the ids and of where scoring starts, NaN for
-tokens that are still missing; rows belong to a fingerprint of everything else that decides the
-numbers, so another model, dtype or version of JAX never reads them.
+One SQLite file (write-ahead log, one writer). A row of `scores` holds what one sequence of token
+ids scored, under a digest of the ids and of where scoring starts, NaN for tokens that are still
+missing; a transaction a batch. A row of `texts` holds what was written after one prompt, under a
+digest of its ids and of how it was asked for; a transaction for what was written side by side.
+Rows belong to a fingerprint of everything else that decides them, so another model, dtype or
+version of JAX never reads them.
 """
 
 import contextlib
@@ -11,21 +13,20 @@ import functools
 import hashlib
 import json
 import sqlite3
-import struct
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import filelock
-import numpy as np
 
+from jaxscore import journal_rows, processes
 from jaxscore.errors import InputError
 from jaxscore.forest import TokenSequence
 from jaxscore.window import SequenceScores
+from jaxscore.writing import TokenRequest, Written
 
 APPLICATION = 0x6A787363  # `jxsc`, in the file's header: no other program's file is taken for ours
-LAYOUT = 1  # of the tables
+LAYOUT = 2  # of the tables
 MAGIC = b"SQLite format 3\0"
 TOGETHER = 500  # keys a query; SQLite takes 999 and more
 
@@ -35,6 +36,10 @@ CREATE TABLE models (
     used TEXT NOT NULL
 );
 CREATE TABLE scores (
+    model INTEGER NOT NULL REFERENCES models, key BLOB NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (model, key)
+) WITHOUT ROWID;
+CREATE TABLE texts (
     model INTEGER NOT NULL REFERENCES models, key BLOB NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (model, key)
 ) WITHOUT ROWID;
@@ -69,40 +74,12 @@ class Held(NamedTuple):
     about: dict[str, Any]
     used: str
     n_sequences: int
+    n_texts: int
     n_bytes: int
 
 
-def key(sequence: TokenSequence, n_unfed: int) -> bytes:
-    """A digest of the ids, of where scoring starts and of what is no part of the length.
-
-    The last decides where a model has other rotary frequencies for long requests.
-    """
-    digest = hashlib.blake2b(struct.pack("<qq", sequence.start, n_unfed), digest_size=20)
-    digest.update(np.ascontiguousarray(sequence.ids, "<i4").tobytes())
-    return digest.digest()
-
-
-def packed(scores: SequenceScores) -> bytes:
-    """The columns one after the other, and a checksum."""
-    columns = (scores.logprob, scores.entropy, scores.self_certainty)
-    body = b"".join(np.ascontiguousarray(column, "<f4").tobytes() for column in columns)
-    body += np.ascontiguousarray(scores.greedy, np.uint8).tobytes()
-    return body + struct.pack("<I", zlib.crc32(body))
-
-
-def unpacked(value: bytes) -> SequenceScores | None:
-    """What `packed` made of scores, or None where a bit has changed since."""
-    body, checksum = value[:-4], value[-4:]
-    n, rest = divmod(len(body), 13)
-    if rest or struct.pack("<I", zlib.crc32(body)) != checksum:
-        return None
-    logprob, entropy, certainty = np.frombuffer(body[: 12 * n], "<f4").reshape(3, n)
-    greedy = np.frombuffer(body[12 * n :], np.uint8).astype(bool)
-    return SequenceScores(logprob, entropy, certainty, greedy)
-
-
 class Journal:
-    """Scores of one fingerprint in one file.
+    """What one fingerprint scored and wrote, in one file.
 
     The file is begun when it is first asked or told something, and held until `close`.
 
@@ -115,7 +92,7 @@ class Journal:
         """Nothing is opened yet.
 
         Args:
-            about: everything but the token ids that decides the numbers, as JSON has it.
+            about: what decides the numbers beside what is asked for, as JSON has it.
         """
         self.path = path
         self._about = json.dumps(about, sort_keys=True)
@@ -152,20 +129,11 @@ class Journal:
         Args:
             n_unfed: tokens at the end of each that are no part of its length.
         """
-        database, model = self._open
-        keys = [key(sequence, n_unfed) for sequence in sequences]
-        values: dict[bytes, bytes] = {}
-        with _explained(self.path):
-            for first in range(0, len(keys), TOGETHER):
-                some = keys[first : first + TOGETHER]
-                marks = ",".join("?" * len(some))
-                values |= database.execute(
-                    f"SELECT key, value FROM scores WHERE model = ? AND key IN ({marks})",
-                    (model, *some),
-                )
+        keys = [journal_rows.scores_key(sequence, n_unfed) for sequence in sequences]
+        values = self._values("scores", keys)
         held = {}
-        for k, (sequence, own) in enumerate(zip(sequences, keys, strict=True)):
-            scores = unpacked(values[own]) if own in values else None
+        for k, (sequence, key) in enumerate(zip(sequences, keys, strict=True)):
+            scores = journal_rows.unpacked_scores(values[key]) if key in values else None
             n_scored = len(sequence.ids) - max(sequence.start, 1)
             if scores is not None and len(scores.logprob) == n_scored:
                 held[k] = scores
@@ -175,11 +143,65 @@ class Journal:
         self, finished: Iterable[tuple[TokenSequence, SequenceScores]], n_unfed: int = 0
     ) -> None:
         """Write these, in one transaction."""
+        self._write(
+            "scores",
+            [
+                (journal_rows.scores_key(one, n_unfed), journal_rows.packed_scores(scores))
+                for one, scores in finished
+            ],
+        )
+
+    def found_texts(self, requests: Sequence[TokenRequest]) -> dict[int, Written]:
+        """What the journal has, by the place in `requests`."""
+        keys = [journal_rows.text_key(request) for request in requests]
+        values = self._values("texts", keys)
+        held = {}
+        for k, key in enumerate(keys):
+            written = journal_rows.unpacked_text(values[key]) if key in values else None
+            if written is not None:
+                held[k] = written
+        return held
+
+    def keep_texts(self, finished: Iterable[tuple[TokenRequest, Written]]) -> None:
+        """Write these, in one transaction."""
+        self._write(
+            "texts",
+            [
+                (journal_rows.text_key(request), journal_rows.packed_text(written))
+                for request, written in finished
+            ],
+        )
+
+    def _values(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The values of those keys that are there; of several processes the first one looks."""
+        found = self._looked_up(table, keys) if processes.first() else {}
+        if processes.several():
+            found = dict(journal_rows.pairs(processes.from_first(journal_rows.joined(found))))
+        return found
+
+    def _looked_up(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         database, model = self._open
-        rows = [(model, key(one, n_unfed), packed(scores)) for one, scores in finished]
+        values: dict[bytes, bytes] = {}
+        with _explained(self.path):
+            for first in range(0, len(keys), TOGETHER):
+                some = keys[first : first + TOGETHER]
+                marks = ",".join("?" * len(some))
+                values |= database.execute(
+                    f"SELECT key, value FROM {table} WHERE model = ? AND key IN ({marks})",
+                    (model, *some),
+                )
+        return values
+
+    def _write(self, table: str, rows: Sequence[tuple[bytes, bytes]]) -> None:
+        if not processes.first():
+            return
+        database, model = self._open
         with _explained(self.path), database:
             # A row that is there lacked some tokens, or its checksum failed.
-            database.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?, ?)", rows)
+            database.executemany(
+                f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)",
+                ((model, key, value) for key, value in rows),
+            )
 
     def close(self) -> None:
         """Let other runs have the file."""
@@ -213,8 +235,11 @@ def held(path: Path) -> list[Held]:
     try:
         with contextlib.closing(_opened(path)) as database:
             rows = database.execute(
-                "SELECT about, used, COUNT(key), COALESCE(SUM(LENGTH(key) + LENGTH(value)), 0) "
-                "FROM models LEFT JOIN scores ON model = id GROUP BY id ORDER BY used DESC"
+                "SELECT about, used, COUNT(scored), COUNT(written), COALESCE(SUM(n_bytes), 0) "
+                "FROM models LEFT JOIN (SELECT model, key AS scored, NULL AS written, "
+                "LENGTH(key) + LENGTH(value) AS n_bytes FROM scores UNION ALL "
+                "SELECT model, NULL, key, LENGTH(key) + LENGTH(value) FROM texts) "
+                "ON model = id GROUP BY id ORDER BY used DESC"
             ).fetchall()
     except sqlite3.Error as problem:
         raise InputError(f"journal {path}: {problem}") from None
@@ -231,16 +256,12 @@ def prune(path: Path, keep: int) -> tuple[int, int]:
     with _held_by_us(path), contextlib.closing(_opened(path)) as database:
         size = path.stat().st_size
         with database:
-            database.execute(
-                "DELETE FROM scores WHERE model NOT IN "
-                "(SELECT id FROM models ORDER BY used DESC LIMIT ?)",
-                (keep,),
-            )
-            database.execute(
-                "DELETE FROM models WHERE id NOT IN "
-                "(SELECT id FROM models ORDER BY used DESC LIMIT ?)",
-                (keep,),
-            )
+            for table, model in (("scores", "model"), ("texts", "model"), ("models", "id")):
+                database.execute(
+                    f"DELETE FROM {table} WHERE {model} NOT IN "
+                    "(SELECT id FROM models ORDER BY used DESC LIMIT ?)",
+                    (keep,),
+                )
         n_models = max(0, len(before) - keep)
         if n_models:
             database.execute("VACUUM")
@@ -268,9 +289,12 @@ def _opened(path: Path, *, begin: bool = False) -> sqlite3.Connection:
         [layout] = database.execute("PRAGMA user_version").fetchone()
         empty = not database.execute("SELECT 1 FROM sqlite_master").fetchone()
         begun = empty and not application and begin
-        if not begun and (application, layout) != (APPLICATION, LAYOUT):  # nobody else's changes
+        if not begun and application != APPLICATION:  # nobody else's file is changed
+            raise sqlite3.DatabaseError(f"no journal (application {application:#x})")
+        if not begun and layout != LAYOUT:
             raise sqlite3.DatabaseError(
-                f"no journal of this version (application {application:#x}, layout {layout})"
+                f"found a journal of layout {layout}, as another version of jaxscore makes it, "
+                f"expected layout {LAYOUT}; remove it if that version no longer needs it"
             )
         # What a commit has written survives this process; a power cut may take the last ones.
         database.execute("PRAGMA journal_mode = WAL")

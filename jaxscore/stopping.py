@@ -12,6 +12,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from jaxscore import processes
+
 NOTICE = "interrupted: what is in flight is being finished; once more ends at once"
 
 
@@ -45,12 +47,17 @@ def finishing() -> Iterator[None]:
 
 
 def wished() -> bool:
-    """Whether the user wants the run to end."""
-    return _Wish.made
+    """Whether the user wants the run to end.
+
+    Of several processes the first decides: one that stopped alone would leave the others waiting
+    for batches that it never sends.
+    """
+    return _Wish.made and processes.first()
 
 
 def _wish(number: int, frame: FrameType | None) -> None:
     if _Wish.made or not _Wish.n_finishing:
         raise KeyboardInterrupt
     _Wish.made = True
-    print(NOTICE, file=sys.stderr, flush=True)
+    if processes.first():
+        print(NOTICE, file=sys.stderr, flush=True)

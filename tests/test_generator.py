@@ -1,6 +1,7 @@
 """Text that is written: PyTorch's greedy tokens, and the same text however it is batched."""
 
 import dataclasses
+import hashlib
 import json
 import shutil
 
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore import Scorer, generator
+from jaxscore import Scorer, generator, side_by_side, writing
 from jaxscore.device import decoder, reference
 from jaxscore.device.dots import to_storage
 from jaxscore.generator import Generator
 from jaxscore.models import native
+from jaxscore.programs import Programs
 from jaxscore.requests import GenerationRequest
 from tests.conftest import CASES, MODELS
 from tests.device.configs import gpt2like, llamalike
@@ -63,7 +65,7 @@ def requests(prompts, n=24, **options):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_is_pytorchs_token_for_token(monkeypatch, scorers, torch_greedy, name):
-    monkeypatch.setattr(generator, "GROUPS", (1, 2))
+    monkeypatch.setattr(side_by_side, "GROUPS", (1, 2))
     writer = Generator(scorers(name))
     alone = requests([SHARED + "So", SHARED + "Then", SHARED + "And so"])  # has a trunk
     for batch in (requests(PROMPTS), alone):
@@ -140,8 +142,8 @@ def gaps(model, prompt, written):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
     """Groups and rows are small, so that prompts are cut, groups differ, and looks are many."""
-    monkeypatch.setattr(generator, "GROUPS", (1, 4))
-    monkeypatch.setattr(generator, "SHORTEST_TRUNK", 8)
+    monkeypatch.setattr(side_by_side, "GROUPS", (1, 4))
+    monkeypatch.setattr(side_by_side, "SHORTEST_TRUNK", 8)
     monkeypatch.setattr(generator, "STEPS", 5)
     model = random_model(CONFIGS[name], dtype)
     draw = np.random.default_rng(6)
@@ -182,9 +184,9 @@ def test_transformers_own_generate_is_pytorchs_too(scorers, torch_greedy):
     ):
         [ids] = writer.encoder.prompt_ids([request.prompt])
         assert one.token_ids.tolist() == torch_greedy("tiny-gpt2", ids, 24)
-    sampled = requests(["The cat"] * 2, 12, temperature=1.0, top_p=0.9, seed=3)
-    one, again = writer.generate(sampled)
-    assert one.token_ids.tolist() == again.token_ids.tolist()
+    sampled = requests(["The cat", "a"], 12, temperature=1.0, top_p=0.9, seed=3)
+    first, again = writer.generate(sampled), writer.generate(sampled[::-1])[::-1]
+    assert [one.token_ids.tolist() for one in first] == [one.token_ids.tolist() for one in again]
 
 
 @pytest.mark.parametrize("implementation", ["native", "transformers"])
@@ -373,3 +375,78 @@ def test_transformers_generate_takes_a_checkpoint_without_one_eos(tmp_path, torc
     [one] = writer.generate(requests(["The cat"]))
     [ids] = writer.encoder.prompt_ids(["The cat"])
     assert one.token_ids.tolist() == torch_greedy("tiny-gpt2", ids, 24)
+
+
+def recorded(monkeypatch):
+    """What every program gives from now on, by name and bits: caches, prompts' keys, tokens."""
+    seen = []
+    real = Programs.run
+
+    def run(self, name, *args, **options):
+        out = real(self, name, *args, **options)
+        bits = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(out)]
+        seen.append((name, hashlib.sha256(b"".join(bits)).hexdigest()))
+        return out
+
+    monkeypatch.setattr(Programs, "run", run)
+    return seen
+
+
+def test_reproducible_a_request_is_written_as_if_it_were_alone(monkeypatch, scorers):
+    """Every bit of its keys and values, and so of the logits that they come from."""
+    base, seen = scorers("tiny-llama3"), recorded(monkeypatch)
+    monkeypatch.setattr(side_by_side, "GROUPS", (1, 4))  # so that they would have a trunk
+    prompts = ["a", "The cat", "word " * 90, *(f"{SHARED}Where did {k} go?" for k in range(4))]
+    batch = [
+        GenerationRequest(k, prompt, 5 + 30 * (k % 2), temperature=0.8 * (k % 3 > 0), seed=k)
+        for k, prompt in enumerate(prompts)
+    ]
+
+    def written(requests, scorer, batch_tokens=4096):
+        seen.clear()
+        scorer.batch_tokens = batch_tokens
+        got = Generator(scorer).generate(requests)
+        return [(one.text, one.token_ids.tolist(), one.finish) for one in got], list(seen)
+
+    scorer = Scorer(base.model, base.encoder, reproducible=True)
+    alone = [written([one], scorer) for one in batch]
+    for order in (range(7), (6, 2, 0, 5, 1, 4, 3), (3, 2)):
+        for batch_tokens in (64, 4096):
+            texts, bits = written([batch[k] for k in order], scorer, batch_tokens)
+            assert texts == [text for k in order for text in alone[k][0]]
+            assert bits == [one for k in order for one in alone[k][1]]
+    # Without it neighbours are in the same programs.
+    assert not set(written(batch, Scorer(base.model, base.encoder))[1]) & set(alone[2][1])
+
+
+def test_reproducible_transformers_write_the_same_in_any_company(scorers):
+    base = scorers("tiny-gpt2", implementation="transformers")
+    batch = [
+        GenerationRequest(k, prompt, 5, temperature=0.8 * (k % 2), seed=k)
+        for k, prompt in enumerate(["a", "The cat", "word " * 30])
+    ]
+    for batch_tokens in (64, 4096):
+        scorer = Scorer(base.model, base.encoder, batch_tokens=batch_tokens, reproducible=True)
+        writer = Generator(scorer)
+        alone = [writer.generate([one])[0].token_ids.tolist() for one in batch]
+        got = writer.generate(batch[::-1])[::-1]
+        assert [one.token_ids.tolist() for one in got] == alone
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_equal_requests_are_written_once(monkeypatch, scorers, implementation):
+    base = scorers("tiny-gpt2", implementation=implementation)
+    writer = Generator(Scorer(base.model, base.encoder))
+    one = GenerationRequest("one", "The cat", 6, temperature=0.9, seed=1)
+    batch = [one, dataclasses.replace(one, seed=2), dataclasses.replace(one, id="again")]
+    written = []
+    take = writing.Writing.take
+    monkeypatch.setattr(
+        writing.Writing,
+        "take",
+        lambda self, ids, decode: (written.append(self), take(self, ids, decode)),
+    )
+    got = writer.generate(batch)
+    assert [text.id for text in got] == ["one", "one", "again"]
+    assert got[0].token_ids.tolist() == got[2].token_ids.tolist() != got[1].token_ids.tolist()
+    assert len(written) == 2

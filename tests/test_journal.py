@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
+from jaxscore.dispatch import Dispatch
 from jaxscore.errors import InputError
 from jaxscore.forest import TokenSequence
 from jaxscore.journal import Journal, held, prune
@@ -191,13 +192,13 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
         return Scorer(base.model, base.encoder, batch_tokens=64, journal=own)
 
     dispatched = []
-    real = Scorer._dispatch
+    real = Dispatch.send
 
     def counted(self, variant, batches, past, progress):
         dispatched.extend(batches)
         return real(self, variant, batches, past, progress)
 
-    monkeypatch.setattr(Scorer, "_dispatch", counted)
+    monkeypatch.setattr(Dispatch, "send", counted)
     want = scorer().score_sequences(given)
     n_batches = len(dispatched)
     assert n_batches > 8

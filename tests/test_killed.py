@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal import held, unpacked
+from jaxscore.journal import held
+from jaxscore.journal_rows import unpacked_scores
 from tests.conftest import CASES
 
 KILLS, A_CHAIN = 20, 5
@@ -60,7 +61,7 @@ def complete(journal: Path) -> int:
     """Texts of which it holds every token."""
     with contextlib.closing(sqlite3.connect(journal)) as database:
         rows = database.execute("SELECT value FROM scores").fetchall()
-    return sum(bool(np.isfinite(unpacked(value).logprob).all()) for (value,) in rows)
+    return sum(bool(np.isfinite(unpacked_scores(value).logprob).all()) for (value,) in rows)
 
 
 def test_killed_at_random_moments(place):
@@ -90,5 +91,6 @@ def test_killed_at_random_moments(place):
         restored = int(said.split(" texts were in the journal")[0].split()[-3])
         assert restored >= whole > 0
         leftovers = {path.name for path in place.iterdir() if path.name.startswith(name)}
-        assert leftovers <= {name, *(name + end for end in (".journal", ".journal.lock"))}
+        ends = ("", ".journal", ".journal.lock", ".run.json")
+        assert leftovers <= {name + end for end in ends}
     assert partial >= KILLS // 4  # most kills were in the middle of the work

@@ -7,13 +7,15 @@ from jaxscore import journal
 from jaxscore.errors import InputError
 
 DESCRIPTION = """\
-Look into a journal, or drop the scores of models that are no longer wanted.
+Look into a journal, or drop what is kept of models that are no longer wanted.
 
-A journal keeps finished scores, so that a run goes on where it was interrupted and another one
-over the same texts need not score them again. Scores are kept for each model, dtype and
-implementation apart; which one is meant is told by the files' content, not by their name.
+A journal keeps finished scores and texts that a model has written, so that a run goes on where it
+was interrupted and another one that asks for the same need not compute it again. They are kept
+for each model, dtype and implementation apart; which one is meant is told by the files' content,
+not by their name.
 
-  info   one line for each model: a number, texts, bytes, and what it is; the last used first
+  info   one line for each model: a number, texts that were scored and that were written, bytes,
+         and what it is; the last used first
   prune  drop all but the --keep models that were used last, and give the space back
 
 examples:
@@ -26,7 +28,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     """Register the subcommand."""
     parser = subparsers.add_parser(
         "journal",
-        help="look into a journal of finished scores, or prune it",
+        help="look into a journal of finished scores and texts, or prune it",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -54,5 +56,8 @@ def run(args: argparse.Namespace) -> int:
         facts = " ".join(
             f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
         )
-        print(f"{k}: {one.n_sequences} texts, {one.n_bytes} bytes, used {one.used}: {facts}")
+        print(
+            f"{k}: {one.n_sequences} texts scored, {one.n_texts} written, {one.n_bytes} bytes, "
+            f"used {one.used}: {facts}"
+        )
     return 0

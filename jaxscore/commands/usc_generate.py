@@ -88,7 +88,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--top-p", type=float, default=1.0, help="draw from the likeliest tokens of so much mass"
     )
-    shared.add_model_flags(parser)
+    shared.add_model_flags(parser, audited=False)
     parser.set_defaults(run=run)
 
 

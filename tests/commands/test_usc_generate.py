@@ -201,3 +201,33 @@ def test_the_settings_of_the_samples_are_not_those_of_the_replies(run, folder, a
     for _ in range(2):
         assert run(*flags(folder)).code == 1
     assert len(asked) == 2
+
+
+def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypatch):
+    """Though those that failed before are asked for once more, which would move the others."""
+    monkeypatch.setattr(usc_generate, "ASKED_TOGETHER", 2)
+    items = [ITEMS[k % 3] | {"chat_history": [f"How many {k}?"]} for k in range(7)]
+    items[0]["chat_history"] = ["fails"]
+    (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    together = []
+
+    class Fake:
+        def __init__(self, scorer):
+            self.scorer = scorer
+
+        def generate(self, requests):
+            together.append([one.id.split()[1] for one in requests])
+            return [
+                Generated(one.id, "x", np.zeros(1, np.int32), "eos", "fails" in one.prompt or None)
+                for one in requests
+            ]
+
+    monkeypatch.setattr(usc_generate, "Generator", Fake)
+    assert run(*flags(folder)).code == 1
+    whole = result(folder)
+    assert together == [["1", "2"], ["3", "4"], ["5", "6"], ["7"]]
+    (folder / "in-consistency-2.json").write_text(json.dumps(whole[:4]), encoding="utf-8")
+    together.clear()
+    assert run(*flags(folder)).code == 1
+    assert together == [["1"], ["5", "6"], ["7"]]
+    assert result(folder) == whole
