@@ -4,17 +4,19 @@ import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from jax.errors import JaxRuntimeError
 
 import jaxscore
-from jaxscore import stopping
+from jaxscore import processes, stopping
 from jaxscore.commands import (
     chronologic,
     convert,
     demo,
+    distributed_flags,
     journal,
     judge,
     livecode_parse,
@@ -55,6 +57,8 @@ COMMANDS = (
     journal,
     demo,
 )
+
+CRASHED = 70  # of several processes: an error of ours
 
 DESCRIPTION = """\
 Exact, fast scoring of text under causal language models, on JAX. Text that requests share is
@@ -121,34 +125,59 @@ def main(argv: Sequence[str] | None = None) -> int:
         made.error(str(problem))
     args = made.parse_args(words)
     try:
-        with stopping.listening():
+        code = _code(args)
+    except BaseException:
+        if not processes.several():
+            raise
+        traceback.print_exc()  # Python's own way out would wait for the other processes
+        code = CRASHED
+    return processes.leave(code)
+
+
+def _code(args: argparse.Namespace) -> int:
+    """Run the command that was parsed; what a user can put right becomes a message."""
+
+    def tell(text: str) -> None:
+        print(f"jaxscore {args.command}{processes.name()}: {text}", file=sys.stderr)
+
+    try:
+        with stopping.listening(), distributed_flags.joined(args):
             return args.run(args)
     except BrokenPipeError:  # the reader of our output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except JaxRuntimeError as problem:
-        if not exhausted(problem):
-            raise
-        print(
-            f"jaxscore {args.command}: error: a batch does not fit in the device's memory; "
-            "unfinished files are left as they were; "
-            f"give --batch-tokens below {args.batch_tokens}",
-            file=sys.stderr,
-        )
-        return 2
     except InputError as problem:
-        print(f"jaxscore {args.command}: error: {problem}", file=sys.stderr)
+        tell(f"error: {problem}")
         return 2
     except KeyboardInterrupt:
-        scorer = getattr(args, "loaded", None)
-        kept = scorer.journal.path if scorer is not None and scorer.journal is not None else None
-        found = f"; what is finished is in {kept}, and the same command goes on from it"
-        print(
-            f"jaxscore {args.command}: interrupted; unfinished files are left as they were"
-            f"{found if kept else ''}",
-            file=sys.stderr,
-        )
+        tell(f"interrupted; {_left(args)}")
         return 130
+    except (JaxRuntimeError, ValueError) as problem:
+        if isinstance(problem, JaxRuntimeError) and exhausted(problem):
+            tell(
+                "error: a batch does not fit in the device's memory; unfinished files are left "
+                f"as they were; give less than --batch-tokens {_batch_tokens(args)}"
+            )
+        elif processes.lost(problem):
+            tell(f"error: another process of this run has ended; {_left(args)}")
+        else:
+            raise
+        return 2
     finally:
         if (scorer := getattr(args, "loaded", None)) is not None:
             scorer.close()
+
+
+def _batch_tokens(args: argparse.Namespace) -> Any:
+    scorer = getattr(args, "loaded", None)
+    return args.batch_tokens if scorer is None else scorer.batch_tokens
+
+
+def _left(args: argparse.Namespace) -> str:
+    """What of an unfinished run is on disk."""
+    scorer = getattr(args, "loaded", None)
+    files = "unfinished files are left as they were"
+    if scorer is None or scorer.journal is None:
+        return files
+    path = scorer.journal.path
+    return f"{files}; what is finished is in {path}, and the same command goes on from it"

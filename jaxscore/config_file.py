@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 import yaml
 
 from jaxscore.errors import InputError
-from jaxscore.reading import read_lines
+from jaxscore.reading_yaml import read_node
 from jaxscore.text import is_text
 
 FLAG = "--config"
@@ -89,14 +89,7 @@ def read(path: Path) -> dict[str, Entry]:
         InputError: the file cannot be read, is no YAML mapping of keys to values or lists, or
             has a key twice.
     """
-    text = "\n".join(line for _, line in read_lines(path))
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError) as problem:
-        mark = getattr(problem, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        reason = getattr(problem, "problem", None) or type(problem).__name__
-        raise InputError(f"{path}{line}: not usable YAML ({reason})") from None
+    node = read_node(path)
     if not isinstance(node, yaml.MappingNode):
         raise InputError(f"{path}: expected `key: value` lines, with `command: …` among them")
     entries: dict[str, Entry] = {}

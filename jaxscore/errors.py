@@ -1,9 +1,17 @@
 """The one exception for what a user can put right: it becomes a message and exit code 2."""
 
+from jaxscore.printable import one_line
+
+LONGEST = 2000  # characters of a message; what a file holds may be in it
+
 
 class InputError(Exception):
     """Unusable input, model, flag or output place.
 
     The message says what was found, what was expected and what to do, with the file and line
-    where there is one. The command line prints it without a traceback and exits with 2.
+    where there is one. The command line prints it without a traceback and exits with 2. As text
+    it is one line that prints, whatever was found.
     """
+
+    def __str__(self) -> str:
+        return one_line(super().__str__(), LONGEST)

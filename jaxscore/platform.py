@@ -11,6 +11,16 @@ from jaxscore.errors import InputError
 DEVICES = ("cpu", "gpu", "cuda", "tpu")
 
 
+def choose_device(device: str | None) -> None:
+    """Let JAX look for this kind of device only, once it looks; None lets it take the best."""
+    if device is not None:
+        jax.config.update("jax_platforms", _platform(device))
+
+
+def _platform(device: str) -> str:
+    return "cuda" if device == "gpu" else device
+
+
 def use_device(device: str | None) -> None:
     """Run on this kind of device; None leaves the choice to JAX, which takes the best.
 
@@ -19,8 +29,8 @@ def use_device(device: str | None) -> None:
     """
     if device is None:
         return
-    platform = "cuda" if device == "gpu" else device
-    jax.config.update("jax_platforms", platform)
+    choose_device(device)
+    platform = _platform(device)
     try:
         found, reason = jax.default_backend(), "it runs on another device already"
     except (RuntimeError, AssertionError) as problem:

@@ -1,5 +1,6 @@
 """Users' files, with the file and the line in every complaint."""
 
+import codecs
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,27 +8,130 @@ from typing import Any
 
 from jaxscore.errors import InputError
 
+UTF8 = "a readable file of UTF-8 text"
+MOST_NESTED = 100  # what can be read may still be too deep to be written
+TOO_DEEP = f"nested more than {MOST_NESTED} deep"
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text) of a UTF-8 file, without line ends or a byte-order mark.
+
+def read_text(path: Path, expected: str = UTF8) -> str:
+    """The whole of a UTF-8 file, without a byte-order mark.
+
+    Args:
+        expected: what should have been there, for people.
 
     Raises:
         InputError: missing, a folder, unreadable, or not UTF-8.
     """
     try:
+        raw = path.read_bytes()
+    except (OSError, ValueError) as problem:
+        raise _unreadable(path, problem, expected) from None
+    marked = raw.startswith(codecs.BOM_UTF8)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as problem:
+        at = problem.start + len(codecs.BOM_UTF8) * marked
+        line, column = raw.count(b"\n", 0, at) + 1, at - raw.rfind(b"\n", 0, at)
+        raise _not_utf8(path, line, column) from None
+
+
+def check_regular(path: Path) -> None:
+    """Refuse a pipe or a device in a place where a folder's own files belong: it may never end.
+
+    Raises:
+        InputError: `path` is one.
+    """
+    try:
+        strange = path.exists() and not path.is_file() and not path.is_dir()
+    except (OSError, ValueError):  # then reading it tells why
+        return
+    if strange:
+        raise InputError(f"{path}: found a pipe or a device, expected a file")
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, text) of a UTF-8 file, without line ends or a byte-order mark.
+
+    Raises:
+        InputError: as `read_text`.
+    """
+    try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
+                marked = number == 1 and raw.startswith(codecs.BOM_UTF8)
                 try:
-                    text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+                    text = raw.decode("utf-8-sig" if marked else "utf-8")
                 except UnicodeDecodeError as problem:
-                    raise InputError(
-                        f"{path}:{number}: byte {problem.start + 1} is not UTF-8; "
-                        "save the file as UTF-8"
-                    ) from None
+                    column = problem.start + len(codecs.BOM_UTF8) * marked + 1
+                    raise _not_utf8(path, number, column) from None
                 yield number, text.rstrip("\r\n")
-    except OSError as problem:
+    except (OSError, ValueError) as problem:
+        raise _unreadable(path, problem, UTF8) from None
+
+
+def _not_utf8(path: Path, line: int, column: int) -> InputError:
+    return InputError(f"{path}:{line}: byte {column} is not UTF-8; save the file as UTF-8")
+
+
+def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:
+    """A name can hold a zero byte or half a surrogate pair, which is a ValueError."""
+    reason = getattr(problem, "strerror", None) or problem
+    return InputError(f"{path}: {reason}; expected {expected}")
+
+
+def read_json(path: Path, expected: str) -> Any:
+    """The one JSON value of a file; NaN and infinities are taken, as Python writes them.
+
+    Args:
+        expected: what the value should be, for people.
+
+    Raises:
+        InputError: as `read_text` and `parse_json`, or the value is nested too deeply.
+    """
+    value = parse_json(read_text(path, expected), path, expected)
+    if nests_beyond(value, MOST_NESTED):
+        raise InputError(f"{path}: not usable JSON ({TOO_DEEP})")
+    return value
+
+
+def parse_json(text: str, path: Path, expected: str) -> Any:
+    """The one JSON value of a file's text.
+
+    Raises:
+        InputError: it is none; has a number of thousands of digits or thousands of brackets.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as problem:
+        several = problem.msg == "Extra data" and text.lstrip().startswith("{")
+        found = f"not JSON at column {problem.colno} ({problem.msg})"
+        if several:
+            found = "found more than one JSON value (JSONL?)"
+        raise InputError(f"{path}:{problem.lineno}: {found}; expected {expected}") from None
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"{path}: not usable JSON ({problem})") from None
+
+
+def nests_beyond(value: Any, depth: int) -> bool:
+    """Whether lists and objects lie in each other more than `depth` deep."""
+    if not isinstance(value, (dict, list)):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(nests_beyond(part, depth - 1) for part in parts)
+
+
+def check_text(value: Any, where: str) -> None:
+    """Refuse halves of surrogate pairs in the strings of a JSON value.
+
+    Raises:
+        InputError: a string has one.
+    """
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
         raise InputError(
-            f"{path}: {problem.strerror}; expected a readable file of UTF-8 text"
+            f"{where}: a string has half a surrogate pair, which is no character; "
+            "write the character itself in UTF-8"
         ) from None
 
 
@@ -59,12 +163,6 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
     try:
         value = json.loads(text, parse_constant=refuse)
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise InputError(
-            f"{where}: a string has half a surrogate pair, which is no character; "
-            "write the character itself in UTF-8"
-        ) from None
     except json.JSONDecodeError as problem:
         raise InputError(
             f"{where}: not JSON at column {problem.colno} ({problem.msg}); "
@@ -73,7 +171,10 @@ def _object(text: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{where}: not usable JSON ({problem})") from None
     if not isinstance(value, dict):
-        raise InputError(f"{where}: found {_kind(value)}, expected an object")
+        raise InputError(f"{where}: found {kind_of(value)}, expected an object")
+    if nests_beyond(value, MOST_NESTED):
+        raise InputError(f"{where}: not usable JSON ({TOO_DEEP})")
+    check_text(value, where)
     return value
 
 
@@ -91,7 +192,7 @@ def take(item: dict[str, Any], name: str, kinds: type | tuple[type, ...], where:
         )
     value = item[name]
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in _tuple(kinds)):
-        raise InputError(f'{where}: field "{name}" is {_kind(value)}, expected {wanted}')
+        raise InputError(f'{where}: field "{name}" is {kind_of(value)}, expected {wanted}')
     return value
 
 
@@ -110,5 +211,6 @@ NAMES: dict[type, str] = {
 }
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """What a value is, for people."""
     return NAMES.get(type(value), type(value).__name__)

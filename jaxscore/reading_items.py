@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.reading import NAMES
+from jaxscore.printable import one_line
+from jaxscore.reading import MOST_NESTED, kind_of, nests_beyond, parse_json, read_text
 
 INSTALL = "pip install 'jaxscore[parquet]'"
 NAME_FIELDS = ("question_id", "id", "session_id")
-MOST_NESTED = 100  # what can be read may still be too deep to be written
 
 
 def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -60,45 +60,19 @@ def read_previous(path: Path) -> list[dict[str, Any]]:
 
 
 def _array(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        raise InputError(
-            f"{path}: byte {problem.start + 1} is not UTF-8; save the file as UTF-8"
-        ) from None
-    except OSError as problem:
-        raise InputError(f"{path}: {problem.strerror}; expected a readable file") from None
+    expected = "an array of objects: brackets around them and commas between"
+    text = read_text(path)
     if not text.strip():
         raise InputError(f"{path}: the file is empty, expected a JSON array of objects")
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as problem:
-        if problem.msg == "Extra data" and text.lstrip().startswith("{"):
-            raise InputError(
-                f"{path}:{problem.lineno}: found more than one JSON value (JSONL?), expected one "
-                "array of objects: brackets around them and commas between"
-            ) from None
-        raise InputError(
-            f"{path}:{problem.lineno}: not JSON at column {problem.colno} ({problem.msg}); "
-            "expected an array of objects"
-        ) from None
-    except (ValueError, RecursionError) as problem:  # a number of 5,000 digits, 1,000 brackets
-        raise InputError(f"{path}: not usable JSON ({problem})") from None
+    found = parse_json(text, path, expected)
     if not isinstance(found, list):
         raise InputError(f"{path}: found {kind_of(found)}, expected a JSON array of objects")
     for number, item in enumerate(found, start=1):
         if not isinstance(item, dict):
             raise InputError(f"{path}: item {number} is {kind_of(item)}, expected an object")
-        if _nests_beyond(item, MOST_NESTED):
+        if nests_beyond(item, MOST_NESTED):
             raise InputError(f"{path}: item {number} is nested more than {MOST_NESTED} deep")
     return found
-
-
-def _nests_beyond(value: Any, depth: int) -> bool:
-    if not isinstance(value, (dict, list)):
-        return False
-    parts = value.values() if isinstance(value, dict) else value
-    return depth == 0 or any(_nests_beyond(part, depth - 1) for part in parts)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -129,7 +103,7 @@ def _with_lists(row: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
         if isinstance(row.get(field), str):
             with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(row[field])
-                if isinstance(value, list) and not _nests_beyond(value, MOST_NESTED):
+                if isinstance(value, list) and not nests_beyond(value, MOST_NESTED):
                     row[field] = value
     return row
 
@@ -158,11 +132,5 @@ def name_of(index: int, item: dict[str, Any]) -> str:
     for field in NAME_FIELDS:
         if isinstance(item.get(field), (str, int)):
             own = " ".join(str(item[field]).split())[:60]
-            shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in own)
-            return f"item {index + 1} ({field} {shown})"
+            return f"item {index + 1} ({field} {one_line(own)})"
     return f"item {index + 1}"
-
-
-def kind_of(value: Any) -> str:
-    """What a value is, for people."""
-    return NAMES.get(type(value), type(value).__name__)

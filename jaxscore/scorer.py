@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxscore.batch_budget import AUTO, auto_batch_tokens
 from jaxscore.forest import TokenSequence
 from jaxscore.journal import Journal
 from jaxscore.models import checkpoint
@@ -71,7 +72,7 @@ class Scorer(SequenceScorer):
         cache_dir: Path | None = None,
         lora: Path | None = None,
         quantize: str | None = None,
-        batch_tokens: int = BATCH_TOKENS,
+        batch_tokens: int | str = BATCH_TOKENS,
         progress: bool = False,
         journal: Path | None = None,
         mesh: str | None = None,
@@ -88,7 +89,8 @@ class Scorer(SequenceScorer):
             cache_dir: where a hub id is downloaded to; None is the hub's own place.
             lora: a folder with an adapter in PEFT's format, merged into the weights.
             quantize: "int8" stores the layers' weights as 8-bit integers.
-            batch_tokens: tokens a batch, padding included; decides speed and memory.
+            batch_tokens: tokens a batch, padding included; decides speed and memory. "auto" is
+                what the device's memory takes.
             progress: a bar on stderr with tokens a second and the time left.
             journal: a file that keeps what is scored, so that the next run with it need not; held
                 until `close`.
@@ -127,7 +129,7 @@ class Scorer(SequenceScorer):
         scorer = cls(
             loaded,
             encoder,
-            batch_tokens=batch_tokens,
+            batch_tokens=auto_batch_tokens(loaded) if batch_tokens == AUTO else int(batch_tokens),
             progress=progress,
             journal=None if journal is None else Journal(journal, about),
             reproducible=reproducible,

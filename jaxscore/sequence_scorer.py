@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscore import packing, stopping
+from jaxscore import packing, processes, stopping
 from jaxscore.alone import Alone
 from jaxscore.device.dots import on_cpu
 from jaxscore.device.past import Past
@@ -80,6 +80,7 @@ class SequenceScorer:
         """What a run was and what it took, as JSON has it; for its manifest."""
         where = self.model.arrangement
         return {
+            "batch_tokens": None if self.reproducible else self.batch_tokens,
             "mesh": None if where is None else str(where.shape),
             "compiler_options": self.programs.options,
             "plan": self.plan_hash,
@@ -226,6 +227,8 @@ class SequenceScorer:
         self.sequences += len(sequences)
         for lot in lots:
             self._digest.update(lot.digest())
+        # Before any program runs that would wait for ever for one that never comes.
+        processes.agree("requests", self._digest.digest())
         return Window(lots, sequences, n_unfed)
 
     def _restore(self, window: Window) -> None:

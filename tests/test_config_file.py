@@ -138,7 +138,7 @@ def test_flags_with_some_values_or_none(write):
         ("command:\n", "c.yaml:1: None is no command"),
         ("command: zzz\n", "'zzz' is no command; there are chronologic, convert, demo"),
         (PATHS + "max_sample: 3\n", "c.yaml:5: no key 'max-sample'; is it max-samples?"),
-        (PATHS + "zzz: 3\n", "c.yaml:5: no key 'zzz'; there are batch-tokens, boundary"),
+        (PATHS + "zzz: 3\n", "c.yaml:5: no key 'zzz'; there are audit-noise, batch-tokens, "),
         (PATHS + "help: true\n", "no key 'help'"),
         (PATHS + "config: c.yaml\n", "no key 'config'"),
         (PATHS + "--quiet: true\n", "no key '--quiet'; is it quiet?"),

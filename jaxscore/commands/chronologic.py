@@ -12,6 +12,8 @@ from jaxscore.endpoints.completions import BOUNDARIES as ENDPOINT_BOUNDARIES
 from jaxscore.endpoints.completions import DEFAULT_URL, CompletionsEndpoint
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
+from jaxscore.metrics.margins import Decisions
+from jaxscore.noise import Draw, Noise, OtherLayouts
 from jaxscore.reports import provenance, run_files
 from jaxscore.reports.chronologic import mcq_report, scored_report
 from jaxscore.reports.json_text import json_text
@@ -40,6 +42,9 @@ file. A question without a correct answer is scored with a remark; with --mcq it
 output, in --output-dir (default: beside the questions):
   eval_report_<model>_<time>.md, eval_report_full_..., eval_report_mcq_...    for people
   eval_results_<model>_<time>.json and so on                                  the same as JSON
+  With --audit-noise a question also holds `within_noise` and `correct_within_noise` (--mcq:
+  `letter_correct_within_noise`): whether rounding could turn which answer, or letter, is the most
+  probable, and whether that one is correct. What --mcq lets the model write is not audited.
 
 exit code: 0 all evaluated, 1 some questions failed (they are listed), 2 unusable input.
 """
@@ -139,9 +144,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         source = CompletionsEndpoint(args.model, url, progress=not args.quiet)
     evaluate = _choose if args.mcq else _score
+    draw = Draw(args.audit_noise, args.seed)
     started = time.perf_counter()
-    record = evaluate(args, source, questions, failures)
+    record = evaluate(args, source, questions, failures, draw)
     seconds = time.perf_counter() - started
+    noise, decisions = _audit(args, source, draw, record["questions"])
     if isinstance(source, Scorer):
         shared.tell_run(args, source, seconds)
     for remark in remarks:
@@ -149,14 +156,16 @@ def run(args: argparse.Namespace) -> int:
     record |= {
         "remarks": remarks,
         "failures": [{"name": name, "error": why} for name, why in failures],
+        **shared.noise_fields(args, noise, decisions),
         "settings": _settings(args, source, url),
         "questions": record.pop("questions"),  # last, since they are long
     }
     report = (mcq_report if args.mcq else scored_report)(record)
     paths = _write(folder, kind, args.model, report, record)
     if isinstance(source, Scorer):
-        shared.write_manifest(args, source, seconds, paths[0])
+        shared.write_manifest(args, source, seconds, paths[0], noise)
     print(f"{(_mcq_line if args.mcq else _scored_line)(record)}; report {paths[0]}")
+    shared.tell_noise(args, noise, decisions)
     return shared.tell_failures(failures)
 
 
@@ -183,6 +192,30 @@ def _check_flags(args: argparse.Namespace, url: str | None) -> None:
         )
     if args.reproducible:
         raise InputError("--reproducible: an endpoint does not promise it; take a local model")
+    if args.distributed:
+        raise InputError("--distributed: one process asks an endpoint; leave it out")
+    if args.audit_noise:
+        raise InputError(
+            "--audit-noise: an endpoint's layouts are its own; take a local model, or leave it out"
+        )
+
+
+def _audit(
+    args: argparse.Namespace,
+    source: Scorer | CompletionsEndpoint,
+    draw: Draw,
+    results: Sequence[dict[str, Any]],
+) -> tuple[Noise | None, list[Decisions]]:
+    """The noise of what was drawn; adds marks to the results."""
+    if not draw.pairs or not isinstance(source, Scorer):
+        return None, []
+    layouts = OtherLayouts(source)
+    if args.mcq:
+        noise = layouts.labels(draw.pairs)
+        return noise, [] if noise is None else multiple_choice.mark(results, noise)
+    policy = chronologic.BOUNDARIES[args.boundary]
+    noise = layouts.scores(draw.pairs, boundary=policy, truncate=args.truncate)
+    return noise, [] if noise is None else chronologic.mark(results, noise)
 
 
 def _score(
@@ -190,6 +223,7 @@ def _score(
     source: Scorer | CompletionsEndpoint,
     questions: Sequence[chronologic.Question],
     failures: list[tuple[str, str]],
+    draw: Draw,
 ) -> dict[str, Any]:
     """The record of a run that scores answers; adds to `failures`."""
     requests = chronologic.requests(questions, metadata=not args.no_metadata)
@@ -202,7 +236,8 @@ def _score(
         shared.remark(args, counted.text(args.boundary, others))
         changed = dict(zip(others, counted.changed.values(), strict=True))
         audit = {"n_answers": counted.n_requests, "changed": changed}
-    scored = source.score(requests, boundary=policy, truncate=args.truncate)
+    asked = list(draw.watch(requests))
+    scored = list(draw.results(source.score(asked, boundary=policy, truncate=args.truncate)))
     results = chronologic.evaluate(questions, scored, args.boundary)
     failures += chronologic.failures(questions, results)
     good = [result for result in results if "error" not in result]
@@ -224,6 +259,7 @@ def _choose(
     source: Scorer | CompletionsEndpoint,
     questions: Sequence[chronologic.Question],
     failures: list[tuple[str, str]],
+    draw: Draw,
 ) -> dict[str, Any]:
     """The record of a multiple-choice run; adds to `failures`."""
     quizzes, unusable = multiple_choice.quizzes(
@@ -237,7 +273,7 @@ def _choose(
     requests = multiple_choice.generation_requests(quizzes)
     if isinstance(source, Scorer):
         written = Generator(source).generate(requests)
-        masses = _local_masses(source, quizzes)
+        masses = _local_masses(source, quizzes, draw)
     else:
         written = source.generate(requests)
         listed = source.label(multiple_choice.text_label_requests(quizzes))
@@ -262,14 +298,15 @@ def _choose(
 
 
 def _local_masses(
-    scorer: Scorer, quizzes: Sequence[multiple_choice.Quiz]
+    scorer: Scorer, quizzes: Sequence[multiple_choice.Quiz], draw: Draw
 ) -> list[multiple_choice.LetterMass]:
     most = max((len(quiz.choices) for quiz in quizzes), default=0)
     try:
         ids = multiple_choice.letter_ids(scorer.encoder, most)
     except InputError as problem:  # the letters that are written can be read all the same
         return [multiple_choice.unknown_mass(str(problem)) for _ in quizzes]
-    scores = scorer.label(multiple_choice.label_requests(quizzes, ids))
+    asked = draw.watch(multiple_choice.label_requests(quizzes, ids))
+    scores = list(draw.results(scorer.label(asked)))
     return [
         multiple_choice.letter_mass(quiz, one, ids)
         for quiz, one in zip(quizzes, scores, strict=True)

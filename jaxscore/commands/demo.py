@@ -64,12 +64,14 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="DIR",
         help="for inputs and reports; made anew each time (default: jaxscore-demo)",
     )
-    shared.add_model_flags(parser, model_required=False)
+    shared.add_model_flags(parser, model_required=False, audited=False)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     folder = args.output_dir
+    if args.distributed:
+        raise InputError("--distributed: the demo runs in one process; leave it out")
     _check(folder)
     started = time.perf_counter()
     scorer = shared.load_scorer(args, "demo", None)

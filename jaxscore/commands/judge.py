@@ -14,7 +14,10 @@ from jaxscore.endpoints import chat as openai
 from jaxscore.endpoints import ollama
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
+from jaxscore.metrics.margins import Decisions
+from jaxscore.noise import Draw, Noise, OtherLayouts
 from jaxscore.platform import use_compilation_cache, use_device
+from jaxscore.printable import one_line
 from jaxscore.reports import provenance, run_files
 from jaxscore.reports.files import atomic, json_safe
 from jaxscore.reports.judge import report
@@ -51,7 +54,9 @@ answers that disagree are a tie.
 output, merged into what is there:
   eval_<split>_out.json      a column of scores
   eval_<split>_metrics.json  its mean; against an opponent the percentages of win, tie and lose
-  eval_<split>_judge_<metric>.md and .json   what it says in detail, worst records first
+  eval_<split>_judge_<metric>.md and .json   what it says in detail, worst records first; with
+                             --audit-noise, where probabilities are read, whether rounding could
+                             turn which label is the likeliest (`within_noise`)
 The metric is LLMeval_<short>, with _logits where probabilities are read, or with
 _VS_<opponent>_win, _tie and _lose; MODEL itself with --gpt, BEM with --bem; _<N> with --sample N,
 whose records are in eval_<split>_out_<N>.json. One that is there is kept unless --force is given.
@@ -112,12 +117,17 @@ def _judge_all(
     """Judge each folder and write what is found; returns what failed."""
     failures: list[tuple[str, str]] = []
     find, made_by, scorer = _judge(args, evaluator, kind, pairs)
-    started = time.perf_counter()
+    layouts = None if scorer is None else OtherLayouts(scorer)
+    seconds = 0.0
     for output in outputs:
         name = run_files.distinct(metric)
         stem = f"eval_{args.split}_judge_{name}"
         paths = [output.folder / f"{stem}{suffix}" for suffix in (".md", ".json")]
-        found = find(output)
+        draw = Draw(args.audit_noise, args.seed)
+        started = time.perf_counter()
+        found = find(output, draw)
+        seconds += time.perf_counter() - started
+        noise, decisions = _audit(args, layouts, kind, draw, found)
         record = {
             "metric": metric,
             "kind": kind,
@@ -127,6 +137,7 @@ def _judge_all(
                 {"name": name, "error": why} for name, why in output.failures + found.failures
             ],
             "records": found.records,
+            **shared.noise_fields(args, noise, decisions),
             "settings": _settings(args, evaluator, kind, output, made_by),
         }
         try:
@@ -145,14 +156,33 @@ def _judge_all(
             failures.append((str(output.folder), str(problem)))
             continue
         if scorer is not None:
-            shared.write_manifest(args, scorer, time.perf_counter() - started, paths[0])
-        print(f"{output.folder}: {_line(metric, found)}; report {paths[0].name}")
+            shared.write_manifest(args, scorer, seconds, paths[0], noise)
+        print(one_line(f"{output.folder}: {_line(metric, found)}; report {paths[0].name}"))
+        shared.tell_noise(args, noise, decisions)
         for remark in found.remarks:
             shared.remark(args, f"{output.folder}: {remark}")
         failures += found.failures
     if scorer is not None:
-        shared.tell_run(args, scorer, time.perf_counter() - started)
+        shared.tell_run(args, scorer, seconds)
     return failures
+
+
+def _audit(
+    args: argparse.Namespace,
+    layouts: OtherLayouts | None,
+    kind: str,
+    draw: Draw,
+    found: Findings,
+) -> tuple[Noise | None, list[Decisions]]:
+    """The noise of what was drawn; adds marks to the records."""
+    if layouts is None or not draw.pairs:
+        return None, []
+    if kind == "logits":
+        noise = layouts.labels(draw.pairs, truncate=args.truncate)
+    else:
+        boundary = judge.SEQUENCE_BOUNDARY
+        noise = layouts.scores(draw.pairs, boundary=boundary, truncate=args.truncate)
+    return noise, [] if noise is None else judge_findings.mark(found, noise)
 
 
 def _wanted(
@@ -195,8 +225,11 @@ def _judge(
     evaluator: Evaluator | None,
     kind: str,
     pairs: Sequence[Pair],
-) -> tuple[Callable[[RagOutput], Findings], dict[str, Any], Scorer | None]:
-    """What judges a folder, what it is made of, and its scorer if it has one."""
+) -> tuple[Callable[[RagOutput, Draw], Findings], dict[str, Any], Scorer | None]:
+    """What judges a folder, what it is made of, and its scorer if it has one.
+
+    Where probabilities are read, the requests for them pass the draw.
+    """
     draws = Draws(args.n_bootstrap, args.seed)
     if evaluator is None:
         use_device(args.device)
@@ -205,7 +238,11 @@ def _judge(
             args.bem, args.revision, dtype=args.dtype, reproducible=args.reproducible
         )
         made_by = {"model": args.bem, "revision": provenance.commit(args.bem, args.revision)}
-        return lambda o: judge_findings.bem(classifier.match(o.records), o, draws), made_by, None
+
+        def match(output: RagOutput, _: Draw) -> Findings:
+            return judge_findings.bem(classifier.match(output.records), output, draws)
+
+        return match, made_by, None
     place = args.folder or args.experiments_folder
     model, made_by, scorer = _model(args, place)
     tokens = evaluator.max_new_tokens
@@ -214,13 +251,13 @@ def _judge(
     def told(found: Findings) -> Findings:
         return dataclasses.replace(found, remarks=[*found.remarks, *model.remarks])
 
-    def compare(output: RagOutput) -> Findings:
+    def compare(output: RagOutput, _: Draw) -> Findings:
         assert evaluator.pairwise is not None  # `judge_flags.kind` has seen to it
         asked = judge_pairwise.conversations(evaluator.pairwise, pairs, system=model.system)
         verdicts = judge_pairwise.evaluate(evaluator.pairwise, pairs, model.write(asked, tokens))
         return told(judge_findings.pairwise(verdicts, output, draws))
 
-    def read(output: RagOutput) -> Findings:
+    def read(output: RagOutput, _: Draw) -> Findings:
         asked = judge.conversations(question, output.records, system=model.system)
         verdicts = judge.by_texts(question, output.records, model.write(asked, tokens))
         return told(judge_findings.pointwise(kind, question, verdicts, output, draws))
@@ -232,8 +269,8 @@ def _judge(
     assert isinstance(model, LocalJudge)  # probabilities are read of `--llm` alone
     ids = model.label_ids(evaluator) if kind == "logits" else None
 
-    def weigh(output: RagOutput) -> Findings:
-        verdicts = model.weigh(evaluator, output.records, ids)
+    def weigh(output: RagOutput, draw: Draw) -> Findings:
+        verdicts = model.weigh(evaluator, output.records, ids, draw)
         return judge_findings.pointwise(kind, question, verdicts, output, draws)
 
     return weigh, made_by, scorer

@@ -136,6 +136,8 @@ def check(args: argparse.Namespace) -> None:
             raise InputError(f"{flag} {' '.join(words)}: expected MODEL and SHORT at most")
     if (args.lora is not None or args.quantize is not None) and args.llm is None:
         raise InputError("--lora and --quantize change a model that runs here; give --llm too")
+    if args.distributed and args.llm is None:
+        raise InputError("--distributed: only --llm runs in several processes; leave it out")
     if args.reproducible and args.llm is None and args.bem is None:
         raise InputError("--reproducible: a server does not promise it; give --llm or --bem")
     if (args.opponent_folder is None) != (args.opponent_name is None):
@@ -179,6 +181,11 @@ def kind(args: argparse.Namespace, evaluator: Evaluator | None) -> str:
         raise InputError(
             "--truncate is of a causal model's prompts; --bem leaves out the ends of texts that "
             "are too long by itself"
+        )
+    if args.audit_noise and found not in ("logits", "sequence"):
+        raise InputError(
+            "--audit-noise is of probabilities, which are read with --llm, an evaluator file with "
+            "use_logits: true, and no opponent; leave it out here"
         )
     if args.label_score == "sequence" and found != "sequence":
         raise InputError(

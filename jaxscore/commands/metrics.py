@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jaxscore.commands import shared
 from jaxscore.errors import InputError
+from jaxscore.printable import one_line
 from jaxscore.tasks import lexical, rag_folder, ranking
 from jaxscore.tasks.rag_folder import RagOutput
 
@@ -94,7 +95,7 @@ def _lexical(args: argparse.Namespace, output: RagOutput) -> list[tuple[str, str
     columns = {name: values[name] for name in names}
     means = lexical.summarise(columns)
     output.save(columns, means)
-    print(f"{output.folder}: {_text(means)} over {len(output.records)} records")
+    print(one_line(f"{output.folder}: {_text(means)} over {len(output.records)} records"))
     return output.failures
 
 
@@ -119,7 +120,8 @@ def _ranking(args: argparse.Namespace, output: RagOutput, stage: str) -> list[tu
             "are both ids of the same kind (pages, or passages)?",
         )
     rag_folder.merge_metrics(found.metrics_path, summary.means)
-    print(f"{output.folder}: {stage}: {_text(summary.means)} over {summary.n_questions} questions")
+    line = f"{output.folder}: {stage}: {_text(summary.means)} over {summary.n_questions} questions"
+    print(one_line(line))
     return summary.failures
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.commands import shared
+from jaxscore.noise import Draw, OtherLayouts
 from jaxscore.reports import provenance
 from jaxscore.reports.files import atomic
 from jaxscore.reports.json_text import json_text
@@ -30,6 +31,8 @@ The output is the published script's: for each path baseline_prob, retrieved_pro
 absolute_improvement, relative_improvement ("Infinity" where the baseline is 0) and the results
 of each system prompt. Beside OUT.json lie a report for people, OUT_report.md, and what it is made
 of, OUT_report.json: means with bootstrap intervals, by length of path, least gain first, settings.
+With --audit-noise a path also holds `within_noise`: whether rounding could turn the sign of its
+improvement.
 
 exit code: 0 all scored, 1 some paths failed (they hold `error`), 2 unusable input.
 """
@@ -89,14 +92,17 @@ def run(args: argparse.Namespace) -> int:
         scorer = shared.load_scorer(args, args.model, args.output)
         others = [name for name in path_gain.BOUNDARIES if name != args.boundary]
         policies = [path_gain.BOUNDARIES[name] for name in others]
-        audit = shared.Audit(scorer, path_gain.BOUNDARIES[args.boundary], policies)
+        boundary, truncate = path_gain.BOUNDARIES[args.boundary], args.truncate
+        audit = shared.Audit(scorer, boundary, policies)
+        draw = Draw(args.audit_noise, args.seed)
         started = time.perf_counter()
-        scored = scorer.score(
-            audit.watch(path_gain.requests(items, systems)),
-            boundary=path_gain.BOUNDARIES[args.boundary],
-            truncate=args.truncate,
-        )
+        requests = draw.watch(audit.watch(path_gain.requests(items, systems)))
+        stream = scorer.score(requests, boundary=boundary, truncate=truncate)
+        scored = list(draw.results(stream))
+        seconds = time.perf_counter() - started
+        noise = OtherLayouts(scorer).scores(draw.pairs, boundary=boundary, truncate=truncate)
         results = path_gain.evaluate(items, systems, scored)
+        decisions = [] if noise is None else path_gain.mark(results, noise)
         file.write(json_text(results))
         summary = path_gain.summarise(results, args.n_bootstrap, args.seed)
         record = {
@@ -109,17 +115,18 @@ def run(args: argparse.Namespace) -> int:
                 "changed": dict(zip(others, audit.changed.values(), strict=True)),
             },
             "failures": [{"name": name, "error": why} for name, why in summary.failures],
+            **shared.noise_fields(args, noise, decisions),
             "settings": _settings(args, scorer, systems),
             "paths": path_gain.least_gain_first(results),  # last, since they are many
         }
         page.write(report(record))
         data.write(json_text(record))
-    seconds = time.perf_counter() - started
-    shared.write_manifest(args, scorer, seconds, args.output)
+    shared.write_manifest(args, scorer, seconds, args.output, noise)
     shared.tell_run(args, scorer, seconds)
     print(text(summary))
     if audit.n_requests:
         print(audit.text(args.boundary, others))
+    shared.tell_noise(args, noise, decisions)
     print(f"report {reports[0]}")
     return shared.tell_failures(summary.failures)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from jaxscore.commands import shared
 from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.noise import Draw, OtherLayouts
+from jaxscore.printable import UNPRINTABLE, many_lines
 from jaxscore.reports import provenance, run_files
 from jaxscore.reports.csv_rows import csv_line
 from jaxscore.reports.files import atomic
@@ -38,6 +40,8 @@ outputs, in --output-dir:
   <prompt>_<test>_<model>_results.csv    text, query, logp, score
   <prompt>_<test>_<model>_results.json   the same with token counts, verdicts and settings
   <prompt>_<test>_<model>_report.md      for people
+  With --audit-noise a context of the JSON file also holds `within_noise`: whether rounding could
+  turn its verdict.
 
 exit code: 0 all scored, 1 some contexts failed (they are listed), 2 unusable input.
 """
@@ -113,10 +117,11 @@ def run(args: argparse.Namespace) -> int:
         policy = probsem.BOUNDARIES[args.boundary]
         others = [other for other in probsem.BOUNDARIES if other != args.boundary]
         audit = shared.Audit(scorer, policy, [probsem.BOUNDARIES[other] for other in others])
+        draw = Draw(args.audit_noise, args.seed)
         started = time.perf_counter()
-        scored = scorer.score(
-            audit.watch(probsem.requests(suite)), boundary=policy, truncate=args.truncate
-        )
+        requests = draw.watch(audit.watch(probsem.requests(suite)))
+        stream = scorer.score(requests, boundary=policy, truncate=args.truncate)
+        scored = list(draw.results(stream))
         results = probsem.evaluate(
             suite,
             scored,
@@ -125,6 +130,12 @@ def run(args: argparse.Namespace) -> int:
             temperature=args.temperature,
         )
         seconds = time.perf_counter() - started
+        noise = OtherLayouts(scorer).scores(draw.pairs, boundary=policy, truncate=args.truncate)
+        decisions = []
+        if noise is not None:
+            decisions = probsem.mark(
+                results, noise, normalize=args.normalize, temperature=args.temperature
+            )
         failures += probsem.failures(suite, results)
         accuracy = probsem.accuracy(results, n_bootstrap=args.n_bootstrap, seed=args.seed)
         record = {
@@ -135,6 +146,7 @@ def run(args: argparse.Namespace) -> int:
             },
             "remarks": remarks,
             "failures": [{"name": name, "error": why} for name, why in failures],
+            **shared.noise_fields(args, noise, decisions),
             "settings": _settings(args, scorer),
             "contexts": results,
         }
@@ -142,11 +154,12 @@ def run(args: argparse.Namespace) -> int:
             table.write(csv_line(row))
         data.write(json_text(record))
         page.write(report(record))
-    shared.write_manifest(args, scorer, seconds, args.output_dir / f"{name}_results.csv")
+    shared.write_manifest(args, scorer, seconds, args.output_dir / f"{name}_results.csv", noise)
     for result in results:
         if "error" not in result:
-            print(sample_text(result))
+            print(many_lines(sample_text(result)))
     print(summary_text(accuracy))
+    shared.tell_noise(args, noise, decisions)
     shared.tell_run(args, scorer, seconds)
     shared.remark(args, audit.text(args.boundary, others))
     for line in remarks:
@@ -161,6 +174,7 @@ def run_name(prompt: str, test: str, model: str) -> str:
     and so does a blank or dot at either end.
     """
     name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", f"{prompt}_{test}_{model}")
+    name = UNPRINTABLE.sub("-", name)
     return run_files.fitting(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
 
 

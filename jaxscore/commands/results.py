@@ -7,6 +7,7 @@ from pathlib import Path
 from jaxscore.commands import shared
 from jaxscore.reports.csv_rows import csv_line
 from jaxscore.reports.files import atomic
+from jaxscore.reports.markdown import cell
 from jaxscore.tasks import rag_results
 from jaxscore.tasks.rag_results import Row
 
@@ -79,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
 def markdown(table: Sequence[Row]) -> str:
     """The table for people, numbers with four decimals."""
 
-    def cell(value: object) -> str:
+    def shown(value: object) -> str:
         text = f"{value:.4f}" if isinstance(value, float) else str("" if value is None else value)
-        return " ".join(text.split()).replace("|", "\\|")
+        return cell(text)
 
     names = list(table[0])
     lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in table)]
-    return "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(shown, line))} |" for line in lines)

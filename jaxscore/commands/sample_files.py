@@ -70,5 +70,7 @@ def tell(args: argparse.Namespace, results: Sequence[Result], output: Path, unan
     print(f"{summary.n_items} items, {summary.n_decided} decided")
     if unanswered and summary.n_unanswered:
         print(f"{summary.n_unanswered} of them {unanswered}")
+    if marks := summary.within_noise:
+        print(f"{sum(marks)} of {len(marks)} within the noise: rounding could turn their answer")
     print(f"written to {output}")
     return shared.tell_failures(summary.failures)

@@ -6,10 +6,13 @@ import time
 from pathlib import Path
 
 from jaxscore.commands import shared
+from jaxscore.noise import Draw, OtherLayouts
+from jaxscore.printable import one_line
 from jaxscore.reports.files import atomic, json_safe
 from jaxscore.tasks import plain
 
 POLICIES = ("joint", "separate")
+SHOWN = 60  # characters of an id in a message
 
 DESCRIPTION = """\
 Score the continuation of each line under a causal language model.
@@ -23,6 +26,7 @@ output, in the same order, numbers in nats:
   id, token_ids, tokens, logprob[], entropy[], self_certainty[], greedy[], sum_logprob,
   mean_logprob, perplexity, mean_entropy, mean_self_certainty, n_tokens, n_scored
   Arrays align with the continuation's tokens; a token with nothing before it has null.
+  --audit-noise tells how far rounding moves these numbers, on stdout and in OUT.run.json.
 
 exit code: 0 all scored, 1 some requests failed (their lines hold `error`), 2 unusable input.
 """
@@ -59,19 +63,23 @@ def run(args: argparse.Namespace) -> int:
         scorer = shared.load_scorer(args, args.model, args.output)
         others = [policy for policy in POLICIES if policy != args.boundary]
         audit = shared.Audit(scorer, args.boundary, others, quiet=args.quiet)
+        draw = Draw(args.audit_noise, args.seed)
         started = time.perf_counter()
-        for scored in scorer.stream(
-            audit.watch(plain.load(args.input)),
+        stream = scorer.stream(
+            draw.watch(audit.watch(plain.load(args.input))),
             boundary=args.boundary,
             truncate=args.truncate,
             n_requests=n_requests,
-        ):
+        )
+        for scored in draw.results(stream):
             if scored.error:
-                failures.append((scored.id, scored.error))
+                failures.append((one_line(str(scored.id), SHOWN), scored.error))
             line = json_safe(plain.record(scored, summary_only=args.summary_only))
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
     seconds = time.perf_counter() - started
-    shared.write_manifest(args, scorer, seconds, args.output)
+    noise = OtherLayouts(scorer).scores(draw.pairs, boundary=args.boundary, truncate=args.truncate)
+    shared.write_manifest(args, scorer, seconds, args.output, noise)
     shared.tell_run(args, scorer, seconds)
     shared.remark(args, audit.text(args.boundary, others))
+    shared.tell_noise(args, noise)
     return shared.tell_failures(failures)

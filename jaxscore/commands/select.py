@@ -20,7 +20,9 @@ follows "answer": in it, and for Llama-3.1 generators a \\boxed{…} near its en
 
 output: the same items with `output` the chosen response in a list and `confidence` its value.
 Where no response has an answer the first is kept, at -1e9 as published. A response that is null
-has no answer; a confidence that is null ranks last.
+has no answer; a confidence that is null ranks last. Where `confidence_settings` say the `noise`
+(`self-certainty --audit-noise`), `within_noise` tells whether a response with another answer is
+less certain by no more than twice that.
 
 exit code: 0 all decided, 1 some items failed (they hold `error`), 2 unusable input.
 """

@@ -10,6 +10,7 @@ from typing import Any
 from jaxscore.commands import shared
 from jaxscore.commands.continued import interrupted, tell_continued
 from jaxscore.errors import InputError
+from jaxscore.noise import Draw, Noise, OtherLayouts
 from jaxscore.reading_items import read_previous
 from jaxscore.reports.growing import GrowingArray
 from jaxscore.scorer import WINDOW
@@ -32,8 +33,9 @@ output, the same items with
   confidence_list      one number an output; null where it has none (no tokens, no text, too long
                        for the model's positions), which `confidence_errors` then explains
   processed_index      from 0
-  confidence_settings  model, alignment, dtype, the names of the two fields, and `truncate` where
-                       the input was cut
+  confidence_settings  model, alignment, dtype, the names of the two fields, `truncate` where the
+                       input was cut, and with --audit-noise `noise`: how far, in nats, rounding
+                       moves a confidence, by which `select` and `vote` mark what it could turn
 
 The file grows while the command runs. Started again, it goes on: outputs with a confidence are
 not scored again, those without are. An item whose input or outputs have changed is scored anew.
@@ -127,14 +129,16 @@ def run(args: argparse.Namespace) -> int:
             "published script computes in half precision and as --alignment upstream does",
         )
     growing = GrowingArray(output, lambda: task.evaluate(items, confidences, n_previous))
+    noise = None
     try:
         with growing.open():
             if wanted:
-                _score(args, items, confidences, wanted, settings, growing)
+                noise = _score(args, items, confidences, wanted, settings, growing)
     except KeyboardInterrupt:
         return interrupted(args, growing)
     summary = task.summarise(items, confidences)
     print(text(summary))
+    shared.tell_noise(args, noise)
     print(f"{'nothing was left to do in' if n_previous and not wanted else 'written to'} {output}")
     return shared.tell_failures(summary.failures)
 
@@ -167,30 +171,38 @@ def _score(
     wanted: Sequence[tuple[int, int]],
     settings: dict[str, Any],
     growing: GrowingArray,
-) -> None:
-    """Fill in what is wanted, and let the output grow with it."""
+) -> Noise | None:
+    """Fill in what is wanted, and let the output grow with it; the noise, if it is asked for."""
     scorer = shared.load_scorer(args, settings["model"], growing.path)
     settings["dtype"] = scorer.model.dtype
     task.check_settings(items, confidences, settings, growing.path)
+    draw = Draw(args.audit_noise, args.seed)
+    boundary = task.ALIGNMENTS[args.alignment]
     started, n_cut = time.perf_counter(), 0
     stream = scorer.stream(
-        task.requests(items, wanted),
-        boundary=task.ALIGNMENTS[args.alignment],
+        draw.watch(task.requests(items, wanted)),
+        boundary=boundary,
         truncate=args.truncate,
         special_tokens=False,
-        window=_window(items, wanted, args.batch_tokens),
+        window=_window(items, wanted, scorer.batch_tokens),
         n_requests=len(wanted),
     )
-    for (k, place), scored in zip(wanted, stream, strict=True):
+    for (k, place), scored in zip(wanted, draw.results(stream), strict=True):
         confidences[k].take(place, scored, settings)
         n_cut += scored.truncated > 0
         if not confidences[k].missing:
             growing.offer()
     seconds = time.perf_counter() - started
-    shared.write_manifest(args, scorer, seconds, growing.path)
+    noise = OtherLayouts(scorer).scores(
+        draw.pairs, boundary=boundary, truncate=args.truncate, special_tokens=False
+    )
+    if noise is not None:
+        task.note_noise(confidences, noise.spread["mean_self_certainty"].largest)
+    shared.write_manifest(args, scorer, seconds, growing.path, noise)
     shared.tell_run(args, scorer, seconds)
     if n_cut:
         shared.remark(args, f"{n_cut} outputs were scored after an input cut at its left")
+    return noise
 
 
 def _window(

@@ -7,10 +7,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxscore import processes
+from jaxscore.batch_budget import AUTO
+from jaxscore.commands import distributed_flags
 from jaxscore.errors import InputError
 from jaxscore.journal import check_path
+from jaxscore.metrics.margins import Decisions
 from jaxscore.models import lora
 from jaxscore.models.load import DTYPES, IMPLEMENTATIONS, QUANTIZED
+from jaxscore.noise import Noise
 from jaxscore.packing import SHORTEST_ROW
 from jaxscore.platform import DEVICES, use_device
 from jaxscore.reports import manifest, provenance
@@ -23,8 +28,14 @@ MOST_BATCH_TOKENS = 1 << 22
 AUDITED_TOGETHER = 1024  # requests
 
 
-def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = True) -> None:
-    """--model and the flags that decide how it runs."""
+def add_model_flags(
+    parser: argparse.ArgumentParser, *, model_required: bool = True, audited: bool = True
+) -> None:
+    """--model and the flags that decide how it runs.
+
+    Args:
+        audited: whether the command has numbers for --audit-noise.
+    """
     group = parser.add_argument_group("model and device")
     if model_required:
         group.add_argument(
@@ -71,9 +82,10 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
         "--batch-tokens",
         type=_batch_tokens,
         default=BATCH_TOKENS,
-        metavar="N",
-        help=f"tokens a batch, padding included (default {BATCH_TOKENS}); "
-        "less takes less memory, more is faster on accelerators",
+        metavar="N|auto",
+        help=f"tokens a batch, padding included (default {BATCH_TOKENS}); less takes less "
+        "memory, more is faster on accelerators; auto: as many as the device's memory takes. A "
+        "batch that does not fit is halved",
     )
     group.add_argument(
         "--reproducible",
@@ -81,6 +93,16 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
         help="compute each request by itself, so that the bits of its scores depend on nothing "
         "else in the run; several times slower, and --batch-tokens is of no effect",
     )
+    if audited:
+        group.add_argument(
+            "--audit-noise",
+            type=_count,
+            default=0,
+            metavar="N",
+            help="score N of the requests, drawn by --seed, again in other layouts (alone, in "
+            "other batches, one a row), tell how far their numbers move, and mark decisions that "
+            "lie within that (default 0: no audit)",
+        )
     group.add_argument(
         "--truncate",
         choices=("left",),
@@ -101,10 +123,11 @@ def add_model_flags(parser: argparse.ArgumentParser, *, model_required: bool = T
     group.add_argument(
         "--journal",
         metavar="PATH|off",
-        help="where finished scores are kept, so that the same command goes on where it was "
+        help="where what is finished is kept, so that the same command goes on where it was "
         "interrupted (default: beside the output)",
     )
     group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
+    distributed_flags.add(parser)
 
 
 def add_lora_flag(parser: argparse._ActionsContainer) -> None:
@@ -117,12 +140,21 @@ def add_lora_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def _batch_tokens(text: str) -> int:
+def _batch_tokens(text: str) -> int | str:
+    if text == AUTO:
+        return text
     value = _whole(text)
     if value < SHORTEST_ROW:
         raise argparse.ArgumentTypeError(f"{value} is below the shortest row of {SHORTEST_ROW}")
     if value > MOST_BATCH_TOKENS:
         raise argparse.ArgumentTypeError(f"{value} is above {MOST_BATCH_TOKENS}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = _whole(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
     return value
 
 
@@ -167,6 +199,8 @@ def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> Sc
         progress=not args.quiet,
         journal=_journal(args, output),
     )
+    if args.batch_tokens == AUTO:
+        remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
     return args.loaded
 
 
@@ -199,6 +233,8 @@ def remark(args: argparse.Namespace, text: str) -> None:
 
 def _tell(text: str) -> None:
     """A line on stderr, escaping what it cannot take: users' ids hold halves of surrogate pairs."""
+    if not processes.first():
+        return
     encoding = sys.stderr.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
 
@@ -265,10 +301,51 @@ def made_by(args: argparse.Namespace, scorer: Scorer, model: str) -> dict[str, A
     )
 
 
-def write_manifest(args: argparse.Namespace, scorer: Scorer, seconds: float, output: Path) -> None:
-    """What this output was made of and with, beside it."""
+def write_manifest(
+    args: argparse.Namespace,
+    scorer: Scorer,
+    seconds: float,
+    output: Path,
+    noise: Noise | None = None,
+) -> None:
+    """What this output was made of and with, and its noise where it was audited, beside it."""
     facts = {"model": scorer.about, **scorer.facts(), "seconds": round(seconds, 3)}
-    manifest.write(output, vars(args), facts)
+    manifest.write(output, vars(args), facts | noise_fields(args, noise))
+
+
+def noise_fields(
+    args: argparse.Namespace, noise: Noise | None, decisions: Sequence[Decisions] = ()
+) -> dict[str, Any]:
+    """`noise` of a report and of a manifest; nothing where no audit was asked for.
+
+    Args:
+        noise: None where there was nothing to score again.
+        decisions: marked by it.
+    """
+    if not getattr(args, "audit_noise", 0):
+        return {}
+    return {"noise": None if noise is None else noise.record(decisions)}
+
+
+def tell_noise(
+    args: argparse.Namespace, noise: Noise | None, decisions: Sequence[Decisions] = ()
+) -> None:
+    """The noise in one line on stdout, where an audit was asked for: it is a result."""
+    if not args.audit_noise:
+        return
+    if noise is None:
+        print("noise floor: no request was scored, so none was scored again")
+        return
+    parts = [
+        f"noise floor: {noise.n_requests} requests in {len(noise.layouts)} layouts move by at most "
+        + ", ".join(f"{one.largest:.2g} ({name})" for name, one in noise.spread.items())
+    ]
+    if noise.n_tokens is not None:
+        parts.append(f"greedy differs on {noise.n_greedy_differs} of {noise.n_tokens} tokens")
+    if decisions:
+        told = (f"{one.what} {one.n_within} of {one.n}" for one in decisions)
+        parts.append(f"decisions within that: {', '.join(told)}")
+    print("; ".join(parts))
 
 
 def tell_run(args: argparse.Namespace, scorer: Scorer, seconds: float) -> None:

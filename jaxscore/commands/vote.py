@@ -24,7 +24,9 @@ there only the quotes around an answer are left out. Where `task` or `subtask` h
 SymPy also compares unequal answers: equal when their difference is below 0.001.
 
 output: the same items with `output` the first response of the winning answer in a list and
-`confidence` its votes. Where no response has an answer the first is kept, with 0 votes.
+`confidence` its votes. Where no response has an answer the first is kept, with 0 votes. Where
+`confidence_settings` say the `noise` (`self-certainty --audit-noise`), `within_noise` tells
+whether ranks that rounding could turn may let another answer win.
 
 exit code: 0 all decided, 1 some items failed (they hold `error`), 2 unusable input.
 """

@@ -12,7 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxscore import reading
 from jaxscore.errors import InputError
+from jaxscore.reading import check_regular
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
@@ -28,7 +30,15 @@ FLOATS = tuple(DTYPES[kind] for kind in ("F64", "F32", "F16", "BF16"))
 EXPECTED = "expected F64, F32, F16 or BF16; give the checkpoint that is not quantized"
 # Of a hub repository; many hold the weights a second time under other names.
 FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja"]
-LARGEST_HEADER = 100_000_000  # bytes; the format's own limit
+# what a header that is no header of this format ends in
+DAMAGES = (
+    UnicodeDecodeError, json.JSONDecodeError, RecursionError, AttributeError, KeyError, TypeError,
+)  # fmt: skip
+# Bytes. 100,000 tensors take 12 MB. The format allows 100 MB, of which JSON's lists make 2.6 GB.
+LARGEST_HEADER = 1 << 25
+MOST = (1 << 48) - 1  # of a shape, and of an offset
+MOST_AXES = 32  # of a tensor; a model's have at most four
+LARGEST = (1 << 31) - 1  # token id
 
 
 def resolve(
@@ -88,15 +98,8 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: missing, unreadable or not JSON.
     """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise InputError(
-            f"{path}: {problem.strerror}; expected a Hugging Face checkpoint folder with "
-            f"{path.name}"
-        ) from None
-    except (ValueError, RecursionError) as problem:  # not UTF-8, not JSON, a number too long
-        raise InputError(f"{path}: not JSON ({problem}); the file is damaged") from None
+    check_regular(path)
+    return reading.read_json(path, f"a Hugging Face checkpoint folder with {path.name}")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -122,7 +125,7 @@ def eos_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     where = path if said else folder / "config.json"
     found = (written if said else config).get("eos_token_id")
     ids = found if isinstance(found, list) else [] if found is None else [found]
-    if not all(isinstance(id, int) and not isinstance(id, bool) and id >= 0 for id in ids):
+    if not all(type(id) is int and 0 <= id <= LARGEST for id in ids):
         raise InputError(
             f"{where}: eos_token_id is {found!r}, expected a token id or a list of them"
         )
@@ -197,9 +200,11 @@ def open_tensors(folder: Path) -> Tensors:
         expected = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(expected, dict) or not expected:
             raise InputError(f"{index}: expected an object with a `weight_map`")
-        names = sorted({str(name) for name in expected.values()})
-        if outside := [name for name in names if Path(name).name != name]:
-            raise InputError(f"{index}: files outside the folder: {outside}")
+        if not all(isinstance(name, str) for name in expected.values()):
+            raise InputError(f"{index}: `weight_map` has values that are no names of files")
+        names = sorted(set(expected.values()))
+        if outside := [name for name in names if Path(name).name != name or name == ".."]:
+            raise InputError(f"{index}: files outside the folder: {outside[:5]}")
         files = [folder / name for name in names]
     else:
         held = sorted(path.name for path in folder.iterdir())
@@ -234,15 +239,20 @@ def map_file(path: Path) -> dict[str, np.ndarray]:
     The format: eight bytes of header length, a JSON header of `{name: {dtype, shape,
     data_offsets}}`, and the tensors' bytes, little-endian and in C order. The library's own
     reader copies each tensor once more, which costs seven times the time.
+
+    Raises:
+        InputError: the file cannot be read, or is no whole safetensors file of plain types.
     """
+    check_regular(path)
     try:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             if size < 8:
                 raise InputError(f"{path}: {size} bytes, too short for safetensors; truncated?")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as problem:
-        raise InputError(f"{path}: {problem.strerror}; the checkpoint is incomplete") from None
+    except (OSError, ValueError) as problem:  # a name with a zero byte, or half a surrogate pair
+        reason = getattr(problem, "strerror", None) or problem
+        raise InputError(f"{path}: {reason}; the checkpoint is incomplete") from None
     if hasattr(mmap, "MADV_SEQUENTIAL"):  # a longer read-ahead; not on every system
         mapped.madvise(mmap.MADV_SEQUENTIAL)
     (length,) = struct.unpack("<Q", mapped[:8])
@@ -257,7 +267,7 @@ def map_file(path: Path) -> dict[str, np.ndarray]:
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         views = {name: _view(mapped, at, name, entry) for name, entry in entries.items()}
         _check_cover({name: entry["data_offsets"] for name, entry in entries.items()}, size - at)
-    except (UnicodeDecodeError, json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+    except DAMAGES as error:
         raise InputError(f"{path}: damaged safetensors header ({error})") from None
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
@@ -280,7 +290,10 @@ def _view(mapped: mmap.mmap, base: int, name: str, entry: dict[str, Any]) -> np.
     if kind not in DTYPES:
         raise ValueError(f"tensor {name} is stored as {kind}, which is not handled, {EXPECTED}")
     lists = isinstance(shape, list) and isinstance(offsets, list) and len(offsets) == 2
-    if not lists or not all(type(n) is int and n >= 0 for n in (*shape, *offsets)):
+    if not lists or len(shape) > MOST_AXES:
+        raise ValueError(f"tensor {name} has shape {shape} and offsets {offsets}")
+    # Before they are multiplied: thousands of numbers of thousands of digits take hours.
+    if not all(type(n) is int and 0 <= n <= MOST for n in (*shape, *offsets)):
         raise ValueError(f"tensor {name} has shape {shape} and offsets {offsets}")
     start, end = offsets
     count = math.prod(shape)

@@ -28,6 +28,14 @@ INERT = frozenset(
 MAY_BE_NULL = {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window"}
 # Real numbers, though some class writes its default as an integer.
 REALS = {"query_pre_attn_scalar", "rope_theta", "rotary_emb_base"}
+MOST_REAL = 1e30  # below the largest float32
+# Sizes decide what is allocated before any tensor is looked at: transformers' classes make lists
+# of as many entries as there are layers or labels, and a head has its table of frequencies.
+MOST_ENTRIES = 10_000
+MOST_SIZE = 1 << 22
+POSITIONS = frozenset(  # lengths of text, of which nothing is made
+    "max_position_embeddings n_positions original_max_position_embeddings sliding_window".split()
+)
 
 
 def transformers_config(raw: dict[str, Any], where: str) -> Any:
@@ -37,14 +45,29 @@ def transformers_config(raw: dict[str, Any], where: str) -> Any:
         InputError: a model type that transformers does not know, or values it refuses.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.utils import logging
 
     kind = raw["model_type"]
     if kind not in CONFIG_MAPPING:
         raise InputError(f"{where}: unknown model_type {kind!r}")
+    _check_sizes(raw, where)
+    told = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)  # it prints values that it does not like, as they are
     try:
         return CONFIG_MAPPING[kind](**{k: v for k, v in raw.items() if k != "model_type"})
     except Exception as problem:  # each config class validates in its own way
         raise InputError(f"{where}: transformers refuses it: {problem}") from None
+    finally:
+        logging.set_verbosity(told)
+
+
+def _check_sizes(raw: dict[str, Any], where: str) -> None:
+    for name, value in raw.items():
+        if type(value) is not int or name in INERT | POSITIONS | REALS:
+            continue
+        most = MOST_ENTRIES if "layer" in name or name.endswith("labels") else MOST_SIZE
+        if value > most:
+            raise InputError(f"{where}: {name} is {value}, expected at most {most}")
 
 
 def _off(value: Any) -> bool:
@@ -57,7 +80,10 @@ def _like(name: str, value: Any, default: Any) -> bool:
     if value is None and name in MAY_BE_NULL:
         return True
     if isinstance(default, float) or name in REALS:
-        return isinstance(value, int | float) and not isinstance(value, bool)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        # An integer that is no real for its class goes to the device as one.
+        most = MOST_REAL if isinstance(value, float) or name in REALS else MOST_SIZE
+        return number and abs(value) < most  # nor NaN
     return not isinstance(default, bool | int | str) or type(value) is type(default)
 
 

@@ -9,14 +9,18 @@ fused matrices need no care. What the tests have not compared with PEFT's own me
 import dataclasses
 import math
 import re
+import time
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import regex
 
 from jaxscore.errors import InputError
 from jaxscore.models.checkpoint import Tensors, check_float, map_file, read_json
+from jaxscore.printable import one_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."  # what PEFT's model puts before the names of its base
@@ -41,6 +45,8 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 # Modules of transformers' class Conv1D, whose weights are [in, out].
 CONV1D = {"gpt2": ("c_attn", "c_fc", "c_proj")}
+MOST_SCALE = 1e9  # alpha over rank; usual are 0.5 to 4
+PATTERN_SECONDS = 10.0  # for all patterns and modules; `(a+)+b` alone takes years
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +115,13 @@ def read(folder: Path) -> Adapter:
         halves.setdefault(pair["module"].removeprefix(ROOT), {})[pair["half"]] = array
     if not halves:
         raise InputError(f"{weights}: holds no tensors")
+    deadline = time.monotonic() + PATTERN_SECONDS
     deltas = {
-        module: _delta(module, found, config, where, weights) for module, found in halves.items()
+        module: _delta(module, found, config, where, weights, deadline)
+        for module, found in halves.items()
     }
-    return Adapter(weights, config.get("base_model_name_or_path"), deltas)
+    base = config.get("base_model_name_or_path")
+    return Adapter(weights, one_line(base) if isinstance(base, str) else None, deltas)
 
 
 def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> Tensors:
@@ -202,8 +211,11 @@ def _check_config(config: dict[str, Any], where: Path) -> None:
         for pattern, value in patterns.items():
             _positive(value, f"{name} of {pattern!r}", where, whole=name == "rank_pattern")
             try:
-                re.compile(_at_end(pattern))
-            except re.error as problem:
+                with warnings.catch_warnings():  # of sets in sets, which are nobody's here
+                    warnings.simplefilter("ignore")
+                    re.compile(_at_end(pattern))  # what PEFT takes
+                    regex.compile(_at_end(pattern))
+            except (re.error, regex.error, OverflowError, RecursionError) as problem:
                 raise InputError(
                     f"{where}: {name}: {pattern!r} is no pattern ({problem})"
                 ) from None
@@ -222,25 +234,37 @@ def _delta(
     config: dict[str, Any],
     where: Path,
     weights: Path,
+    deadline: float,
 ) -> Delta:
     if set(found) != {"A", "B"}:
         raise InputError(f"{weights}: module {module} has lora_{next(iter(found))} alone")
     a, b = found["A"], found["B"]
-    rank = _own(config.get("rank_pattern"), module, config["r"])
-    alpha = _own(config.get("alpha_pattern"), module, config["lora_alpha"])
+    rank = _own(config.get("rank_pattern"), module, config["r"], where, deadline)
+    alpha = _own(config.get("alpha_pattern"), module, config["lora_alpha"], where, deadline)
     if a.ndim != 2 or b.ndim != 2 or a.shape[0] != rank or b.shape[1] != rank:
         raise InputError(
             f"{weights}: module {module} has lora_A {list(a.shape)} and lora_B {list(b.shape)}, "
             f"expected [{rank}, in] and [out, {rank}], since its rank is {rank} in {where.name}"
         )
+    if alpha > MOST_SCALE * rank:
+        raise InputError(f"{where}: lora_alpha of module {module} is {alpha}, and its rank {rank}")
     return Delta(a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
 
 
-def _own(patterns: dict[str, Any] | None, module: str, default: Any) -> Any:
+def _own(
+    patterns: dict[str, Any] | None, module: str, default: Any, where: Path, deadline: float
+) -> Any:
     """The value of the first pattern that is the end of a module's name, as PEFT looks it up."""
     for pattern, value in (patterns or {}).items():
-        if re.match(_at_end(pattern), module):
-            return value
+        try:
+            left = max(0.001, deadline - time.monotonic())
+            if regex.match(_at_end(pattern), module, timeout=left):
+                return value
+        except TimeoutError:
+            raise InputError(
+                f"{where}: patterns take more than {PATTERN_SECONDS:g} s, {pattern!r} for module "
+                f"{module} too; write it without repeats in repeats"
+            ) from None
     return default
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxscore.device.decoder_config import Rotary
 from jaxscore.errors import InputError
 
+MOST = 1e30  # below the largest float32
 # rope_type -> the keys of rope_scaling that it reads, beside its own name
 KEYS: dict[str, set[str]] = {
     "default": set(),
@@ -74,6 +75,7 @@ def longrope(
     Raises:
         InputError: a key that is not handled, a list of another length.
     """
+    _check_object(scaling)
     known = {"type", "rope_type", "short_factor", "long_factor", "attention_factor", "factor"}
     if unknown := sorted(set(scaling) - known):
         raise InputError(
@@ -88,9 +90,9 @@ def longrope(
     for key in ("short_factor", "long_factor"):
         found = scaling.get(key)
         values = found if isinstance(found, list) else []
-        if len(values) != width // 2 or not all(isinstance(v, int | float) for v in values):
+        if len(values) != width // 2 or not all(map(_is_positive, values)):
             raise InputError(
-                f"rope_scaling has {key} {str(found)[:60]}, expected {width // 2} numbers"
+                f"rope_scaling has {key} {str(found)[:60]}, expected {width // 2} numbers above 0"
             )
         stretch = np.asarray(values, np.float32)
         tables.append(_table(np.float32(1.0) / (stretch * _wavelengths(width, theta)), factor))
@@ -99,6 +101,8 @@ def longrope(
 
 def _wavelengths(width: int, theta: float) -> np.ndarray:
     """In positions, over 2 pi."""
+    if not _is_positive(theta) or theta < 1:
+        raise InputError(f"rope_theta is {theta!r}, expected a number of at least 1")
     if width < 2 or width % 2:
         raise InputError(f"rotary channels of a head come out as {width}, expected an even number")
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
@@ -112,6 +116,7 @@ def _table(frequencies: np.ndarray, factor: float) -> Rotary:
 def _checked(scaling: Mapping[str, Any] | None, theta: float) -> tuple[str, dict[str, Any]]:
     if not scaling:
         return "default", {}
+    _check_object(scaling)
     values = {key: value for key, value in scaling.items() if value is not None}
     kind = values.pop("rope_type", None) or values.get("type") or "default"
     values.pop("type", None)
@@ -135,8 +140,18 @@ def _checked(scaling: Mapping[str, Any] | None, theta: float) -> tuple[str, dict
     return kind, values
 
 
+def _check_object(scaling: Any) -> None:
+    if not isinstance(scaling, Mapping):
+        raise InputError(f"rope_scaling is {str(scaling)[:60]}, expected an object")
+
+
+def _is_positive(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 < value < MOST  # nor NaN
+
+
 def _check_positive(key: str, value: Any) -> None:
-    if not isinstance(value, int | float) or value <= 0:
+    if not _is_positive(value):
         raise InputError(f"rope_scaling has {key} {value!r}, expected a positive number")
 
 
@@ -144,6 +159,10 @@ def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
     """Slow turns are divided by the factor, fast ones kept, those between blended."""
     length, factor = values["original_max_position_embeddings"], values["factor"]
     low, high = values["low_freq_factor"], values["high_freq_factor"]
+    if not low < high:
+        raise InputError(
+            f"rope_scaling has low_freq_factor {low}, expected one below high_freq_factor {high}"
+        )
     turns = np.float32(length) * frequencies / np.float32(2 * math.pi)  # in the original length
     share = (turns - np.float32(low)) / np.float32(high - low)
     share = np.clip(share, 0, 1).astype(np.float32)

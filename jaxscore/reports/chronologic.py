@@ -42,6 +42,7 @@ def scored_report(record: dict[str, Any]) -> str:
         table(header, rows),
         SCORED_INTRODUCTION.format(n_bootstrap=record["settings"]["n_bootstrap"]),
         *_boundary(record),
+        *sections.noise(record),
         *_calibration(record["calibration"], "answers"),
         *(_temperature(record["temperature_scaling"]) if "temperature_scaling" in record else []),
         *sections.remarks(record["remarks"]),
@@ -76,6 +77,7 @@ def mcq_report(record: dict[str, Any]) -> str:
         table(header, rows),
         MCQ_INTRODUCTION.format(n_bootstrap=record["settings"]["n_bootstrap"]),
         *_responses(record),
+        *sections.noise(record),
         *_calibration(record["calibration"], "letters"),
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "questions"),
@@ -215,7 +217,8 @@ def _scored_question(result: dict[str, Any]) -> str:
         )
     ]
     header = ["Answer", "Type", "Truth", "Score, nats a token", "Probability", "Tokens"]
-    return _block(result, f"Brier {number(result['brier'])}", table(header, rows, left=2))
+    title = f"Brier {number(result['brier'])}{_marks(result, 'top answer', 'correct')}"
+    return _block(result, title, table(header, rows, left=2))
 
 
 def _mcq_question(result: dict[str, Any]) -> str:
@@ -232,12 +235,20 @@ def _mcq_question(result: dict[str, Any]) -> str:
     ]
     chosen = result["chosen"] or "no letter"
     verdict = "right" if result["correct"] else "wrong"
-    title = f"Skill {number(result['skill'], 3)}, chose {chosen}, {verdict}"
+    marks = _marks(result, "likeliest letter", "letter_correct")
+    title = f"Skill {number(result['skill'], 3)}, chose {chosen}, {verdict}{marks}"
     written = f"Response: {text(result['response'])}" if result["response"].strip() else "No text."
     if result.get("letter_error"):
         written += f"\n\nLetters' probabilities: {text(result['letter_error'])}"
     header = ["Letter", "Choice", "Truth", "Probability"]
     return _block(result, title, f"{written}\n\n{table(header, rows, left=3)}")
+
+
+def _marks(result: dict[str, Any], best: str, correct: str) -> str:
+    """Which decisions on a question lie within the noise; a correct one is one of the best."""
+    mark = sections.marked(result)
+    right = sections.marked(result, f"{correct}_within_noise")
+    return f"{mark} {best}{', right or wrong' if right else ''}" if mark else ""
 
 
 def _block(result: dict[str, Any], title: str, body: str) -> str:

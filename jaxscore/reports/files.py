@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from jaxscore import processes
 from jaxscore.errors import InputError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what writing itself can meet
@@ -18,12 +19,17 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what writing i
 def atomic(path: Path) -> Iterator[TextIO]:
     """A UTF-8 file that takes its name when the block ends well, and leaves nothing otherwise.
 
-    Open it before the work starts: a place that cannot be written is then known at once.
+    Open it before the work starts: a place that cannot be written is then known at once. Of
+    several processes the first writes, and what the others write goes nowhere.
 
     Raises:
         InputError: the folder cannot be made or written, or is full; `path` is a folder or a
             device.
     """
+    if not processes.first():
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            yield nowhere
+        return
     path = Path(os.path.realpath(path))  # a link stays, and what it points to is replaced
     try:
         if path.is_dir():

@@ -47,6 +47,7 @@ def report(record: dict[str, Any]) -> str:
     parts = [
         f"# {text(record['metric'])}: {text(record['settings']['folder'])}",
         *top,
+        *sections.noise(record),
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "records"),
         *_listed(title, worst),
@@ -115,7 +116,8 @@ def _block(title: str, one: dict[str, Any]) -> str:
         lines.append(f"Opponent: {text(one['opponent']) or NOTHING}")
     if one.get("probability"):
         parts = [f"{text(label)} {p:.4f}" for label, p in one["probability"].items()]
-        lines.append(f"Labels: {', '.join(parts)}; outside {one['outside']:.4f}")
+        mark = sections.marked(one)
+        lines.append(f"Labels: {', '.join(parts)}; outside {one['outside']:.4f}{mark}")
     if one.get("best"):
         lines.append(f"Best reference: {text(one['best'])}")
     lines += [f"The judge wrote: {text(written) or NOTHING}" for written in one.get("texts", ())]

@@ -1,37 +1,44 @@
 """Tables and users' text in GitHub Markdown."""
 
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
+
+from jaxscore.printable import UNPRINTABLE, one_line
 
 LONGEST = 400  # characters of a user's text
 SPECIAL = re.compile(r"([\\`*_\[\]|~$#])")
-ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+CELL = re.compile(r"([\[\]|])")
+ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+LINE_END = re.compile("\r\n|[\n\r\u2028\u2029]")
+LIST_MARK = re.compile(r"^(\d*)([-+.)])(?=\s|$)")
+# GitHub makes links of bare addresses; of one with an @ even where that is escaped, so a joiner
+# without width stands behind it.
+SCHEME, WWW, MAIL = re.compile(":(?=//)"), re.compile(r"(?i)(?<=www)\."), re.compile(r"@(?=\S)")
 NOTHING = "-"
 
 
 def text(value: str, longest: int = LONGEST) -> str:
     """A user's text as it reads, whatever is in it, for a cell or the end of a line.
 
-    Marks of Markdown and HTML are escaped, a line end is ↵, and what would turn the rest of the
-    page around or stop the writer (overrides of direction, control characters, halves of
-    surrogate pairs) is shown by its number. What is over `longest` characters is left out, and
-    how much that is.
+    Marks of Markdown and HTML are escaped, an address is no link, a line end is ↵, and what would
+    turn the rest of the page around or stop the writer (overrides of direction, control
+    characters, halves of surrogate pairs) is shown by its number. What is over `longest`
+    characters is left out, and how much that is.
     """
     cut = value[:longest]
     rest = len(value) - len(cut)
-    cut = cut.replace("\r\n", "\n")
-    out = []
-    for character in cut:
-        if character in "\n\r\u2028\u2029":
-            out.append(" ↵ ")
-        elif character in DIRECTIONS or unicodedata.category(character) in ("Cc", "Cs"):
-            out.append(" " if character == "\t" else f"⟨{ord(character):04X}⟩")
-        else:
-            out.append(ENTITIES.get(character, character))
-    line = SPECIAL.sub(r"\\\1", "".join(out)).strip()
+    line = LINE_END.sub(" ↵ ", cut).replace("\t", " ")
+    line = UNPRINTABLE.sub(lambda found: f"⟨{ord(found.group()):04X}⟩", line)
+    line = SPECIAL.sub(r"\\\1", line.translate(ENTITIES)).strip()
+    line = LIST_MARK.sub(r"\1\\\2", line)
+    line = MAIL.sub("@\u2060", WWW.sub(r"\\.", SCHEME.sub(r"\\:", line)))
     return f"{line} … ({rest} more characters)" if rest else line
+
+
+def cell(value: str) -> str:
+    """A user's text for a table that is read on a terminal too: only what would end the cell, the
+    line or the table, or be a tag or a link, is escaped."""
+    return CELL.sub(r"\\\1", one_line(" ".join(value.split())).translate(ENTITIES))
 
 
 def number(value: float | None, digits: int = 5) -> str:

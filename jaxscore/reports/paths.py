@@ -26,6 +26,7 @@ def report(record: Mapping[str, Any]) -> str:
         f"The interval holds 95% of {settings['n_bootstrap']} bootstrap means over the paths. "
         "Relative improvement leaves out paths whose baseline is 0.",
         sections.boundary(settings["boundary"], audit["n_answers"], "answers", audit["changed"]),
+        *sections.noise(record),
         *_by_length(record),
         *sections.failures(record["failures"], "paths"),
         *_least_gain_first(record),
@@ -54,7 +55,7 @@ def _least_gain_first(record: Mapping[str, Any]) -> list[str]:
             text(" -> ".join(one["path"])),
             significant(one["baseline_prob"]),
             significant(one["retrieved_prob"]),
-            significant(one["absolute_improvement"]),
+            significant(one["absolute_improvement"]) + sections.marked(one),
         ]
         for one in paths[:SHOWN]
     ]

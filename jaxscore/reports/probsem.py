@@ -27,6 +27,7 @@ def report(record: Mapping[str, Any]) -> str:
         f"# ProbSem, {title}",
         *summary,
         sections.boundary(settings["boundary"], audit["n_queries"], "queries", audit["changed"]),
+        *sections.noise(record),
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "contexts"),
         *(["## Contexts, worst first"] if worst else []),
@@ -57,4 +58,5 @@ def _context(result: Mapping[str, Any]) -> str:
         for k, (query, logp, score, n) in enumerate(zip(*columns, strict=True))
     ]
     body = table(["Query", "", "logp", "Score", "Tokens"], rows, left=2)
-    return f"### Context {result['context']}, {verdict}\n\nText: {text(result['text'])}\n\n{body}"
+    title = f"### Context {result['context']}, {verdict}{sections.marked(result)}"
+    return f"{title}\n\nText: {text(result['text'])}\n\n{body}"

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxscore import processes
 from jaxscore.errors import InputError
+from jaxscore.printable import UNPRINTABLE
 from jaxscore.reports.files import atomic
 
 LONGEST = 120  # bytes of a model's name in a file's; a whole name may have 255 in most places
@@ -26,7 +28,7 @@ class Part(NamedTuple):
 
 def fitting(name: str, longest: int = LONGEST) -> str:
     """The name, or where it has too many bytes its end and a digest of the whole."""
-    raw = name.encode()
+    raw = name.encode(errors="backslashreplace")
     if len(raw) <= longest:
         return name
     return f"{hashlib.sha256(raw).hexdigest()[:8]}_{raw[9 - longest :].decode(errors='ignore')}"
@@ -35,9 +37,10 @@ def fitting(name: str, longest: int = LONGEST) -> str:
 def model_part(model: str) -> str:
     """A model's name in a file's: `:` and `/` become `_`, as published scripts have it.
 
-    So do backslashes and control characters, which are legal in the name of a served model.
+    So does what is legal in the name of a served model and not in a file's on some system, and
+    what would garble a list of files.
     """
-    return fitting(re.sub(r"[:/\\\x00-\x1f\x7f]", "_", model))
+    return fitting(UNPRINTABLE.sub("_", re.sub(r'[:/\\<>"|?*]', "_", model)))
 
 
 def distinct(name: str) -> str:
@@ -47,7 +50,8 @@ def distinct(name: str) -> str:
     """
     plain = re.sub(r"[^\w.+-]", "_", name)
     if plain != name:
-        plain += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        raw = name.encode(errors="backslashreplace")
+        plain += f"_{hashlib.sha256(raw).hexdigest()[:8]}"
     return fitting(plain)
 
 
@@ -57,6 +61,8 @@ def check_folder(folder: Path) -> None:
     Raises:
         InputError: it cannot.
     """
+    if not processes.first():
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -98,6 +104,8 @@ def write_new(folder: Path, parts: Sequence[Part]) -> list[Path]:
 
 def _reserve(paths: Sequence[Path]) -> bool:
     """Make all as empty files; False, and none of them, where one is there already."""
+    if not processes.first():
+        return True
     made: list[Path] = []
     for path in paths:
         try:
@@ -115,6 +123,6 @@ def _reserve(paths: Sequence[Path]) -> bool:
 
 
 def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
+    for path in paths if processes.first() else ():
         with contextlib.suppress(OSError):
             path.unlink()

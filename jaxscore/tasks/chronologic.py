@@ -5,6 +5,7 @@ become probabilities by a softmax, and the Brier score says how far they are fro
 `multiple_choice` asks the same questions with lettered options.
 """
 
+import collections
 import dataclasses
 import random
 from collections.abc import Iterator, Sequence
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.metrics import margins
 from jaxscore.metrics.brier import brier, uniform_brier
+from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.softmax import softmax
+from jaxscore.noise import Noise
 from jaxscore.reading import read_jsonl, take
 from jaxscore.requests import Request, ScoredRequest
 
@@ -133,8 +137,9 @@ def repeated(questions: Sequence[Question]) -> list[str]:
     """Remarks on questions with an answer twice: legal, and each of them gets a share."""
     out = []
     for question in questions:
-        if len(set(question.answers)) < len(question.answers):
-            twice = next(a for a in question.answers if question.answers.count(a) > 1)
+        counts = collections.Counter(question.answers)
+        twice = next((answer for answer, count in counts.items() if count > 1), None)
+        if twice is not None:
             out.append(f"{question.name}: answer {twice[:SHOWN]!r} is there more than once")
     return out
 
@@ -205,6 +210,29 @@ def _evaluate(question: Question, left: Iterator[ScoredRequest], boundary: str) 
     if any(one.truncated for one in own):
         out["truncated"] = [one.truncated for one in own]
     return out
+
+
+def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
+    """Add to each question that was scored what rounding could turn.
+
+    `within_noise` is of which answer is the most probable, `correct_within_noise` of whether that
+    one is correct. Both are decided by the scores, whose order a softmax keeps.
+    """
+    spread = noise.spread["mean_logprob"].largest
+    good = [result for result in results if "error" not in result]
+    for result in good:
+        scores, right = result["scores"], [value == 1.0 for value in result["truth"]]
+        result["within_noise"] = margins.within(margins.lead(scores), spread)
+        result["correct_within_noise"] = margins.within(
+            margins.right_from_wrong(scores, right), spread
+        )
+    return [
+        margins.count(what, "mean_logprob", spread, [result[field] for result in good])
+        for what, field in (
+            ("most probable answer", "within_noise"),
+            ("whether it is correct", "correct_within_noise"),
+        )
+    ]
 
 
 def failures(

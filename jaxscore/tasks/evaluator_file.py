@@ -23,10 +23,9 @@ from pathlib import Path
 from reprlib import repr as short  # of values that a file may nest without end
 from typing import Any
 
-import yaml
-
 from jaxscore.chat import Message
 from jaxscore.errors import InputError
+from jaxscore.reading_yaml import read_yaml
 from jaxscore.text import is_text
 
 # What may stand in braces, to the letter -> the value that it is filled with. The two calls are in
@@ -174,7 +173,7 @@ def load(path: Path) -> Evaluator:
         InputError: unreadable, no YAML, a key that is unknown, missing or of another type, or a
             template that asks for something that is not filled.
     """
-    raw = _read(path)
+    raw = read_yaml(path)
     where = str(path)
     if not isinstance(raw, dict):
         raise InputError(f"{where}: expected a mapping with the keys {', '.join(KEYS)}")
@@ -325,31 +324,3 @@ def _take(raw: dict[str, Any], name: str, where: str) -> Any:
 def _known(raw: dict[str, Any], names: tuple[str, ...], where: str) -> None:
     if unknown := [str(name) for name in raw if name not in names]:
         raise InputError(f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(names)}")
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain data only, and no key twice, of which YAML would keep the last."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := [key for k, key in enumerate(keys) if key in keys[:k]]:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {short(twice[0])} is there twice", node.start_mark
-            )
-        return super().construct_mapping(node, deep)
-
-
-def _read(path: Path) -> Any:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        return yaml.load(text, Loader=_Loader)  # a SafeLoader
-    except (OSError, ValueError) as problem:
-        reason = problem.strerror if isinstance(problem, OSError) else str(problem)
-        raise InputError(f"{path}: {reason}; expected a readable YAML file in UTF-8") from None
-    except yaml.YAMLError as problem:
-        mark = getattr(problem, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        reason = getattr(problem, "problem", None) or str(problem).splitlines()[0]
-        raise InputError(f"{path}{line}: not usable YAML ({reason})") from None
-    except RecursionError:
-        raise InputError(f"{path}: not usable YAML (nested too deeply)") from None

@@ -29,6 +29,8 @@ from jaxscore.requests import (
 from jaxscore.tasks.evaluator_file import UNKNOWN, Question
 from jaxscore.tasks.rag_folder import Record
 
+SEQUENCE_BOUNDARY = "separate"  # of whole labels, see `jaxscore.text`
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
@@ -117,7 +119,7 @@ def label_requests(prompts: Sequence[str], label_ids: tuple[int, ...]) -> list[L
 
 
 def sequence_requests(prompts: Sequence[str], question: Question) -> list[Request]:
-    """For `Scorer.score` with boundary `separate`: each label after each prompt."""
+    """For `Scorer.score` with `SEQUENCE_BOUNDARY`: each label after each prompt."""
     return [
         Request(f"{k}: {label}", prompt, label)
         for k, prompt in enumerate(prompts)

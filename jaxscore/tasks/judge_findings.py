@@ -5,7 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from jaxscore.metrics import margins
 from jaxscore.metrics.bootstrap import estimate
+from jaxscore.metrics.margins import Decisions
+from jaxscore.noise import Noise
 from jaxscore.tasks import bem as bem_task
 from jaxscore.tasks import judge, judge_pairwise
 from jaxscore.tasks.bem import Match
@@ -94,6 +97,23 @@ def pointwise(
         ],
         remarks=remarks,
     )
+
+
+def mark(found: Findings, noise: Noise) -> list[Decisions]:
+    """Add `within_noise` to the records whose labels' probabilities were read.
+
+    It says whether rounding could turn which label is the likeliest: the logarithms of their
+    probabilities are apart as the labels' log-probabilities are, since the softmax between them
+    takes the same number off each.
+    """
+    statistic = "label_logprob" if found.kind == "logits" else "sum_logprob"
+    spread = noise.spread[statistic].largest
+    read = [record for record in found.records if record["probability"]]
+    for record in read:
+        logs = [math.log(p) if p > 0 else -math.inf for p in record["probability"].values()]
+        record["within_noise"] = margins.within(margins.lead(logs), spread)
+    marks = [record["within_noise"] for record in read]
+    return [margins.count("likeliest label", statistic, spread, marks)]
 
 
 def pairwise(verdicts: Sequence[PairVerdict], output: RagOutput, draws: Draws) -> Findings:

@@ -9,6 +9,7 @@ from jaxscore.endpoints.chat import ChatEndpoint
 from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
+from jaxscore.noise import Draw
 from jaxscore.requests import Generated
 from jaxscore.scorer import Scorer
 from jaxscore.tasks import judge
@@ -71,21 +72,30 @@ class LocalJudge:
             ) from None
 
     def weigh(
-        self, evaluator: Evaluator, records: Sequence[Record], label_ids: tuple[int, ...] | None
+        self,
+        evaluator: Evaluator,
+        records: Sequence[Record],
+        label_ids: tuple[int, ...] | None,
+        draw: Draw | None = None,
     ) -> list[Verdict]:
         """Verdicts from the probabilities of the labels.
 
         Args:
             label_ids: of `label_ids`; None weighs whole labels.
+            draw: the requests and their results pass it, if there is one.
         """
+        draw = draw or Draw(0, 0)
         question = evaluator.pointwise
         prompts = self.prompts(judge.conversations(question, records, system=self.system))
         if label_ids is None:
-            requests = judge.sequence_requests(prompts, question)
-            scored = self.scorer.score(requests, boundary="separate", truncate=self.truncate)
-            return judge.by_sequences(question, records, scored)
-        asked = judge.label_requests(prompts, label_ids)
-        return judge.by_labels(question, records, self.scorer.label(asked, truncate=self.truncate))
+            requests = draw.watch(judge.sequence_requests(prompts, question))
+            scored = self.scorer.score(
+                requests, boundary=judge.SEQUENCE_BOUNDARY, truncate=self.truncate
+            )
+            return judge.by_sequences(question, records, list(draw.results(scored)))
+        asked = draw.watch(judge.label_requests(prompts, label_ids))
+        labelled = self.scorer.label(asked, truncate=self.truncate)
+        return judge.by_labels(question, records, list(draw.results(labelled)))
 
 
 class EndpointJudge:

@@ -1,6 +1,7 @@
 """ChronoLogic's questions with lettered options: which letter does the model write?"""
 
 import dataclasses
+import math
 import random
 import re
 import string
@@ -10,8 +11,11 @@ from typing import Any
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.metrics import margins
 from jaxscore.metrics.brier import brier
+from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.skill import skill
+from jaxscore.noise import Noise
 from jaxscore.requests import (
     Generated,
     GenerationRequest,
@@ -246,6 +250,32 @@ def _evaluate(quiz: Quiz, written: Generated, letters: LetterMass) -> dict[str, 
     if letters.unlisted:
         out["letters_unlisted"] = list(letters.unlisted)
     return out
+
+
+def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
+    """Add to each quiz whose letters' probabilities are known what rounding could turn.
+
+    `within_noise` is of which letter is the likeliest, `letter_correct_within_noise` of whether
+    that one is correct. The logarithm of a letter's probability, a sum over its tokens, moves by
+    no more than their log-probabilities do. What is written is not audited.
+    """
+    spread = noise.spread["label_logprob"].largest
+    known = [result for result in results if result.get("letter_probabilities") is not None]
+    for result in known:
+        logs = [math.log(p) if p > 0 else -math.inf for p in result["letter_probabilities"]]
+        right = [value == 1.0 for value in result["truth"]]
+        result["within_noise"] = margins.within(margins.lead(logs), spread)
+        result["letter_correct_within_noise"] = margins.within(
+            margins.right_from_wrong(logs, right), spread
+        )
+    statistic = "label_logprob, as the letters' log-probability"
+    return [
+        margins.count(what, statistic, spread, [result[field] for result in known])
+        for what, field in (
+            ("likeliest letter", "within_noise"),
+            ("whether it is correct", "letter_correct_within_noise"),
+        )
+    ]
 
 
 def responses(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.metrics import margins
 from jaxscore.metrics.bootstrap import Estimate, estimate
+from jaxscore.metrics.margins import Decisions
+from jaxscore.noise import Noise
+from jaxscore.printable import one_line
 from jaxscore.reading import read_jsonl, read_lines, take
 from jaxscore.requests import Request, ScoredRequest
 
@@ -120,8 +124,7 @@ def _name(id: str | int, path: Sequence[str]) -> str:
     """What to call a path in a list of failures; nothing in it moves a terminal's cursor."""
 
     def shown(text: str) -> str:
-        cut = "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text[:SHOWN])
-        return f"{cut}{'…' if len(text) > SHOWN else ''}"
+        return one_line(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
 
     return f"{shown(str(id))}: {shown(' -> '.join(path))}"
 
@@ -180,6 +183,27 @@ def probability(scored: ScoredRequest) -> float:
     mean = scored.mean_logprob
     assert mean is not None  # `_error` has seen to it
     return math.exp(mean)
+
+
+def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
+    """Add `within_noise` to each path that was scored: could rounding turn its gain's sign?
+
+    The logarithm of an average of exp(mean log-probability) moves by no more than the mean
+    log-probabilities do, so the margin is that of the two averages' logarithms. In probabilities
+    it would hang on the most probable answers of the audit.
+    """
+    spread = noise.spread["mean_logprob"].largest
+    good = [one for result in results for one in result["path_evaluations"] if "error" not in one]
+    for one in good:
+        without, with_path = _log(one["baseline_prob"]), _log(one["retrieved_prob"])
+        one["within_noise"] = margins.within(abs(margins.gap(with_path, without)), spread)
+    marks = [one["within_noise"] for one in good]
+    statistic = "mean_logprob, as log(with / without)"
+    return [margins.count("sign of the improvement", statistic, spread, marks)]
+
+
+def _log(probability: float) -> float:
+    return math.log(probability) if probability > 0 else -math.inf
 
 
 def summarise(results: Sequence[dict[str, Any]], n_bootstrap: int, seed: int) -> Summary:

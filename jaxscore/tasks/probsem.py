@@ -1,16 +1,19 @@
 """`probsem`: a distribution over given queries after each context of a test suite (ProbSem)."""
 
+import collections
 import dataclasses
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.metrics import margins
 from jaxscore.metrics.bootstrap import Estimate, estimate
+from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.softmax import softmax
-from jaxscore.reading import take
+from jaxscore.noise import Noise
+from jaxscore.reading import check_text, kind_of, read_json, read_text, take
 from jaxscore.requests import Request, ScoredRequest
 
 # flag value -> policy of `jaxscore.text`; upstream is what the published script scores
@@ -67,7 +70,7 @@ def load(folder: Path, prompt: str, test: str) -> tuple[Suite, list[tuple[str, s
         InputError: a file is missing or no UTF-8, the suite is no JSON object, has no queries
             or queries that are no text, or has no context that is usable.
     """
-    text = _read(folder / f"{prompt}.txt")
+    text = re.sub(r"\r\n?", "\n", read_text(folder / f"{prompt}.txt"))
     path = folder / f"{prompt}_{test}.json"
     item = _object(path)
     where = str(path)
@@ -102,38 +105,12 @@ def load(folder: Path, prompt: str, test: str) -> tuple[Suite, list[tuple[str, s
     return Suite(text, **wrapped, contexts=tuple(contexts), queries=tuple(queries)), failures
 
 
-def _read(path: Path) -> str:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as problem:
-        raise InputError(
-            f"{path}: byte {problem.start + 1} is not UTF-8; save the file as UTF-8"
-        ) from None
-    except (OSError, ValueError) as problem:  # a name with a zero byte
-        reason = getattr(problem, "strerror", None) or problem
-        raise InputError(f"{path}: {reason}; expected a readable file") from None
-    return re.sub(r"\r\n?", "\n", text)
-
-
 def _object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(_read(path))
-        json.dumps(value, ensure_ascii=False).encode()
-    except json.JSONDecodeError as problem:
-        raise InputError(
-            f"{path}:{problem.lineno}: not JSON at column {problem.colno} ({problem.msg})"
-        ) from None
-    except UnicodeEncodeError:
-        raise InputError(
-            f"{path}: a string has half a surrogate pair, which is no character"
-        ) from None
-    except (ValueError, RecursionError) as problem:
-        raise InputError(f"{path}: not usable JSON ({problem})") from None
+    expected = "an object with `pretext`, `context`, `posttext` and `queries`"
+    value = read_json(path, expected)
+    check_text(value, str(path))
     if not isinstance(value, dict):
-        raise InputError(
-            f"{path}: found {'a list' if isinstance(value, list) else 'no object'}, expected an "
-            "object with `pretext`, `context`, `posttext` and `queries`"
-        )
+        raise InputError(f"{path}: found {kind_of(value)}, expected {expected}")
     return value
 
 
@@ -152,11 +129,12 @@ def _context(entry: Any, index: int, n_queries: int, where: str) -> Context:
 
 def remarks(suite: Suite) -> list[str]:
     """What is legal and still worth telling."""
+    counts = collections.Counter(suite.queries)
     return [
-        f"query {query!r} is there {suite.queries.count(query)} times: each of them gets a share "
-        "of its own"
-        for query in dict.fromkeys(suite.queries)
-        if suite.queries.count(query) > 1
+        f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} is there {count} times: each "
+        "of them gets a share of its own"
+        for query, count in counts.items()
+        if count > 1
     ]
 
 
@@ -221,6 +199,34 @@ def _evaluate(
     known = context.expected != NO_ANSWER
     out["passed"] = scores[context.expected] == max(scores) if known else None
     return out
+
+
+def mark(
+    results: Sequence[dict[str, Any]], noise: Noise, *, normalize: bool, temperature: float
+) -> list[Decisions]:
+    """Add `within_noise` to each context that was scored: could rounding turn its decision?
+
+    That is whether the expected query has the highest `logp`, or, where none is expected, which
+    query has it.
+
+    Args:
+        normalize, temperature: as in `evaluate`. With the boundary "upstream" a mean may be over
+            more tokens than have a log-probability, and then moves by less than is said here.
+    """
+    statistic = "mean_logprob" if normalize else "sum_logprob"
+    spread = noise.spread[statistic].largest / temperature
+    good = [result for result in results if "error" not in result]
+    for result in good:
+        logp, expected = result["logp"], result["expected"]
+        if expected == NO_ANSWER:
+            margin = margins.lead(logp)
+        else:
+            right = [k == expected for k in range(len(logp))]
+            margin = margins.right_from_wrong(logp, right)
+        result["within_noise"] = margins.within(margin, spread)
+    marks = [result["within_noise"] for result in good]
+    what = "which query has the highest score"
+    return [margins.count(what, f"logp ({statistic} / temperature)", spread, marks)]
 
 
 def rows(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, float, float]]:

@@ -1,12 +1,13 @@
 """`config.yaml` of an experiment folder: what retrieved, ranked and answered."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from jaxscore.errors import InputError
+from jaxscore.reading import check_regular, kind_of
+from jaxscore.reading_yaml import read_yaml
 
 PROCESSORS = "modules.dataset_processor."  # before the name of a data set's class
 
@@ -53,23 +54,12 @@ def load(folder: Path, split: str) -> Experiment:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = yaml.safe_load(path.read_bytes().decode("utf-8-sig"))
-    except FileNotFoundError:
-        return {}
-    except OSError as problem:
-        raise InputError(f"{path}: {problem.strerror}; expected a readable YAML file") from None
-    except UnicodeDecodeError as problem:
-        raise InputError(
-            f"{path}: byte {problem.start + 1} is not UTF-8; save the file as UTF-8"
-        ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as problem:
-        lines = " ".join(str(problem).split())
-        raise InputError(f"{path}: not YAML of plain values ({lines})") from None
+    check_regular(path)
+    value = read_yaml(path) if os.path.lexists(path) else None
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InputError(f"{path}: found {type(value).__name__}, expected a mapping of settings")
+        raise InputError(f"{path}: found {kind_of(value)}, expected a mapping of settings")
     return value
 
 

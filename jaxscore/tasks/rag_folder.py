@@ -21,12 +21,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from jaxscore import processes
 from jaxscore.errors import InputError
-from jaxscore.reading import NAMES
-from jaxscore.reading_items import kind_of
+from jaxscore.reading import NAMES, check_regular, kind_of, read_json
 from jaxscore.reports.files import atomic, json_safe
 
 FIELDS = ("q_id", "response", "label", "question", "instruction", "ranking_label")
+SHOWN = 60  # characters of a q_id in a message
 UNFINISHED = "tmp_"  # in the name of a folder whose experiment still runs
 
 
@@ -108,6 +109,8 @@ class RagOutput:
                 f"a metric cannot be named {taken[0]!r}, which is a field of the records; "
                 "give it another name"
             )
+        if not processes.first():  # another one may be writing these files
+            return
         rows = _rows(self.path, self.sample)
         if not _same(rows, self.rows):
             raise InputError(
@@ -247,7 +250,9 @@ def _problem(row: Any, question: bool) -> str | None:
 
 
 def _name(path: Path, index: int, q_id: Any) -> str:
-    known = f" (q_id {q_id!a})" if isinstance(q_id, str | int) else ""
+    known = f" (q_id {q_id})" if isinstance(q_id, int) else ""
+    if isinstance(q_id, str):
+        known = f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
     return f"{path}: record {index + 1}{known}"
 
 
@@ -270,23 +275,8 @@ def _rows(path: Path, sample: int | None) -> list[Any]:
 
 
 def _read(path: Path) -> Any:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-        return json_safe(json.loads(text))  # NaN, which other writers leave, is null
-    except OSError as problem:
-        raise InputError(f"{path}: {problem.strerror}; expected a readable JSON file") from None
-    except UnicodeDecodeError as problem:
-        raise InputError(
-            f"{path}: byte {problem.start + 1} is not UTF-8; save the file as UTF-8"
-        ) from None
-    except json.JSONDecodeError as problem:
-        lines = problem.msg == "Extra data" and text.lstrip().startswith("{")
-        found = "found JSONL, one object a line" if lines else f"not JSON ({problem.msg})"
-        raise InputError(
-            f"{path}:{problem.lineno}: {found}; expected one JSON value in the whole file"
-        ) from None
-    except (ValueError, RecursionError) as problem:  # numbers of thousands of digits; deep nesting
-        raise InputError(f"{path}: not usable JSON ({problem})") from None
+    check_regular(path)
+    return json_safe(read_json(path, "one JSON value in the whole file"))  # NaN is null
 
 
 def _there(path: Path) -> bool:

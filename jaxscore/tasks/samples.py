@@ -6,12 +6,14 @@ kept; what is wrong with the file ends the run.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.reading_items import kind_of, name_of, read_items
+from jaxscore.reading import kind_of
+from jaxscore.reading_items import name_of, read_items
 from jaxscore.reports.files import json_safe
 
 LIST_FIELDS = ("output", "confidence_list", "responses")
@@ -39,6 +41,8 @@ class Result:
         error: why it was not decided; the record then holds it too.
         answered: whether a response with an extractable answer could be chosen.
         note: what was odd but did not stop it, for people.
+        within_noise: whether rounding could turn the choice; None where its input does not say
+            how far that moves a confidence.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Result:
     error: str | None = None
     answered: bool = True
     note: str | None = None
+    within_noise: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,6 +59,7 @@ class Summary:
 
     Attributes:
         n_unanswered: of the decided, those where no response had an extractable answer.
+        within_noise: of the decided that say how far rounding moves a confidence, one entry each.
         failures: (item, why) of the others.
         notes: (item, what was odd).
     """
@@ -61,6 +67,7 @@ class Summary:
     n_items: int
     n_decided: int
     n_unanswered: int
+    within_noise: list[bool]
     failures: list[tuple[str, str]]
     notes: list[tuple[str, str]]
 
@@ -118,6 +125,26 @@ def confidences(item: Item, most: int | None, n_responses: int) -> list[float | 
     return out
 
 
+def noise(item: Item) -> float | None:
+    """How far rounding moves a confidence of the item, in nats; None where nobody has looked.
+
+    Raises:
+        InputError: what stands there is no number of nats.
+    """
+    settings = item.fields.get("confidence_settings")
+    value = settings.get("noise") if isinstance(settings, dict) else None
+    if value is None:
+        return None
+    if value == "Infinity":
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e300:
+        raise InputError(
+            f'field "confidence_settings", entry "noise": found {str(value)[:20]!r}, expected '
+            "nats, 0 or more"
+        )
+    return float(value)
+
+
 def _list(item: Item, field: str, remedy: str = "") -> list[Any]:
     if field not in item.fields:
         there = ", ".join(map(repr, item.fields)) or "none"
@@ -147,6 +174,7 @@ def summarise(results: Sequence[Result]) -> Summary:
         n_items=len(results),
         n_decided=len(decided),
         n_unanswered=sum(not one.answered for one in decided),
+        within_noise=[one.within_noise for one in decided if one.within_noise is not None],
         failures=[(one.name, one.error) for one in results if one.error is not None],
         notes=[(one.name, one.note) for one in results if one.note is not None],
     )

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.reading_items import kind_of, name_of, read_items
+from jaxscore.reading import kind_of
+from jaxscore.reading_items import name_of, read_items
 from jaxscore.reports.files import json_safe
 from jaxscore.requests import Request, ScoredRequest
 from jaxscore.tasks import continued
@@ -25,6 +26,7 @@ INPUT_FIELD, OTHER_INPUT_FIELD, OUTPUT_FIELD = "model_input", "input", "output"
 OWN_FIELDS = (
     "confidence_list", "processed_index", "confidence_settings", "confidence_errors",
 )  # fmt: skip
+NOISE = "noise"  # among the settings, where it was audited
 NO_TOKENS = "no tokens, so there is no prediction to be certain of"
 LONE_TOKEN = "one token with nothing before it, so it is not predicted"
 
@@ -274,6 +276,19 @@ def _errors(item: Item, one: Confidence) -> list[str]:
     if item.error:
         return [item.error]
     return [f"output {place + 1}: {one.errors[place]}" for place in sorted(one.errors)]
+
+
+def note_noise(confidences: Sequence[Confidence], spread: float) -> None:
+    """Write the spread of a confidence between layouts, in nats, into the settings it was found
+    with; where an earlier run has found a larger one, that stays.
+
+    `check_settings` has seen to it that the settings of all of them are this run's.
+    """
+    for one in confidences:
+        if one.settings is not None:
+            earlier: Any = one.settings.get(NOISE)
+            largest = max(earlier, spread) if _is_number(earlier) else spread
+            one.settings = {**one.settings, NOISE: largest}
 
 
 def summarise(items: Sequence[Item], confidences: Sequence[Confidence]) -> Summary:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.reading_items import kind_of, name_of, read_items
+from jaxscore.reading import kind_of
+from jaxscore.reading_items import name_of, read_items
 from jaxscore.requests import Generated, GenerationRequest
 from jaxscore.tasks import continued
 

@@ -114,7 +114,7 @@ def test_mcq(run, url, scorers, tmp_path, monkeypatch):
     monkeypatch.setattr(shared, "load_scorer", lambda args, model, _: scorers(Path(model).name))
     words = ("--mcq", "--seed", 3, "--output-dir", tmp_path / "local", "--quiet")
     assert run("chronologic", CASES / "models" / MODEL, QUESTIONS, *words).code == 0
-    [path] = (tmp_path / "local").glob("*.json")
+    [path] = (tmp_path / "local").glob("eval_results_*.json")
     local = strict(path.read_text(encoding="utf-8"))
     for one, other in zip(served["questions"], local["questions"], strict=True):
         for name in ("prompt", "choices", "response", "chosen", "skill"):

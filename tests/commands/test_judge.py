@@ -354,7 +354,7 @@ def test_a_folder_that_cannot_be_read_leaves_the_others(run, experiments):
     code, out, err = run("judge", "--experiments-folder", experiments, "--llm", GPT2, "j")
     assert code == 1
     assert len(out.splitlines()) == 1
-    assert "theirs/eval_dev_out.json:2: found JSONL" in err
+    assert "theirs/eval_dev_out.json:2: found more than one JSON value (JSONL?)" in err
     assert "LLMeval_j_logits" in metrics_of(experiments / "ours")
     assert not (experiments / "tmp_running/eval_dev_metrics.json").exists()
 

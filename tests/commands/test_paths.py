@@ -181,7 +181,7 @@ def test_the_report_beside_the_output(run, place):
     audit = record["boundary_audit"]
     assert (audit["n_answers"], set(audit["changed"])) == (8, {"joint", "upstream"})
     assert "Boundary `separate` says where answers start. Of 8 answers" in page
-    assert [one["name"] for one in record["failures"]] == ["bad: a|b\\u001b[31m -> b"]
+    assert [one["name"] for one in record["failures"]] == ["bad: a|b\\x1b[31m -> b"]
     assert "## Failed: 1 paths, in no mean" in page
     settings = record["settings"]
     assert (settings["seed"], settings["n_bootstrap"], settings["boundary"]) == (4, 50, "separate")

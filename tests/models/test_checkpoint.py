@@ -87,15 +87,17 @@ def test_an_index_that_does_not_fit(checkpoint):
     # Every name and every file is there, and one tensor is in another file than the index says.
     other = next(value for value in weight_map.values() if value != file)
     refused(weight_map | {name: other}, folder / INDEX, name)
-    for outside in ("../model.safetensors", "/model.safetensors", "sub/model.safetensors", "."):
+    for outside in ("../model.safetensors", "/model.safetensors", "sub/m.safetensors", ".", ".."):
         refused(weight_map | {name: outside}, folder / INDEX, "outside the folder", outside)
-    refused(weight_map | {name: ".."}, folder / "..", "Is a directory")
+    for odd in (3, ["model.safetensors"], None):
+        refused(weight_map | {name: odd}, folder / INDEX, "no names of files")
+    for strange in ("a\0b", "\ud800", ""):
+        refused(weight_map | {name: strange}, folder, "checkpoint is incomplete")
     for odd in ([], {"raw": {}}, {"raw": 1, "weight_map": {}}, {"raw": 1, "weight_map": [name]}, 3):
         refused(odd, folder / INDEX, "weight_map")
-    refused(weight_map | {name: 7}, folder / "7", "incomplete")
     refused(weight_map | {name: "gone.safetensors"}, folder / "gone.safetensors", "incomplete")
     (folder / INDEX).write_text('{"weight_map": ', encoding="utf-8")
-    with pytest.raises(InputError, match=r"index\.json: not JSON"):
+    with pytest.raises(InputError, match=r"index\.json:1: not JSON"):
         loaded(folder)
 
 

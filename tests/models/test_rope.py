@@ -143,3 +143,11 @@ def test_a_longrope_that_is_not_handled(own, message):
 def test_what_is_not_handled_is_named(scaling, message):
     with pytest.raises(InputError, match=message):
         rotary(64, 1e4, scaling, 4096)
+
+
+@pytest.mark.parametrize("scaling", [["linear"], "linear", 2, True])
+def test_a_scaling_that_is_no_object(scaling):
+    with pytest.raises(InputError, match="rope_scaling is .*, expected an object"):
+        rotary(16, 10000.0, scaling, 64)
+    with pytest.raises(InputError, match="rope_scaling is .*, expected an object"):
+        longrope(16, 10000.0, scaling, 64, 32)

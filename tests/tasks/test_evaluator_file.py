@@ -192,7 +192,7 @@ def test_nothing_is_evaluated(tmp_path):
         (('  assistant: f"Response:\\ {{"', "  assistant: 3"), "prompt.assistant is 3"),
         (("prompt:\n", "prompt: !!python/object/apply:os.getcwd []\nx:\n"), ":7: not usable YAML"),
         (("prompt:\n", "prompt: !!python/name:os.system\nx:\n"), "not usable YAML"),
-        (("prompt:\n", "prompt: &a [*a]\nx:\n"), "unknown key x"),
+        (("prompt:\n", "prompt: &a [*a]\nx:\n"), ":7: not usable YAML (nested more than"),
         (("use_logits: True", "use_logits: \t True\n  x"), "not usable YAML"),
     ],
 )
@@ -221,7 +221,7 @@ def test_a_nest_of_references_is_not_printed(tmp_path):
     lines += [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 10)}]" for k in range(1, 10)]
     text = PUBLISHED.replace("'Yes': 1", "'Yes': *a9")
     path = write(tmp_path, "\n".join(lines) + text)
-    with pytest.raises(InputError, match="unknown key a0"):
+    with pytest.raises(InputError, match=r"own\.yaml:\d: not usable YAML \(more than 100000"):
         load(path)
     anchors = "[" * 12 + "x" + "]" * 12
     path = write(tmp_path, text.replace("*a9", anchors))

@@ -183,7 +183,7 @@ def test_a_failed_path_is_named_on_one_short_line():
     items = [Item("q\x1b[31m", "?", [["\u202ea\nb", "c" * 200_000]])]
     results = path_gain.evaluate(items, ["A"], [failed("", "too long")] * 2)
     [(name, _)] = path_gain.summarise(results, 100, 0).failures
-    assert name.startswith(r"q\u001b[31m: \u202ea\u000ab -> ccc")
+    assert name.startswith(r"q\x1b[31m: \u202ea\nb -> ccc")
     assert name.endswith("c…")
     assert name.isprintable()
     assert len(name) < 150

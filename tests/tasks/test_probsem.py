@@ -98,7 +98,7 @@ def test_parts_may_be_missing(tmp_path):
         ({"suite": '{"a": "\\ud83d"}'}, "half a surrogate pair"),
         ({"suite": "1" * 5000}, "p_t.json: not usable JSON"),
         ({"suite": "[" * 100_000}, "p_t.json: not usable JSON"),
-        ({"prompt": b"ok \xff"}, "p.txt: byte 4 is not UTF-8"),
+        ({"prompt": b"ok \xff"}, "p.txt:1: byte 4 is not UTF-8"),
         ({"suite": '{"queries": ["a"]}'}, 'no field "context", expected a list'),
         ({"context": [3]}, "no context is usable; the first, context 1: found 3, expected an obj"),
     ],

@@ -59,12 +59,12 @@ def test_no_config(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a: [", "not YAML of plain values"),
-        ("a: 2024-99-99", "not YAML of plain values"),
-        ("!!python/object/apply:os.system ['exit 1']", "not YAML of plain values"),
-        ("[" * 5000, "not YAML of plain values"),
-        ("- a", "found list, expected a mapping"),
-        (b"a: \xff", "byte 4 is not UTF-8"),
+        ("a: [", "not usable YAML"),
+        ("a: 2024-99-99", "not usable YAML"),
+        ("!!python/object/apply:os.system ['exit 1']", "not usable YAML"),
+        ("[" * 5000, "not usable YAML"),
+        ("- a", "found a list, expected a mapping"),
+        (b"a: \xff", "config.yaml:1: byte 4 is not UTF-8"),
     ],
 )
 def test_a_bad_config(tmp_path, text, why):

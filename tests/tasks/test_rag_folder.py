@@ -80,7 +80,7 @@ def test_a_missing_question_matters_only_where_asked(tmp_path):
         ("", "not JSON"),
         ("{}", "found an object, expected a list of records"),
         ("null", "found null"),
-        ('{"q_id": "a"}\n{"q_id": "b"}\n', ":2: found JSONL"),
+        ('{"q_id": "a"}\n{"q_id": "b"}\n', ":2: found more than one JSON value (JSONL?)"),
         ('[{"q_id": ]', ":1: not JSON"),
         (b'["\xff"]', "byte 3 is not UTF-8"),
         ("[" * 100_000, "not usable JSON"),

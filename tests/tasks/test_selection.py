@@ -1,5 +1,7 @@
 """Selecting and voting against slow readings of the definitions."""
 
+import dataclasses
+import itertools
 import json
 
 import pytest
@@ -250,3 +252,75 @@ def test_odd_responses_and_confidences_are_noted(load):
 def test_a_power_that_is_too_high(load):
     with SymbolicComparison() as symbolic, pytest.raises(InputError, match=r"--power 5000\.0: the"):
         selection.evaluate_vote(load([item(["1", "2"], [1, 2])]), 5000.0, symbolic)
+
+
+@pytest.mark.parametrize(
+    ("confidences", "answers", "noise", "within"),
+    [
+        ([1.0, 3.0], ["a", "b"], None, None),
+        ([1.0, 3.0], ["a", "b"], 1.0, True),
+        ([1.0, 3.0], ["a", "b"], 0.875, False),
+        ([3.0, 3.0, 0.0], ["a", "a", "b"], 1.0, False),  # whichever it is, the answer is a
+        ([3.0, 3.0, 0.0], ["a", None, "b"], 1.0, False),  # what has no answer is not chosen
+        ([3.0, None], ["a", "b"], 1e9, False),
+        ([None, None], ["a", "b"], 0.0, True),
+        ([3.0, 1.0], [None, None], 9.0, False),
+        ([3.0], ["a"], 9.0, False),
+    ],
+)
+def test_a_selection_within_the_noise(confidences, answers, noise, within):
+    choice = select(confidences, answers, noise)
+    assert choice.within_noise is within
+    assert choice == dataclasses.replace(select(confidences, answers), within_noise=within)
+
+
+def rankings(confidences, noise):
+    """Every order in which no response stands behind one that is more than twice the noise less
+    certain."""
+    for order in itertools.permutations(range(len(confidences))):
+        ranked = [confidences[k] for k in order]
+        if all(one >= other - 2 * noise for one, other in itertools.combinations(ranked, 2)):
+            yield order
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12).map(float), st.sampled_from([None, *"aab"])),
+        min_size=1,
+        max_size=5,
+    ),
+    st.sampled_from([0.0, 0.5, 1.0, 2.0, -1.0]),
+    st.sampled_from([0.0, 0.5, 1.5]),
+)
+def test_a_vote_that_another_ranking_would_turn_is_within_the_noise(pairs, power, noise):
+    confidences, answers = [c for c, _ in pairs], [a for _, a in pairs]
+    choice = vote(confidences, answers, power, None, noise)
+    assert dataclasses.replace(choice, within_noise=None) == vote(confidences, answers, power)
+    winners = set()
+    for order in rankings(confidences, noise):
+        # Confidences that make exactly this order.
+        strict = [-float(order.index(k)) for k in range(len(order))]
+        winners.add(vote(strict, answers, power).index)
+    if len(winners) > 1:
+        assert choice.within_noise
+    ordered = sorted(zip(confidences, answers, strict=True), key=lambda pair: pair[0])
+    if all(
+        above[0] - below[0] > 2 * noise or above[1] == below[1]
+        for below, above in itertools.combinations(ordered, 2)
+    ):
+        assert winners == {choice.index}
+        assert choice.within_noise is False
+
+
+def test_an_item_that_says_its_noise(load):
+    said = {"confidence_settings": {"noise": 1.0}}
+    items = load([item(["1", "2"], [1, 2]) | said, item(["1", "2"], [1, 2])])
+    with SymbolicComparison() as symbolic:
+        for results in (
+            selection.evaluate_select(items),
+            selection.evaluate_vote(items, 1.0, symbolic),
+        ):
+            assert [one.record.get("within_noise") for one in results] == [True, None]
+            assert summarise(results).within_noise == [True]
+            assert list(results[1].record) == ["confidence_list", "output", "confidence"]

@@ -1,0 +1,96 @@
+"""`--distributed`: this command as one of several processes."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+import jax
+
+from jaxscore import processes
+from jaxscore.errors import InputError
+from jaxscore.platform import choose_device
+from jaxscore.version import VERSION
+
+OWN = {"process_id", "quiet", "run"}  # may differ between processes
+PLACE = ("coordinator", "num_processes", "process_id")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """--distributed and where the processes meet."""
+    group = parser.add_argument_group(
+        "several processes",
+        "the same command in each, on the same files; the first one writes (see the README)",
+    )
+    group.add_argument(
+        "--distributed",
+        action="store_true",
+        help="join the other processes of this run; on a TPU VM and under Slurm no more is needed",
+    )
+    group.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="elsewhere: a free port of the first process"
+    )
+    group.add_argument("--num-processes", type=int, metavar="N", help="elsewhere: in all")
+    group.add_argument("--process-id", type=int, metavar="K", help="elsewhere: this one, from 0")
+    group.add_argument(
+        "--join-timeout",
+        type=int,
+        default=processes.JOIN,
+        metavar="SECONDS",
+        help=f"in which all have to come (default {processes.JOIN})",
+    )
+
+
+@contextlib.contextmanager
+def joined(args: argparse.Namespace) -> Iterator[None]:
+    """Take part in the run that the flags name; silent but for errors if not the first.
+
+    Raises:
+        InputError: the flags do not fit together or to those of the other processes, or this
+            command runs in one process.
+    """
+    if not getattr(args, "distributed", False):
+        if given := [name for name in PLACE if getattr(args, name, None) is not None]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise InputError(f"{names}: only with --distributed; give it too, or leave them out")
+        yield
+        return
+    choose_device(args.device)
+    processes.join(
+        args.coordinator,
+        args.num_processes,
+        args.process_id,
+        args.join_timeout,
+        tell=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
+    )
+    flags = {name: str(value) for name, value in vars(args).items() if name not in OWN}
+    same = json.dumps([flags, VERSION, jax.__version__], sort_keys=True)
+    with own_stdout():
+        processes.agree("flags", hashlib.sha256(same.encode()).digest())
+        if processes.first():
+            yield
+            return
+        args.quiet = True
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        with nowhere, contextlib.redirect_stdout(nowhere):
+            yield
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[None]:
+    """Standard output for Python alone: Gloo greets there, in the midst of what is printed."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    try:
+        ours = open(kept, "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+        with ours, contextlib.redirect_stdout(ours):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
