@@ -30,6 +30,8 @@ LAYOUT = 2  # of the tables
 MAGIC = b"SQLite format 3\0"
 TOGETHER = 500  # keys a query; SQLite takes 999 and more
 
+# What SQLite raises of a damaged file; its own messages may quote bytes of it that are no UTF-8.
+DAMAGES = (sqlite3.Error, UnicodeDecodeError)
 TABLES = """
 CREATE TABLE models (
     id INTEGER PRIMARY KEY, fingerprint TEXT UNIQUE NOT NULL, about TEXT NOT NULL,
@@ -115,11 +117,13 @@ class Journal:
                         "ON CONFLICT (fingerprint) DO UPDATE SET used = excluded.used",
                         (fingerprint, self._about),
                     )
-                [model] = database.execute(
-                    "SELECT id FROM models WHERE fingerprint = ?", (fingerprint,)
-                ).fetchone()
+                    row = database.execute(
+                        "SELECT id FROM models WHERE fingerprint = ?", (fingerprint,)
+                    ).fetchone()
+                    if row is None:  # an index says other than its table
+                        raise sqlite3.DatabaseError("damaged: what was written cannot be found")
             self._stack = stack.pop_all()
-        return database, model
+        return database, row[0]
 
     def found(
         self, sequences: Sequence[TokenSequence], n_unfed: int = 0
@@ -217,7 +221,7 @@ def _explained(path: Path) -> Iterator[None]:
             f"journal {path}: another run holds it; wait for that one, or give this one a journal "
             "of its own with --journal PATH, or --journal off"
         ) from None
-    except (sqlite3.Error, OSError, NotImplementedError) as problem:  # the last: no locks there
+    except (*DAMAGES, OSError, NotImplementedError) as problem:  # the last: no locks there
         raise InputError(
             f"journal {path}: {problem}; what was finished before is kept if the file is sound; "
             "make room or give another place with --journal PATH, or --journal off"
@@ -241,9 +245,28 @@ def held(path: Path) -> list[Held]:
                 "SELECT model, NULL, key, LENGTH(key) + LENGTH(value) FROM texts) "
                 "ON model = id GROUP BY id ORDER BY used DESC"
             ).fetchall()
-    except sqlite3.Error as problem:
+        return [Held(_facts(about), str(used), *counts) for about, used, *counts in rows]
+    except DAMAGES as problem:
         raise InputError(f"journal {path}: {problem}") from None
-    return [Held(json.loads(about), *rest) for about, *rest in rows]
+
+
+def _facts(about: object) -> dict[str, Any]:
+    """What decides the numbers of a model.
+
+    Raises:
+        sqlite3.DatabaseError: it is not what `Journal` writes.
+    """
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(about, str) and isinstance(facts := json.loads(about), dict):
+            return facts
+    raise sqlite3.DatabaseError("damaged: what a model is described by is no JSON object")
+
+
+def _strange(database: sqlite3.Connection) -> list[object]:
+    """Names of what no journal has: a view or a trigger could run for ever."""
+    made = database.execute("SELECT type, name FROM sqlite_master").fetchall()
+    own = {("table", name) for name in ("models", "scores", "texts")}
+    return [name for kind, name in made if (kind, name) not in own and kind != "index"]
 
 
 def prune(path: Path, keep: int) -> tuple[int, int]:
@@ -296,6 +319,8 @@ def _opened(path: Path, *, begin: bool = False) -> sqlite3.Connection:
                 f"found a journal of layout {layout}, as another version of jaxscore makes it, "
                 f"expected layout {LAYOUT}; remove it if that version no longer needs it"
             )
+        if not begun and (strange := _strange(database)):
+            raise sqlite3.DatabaseError(f"damaged, or made by others: it holds {strange[0]!r}")
         # What a commit has written survives this process; a power cut may take the last ones.
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")

@@ -91,5 +91,7 @@ def _with_checksum(body: bytes) -> bytes:
 
 
 def _checked(value: bytes) -> bytes | None:
+    if not isinstance(value, bytes):  # SQLite keeps any type in any column
+        return None
     body, checksum = value[:-4], value[-4:]
     return body if struct.pack("<I", zlib.crc32(body)) == checksum else None

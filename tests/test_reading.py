@@ -3,7 +3,7 @@
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.reading import read_jsonl, read_lines, take
+from jaxscore.reading import read_json, read_jsonl, read_lines, read_text, take
 
 
 @pytest.fixture
@@ -131,3 +131,40 @@ def test_take_says_what_is_wrong(item, kinds, message):
     with pytest.raises(InputError) as problem:
         take(item, "x", kinds, "f:7")
     assert message in str(problem.value)
+
+
+@pytest.mark.parametrize("read", [lambda path: list(read_lines(path)), read_text])
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"\xff", ":1: byte 1 "),
+        (b"\xef\xbb\xbfa\xff", ":1: byte 5 "),
+        (b"a\nb\n\xc3", ":3: byte 1 "),
+    ],
+)
+def test_the_byte_is_counted_in_its_line_as_an_editor_does(write, read, content, place):
+    with pytest.raises(InputError, match=rf"lines\.jsonl{place}is not UTF-8"):
+        read(write(content))
+
+
+@pytest.mark.parametrize("name", ["gone", "", "a\0b", "\ud800", "x" * 5000])
+def test_a_file_that_cannot_be_opened(tmp_path, name):
+    for read in (read_text, lambda path: list(read_lines(path)), lambda path: read_json(path, "x")):
+        with pytest.raises(InputError, match="expected "):
+            read(tmp_path / name)
+
+
+def test_a_whole_file_of_json(write):
+    assert str(read_json(write(b'\xef\xbb\xbf{"a": [NaN, 1e999]}'), "x")) == "{'a': [nan, inf]}"
+    deep = b"[" * 100 + b"]" * 100
+    assert read_json(write(deep), "a list")
+    for content, why in (
+        (b"[" + deep + b"]", r"lines\.jsonl: not usable JSON \(nested more than 100 deep\)"),
+        (
+            b'{}\n{"a": 1}',
+            r"lines\.jsonl:2: found more than one JSON value \(JSONL\?\); expected x",
+        ),
+        (b"[1,\n 2", r"lines\.jsonl:2: not JSON at column 3 .*; expected x"),
+    ):
+        with pytest.raises(InputError, match=why):
+            read_json(write(content), "x")

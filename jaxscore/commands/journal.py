@@ -5,6 +5,7 @@ from pathlib import Path
 
 from jaxscore import journal
 from jaxscore.errors import InputError
+from jaxscore.printable import one_line
 
 DESCRIPTION = """\
 Look into a journal, or drop what is kept of models that are no longer wanted.
@@ -57,7 +58,9 @@ def run(args: argparse.Namespace) -> int:
             f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
         )
         print(
-            f"{k}: {one.n_sequences} texts scored, {one.n_texts} written, {one.n_bytes} bytes, "
-            f"used {one.used}: {facts}"
+            one_line(
+                f"{k}: {one.n_sequences} texts scored, {one.n_texts} written, {one.n_bytes} bytes, "
+                f"used {one.used}: {facts}"
+            )
         )
     return 0

@@ -147,7 +147,7 @@ def test_what_is_not_handled_is_named(scaling, message):
 
 @pytest.mark.parametrize("scaling", [["linear"], "linear", 2, True])
 def test_a_scaling_that_is_no_object(scaling):
-    with pytest.raises(InputError, match="rope_scaling is .*, expected an object"):
+    with pytest.raises(InputError, match=r"rope_scaling is .*, expected an object"):
         rotary(16, 10000.0, scaling, 64)
-    with pytest.raises(InputError, match="rope_scaling is .*, expected an object"):
+    with pytest.raises(InputError, match=r"rope_scaling is .*, expected an object"):
         longrope(16, 10000.0, scaling, 64, 32)

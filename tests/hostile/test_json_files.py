@@ -1,0 +1,238 @@
+"""Every reader of JSON or JSONL: a value, or a refusal that names the file; nothing else."""
+
+import io
+import json
+
+import pytest
+from hypothesis import given
+
+from jaxscore.errors import InputError
+from jaxscore.printable import UNPRINTABLE
+from jaxscore.reading_items import read_items, read_previous
+from jaxscore.reports.growing import write_array
+from jaxscore.reports.json_text import json_text
+from jaxscore.tasks import (
+    chronologic,
+    consistency,
+    livecode,
+    path_gain,
+    plain,
+    probsem,
+    rag_folder,
+    rag_results,
+    ranking,
+    samples,
+    selection,
+    self_certainty,
+    usc_prompt,
+)
+from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused
+
+SAMPLE = {
+    "id": "s1",
+    "input": "2 + 2?",
+    "output": ['{"answer": "4"}', "so it is 5"],
+    "confidence_list": [0.5, 0.25],
+    "generator": "Llama-3.1",
+    "dataset": "crux",
+    "responses": ["4", "5"],
+    "chat_history": ["2 + 2?"],
+}
+RECORD = {
+    "q_id": "q1",
+    "response": "In Oslo.",
+    "label": ["Oslo"],
+    "question": "Where?",
+    "ranking_label": [["d1"]],
+    "M": 0.5,
+}
+SUITE = {
+    "pretext": "A",
+    "posttext": "B",
+    "queries": ["true", "false"],
+    "context": [{"text": "C", "expected": 0}],
+}
+QUESTION = {
+    "metadata_frame": "It is 1901.",
+    "main_question": "Who reigns?",
+    "question_category": "reign",
+    "answer_strings": ["Edward", "George"],
+    "answer_types": ["right", "wrong"],
+    "answer_probabilities": [1.0, 0.0],
+}
+PATHS = {"id": 7, "question": "Where?", "paths": [["a", "in", "b"], []]}
+PLAIN = {"id": "a", "context": "The", "continuation": " cat"}
+
+
+def rag(read):
+    """A reader of the files of an experiment: `eval_dev_out.json` and `eval_dev_metrics.json`."""
+    return lambda path: read(path.parent)
+
+
+# name of the file, what is good in it, the reader
+WHOLE = {
+    "items": ("in.json", [SAMPLE], read_items),
+    "previous": ("in.json", [SAMPLE], read_previous),
+    "samples": ("in.json", [SAMPLE], samples.load),
+    "select": ("in.json", [SAMPLE], lambda path: selection.load(path, 2)),
+    "livecode": ("in.json", [SAMPLE], livecode.load),
+    "usc-select": ("in.json", [SAMPLE], consistency.load),
+    "usc-generate": ("in.json", [SAMPLE], lambda path: usc_prompt.load(path, 2)),
+    "self-certainty": ("in.json", [SAMPLE], self_certainty.load),
+    "records": ("eval_dev_out.json", [RECORD], rag(lambda place: rag_folder.load(place, "dev"))),
+    "metrics": ("eval_dev_metrics.json", {"M": 0.5}, rag_folder.read_metrics),
+    "suite": ("p_t.json", SUITE, lambda path: probsem.load(path.parent, "p", "t")),
+}
+LINES = {
+    "score": (PLAIN, lambda path: list(plain.load(path))),
+    "score's check": (PLAIN, plain.check),
+    "paths": (PATHS, path_gain.load),
+    "chronologic": (QUESTION, chronologic.load),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An experiments folder's one experiment, with what a suite needs beside it."""
+    place = tmp_path / "one"
+    place.mkdir()
+    put(place / "p.txt", b"prompt\r\n")
+    return place
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_files(name, folder):
+    file, good, read = WHOLE[name]
+    path = folder / file
+
+    @HOSTILE
+    @given(contents(json.dumps(good).encode()))
+    def check(content):
+        outcome(lambda: read(put(path, content)), path)
+
+    check()
+    for content in FILES:
+        outcome(lambda content=content: read(put(path, content)), path)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_files_of_lines(name, tmp_path):
+    good, read = LINES[name]
+    path = tmp_path / "in.jsonl"
+
+    @HOSTILE
+    @given(contents(json.dumps(good).encode()))
+    def check(content):
+        outcome(lambda: read(put(path, content)), path)
+
+    check()
+    for content in FILES:
+        outcome(lambda content=content: read(put(path, content)), path)
+
+
+@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize(
+    "line",
+    [b"\xff", b"{", b"[]", b"[" * 5000, b'{"a": NaN}', b'{"a": "\\ud800"}', b'{"a": "\0"}',
+     b'{"a": ' + b"[" * 150 + b"]" * 150 + b"}", b'{"a": ' + b"9" * 5000 + b"}"],
+)  # fmt: skip
+def test_the_line_is_named(name, line, tmp_path):
+    good, read = LINES[name]
+    path = put(tmp_path / "in.jsonl", b"\r\n".join([json.dumps(good).encode(), b"", line, b""]))
+    assert refused(lambda: read(path)).startswith(f"{path}:3: ")
+
+
+@HOSTILE
+@given(fields(SAMPLE))
+def test_any_values_in_an_items_fields(tmp_path, item):
+    """What is read is decided, or fails by name, and can be written."""
+    path = put(tmp_path / "in.json", json.dumps([SAMPLE, item]).encode())
+    loaded = samples.load(path)
+    selected = selection.load(path, 2)
+    results = [
+        *selection.evaluate_select(selected),
+        *livecode.evaluate_select(loaded, 2),
+        *livecode.evaluate_parse(loaded),
+        *consistency.evaluate(loaded, "close"),
+    ]
+    for one in results:
+        assert not UNPRINTABLE.search(one.name)
+    write_array(io.StringIO(), [one.record for one in results])
+    for ours in (self_certainty.load(path), usc_prompt.load(path, 2)):
+        previous = outcome(lambda: read_previous(path))
+        assert previous[0] == SAMPLE
+        assert [one.index for one in ours] == [0, 1]
+    known, _ = self_certainty.resume(self_certainty.load(path), previous, path)
+    write_array(io.StringIO(), self_certainty.evaluate(self_certainty.load(path), known, 2))
+    asked = usc_prompt.load(path, 2)
+    outcome(lambda: usc_prompt.resume(asked, previous, {"generator": "m"}, path))
+
+
+@HOSTILE
+@given(fields(RECORD), fields({"M": 0.5, "EM": 0.25}))
+def test_any_values_in_a_records_fields(tmp_path, record, metrics):
+    place = tmp_path / "one"
+    place.mkdir(exist_ok=True)
+    put(place / "eval_dev_out.json", json.dumps([RECORD, record]).encode())
+    put(place / "eval_dev_metrics.json", json.dumps(metrics).encode())
+    output = rag_folder.load(place, "dev")
+    assert len(output.records) + len(output.failures) == 2
+    output.save({"X": {0: 0.5}}, {"X": 0.5})
+    scored = ranking.Scored({"q1": {"d1": 1.0}}, [], set())
+    run = ranking.Run(place, "dev", "ranking", place / "run", 5)
+    ranking.evaluate(run, scored, output)
+    rows, _ = rag_results.load(tmp_path, "dev")
+    assert rag_results.table(rows, "all", "X")[0]["X"] == 0.5
+
+
+@HOSTILE
+@given(fields(QUESTION), fields(PATHS), fields(PLAIN))
+def test_any_values_in_a_lines_fields(tmp_path, question, paths, request):
+    path = tmp_path / "in.jsonl"
+
+    def lines(*items):
+        return put(path, b"".join(json.dumps(item).encode() + b"\n" for item in items))
+
+    got = outcome(lambda: chronologic.load(lines(QUESTION, question)), path)
+    if not isinstance(got, InputError):
+        questions, failures = got
+        assert len(questions) + len(failures) == 2
+        chronologic.requests(questions)
+        json_text(questions + failures)
+        chronologic.repeated(questions)
+        chronologic.without_truth(questions)
+    got = outcome(lambda: path_gain.load(lines(PATHS, paths)), f"{path}:2")
+    if not isinstance(got, InputError):
+        assert not any(UNPRINTABLE.search(one.id) for one in path_gain.requests(got, ["s"]))
+    outcome(lambda: list(plain.load(lines(PLAIN, request))), f"{path}:2")
+
+
+@HOSTILE
+@given(fields(SUITE), fields(SUITE["context"][0]))
+def test_any_values_in_a_suites_fields(folder, suite, context):
+    if isinstance(suite.get("context"), list):
+        suite["context"] = [*suite["context"], context]
+    path = put(folder / "p_t.json", json.dumps(suite).encode())
+    got = outcome(lambda: probsem.load(folder, "p", "t"), path)
+    if not isinstance(got, InputError):
+        probsem.requests(got[0])
+        probsem.remarks(got[0])
+
+
+def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
+    """30,000 answers and queries: compared each with each they would take minutes."""
+    many = [str(k) for k in range(30_000)]
+    question = QUESTION | {
+        "answer_strings": [*many, many[-1]],
+        "answer_types": None,
+        "answer_probabilities": [0] * 30_001,
+    }
+    path = put(tmp_path / "in.jsonl", json.dumps(question).encode())
+    questions, _ = chronologic.load(path)
+    assert chronologic.repeated(questions) == [
+        f"{questions[0].name}: answer '29999' is there more than once"
+    ]
+    put(tmp_path / "p.txt", b"")
+    put(tmp_path / "p_t.json", json.dumps(SUITE | {"queries": [*many, "7"]}).encode())
+    [remark] = probsem.remarks(probsem.load(tmp_path, "p", "t")[0])
+    assert remark.startswith("query '7' is there 2 times")

@@ -1,0 +1,283 @@
+"""What `tools/fuzz.py` feeds with bytes: everything that reads a user's file.
+
+A target takes the bytes of one input and an empty folder for files. It ends well where a reader
+gives a value or refuses in one line of bounded length; whatever else is raised is a finding.
+"""
+
+import contextlib
+import functools
+import json
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from jaxscore import cli, config_file, journal, reading_items
+from jaxscore.errors import LONGEST, InputError
+from jaxscore.forest import TokenSequence
+from jaxscore.models import checkpoint, lora, native
+from jaxscore.printable import UNPRINTABLE
+from jaxscore.tasks import (
+    answers,
+    arithmetic,
+    chronologic,
+    consistency,
+    evaluator_file,
+    livecode,
+    math_answers,
+    path_gain,
+    plain,
+    probsem,
+    rag_config,
+    rag_folder,
+    rag_results,
+    ranking,
+    samples,
+    selection,
+    self_certainty,
+    symbolic,
+    usc_prompt,
+)
+from jaxscore.window import SequenceScores
+
+ROOT = Path(__file__).parent.parent
+CASES = ROOT / "tests" / "cases"
+SEED_BYTES = 4096  # of a file of seeds; longer ones are cut at a line
+MARGIN = 40  # characters that say how many others are left out of a message
+PARSER = cli.parser()
+SEQUENCE = TokenSequence((1, 2, 3), 1)
+
+Target = Callable[[bytes, Path], None]
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Lets a reader refuse, in one line that can be shown."""
+    try:
+        yield
+    except InputError as problem:
+        message = str(problem)
+        if UNPRINTABLE.search(message) or len(message) > LONGEST + MARGIN:
+            raise AssertionError(f"a message that cannot be shown: {message!r}") from problem
+
+
+def _file(folder: Path, name: str, data: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def read_json(data: bytes, folder: Path) -> None:
+    """Files of items, of records, of metrics, of a suite."""
+    path = _file(folder, "in.json", data)
+    for read in (reading_items.read_items, reading_items.read_previous, self_certainty.load):
+        with refusing():
+            read(path)
+    with refusing():
+        usc_prompt.load(path, 4)
+    with refusing():
+        items = samples.load(path)
+        livecode.evaluate_select(items, 4)
+        livecode.evaluate_parse(items)
+        consistency.evaluate(items, "close")
+        selection.evaluate_select(selection.load(path, 4))
+    path.rename(folder / "eval_dev_out.json")
+    _file(folder, "eval_dev_metrics.json", data)
+    with refusing():
+        output = rag_folder.load(folder, "dev")
+        output.save({"M": {}}, {"M": 0.5})
+    with refusing():
+        rag_results.table(rag_results.load(folder.parent, "dev")[0], "all", "Generator")
+    _file(folder, "p.txt", b"prompt")
+    _file(folder, "p_t.json", data)
+    with refusing():
+        probsem.remarks(probsem.load(folder, "p", "t")[0])
+
+
+def read_jsonl(data: bytes, folder: Path) -> None:
+    """Files of one object a line, and the rankings of trec_eval."""
+    path = _file(folder, "in.jsonl", data)
+    with refusing():
+        plain.check(path)
+    with refusing():
+        items = path_gain.load(path)
+        path_gain.requests(items, path_gain.system_prompts([], path))
+    with refusing():
+        questions, _ = chronologic.load(path)
+        chronologic.repeated(questions)
+    with refusing():
+        ranking.load(path)
+
+
+def read_yaml(data: bytes, folder: Path) -> None:
+    """An evaluator file, the config of an experiment, `--config`."""
+    path = _file(folder, "config.yaml", data)
+    with refusing():
+        evaluator_file.load(path)
+    with refusing():
+        rag_config.load(folder, "dev")
+    with refusing(), contextlib.suppress(SystemExit):
+        config_file.expand(["--config", str(path)], PARSER)
+
+
+def read_template(data: bytes, folder: Path) -> None:
+    """One template of an evaluator file; what is filled in stays as it is."""
+    text = data.decode("utf-8", "surrogateescape")
+    values = dict.fromkeys({*evaluator_file.NAMES.values()}, "{question} %s")
+    with refusing():
+        template = evaluator_file.parse(text, evaluator_file.POINTWISE, "template")
+        filled = template.fill(values)
+        assert len(filled) <= len(text) + 20 * text.count("{")
+
+
+def read_answers(data: bytes, folder: Path) -> None:
+    """What a model wrote."""
+    text = data.decode("utf-8", "surrogateescape")
+    answers.extract(text, answers.BOXING)
+    answers.code_form(text)
+    math_answers.sanitise(text)
+    arithmetic.value(text)
+    livecode.code(text)
+    consistency.chosen(text)
+    symbolic.expression(text)
+
+
+def read_safetensors(data: bytes, folder: Path) -> None:
+    """A whole file, or behind a first byte below 128 a header and some data."""
+    content = data[1:]
+    if data[:1] < b"\x80":
+        content = struct.pack("<Q", len(content)) + content + bytes(64)
+    path = _file(folder, "model.safetensors", content)
+    with refusing():
+        for array in checkpoint.map_file(path).values():
+            assert array.nbytes <= len(content)
+            assert not array.flags.writeable
+
+
+def read_config(data: bytes, folder: Path) -> None:
+    """By the first byte: `config.json`, an adapter's, an index of shards, generation defaults."""
+    kind, content = data[:1], data[1:]
+    with refusing():
+        if kind < b"\x80":
+            _file(folder, "config.json", content)
+            raw = checkpoint.read_config(folder)
+            checkpoint.eos_ids(folder, raw)
+            native.translate(folder, raw)
+        elif kind < b"\xa0":
+            _file(folder, lora.CONFIG, content)
+            _file(folder, lora.WEIGHTS, _adapter())
+            lora.read(folder)
+        elif kind < b"\xc0":
+            _file(folder, "model.safetensors.index.json", content)
+            _file(folder, "a.safetensors", _adapter())
+            checkpoint.open_tensors(folder)
+        else:
+            _file(folder, "generation_config.json", content)
+            checkpoint.eos_ids(folder, {})
+
+
+def _adapter() -> bytes:
+    """Weights of an adapter of rank 2."""
+    header, at = {}, 0
+    for half, shape in (("A", [2, 4]), ("B", [4, 2])):
+        name = f"{lora.ROOT}model.layers.0.self_attn.q_proj.lora_{half}.weight"
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 32]}
+        at += 32
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
+def read_journal(data: bytes, folder: Path) -> None:
+    """A journal with these bytes in it, at a place that the first two say."""
+    whole = _journal()
+    at = int.from_bytes(data[:2], "big") * len(whole) // 65536
+    path = _file(folder, "journal", whole[:at] + data[2:] + whole[at + len(data[2:]) :])
+    with refusing():
+        journal.held(path)
+    with refusing(), contextlib.closing(journal.Journal(path, {"a": 1})) as opened:
+        opened.found([SEQUENCE])
+    with refusing():
+        journal.prune(path, 1)
+
+
+@functools.cache
+def _journal() -> bytes:
+    """A journal of two models, one with scores."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal"
+        for about in ({"a": 1}, {"b": 2}):
+            with contextlib.closing(journal.Journal(path, about)) as opened:
+                opened.keep([(SEQUENCE, SequenceScores(*3 * [np.zeros(2)], np.zeros(2, bool)))])
+        return path.read_bytes()
+
+
+TARGETS: dict[str, Target] = {
+    "json": read_json,
+    "jsonl": read_jsonl,
+    "yaml": read_yaml,
+    "template": read_template,
+    "answers": read_answers,
+    "safetensors": read_safetensors,
+    "config": read_config,
+    "journal": read_journal,
+}
+# Words of the formats, which a fuzzer would take long to find.
+WORDS = (
+    "!!python/object/apply:os.system", "!!int", "!!timestamp", "!!binary", "&a", "*a", "<<: *a",
+    "- ", "\\ud800", "\\u0000", "NaN", "-Infinity", "1e999", "\ufeff", '{"', '": ', "[[[[", "{{{{",
+    '"answer": ', "\\boxed{", "\\frac{", "\\sqrt", "```python\n", "\n```", "Response 1",
+    "{question}", 'f"{', "{prediction!r:>9}", "9**9**9", "__import__('os')", '"dtype": "F32"',
+    '"shape": [', '"data_offsets": [0, ', "__metadata__", "../../etc/passwd", "(a+)+$",
+    '"rank_pattern": {"', "amps_hard", "99999999999999999999", "\x1b[31m", "\u202e",
+)  # fmt: skip
+
+
+def seeds(name: str) -> Iterator[bytes]:
+    """What the fuzzer starts from: the cases of the tests, and the configs that are shipped."""
+    places = {
+        "json": CASES.rglob("*.json"),
+        "jsonl": CASES.rglob("*.jsonl"),
+        "yaml": (ROOT / "configs").rglob("*.yaml"),
+        "answers": CASES.rglob("samples.json"),
+    }
+    for path in sorted(places.get(name, ())):
+        if "models" not in path.parts:
+            yield path.read_bytes()[:SEED_BYTES]
+    if name == "json":
+        yield from (_some_items(path) for path in sorted(CASES.rglob("samples.json")))
+    if name == "answers":
+        texts = json.loads((CASES / "voting/samples.json").read_bytes())[0]["output"]
+        yield from (text.encode() for text in texts[:20])
+    if name == "template":
+        for path in sorted((ROOT / "configs/evaluator").glob("*.yaml")):
+            yield from (line.encode() for line in path.read_text(encoding="utf-8").splitlines())
+        yield b'f"{self.rubrik_section} {question} {list(self.options.keys())}"'
+    if name == "safetensors":
+        yield b"\x00" + _adapter()[8:-64]
+        yield b"\xff" + _adapter()
+    if name == "config":
+        for path in sorted((CASES / "models").glob("*/config.json")):
+            yield b"\x00" + path.read_bytes()
+        yield b'\x80{"peft_type": "LORA", "r": 2, "lora_alpha": 4, "rank_pattern": {"q_proj": 2}}'
+        shards = dict.fromkeys(_names(), "a.safetensors")
+        yield b"\xa0" + json.dumps({"weight_map": shards}).encode()
+        yield b'\xc0{"eos_token_id": [1, 2]}'
+    if name == "journal":
+        yield from (bytes([at, 0, 255, 255, 255]) for at in range(0, 256, 16))
+    yield b""
+
+
+def _names() -> list[str]:
+    adapter = _adapter()
+    (length,) = struct.unpack("<Q", adapter[:8])
+    return list(json.loads(adapter[8 : 8 + length]))
+
+
+def _some_items(path: Path) -> bytes:
+    items = json.loads(path.read_bytes())[:1]
+    for item in items:
+        item["output"] = item.get("output", [])[:2]
+        item["confidence_list"] = [0.5] * len(item["output"])
+    return json.dumps(items).encode()
