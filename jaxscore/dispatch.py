@@ -118,6 +118,8 @@ class Dispatch:
             ) from problem
         if jax.process_count() > 1:
             raise InputError(f"{what}give --batch-tokens {rows * length // 2}") from problem
+        if shape in self.too_large:  # another batch of it was on its way
+            return
         self.too_large.add(shape)
         progress.tell(
             f"{what}going on with {-(-rows // 2)} x {length}, which --batch-tokens "

@@ -81,11 +81,12 @@ class Generator:
                 one = distinct.setdefault(journal_rows.text_key(one.request), one)
             own.append(one)
         waiting = list(distinct.values())
+        keys = sorted(journal_rows.text_key(one.request) for one in waiting)
+        self.scorer.note_plan(hashlib.sha256(b"".join(keys)).digest())
+        processes.agree("prompts", bytes.fromhex(self.scorer.plan_hash))
         self._restore(waiting)
         self.scorer.sequences += sum(one.error is None for one in own)
         self.scorer.sequences_restored += sum(one.finish is not None for one in own)
-        digest = hashlib.sha256(b"".join(map(journal_rows.text_key, (w.request for w in waiting))))
-        processes.agree("prompts", digest.digest())
         with Progress(self.scorer.progress, "writing") as progress, stopping.finishing():
             progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
             ours = self.model.cached is not None

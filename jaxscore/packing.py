@@ -96,7 +96,7 @@ class Plan:
 
     def layout(self) -> tuple[Any, ...]:
         """What beside the forest decides the batches."""
-        places = [[[*piece.ranges()] for piece in row] for group in self.rows for row in group]
+        places = [[[[*piece.ranges()] for piece in row] for row in group] for group in self.rows]
         return self.lengths, places, self.batch_tokens, self.tail
 
     def batches(self) -> Iterator[RowBatch]:

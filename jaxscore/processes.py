@@ -6,11 +6,13 @@ one has found in its journal. So nothing has to be handed out, and what one proc
 what any of them would; it is the first that does, and the others are silent.
 """
 
+import contextlib
 import hashlib
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import jax
@@ -20,7 +22,6 @@ from jaxscore.errors import InputError
 
 JOIN = 300  # seconds in which all have to come
 HEARTBEAT = 60  # seconds without a sign of life after which a process counts as gone
-LEAVE = 3600  # seconds that the others wait at the end for the first, which writes reports
 SIGNS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "coordination", "heartbeat")
 GRACE = 10  # seconds by which JAX, which ends a process without a word of ours, is later
 
@@ -93,15 +94,17 @@ def join(
     timer = threading.Timer(timeout, late)
     timer.daemon = True
     timer.start()
+    # JAX would take SIGTERM for a sign to save what it trains, and go on.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(
-            coordinator,
-            n_processes,
-            index,
-            initialization_timeout=timeout + GRACE,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=LEAVE,
-        )
+        with _ending_at_once():
+            jax.distributed.initialize(
+                coordinator,
+                n_processes,
+                index,
+                initialization_timeout=timeout + GRACE,
+                heartbeat_timeout_seconds=HEARTBEAT,
+            )
     except (ValueError, RuntimeError) as problem:
         raise InputError(
             f"--distributed: no run of several processes can be joined here ({problem}); give "
@@ -110,6 +113,19 @@ def join(
     finally:
         timer.cancel()
     _Run.index, _Run.count = jax.process_index(), jax.process_count()
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """Ctrl-C ends this process: Python's own handler would wait until all have come."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def agree(what: str, digest: bytes) -> None:

@@ -1,5 +1,6 @@
 """Text in, scores out: requests encoded, checked, scored and told again as results."""
 
+import importlib.metadata
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jaxscore import processes
 from jaxscore.batch_budget import AUTO, auto_batch_tokens
 from jaxscore.forest import TokenSequence
 from jaxscore.journal import Journal
@@ -114,6 +116,8 @@ class Scorer(SequenceScorer):
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
         arrangement = loaded.arrangement
+        copies = f"{fingerprint(folder, lora, times=False)} {arrangement and arrangement.shape}"
+        processes.agree("weights or mesh", copies.encode())
         about = {
             "model": fingerprint(folder, lora),
             "model_type": loaded.model_type,
@@ -121,15 +125,20 @@ class Scorer(SequenceScorer):
             "quantize": quantize,
             "implementation": loaded.implementation,
             "platform": jax.default_backend(),
+            "device_kind": jax.devices()[0].device_kind,
             "reproducible": reproducible,
             "shards": arrangement.shape.model if arrangement else 1,
             "jax": jax.__version__,
             "numbers": NUMBERS,
         }
+        if loaded.implementation == "transformers":
+            about["transformers"] = importlib.metadata.version("transformers")
+        if batch_tokens == AUTO:
+            batch_tokens = BATCH_TOKENS if reproducible else auto_batch_tokens(loaded)
         scorer = cls(
             loaded,
             encoder,
-            batch_tokens=auto_batch_tokens(loaded) if batch_tokens == AUTO else int(batch_tokens),
+            batch_tokens=int(batch_tokens),
             progress=progress,
             journal=None if journal is None else Journal(journal, about),
             reproducible=reproducible,

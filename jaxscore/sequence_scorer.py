@@ -62,7 +62,7 @@ class SequenceScorer:
         self.sequences = self.sequences_restored = 0
         self.reproducible = reproducible
         self.dispatch = Dispatch(model.arrangement)
-        self._digest = hashlib.sha256()
+        self.begin_output()
         self._parameters = sum(leaf.size for leaf in jax.tree.leaves(model.params))
         options = same_bits() if reproducible else {}
         self._variants = [_variant(model, options)]
@@ -76,22 +76,33 @@ class SequenceScorer:
         of it."""
         return self._digest.hexdigest()
 
+    def note_plan(self, digest: bytes) -> None:
+        """Something has been planned of which this is the digest."""
+        self._digest.update(digest)
+
+    def begin_output(self) -> None:
+        """What is planned and counted from here on is another output's, see `facts`."""
+        self._digest, self._before = hashlib.sha256(), self._counts()
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "texts": self.sequences,
+            "texts_from_journal": self.sequences_restored,
+            "tokens_given": self.tokens_given,
+            "tokens_unique": self.tokens_unique,
+            "tokens_laid_out": self.tokens_laid_out,
+            "tokens_scored": self.tokens_scored,
+        }
+
     def facts(self) -> dict[str, Any]:
-        """What a run was and what it took, as JSON has it; for its manifest."""
+        """What an output was made of and what it took, as JSON has it; for its manifest."""
         where = self.model.arrangement
         return {
             "batch_tokens": None if self.reproducible else self.batch_tokens,
             "mesh": None if where is None else str(where.shape),
             "compiler_options": self.programs.options,
             "plan": self.plan_hash,
-            "counts": {
-                "texts": self.sequences,
-                "texts_from_journal": self.sequences_restored,
-                "tokens_given": self.tokens_given,
-                "tokens_unique": self.tokens_unique,
-                "tokens_laid_out": self.tokens_laid_out,
-                "tokens_scored": self.tokens_scored,
-            },
+            "counts": {name: n - self._before[name] for name, n in self._counts().items()},
             "batches_that_did_not_fit": sorted(self.dispatch.too_large),
             "programs": [
                 {"name": " ".join(map(str, name)), "seconds": round(seconds, 3), "bytes": size}
@@ -169,9 +180,15 @@ class SequenceScorer:
                     raise KeyboardInterrupt
 
             for sequences in windows:
+                end_if_wished()
                 window = self._plan(sequences, n_unfed)
                 open_windows.append(window)
                 progress.extend(window.n_tokens, len(sequences), n_expected)
+                if self.journal is not None:
+                    # A text of an earlier window must be found, or it would be computed beside
+                    # others and its row replaced.
+                    while flight:
+                        fetch()
                 self._restore(window)
                 for lot, part, plan in window.planned_parts():
                     past: tuple[Past, ...] | None = None
@@ -190,6 +207,8 @@ class SequenceScorer:
             while flight:
                 fetch()
             end_if_wished()
+            # One that has more to score finds the others here, and none of them writes.
+            processes.agree("requests", self._digest.digest() + b" and no more")
             for window in open_windows:
                 yield window.scores()
 
@@ -226,7 +245,7 @@ class SequenceScorer:
         ]
         self.sequences += len(sequences)
         for lot in lots:
-            self._digest.update(lot.digest())
+            self.note_plan(lot.digest())
         # Before any program runs that would wait for ever for one that never comes.
         processes.agree("requests", self._digest.digest())
         return Window(lots, sequences, n_unfed)

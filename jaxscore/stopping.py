@@ -34,6 +34,7 @@ def listening() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+        _Wish.made, _Wish.n_finishing = False, 0
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore import packing
 from jaxscore.errors import InputError
-from jaxscore.forest import build
+from jaxscore.forest import TokenSequence, build
 from jaxscore.halving import halves
+from jaxscore.journal import Journal
 from jaxscore.packing import plan
 from tests.sequences import paths, sequence_lists
 from tests.test_packing import row_paths
@@ -97,6 +98,7 @@ def test_scoring_goes_on_with_halves(scorers, late, capsys):
     if not late:
         assert len(refused) == len(set(refused))  # once a shape
     said = capsys.readouterr().err
+    assert said.count("do not fit in the device's memory") == len(set(refused))
     for rows, length in set(refused):
         assert f"{rows} x {length} tokens do not fit in the device's memory; going on with" in said
 
@@ -117,3 +119,30 @@ def test_another_failure_of_the_device_is_not_taken_for_it(scorers):
     ):
         scorer.score_sequences(random_sequences(0))
     assert broken.call_count == 1
+
+
+def test_halves_go_to_the_journal_and_behind_a_trunk(scorers, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxscore.sequence_scorer.LEAST_SAVED_CPU", 0)
+    monkeypatch.setattr("jaxscore.sequence_scorer.LEAST_SHARE", 0)
+    draw = np.random.default_rng(4)
+    prompt = draw.integers(5, 1200, 300)
+    own = [draw.integers(5, 1200, int(draw.integers(3, 30))) for _ in range(60)]
+    sequences = [TokenSequence(np.concatenate([prompt, ids]).astype(np.int32), 300) for ids in own]
+    loaded = scorers("tiny-llama3")
+    want = fresh(loaded, batch_tokens=1024).score_sequences(sequences)
+    found = []
+    for _ in range(2):
+        scorer = fresh(loaded, batch_tokens=1024)
+        scorer.journal = Journal(tmp_path / "journal", {"model": "test"})
+        refused, *patches = short_of_memory(scorer, 256, late=False)
+        with patches[0], patches[1]:
+            found.append(scorer.score_sequences(sequences))
+        scorer.close()
+        assert any(program.name[0] == "trunk" for program in scorer.programs.compiled) == bool(
+            refused
+        )
+    assert scorer.sequences_restored == len(sequences)
+    assert not refused
+    for a, b, c in zip(*found, want, strict=True):
+        assert a.logprob.tobytes() == b.logprob.tobytes()
+        np.testing.assert_allclose(a.logprob, c.logprob, atol=1e-5, rtol=0)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,13 +11,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from jaxscore import processes
 from jaxscore.commands import distributed_flags
 from jaxscore.errors import InputError
+from jaxscore.scorer import WINDOW
 from tests.conftest import CASES
-from tests.test_killed import kept
+from tests.test_killed import complete, kept
 
 ROOT = Path(__file__).parent.parent
 QWEN = str(CASES / "models/tiny-qwen2")
@@ -151,25 +155,22 @@ def test_one_that_is_killed_ends_the_others_and_a_rerun_goes_on(place):
     assert not output.exists()
     n_before = kept(journal)
     assert n_before > 0
+    n_whole = complete(journal)
     [(_, said), *_] = well(start(2, *score(place, "killed", "--batch-tokens", 64)))
-    assert not said.count("\n0 of 400 texts were in the journal")
+    assert f"\n{n_whole} of 400 texts were in the journal" in said
     well(start(1, *score(place, "calm", "--batch-tokens", 64)))
     assert output.read_bytes() == (place / "calm.jsonl").read_bytes()
 
 
-def test_other_inputs_or_flags_are_seen(place, tmp_path):
-    for k, lines in enumerate((40, 41)):
-        (tmp_path / str(k)).mkdir()
-        text = (place / "in.jsonl").read_text("utf-8").splitlines(keepends=True)[:lines]
-        (tmp_path / str(k) / "in.jsonl").write_text("".join(text), encoding="utf-8")
-    words = ["score", "--model", QWEN, "--input", "in.jsonl", "--output", "out.jsonl"]
+def start_apart(folder: Path, *words):
+    """Two processes in the folders `0` and `1`, as two machines without a common disk."""
     at = f"127.0.0.1:{free_port()}"
-    words += ["--distributed", "--coordinator", at, "--num-processes", "2", "--process-id"]
+    words += ("--distributed", "--coordinator", at, "--num-processes", 2, "--process-id")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    running = [
+    return [
         subprocess.Popen(
-            [sys.executable, "-m", "jaxscore", *words, str(k)],
-            cwd=tmp_path / str(k),
+            [sys.executable, "-m", "jaxscore", *map(str, words), str(k)],
+            cwd=folder / str(k),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -177,10 +178,50 @@ def test_other_inputs_or_flags_are_seen(place, tmp_path):
         )
         for k in range(2)
     ]
-    found = ended(running)
-    assert 2 in [code for code, _, _ in found]
-    assert any("other requests than process 0" in err for _, _, err in found), found
-    assert not (tmp_path / "0" / "out.jsonl").exists()
+
+
+def refused(running, message: str) -> None:
+    """At least one says why; the other one too, unless it sees first that that one has gone."""
+    found = ended(running, within=BOUND)
+    assert all(code not in (0, 1) for code, _, _ in found), found
+    assert any(code == 2 and message in err for code, _, err in found), found
+
+
+@pytest.mark.parametrize("n_lines", [40, WINDOW])
+def test_other_inputs_are_seen(tmp_path, n_lines):
+    """One line more, in the same window of requests or in one that the first does not have."""
+    lines = [json.dumps({"context": "a", "continuation": f" b{k}"}) for k in range(n_lines + 1)]
+    for k in range(2):
+        (tmp_path / str(k)).mkdir()
+        text = "\n".join(lines[: n_lines + k]) + "\n"
+        (tmp_path / str(k) / "in.jsonl").write_text(text, encoding="utf-8")
+    words = ("score", "--model", QWEN, "--input", "in.jsonl", "--output", "out.jsonl")
+    refused(start_apart(tmp_path, *words), "have other requests than process 0")
+    assert not list(tmp_path.glob("*/out.jsonl"))
+
+
+def test_other_weights_are_seen(tmp_path, place):
+    for k in range(2):
+        model = tmp_path / str(k) / "model"
+        shutil.copytree(CASES / "models/tiny-gpt2", model)
+        shutil.copy(place / "in.jsonl", tmp_path / str(k))
+    tensors = load_file(model / "model.safetensors")
+    tensors = {name: tensor * np.float32(1.05) for name, tensor in tensors.items()}
+    save_file(tensors, model / "model.safetensors")
+    words = ("score", "--model", "model", "--input", "in.jsonl", "--output", "out.jsonl")
+    refused(start_apart(tmp_path, *words), "have other weights or mesh than process 0")
+    assert not list(tmp_path.glob("*/out.jsonl"))
+
+
+def test_one_that_has_nothing_left_to_do_is_met_by_the_other(tmp_path):
+    """A file that an earlier run has finished, which only the first can see."""
+    items = [{"model_input": "The cat", "output": [" sat", " ran away"]}]
+    for k in range(2):
+        (tmp_path / str(k)).mkdir()
+        (tmp_path / str(k) / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    words = ("self-certainty", "--model", QWEN, "--input-file", "in.json")
+    well(start(1, *words, cwd=tmp_path / "0"))
+    refused(start_apart(tmp_path, *words), "than process 0: each needs the same command")
 
 
 def test_too_few_come(place):

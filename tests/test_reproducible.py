@@ -133,3 +133,19 @@ def test_a_journal_keeps_the_two_ways_apart(tmp_path):
         scorer.score(requests)
         scorer.close()
         assert scorer.sequences_restored == 0
+
+
+def test_a_text_that_comes_again_in_a_later_window_keeps_its_row(tmp_path):
+    """By default, where a second computing beside others would have other bits."""
+    folder, path = str(CASES / "models/tiny-llama3"), tmp_path / "journal"
+    requests = texts(5, 24)
+    again = [*requests, *texts(6, 12), *requests[:12]]
+    found = []
+    for _ in range(2):
+        scorer = Scorer.from_pretrained(folder, dtype="float32", journal=path, batch_tokens=256)
+        scored = list(scorer.stream(again, window=24))
+        scorer.close()
+        found.append([bits([one]) for one in scored])
+    assert scorer.sequences_restored == len(again)
+    assert found[0] == found[1]
+    assert found[0][:12] == found[0][-12:]

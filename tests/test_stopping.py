@@ -25,8 +25,6 @@ def test_a_run_that_is_interrupted_keeps_what_is_finished_and_goes_on(place):  #
     assert f"what is finished is in {journal}" in said
     assert "Traceback" not in said
     assert not (place / "stopped.jsonl").exists()
-    # No batch was lost half-way: every text that was begun is there, but for those of which
-    # other tokens are in batches to come.
     n_before = complete(journal)
     assert n_before > 0
     said = finish(start(place, "stopped.jsonl"))
@@ -56,8 +54,13 @@ def test_elsewhere_it_ends_at_once_and_the_handler_before_comes_back():
     with stopping.listening(), pytest.raises(KeyboardInterrupt):
         press()
     assert signal.getsignal(signal.SIGINT) is before
-    with stopping.listening():
-        assert not stopping.wished()
+
+
+def test_a_wish_ends_with_the_run_that_it_was_for():
+    with stopping.listening(), stopping.finishing():
+        press()
+        assert stopping.wished()
+    assert not stopping.wished()
 
 
 def test_another_thread_cannot_listen_and_works_all_the_same():

@@ -16,7 +16,7 @@ from jaxscore.platform import choose_device
 from jaxscore.version import VERSION
 
 OWN = {"process_id", "quiet", "run"}  # may differ between processes
-PLACE = ("coordinator", "num_processes", "process_id")
+PLACE = ("coordinator", "num_processes", "process_id", "join_timeout")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--join-timeout",
         type=int,
-        default=processes.JOIN,
         metavar="SECONDS",
         help=f"in which all have to come (default {processes.JOIN})",
     )
@@ -63,20 +62,22 @@ def joined(args: argparse.Namespace) -> Iterator[None]:
         args.coordinator,
         args.num_processes,
         args.process_id,
-        args.join_timeout,
+        processes.JOIN if args.join_timeout is None else args.join_timeout,
         tell=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
     )
     flags = {name: str(value) for name, value in vars(args).items() if name not in OWN}
     same = json.dumps([flags, VERSION, jax.__version__], sort_keys=True)
     with own_stdout():
         processes.agree("flags", hashlib.sha256(same.encode()).digest())
-        if processes.first():
+        with contextlib.ExitStack() as silence:
+            if not processes.first():
+                args.quiet = True
+                nowhere = silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                silence.enter_context(contextlib.redirect_stdout(nowhere))
             yield
-            return
-        args.quiet = True
-        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-        with nowhere, contextlib.redirect_stdout(nowhere):
-            yield
+        # The others wait here for the first, which writes; and one that found nothing to do is
+        # met here by those that found something.
+        processes.agree("work to do", b"")
 
 
 @contextlib.contextmanager

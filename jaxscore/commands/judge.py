@@ -125,8 +125,11 @@ def _judge_all(
         paths = [output.folder / f"{stem}{suffix}" for suffix in (".md", ".json")]
         draw = Draw(args.audit_noise, args.seed)
         started = time.perf_counter()
+        if scorer is not None:
+            scorer.begin_output()
         found = find(output, draw)
-        seconds += time.perf_counter() - started
+        own_seconds = time.perf_counter() - started
+        seconds += own_seconds
         noise, decisions = _audit(args, layouts, kind, draw, found)
         record = {
             "metric": metric,
@@ -156,7 +159,7 @@ def _judge_all(
             failures.append((str(output.folder), str(problem)))
             continue
         if scorer is not None:
-            shared.write_manifest(args, scorer, seconds, paths[0], noise)
+            shared.write_manifest(args, scorer, own_seconds, paths[0], noise)
         print(one_line(f"{output.folder}: {_line(metric, found)}; report {paths[0].name}"))
         shared.tell_noise(args, noise, decisions)
         for remark in found.remarks:

@@ -76,8 +76,10 @@ def run(args: argparse.Namespace) -> int:
                 failures.append((one_line(str(scored.id), SHOWN), scored.error))
             line = json_safe(plain.record(scored, summary_only=args.summary_only))
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-    seconds = time.perf_counter() - started
-    noise = OtherLayouts(scorer).scores(draw.pairs, boundary=args.boundary, truncate=args.truncate)
+        seconds = time.perf_counter() - started
+        noise = OtherLayouts(scorer).scores(
+            draw.pairs, boundary=args.boundary, truncate=args.truncate
+        )
     shared.write_manifest(args, scorer, seconds, args.output, noise)
     shared.tell_run(args, scorer, seconds)
     shared.remark(args, audit.text(args.boundary, others))

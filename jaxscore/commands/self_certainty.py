@@ -3,7 +3,7 @@
 import argparse
 import collections
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -179,15 +179,21 @@ def _score(
     draw = Draw(args.audit_noise, args.seed)
     boundary = task.ALIGNMENTS[args.alignment]
     started, n_cut = time.perf_counter(), 0
+    every, missing = task.scorable(confidences), {*wanted}
+    window = _window(items, every, scorer.batch_tokens)
+    # What is not missing costs nothing where the journal has it.
+    asked = wanted if scorer.journal is None else _whole_windows(every, missing, window)
     stream = scorer.stream(
-        draw.watch(task.requests(items, wanted)),
+        draw.watch(task.requests(items, asked)),
         boundary=boundary,
         truncate=args.truncate,
         special_tokens=False,
-        window=_window(items, wanted, scorer.batch_tokens),
-        n_requests=len(wanted),
+        window=window,
+        n_requests=len(asked),
     )
-    for (k, place), scored in zip(wanted, draw.results(stream), strict=True):
+    for (k, place), scored in zip(asked, draw.results(stream), strict=True):
+        if (k, place) not in missing:
+            continue
         confidences[k].take(place, scored, settings)
         n_cut += scored.truncated > 0
         if not confidences[k].missing:
@@ -198,11 +204,24 @@ def _score(
     )
     if noise is not None:
         task.note_noise(confidences, noise.spread["mean_self_certainty"].largest)
-    shared.write_manifest(args, scorer, seconds, growing.path, noise)
+    n_before = len(every) - len(missing)
+    shared.write_manifest(args, scorer, seconds, growing.path, noise, outputs_from_before=n_before)
     shared.tell_run(args, scorer, seconds)
     if n_cut:
         shared.remark(args, f"{n_cut} outputs were scored after an input cut at its left")
     return noise
+
+
+def _whole_windows(
+    every: Sequence[tuple[int, int]], missing: Set[tuple[int, int]], window: int
+) -> list[tuple[int, int]]:
+    """The windows of a run from the beginning in which something is missing.
+
+    So what is missing has the same neighbours, and with them the same last bits, as in a run that
+    was left alone; the journal has what is not missing.
+    """
+    windows = (every[first : first + window] for first in range(0, len(every), window))
+    return [one for own in windows if not missing.isdisjoint(own) for one in own]
 
 
 def _window(

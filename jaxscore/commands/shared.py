@@ -18,6 +18,7 @@ from jaxscore.models.load import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.noise import Noise
 from jaxscore.packing import SHORTEST_ROW
 from jaxscore.platform import DEVICES, use_device
+from jaxscore.printable import one_line
 from jaxscore.reports import manifest, provenance
 from jaxscore.requests import Request
 from jaxscore.scorer import BATCH_TOKENS, Scorer
@@ -199,7 +200,7 @@ def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> Sc
         progress=not args.quiet,
         journal=_journal(args, output),
     )
-    if args.batch_tokens == AUTO:
+    if args.batch_tokens == AUTO and not args.reproducible:
         remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
     return args.loaded
 
@@ -232,11 +233,12 @@ def remark(args: argparse.Namespace, text: str) -> None:
 
 
 def _tell(text: str) -> None:
-    """A line on stderr, escaping what it cannot take: users' ids hold halves of surrogate pairs."""
+    """A line on stderr, whatever users' ids and servers' answers hold."""
     if not processes.first():
         return
     encoding = sys.stderr.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+    shown = one_line(text).encode(encoding, "backslashreplace").decode(encoding)
+    print(shown, file=sys.stderr)
 
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
@@ -307,9 +309,10 @@ def write_manifest(
     seconds: float,
     output: Path,
     noise: Noise | None = None,
+    **more: int,
 ) -> None:
     """What this output was made of and with, and its noise where it was audited, beside it."""
-    facts = {"model": scorer.about, **scorer.facts(), "seconds": round(seconds, 3)}
+    facts = {"model": scorer.about, **scorer.facts(), **more, "seconds": round(seconds, 3)}
     manifest.write(output, vars(args), facts | noise_fields(args, noise))
 
 

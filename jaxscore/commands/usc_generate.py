@@ -157,15 +157,17 @@ def _generate(
         # The same items together as in a run from the beginning, so that a reply has the same
         # neighbours, and with them the same last bits, whatever an earlier run has left.
         together = usable[k : k + ASKED_TOGETHER]
-        part = [item for item in together if records[item.index] is None]
-        if not part:
+        missing = [item for item in together if records[item.index] is None]
+        if not missing:
             continue
+        if scorer.journal is None:  # which has what is not missing
+            together = missing
         rendered = [
-            chat.render(tokenizer, [{"role": "user", "content": item.prompt}]) for item in part
+            chat.render(tokenizer, [{"role": "user", "content": item.prompt}]) for item in together
         ]
         found = generator.generate(
             task.requests(
-                part,
+                together,
                 rendered,
                 max_new_tokens=args.max_new_tokens,
                 temperature=args.temperature,
@@ -173,7 +175,9 @@ def _generate(
                 seed=args.seed,
             )
         )
-        for item, text, one in zip(part, rendered, found, strict=True):
+        for item, text, one in zip(together, rendered, found, strict=True):
+            if records[item.index] is not None:
+                continue
             records[item.index] = task.evaluate(item, text, one, settings)
             n_cut += one.finish == "length"
             n_tokens += len(one.token_ids)

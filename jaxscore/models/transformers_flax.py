@@ -22,6 +22,7 @@ from jaxscore.models.checkpoint import Tensors, check_float, check_tied, eos_ids
 from jaxscore.models.model import Model, Write
 from jaxscore.models.transformers_guards import GUARDS, guarded
 from jaxscore.packing import row_lengths
+from jaxscore.platform import same_bits
 
 # Where every class keeps an untied unembedding, [D, V], and its bias where it has one.
 HEAD, HEAD_BIAS = ("lm_head", "kernel"), ("lm_head", "bias")
@@ -163,7 +164,7 @@ def _writer(
         # One of our own: the model's would hold what the config says of beams and repetitions.
         generation = GenerationConfig(**options)
 
-        @jax.jit
+        @functools.partial(jax.jit, compiler_options=same_bits())
         def run(params: Any, ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
             with jax.default_matmul_precision(precision):
                 written = model.generate(

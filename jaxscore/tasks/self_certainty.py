@@ -242,6 +242,16 @@ def missing(confidences: Sequence[Confidence]) -> list[tuple[int, int]]:
     return [(k, place) for k, one in enumerate(confidences) for place in one.missing]
 
 
+def scorable(confidences: Sequence[Confidence]) -> list[tuple[int, int]]:
+    """(item, output) of everything that is scored already or can be, in the input's order."""
+    return [
+        (k, place)
+        for k, one in enumerate(confidences)
+        for place in range(len(one.values))
+        if place not in one.errors
+    ]
+
+
 def requests(items: Sequence[Item], wanted: Iterable[tuple[int, int]]) -> Iterator[Request]:
     """One for each wanted output."""
     for k, place in wanted:

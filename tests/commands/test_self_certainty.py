@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -381,3 +382,25 @@ def test_a_window_holds_some_batches_of_text_and_every_output_of_an_item(tmp_pat
     assert 240 < self_certainty._window(items, wanted, 4096) < 262
     assert self_certainty._window(items, wanted, 16) == 20
     assert self_certainty._window(items, wanted, 1 << 22) == self_certainty.WINDOW
+
+
+def test_a_continued_run_has_the_bits_of_one_left_alone(run, folder, monkeypatch, counted):
+    """What is missing is planned in the windows of a run from the beginning."""
+    monkeypatch.setattr(self_certainty, "_window", lambda *_: 7)
+    draw = np.random.default_rng(3)
+
+    def text(n: int) -> str:
+        return " ".join(f"w{k}" for k in draw.integers(0, 99, n))
+
+    items = [{"model_input": text(9), "output": [text(5), text(30), text(60)]} for _ in range(20)]
+    (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    path = folder / "in-confidence-list.json"
+    assert run(*flags(folder, "--journal", folder / "a")).code == 0
+    whole = path.read_bytes()
+    path.write_text(json.dumps(json.loads(whole)[:9]), encoding="utf-8")
+    counted.clear()
+    assert run(*flags(folder, "--journal", folder / "b")).code == 0
+    assert path.read_bytes() == whole
+    assert counted[0] == "item 8, output 1"  # the fourth window begins in it
+    facts = strict((folder / "in-confidence-list.json.run.json").read_text(encoding="utf-8"))
+    assert facts["outputs_from_before"] == 27
