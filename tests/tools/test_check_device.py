@@ -1,37 +1,44 @@
 """The device check must pass where the numbers are right, and must not where they are wrong."""
 
+import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
 
 from jaxscore.device import unembed
 from tools import check_device
+from tools.device_check import (
+    bits,
+    comparison,
+    families,
+    memory,
+    peaks,
+    qwen,
+    random_model,
+    speed,
+    values,
+    vocabulary,
+)
+from tools.device_check.options import Options
+
+SMALL = Options(small=True, seconds=60)
 
 
-@pytest.fixture
-def only_one_model(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["check_device.py", "--no-speed"])
-    monkeypatch.setattr(check_device, "NAMES", ("tiny-qwen2",))
+def fails(out: str) -> list[str]:
+    return [line for line in out.splitlines() if line.startswith("FAIL")]
 
 
-def test_passes_where_the_numbers_are_right(only_one_model, capsys):
-    assert check_device.main() == 0
+def test_expected_values_pass_where_the_numbers_are_right(capsys):
+    assert values.run(SMALL)
     out = capsys.readouterr().out
-    assert "ok    tiny-qwen2" in out
-    assert "ok    random decoder, experts: " in out
-    assert "WRONG" not in out
+    assert "PASS  tiny-qwen2: expected values" in out
+    assert out.count("PASS") == 3
+    assert not fails(out)
 
 
-def test_fails_where_a_random_decoder_is_wrong(monkeypatch, capsys):
-    right = check_device.random_decoders()
-    wrong = {name: numbers + (2e-4 if name == "caps" else 0) for name, numbers in right.items()}
-    monkeypatch.setattr(check_device, "random_decoders", lambda: wrong)
-    assert not check_device.decoders_agree()
-    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG")]
-    assert [line.split(":")[0] for line in found] == ["WRONG random decoder, caps"]
-
-
-def test_fails_where_a_number_is_wrong(only_one_model, monkeypatch, capsys):
+def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
     right = unembed.vocabulary_terms
 
     def wrong(hidden, target, head):
@@ -39,6 +46,189 @@ def test_fails_where_a_number_is_wrong(only_one_model, monkeypatch, capsys):
         return scores._replace(entropy=scores.entropy + 2e-4)
 
     monkeypatch.setattr(unembed, "vocabulary_terms", wrong)
-    monkeypatch.setattr(check_device, "decoders_agree", lambda: True)  # tested above
-    assert check_device.main() == 1
-    assert "WRONG tiny-qwen2" in capsys.readouterr().out
+    assert not values.agrees("tiny-qwen2")
+    [line] = fails(capsys.readouterr().out)
+    assert "tiny-qwen2: expected values, float32 2.0" in line
+
+
+def test_families(tmp_path):
+    assert families.run(Options(small=True, out=tmp_path / "numbers.npz"))
+    with np.load(tmp_path / "numbers.npz") as numbers:
+        assert set(numbers) == {*families.FEW, families.WIDE}
+        assert all(numbers[name].shape[0] == 3 for name in numbers)
+        assert all(np.isfinite(numbers[name]).all() for name in numbers)
+
+
+def test_a_device_that_is_off_in_one_family_fails(capsys):
+    right = {"caps": np.zeros((3, 4), np.float32), "experts": np.ones((3, 4), np.float32)}
+    assert comparison.of_devices(right, right)
+    assert not fails(capsys.readouterr().out)
+    assert not comparison.of_devices(right, right | {"caps": right["caps"] + 2e-4})
+    assert fails(capsys.readouterr().out) == [
+        "FAIL  random decoder against the CPU, caps: 2.0e-04",
+    ]
+    assert not comparison.of_devices(right, right | {"caps": right["caps"] * np.nan})
+
+
+def test_vocabulary(monkeypatch, capsys):
+    assert vocabulary.run(SMALL)
+    assert capsys.readouterr().out.count("PASS") == 2
+    right = vocabulary.score_queries
+
+    def wrong(*args):
+        scores = right(*args)
+        return scores._replace(self_certainty=scores.self_certainty + 2e-3)
+
+    monkeypatch.setattr(vocabulary, "score_queries", wrong)
+    assert not vocabulary.run(SMALL)
+    assert len(fails(capsys.readouterr().out)) == 2
+
+
+def test_bits(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bits, "DTYPES", ("bfloat16",))
+    first, second = tmp_path / "first.npz", tmp_path / "second.npz"
+    assert bits.run(Options(small=True, out=first))
+    assert capsys.readouterr().out.count("PASS") == 4
+    assert bits.again(Options(small=True, out=second))
+    with np.load(first) as one, np.load(second) as other:
+        assert comparison.of_processes(one, other)
+        assert set(one) == {"bfloat16, default", "bfloat16, --reproducible"}
+
+
+def test_bits_fail_where_one_moves_with_the_order(monkeypatch, tmp_path, capsys):
+    right = bits.bits
+
+    def moved(scorer, sequences):
+        found = right(scorer, sequences)
+        found[0][0] ^= 1
+        return found
+
+    monkeypatch.setattr(bits, "bits", moved)
+    monkeypatch.setattr(bits, "DTYPES", ("float32",))
+    assert not bits.run(Options(small=True, out=tmp_path / "bits.npz"))
+    assert "float32, --reproducible: other bits in 2 of " in capsys.readouterr().out
+
+
+def test_bits_of_two_processes_are_compared(capsys):
+    one = {"float32, default": np.array([1.0, 2.0], np.float32).view(np.uint32)}
+    other = {"float32, default": one["float32, default"] ^ np.array([0, 1], np.uint32)}
+    assert not comparison.of_processes(one, other)
+    [line] = fails(capsys.readouterr().out)
+    assert "other bits in 1 of 2 numbers, by 2.4e-07 at most, in a second process" in line
+
+
+def test_memory_is_left_alone_on_a_cpu(capsys):
+    assert memory.run(SMALL)
+    assert capsys.readouterr().out.startswith("NOTE  out of memory: not reachable")
+
+
+def test_too_large_a_batch_is_halved(monkeypatch, capsys):
+    """A device with room for 32 tokens, which tells so as a real one does."""
+    from jax.errors import JaxRuntimeError
+
+    from jaxscore.dispatch import Dispatch
+
+    right = Dispatch._run
+
+    def run(self, variant, batches, *rest):
+        rows, length = batches[0].shape
+        if rows * length > 2 * memory.LENGTH:
+            raise JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+        return right(self, variant, batches, *rest)
+
+    monkeypatch.setattr(Dispatch, "_run", run)
+    monkeypatch.setattr(memory, "LENGTH", 64)
+    monkeypatch.setattr(memory.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(random_model, "memory_limit", lambda: 16 * memory.HEADS * 64**2)
+    assert memory.run(SMALL)
+    assert "PASS  out of memory: did not fit: 8 x 64, 4 x 64; halved and scored" in (
+        capsys.readouterr().out
+    )
+
+
+def test_speed(monkeypatch, capsys):
+    monkeypatch.setattr(qwen, "SIZES", {"Qwen2.5-7B": qwen.SIZES["Qwen2.5-7B"]})
+    assert speed.run(Options(small=True, seconds=600))
+    out = capsys.readouterr().out
+    assert out.count("PASS") == 3
+    assert "PASS  Qwen2.5-7B, batches of 512 in rows of 64: " in out
+    assert "NOTE  Qwen2.5-7B, 1000 questions on one prompt of 300: " in out
+
+
+def test_speed_leaves_out_what_does_not_fit(monkeypatch, capsys):
+    monkeypatch.setattr(random_model, "memory_limit", lambda: 1000)
+    assert speed.run(SMALL)
+    assert capsys.readouterr().out.count("skipped, ") == 3
+
+
+def test_speed_begins_nothing_when_its_time_is_over(capsys):
+    assert speed.run(Options(small=True, seconds=0))
+    out = capsys.readouterr().out
+    assert out.count("no time for") == 3 * 3
+    assert "PASS" not in out
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("Qwen2.5-0.5B", 494_032_768), ("Qwen2.5-1.5B", 1_543_714_304), ("Qwen2.5-7B", 7_615_616_512)],
+)
+def test_shapes_are_those_that_are_published(name, parameters):
+    config = qwen.decoder_config(name)
+    two, four = (random_model.n_bytes(config, dtype) for dtype in ("bfloat16", "float32"))
+    assert (four, two < 2.001 * parameters) == (4 * parameters, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA H100 PCIe", None),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA A100-SXM4-40GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40S", None),
+        ("TPU v4", 275e12),
+        ("TPU v5 lite", 197e12),
+        ("TPU v5p", 459e12),
+        ("TPU v5", 459e12),
+        ("TPU v6e", 918e12),
+        ("TPU v6 lite", 918e12),
+        ("cpu", None),
+    ],
+)
+def test_peaks_by_datasheet(kind, peak):
+    assert peaks.datasheet(kind) == peak
+
+
+def test_sections_in_processes_of_their_own(capfd):
+    arguments = ["--small", "--device", "cpu", "--only", "vocabulary", "memory"]
+    assert check_device.main(arguments) == 0
+    out = capfd.readouterr().out
+    assert "PASS  vocabulary of 5003" in out
+    assert "NOTE  out of memory" in out
+    assert out.splitlines()[-1].startswith("PASS  all sections in ")
+
+
+def test_a_wrong_section_is_the_exit_code(monkeypatch, capfd):
+    monkeypatch.setattr(check_device, "check", lambda section, machine: section != "bits")
+    assert check_device.main(["--device", "cpu", "--only", "values", "bits", "speed"]) == 1
+    assert capfd.readouterr().out.splitlines()[-1].startswith("FAIL  bits in ")
+
+
+def test_an_absent_device_is_told_before_anything_else(capfd):
+    assert check_device.main(["--device", "tpu"]) == 2
+    assert "--device tpu: JAX finds none here" in capfd.readouterr().err
+
+
+def test_a_section_that_takes_too_long_is_ended(capsys):
+    running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    machine = check_device.Machine([], time.monotonic() + 60)
+    assert machine.code(running, 1) == -1
+    assert running.poll() is not None
+    assert not check_device._ended("speed", [-1])
+    assert fails(capsys.readouterr().out) == [
+        "FAIL  speed: its process took too long and was ended"
+    ]

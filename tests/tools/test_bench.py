@@ -1,0 +1,97 @@
+"""The benchmark's own workloads run at tiny sizes, and those that can be wrong say so."""
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tools import bench
+from tools.benchmarks import devices, random_llama, stream
+
+
+def test_devices(capsys):
+    assert bench.main(["--small", "devices", "--devices", "1", "2"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "data=" in line]
+    assert [(line[0], line[-2:]) for line in lines] == [
+        ("data=1", ["the", "same"]),
+        ("data=2", ["the", "same"]),
+    ]
+    assert all(float(line[1]) > float(line[2]) > 0 for line in lines)  # requests share text
+
+
+def test_devices_fail_where_a_bit_differs(monkeypatch, capsys):
+    facts = {"seconds": 1.0, "given": 10, "unique": 5}
+
+    def scored(folder, n, names):
+        logprob = np.array([-1.0, -2.0, -3.0], np.float32)
+        if n == 4:
+            logprob[1] = np.nextafter(logprob[1], np.float32(0))
+        return facts, {"logprob": logprob, "greedy": np.array([True, False, True])}
+
+    monkeypatch.setattr(devices, "scored", scored)
+    assert bench.main(["--small", "devices", "--devices", "1", "2"]) == 0
+    assert bench.main(["--small", "devices"]) == 1
+    assert capsys.readouterr().out.count("DIFFERENT in 1 of 6 numbers") == 1
+
+
+@pytest.mark.parametrize(
+    ("want", "found", "n"),
+    [
+        ([1.0, np.nan], [1.0, np.nan], 0),
+        ([0.0, 1.0], [-0.0, 1.0], 1),
+        ([1.0, 2.0], [1.0], 2),
+    ],
+)
+def test_bits_are_compared(want, found, n):
+    columns = [{"entropy": np.array(one, np.float32)} for one in (want, found)]
+    assert devices.different(*columns) == n
+
+
+def test_another_number_of_devices_than_asked_for_is_an_error(monkeypatch, tmp_path):
+    random_llama.write(tmp_path, random_llama.TINY)
+    monkeypatch.setattr(devices.subprocess, "run", _with_flags("", devices.subprocess.run))
+    with pytest.raises(devices.subprocess.CalledProcessError):
+        devices.scored(tmp_path, 2, ["paths"])
+
+
+def _with_flags(flags, run):
+    return lambda *args, env, **options: run(*args, env=env | {"XLA_FLAGS": flags}, **options)
+
+
+def test_journal(capsys):
+    assert bench.main(["--small", "--turns", "1", "journal"]) == 0
+    out = capsys.readouterr().out
+    assert "journal, tiny model: 0.1 million parameters, 64 sequences" in out
+    assert "inside the journal 0.00 %" not in out
+    assert "microseconds a sequence" in out
+
+
+def test_stream(capsys):
+    assert bench.main(["--small", "--requests", "30", "stream"]) == 0
+    out = capsys.readouterr().out
+    assert "stream: 30 requests, 200 tokens each, 199 of them scored" in out
+    assert "allowed 1500 MB: ok" in out
+
+
+def test_stream_fails_above_the_memory_it_may_take(monkeypatch, capsys):
+    monkeypatch.setattr(stream, "measured", lambda n: stream.Taken(1.0, 1_600_000_000, n, n, n))
+    assert bench.main(["stream"]) == 1
+    assert "100000 requests" in (out := capsys.readouterr().out)
+    assert "TOO MUCH" in out
+
+
+def test_a_text_of_the_stream_has_as_many_tokens_as_it_says(tmp_path):
+    stream.write_requests(tmp_path / "requests.jsonl", 3)
+    lines = (tmp_path / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+    tokenizer = Tokenizer.from_file(str(random_llama.DEMO / "tokenizer.json"))
+    assert [len(stream.json.loads(line)["continuation"]) > 200 for line in lines] == [True] * 3
+    texts = {stream.json.loads(line)["continuation"] for line in lines}
+    assert {len(tokenizer.encode(text).ids) for text in texts} == {stream.TOKENS}
+    assert len(texts) == 3
+
+
+def test_a_workload_that_is_none(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        bench.main(["journals"])
+    assert "there are answers, prompt, paths, plain, write, trunk, devices, journal, stream" in (
+        capsys.readouterr().err
+    )

@@ -1,0 +1,204 @@
+"""PyTorch and jaxscore on the same requests, each in a process of its own."""
+
+import multiprocessing
+import resource
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tools.benchmarks.token_requests import Tokens
+
+BATCH = 16  # requests a padded PyTorch batch
+CONTENDERS = {
+    "a": "torch 1 by 1",
+    "b": "torch batch 16",
+    "c": "jaxscore f32",
+    "d": "jaxscore bf16",
+    "e": "jaxscore int8",
+}
+
+
+def make_checkpoint(folder: Path, small: bool) -> None:
+    """A random GPT-2 and a tokenizer that is never used but must be there."""
+    import torch
+    from tokenizers import Tokenizer, models
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    small_shape = {"n_layer": 2, "n_embd": 256, "n_head": 4} if small else {}
+    config = GPT2Config(n_positions=2048, eos_token_id=None, bos_token_id=None, **small_shape)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    words = {"a": 0, "[UNK]": 1}
+    backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(folder)
+
+
+class TorchContender:
+    """Full logits, as the published scripts have them."""
+
+    def __init__(self, folder: Path, batch: int) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self.torch, self.batch = torch, batch
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    def run(self, requests: list[Tokens]) -> list[np.ndarray]:
+        """Log-probabilities of each request's scored tokens."""
+        torch = self.torch
+        order = sorted(range(len(requests)), key=lambda k: len(requests[k].ids))
+        out: list[Any] = [None] * len(requests)
+        with torch.inference_mode():
+            for first in range(0, len(order), self.batch):
+                part = order[first : first + self.batch]
+                longest = max(len(requests[k].ids) for k in part)
+                ids = torch.zeros(len(part), longest, dtype=torch.long)
+                mask = torch.zeros_like(ids)
+                for row, k in enumerate(part):
+                    n = len(requests[k].ids)
+                    ids[row, :n] = torch.from_numpy(requests[k].ids)
+                    mask[row, :n] = 1
+                extra = {"attention_mask": mask} if len(part) > 1 else {}
+                logits = self.model(ids, use_cache=False, **extra).logits
+                logprob = torch.log_softmax(logits[:, :-1].float(), dim=-1)
+                logprob = logprob.gather(2, ids[:, 1:, None])[:, :, 0].numpy()
+                for row, k in enumerate(part):
+                    request = requests[k]
+                    out[k] = logprob[row, max(request.start, 1) - 1 : len(request.ids) - 1].copy()
+        return out
+
+    def write(self, requests: list[Tokens], n_new: int) -> list[np.ndarray]:
+        """Greedy tokens after each request's ids, batches padded on the left."""
+        torch = self.torch
+        out: list[np.ndarray] = []
+        for first in range(0, len(requests), self.batch):
+            part = requests[first : first + self.batch]
+            longest = max(len(one.ids) for one in part)
+            ids = torch.zeros(len(part), longest, dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for row, one in enumerate(part):
+                ids[row, longest - len(one.ids) :] = torch.from_numpy(one.ids)
+                mask[row, longest - len(one.ids) :] = 1
+            written = self.model.generate(
+                ids, attention_mask=mask, max_new_tokens=n_new, do_sample=False, pad_token_id=0
+            )
+            out += list(written[:, longest:].numpy())
+        return out
+
+    def facts(self) -> dict[str, Any]:
+        return {"compiled": 0, "compile_s": 0.0}
+
+    def peak(self) -> float:
+        """GFLOP/s of this library's best product of the model's kind."""
+        torch = self.torch
+        x, w = torch.randn(2048, 768), torch.randn(3072, 768)
+        return best_rate(lambda: torch.nn.functional.linear(x, w), 2 * 2048 * 768 * 3072)
+
+
+class JaxContender:
+    """The public API, from token ids."""
+
+    def __init__(self, folder: Path, dtype: str, quantize: str | None) -> None:
+        from jaxscore import Scorer
+
+        self.dtype = dtype
+        self.scorer = Scorer.from_pretrained(str(folder), dtype=dtype, quantize=quantize)
+
+    def run(self, requests: list[Tokens]) -> list[np.ndarray]:
+        from jaxscore.forest import TokenSequence
+
+        scorer = self.scorer
+        scorer.tokens_given = scorer.tokens_unique = scorer.tokens_scored = 0
+        scores = scorer.score_sequences([TokenSequence(r.ids, r.start) for r in requests])
+        return [one.logprob for one in scores]
+
+    def write(self, requests: list[Tokens], n_new: int) -> list[np.ndarray]:
+        from jaxscore.generator import Generator
+        from jaxscore.requests import GenerationRequest
+
+        generator = Generator(self.scorer)
+        generator.encoder = OfIds([one.ids for one in requests], self.scorer.encoder)
+        asked = [GenerationRequest(k, str(k), n_new) for k in range(len(requests))]
+        return [one.token_ids for one in generator.generate(asked)]
+
+    def facts(self) -> dict[str, Any]:
+        s = self.scorer
+        return {
+            "compiled": len(s.programs.compiled),
+            "compile_s": sum(c.seconds for c in s.programs.compiled),
+            "shapes": sorted({c.name for c in s.programs.compiled}),
+            "given": s.tokens_given,
+            "unique": s.tokens_unique,
+            "scored": s.tokens_scored,
+        }
+
+    def peak(self) -> float:
+        import jax
+        import jax.numpy as jnp
+
+        from jaxscore.device.dots import dot_last
+
+        x = jnp.ones((2048, 768))
+        w = jnp.ones((3072, 768), self.dtype)
+        product = jax.jit(dot_last)
+        return best_rate(lambda: product(x, w).block_until_ready(), 2 * 2048 * 768 * 3072)
+
+
+class OfIds:
+    """An encoder whose text k is the k-th list of ids: the benchmark has no text."""
+
+    def __init__(self, ids: list[np.ndarray], encoder: Any) -> None:
+        self.ids, self.tokenizer = ids, encoder.tokenizer
+
+    def prompt_ids(self, prompts: list[str]) -> list[np.ndarray]:
+        return [self.ids[int(prompt)] for prompt in prompts]
+
+
+def best_rate(product: Any, flops: float) -> float:
+    """GFLOP/s of the fastest of 20 calls."""
+    product()
+    seconds = []
+    for _ in range(20):
+        started = time.perf_counter()
+        product()
+        seconds.append(time.perf_counter() - started)
+    return flops / min(seconds) / 1e9
+
+
+def serve(name: str, folder: Path, connection: Connection) -> None:
+    """A contender's process: answers requests, (requests, tokens to write), "facts" and "peak"
+    until told to stop."""
+    made: TorchContender | JaxContender
+    if name in "ab":
+        made = TorchContender(folder, 1 if name == "a" else BATCH)
+    else:
+        dtype = "float32" if name == "c" else "bfloat16"
+        made = JaxContender(folder, dtype, "int8" if name == "e" else None)
+    while (message := connection.recv()) is not None:
+        if message == "peak":
+            connection.send(made.peak())
+        elif message == "facts":
+            rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            connection.send({**made.facts(), "peak_mb": rss})
+        else:
+            started = time.perf_counter()
+            out = made.write(*message) if isinstance(message, tuple) else made.run(message)
+            connection.send((time.perf_counter() - started, out))
+
+
+class Worker:
+    """The parent's end of a contender."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(name, folder, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, message: Any) -> Any:
+        self.connection.send(message)
+        return self.connection.recv()

@@ -1,0 +1,70 @@
+"""`devices`: the same requests on several forced host devices, bit for bit those of one."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tools.benchmarks import random_llama
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOADS, SMALL_WORKLOADS = ["answers", "prompt", "paths", "plain"], ["paths"]
+
+
+def run(counts: list[int], *, small: bool) -> bool:
+    """Print a line for each number of devices; whether all have the bits of the first."""
+    shape = random_llama.TINY if small else random_llama.REALISTIC
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        random_llama.write(folder, shape)
+        print(f"\ndevices: {shape.parameters / 1e6:.1f} million parameters, float32", flush=True)
+        print(f"  {'':12}{'given tok/s':>12}{'unique tok/s':>14}  bits", flush=True)
+        want: dict[str, np.ndarray] | None = None
+        good = True
+        for n in counts:
+            facts, found = scored(folder, n, SMALL_WORKLOADS if small else WORKLOADS)
+            want = found if want is None else want
+            other = different(want, found)
+            good &= not other
+            bits = "the same" if not other else f"DIFFERENT in {other} of {n_numbers(want)} numbers"
+            print(
+                f"  data={n:<7}{facts['given'] / facts['seconds']:12.0f}"
+                f"{facts['unique'] / facts['seconds']:14.0f}  {bits}",
+                flush=True,
+            )
+    return good
+
+
+def scored(folder: Path, n: int, names: list[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What a process with n devices took and found for some workloads, see `on_devices`."""
+    forced = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={n}"
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": forced.strip()}
+    out = folder / f"{n}.npz"
+    command = [sys.executable, "-m", "tools.benchmarks.on_devices"]
+    command += [str(folder), str(n), str(out), *names]
+    ran = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, check=True
+    )
+    with np.load(out) as columns:
+        return json.loads(ran.stdout), dict(columns)
+
+
+def different(want: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> int:
+    """How many numbers have another bit; all of them where there are more or fewer."""
+    if {name: a.shape for name, a in want.items()} != {name: a.shape for name, a in found.items()}:
+        return n_numbers(want)
+    return sum(int((_bits(want[name]) != _bits(found[name])).sum()) for name in want)
+
+
+def n_numbers(columns: dict[str, np.ndarray]) -> int:
+    return sum(column.size for column in columns.values())
+
+
+def _bits(column: np.ndarray) -> np.ndarray:
+    """As integers, so that a NaN is itself and 0 is not -0."""
+    return column.view(np.uint32) if column.dtype == np.float32 else column

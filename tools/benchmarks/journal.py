@@ -1,0 +1,118 @@
+"""`journal`: what keeping every score on disk costs, by the clock and inside the journal."""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tools.benchmarks import random_llama
+from tools.benchmarks.random_llama import Shape
+
+ALLOWED = 3.0  # per cent
+
+
+def run(turns: int, *, small: bool) -> None:
+    """Print the cost under a tiny model, whose host work shows, and under a realistic one."""
+    from jaxscore import Scorer
+
+    models = {"tiny model": (random_llama.TINY, 64 if small else 2000)}
+    if not small:
+        models["realistic model"] = random_llama.REALISTIC, 60
+    for name, (shape, n_sequences) in models.items():
+        with tempfile.TemporaryDirectory() as folder:
+            random_llama.write(Path(folder), shape)
+            scorer = Scorer.from_pretrained(folder, dtype="float32")
+            _measure(name, shape, scorer, n_sequences, turns, Path(folder))
+
+
+class Taken(NamedTuple):
+    """Seconds of a run: by the clock, and that the scoring thread itself worked."""
+
+    clock: float
+    worked: float
+
+
+def _measure(
+    name: str, shape: Shape, scorer: Any, n_sequences: int, turns: int, folder: Path
+) -> None:
+    from jaxscore.forest import TokenSequence
+    from jaxscore.journal import Journal
+
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(40, 200, n_sequences)
+    ids = [draw.integers(0, shape.vocab, n).astype(np.int32) for n in lengths]
+    sequences = [TokenSequence(one, 0) for one in ids]
+
+    def run() -> Taken:
+        started, worked = time.perf_counter(), time.thread_time()
+        scorer.score_sequences(sequences)
+        return Taken(time.perf_counter() - started, time.thread_time() - worked)
+
+    def run_with(path: Path) -> tuple[Taken, float]:
+        journal = Journal(path, {"model": name})
+        scorer.journal = clocked = Clocked(journal)
+        taken = run()
+        journal.close()
+        scorer.journal = None
+        return taken, clocked.seconds
+
+    off, again, on, inside = [], [], [], []
+    for turn in range(turns + 1):
+        # Each goes first in every other turn, so that a machine that slows down hits both.
+        kept = run_with(folder / f"{turn}.journal") if turn % 2 else None
+        without = run()
+        taken, own = kept or run_with(folder / f"{turn}.journal")
+        control = run()  # what the clock says of two runs that are the same
+        if turn:  # the first compiles
+            off.append(without)
+            again.append(control)
+            on.append(taken)
+            inside.append(own)
+    seconds = statistics.median(one.clock for one in off)
+    worked = statistics.median(b.worked - a.worked for a, b in zip(off, on, strict=True))
+    own = statistics.median(inside)
+    print(
+        f"\njournal, {name}: {shape.parameters / 1e6:.1f} million parameters, {n_sequences} "
+        f"sequences, {sum(lengths)} tokens, all scored; system load {os.getloadavg()[0]:.2f}\n"
+        f"  off {seconds:.2f} s, on {statistics.median(one.clock for one in on):.2f} s: "
+        f"{_slower(off, on)}, allowed {ALLOWED:.0f} %\n"
+        f"  off once more {_slower(off, again)}: no less can be told by the clock\n"
+        f"  inside the journal {_share(own, seconds, n_sequences)}\n"
+        f"  the scoring thread worked {_share(worked, seconds, n_sequences)} more",
+        flush=True,
+    )
+
+
+def _slower(first: list[Taken], second: list[Taken]) -> str:
+    """Median and range of what the second took longer, turn by turn."""
+    found = [100 * (b.clock / a.clock - 1) for a, b in zip(first, second, strict=True)]
+    return f"{statistics.median(found):+.1f} % ({min(found):+.1f} to {max(found):+.1f})"
+
+
+def _share(part: float, whole: float, n_sequences: int) -> str:
+    return f"{100 * part / whole:.2f} %, {1e6 * part / n_sequences:.0f} microseconds a sequence"
+
+
+class Clocked:
+    """A journal that counts the seconds spent in it: looking up, packing and writing."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal, self.seconds = journal, 0.0
+
+    def found(self, *args: Any) -> Any:
+        return self._clocked(self._journal.found, *args)
+
+    def keep(self, *args: Any) -> Any:
+        return self._clocked(self._journal.keep, *args)
+
+    def _clocked(self, function: Callable[..., Any], *args: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return function(*args)
+        finally:
+            self.seconds += time.perf_counter() - started

@@ -1,0 +1,39 @@
+"""Run by `devices` in a process that has so many devices: scores, and prints one JSON line:
+`python -m tools.benchmarks.on_devices FOLDER N OUT.npz WORKLOAD ...`
+"""
+
+import json
+import sys
+import time
+
+import jax
+import numpy as np
+
+from jaxscore import Scorer
+from jaxscore.forest import TokenSequence
+from tools.benchmarks.token_requests import workloads
+
+BATCH_TOKENS = 512  # small, so that there are more batches than devices
+COLUMNS = ("logprob", "entropy", "self_certainty", "greedy")
+
+
+def main(folder: str, n: int, out: str, names: list[str]) -> None:
+    if jax.device_count() != n:
+        raise SystemExit(f"found {jax.device_count()} devices, expected {n}")
+    scorer = Scorer.from_pretrained(
+        folder, dtype="float32", mesh=f"data={n}", batch_tokens=BATCH_TOKENS
+    )
+    made = workloads(scorer.model.vocab_size)
+    sequences = [TokenSequence(one.ids, one.start) for name in names for one in made[name]]
+    scorer.score_sequences(sequences)  # compiles
+    given, unique = scorer.tokens_given, scorer.tokens_unique
+    started = time.perf_counter()
+    scores = scorer.score_sequences(sequences)
+    seconds = time.perf_counter() - started
+    columns = {name: np.concatenate([getattr(one, name) for one in scores]) for name in COLUMNS}
+    np.savez(out, **columns)
+    json.dump({"seconds": seconds, "given": given, "unique": unique}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -1,0 +1,124 @@
+"""Which bits move with what: order, neighbours, processes and devices.
+
+Two processes score the same texts, the second in another order and with programs of its own,
+since nothing is cached. What one process can hold it says at once; `comparison` holds both.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from jaxscore.arrangement import Arrangement
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.sharding import MeshShape
+from jaxscore.forest import TokenSequence
+from jaxscore.platform import same_bits
+from jaxscore.sequence_scorer import SequenceScorer
+from tools.device_check import qwen, random_model
+from tools.device_check.comparison import moved
+from tools.device_check.options import Options
+from tools.device_check.verdict import say
+
+DTYPES = ("float32", "bfloat16")
+ALONE = "--reproducible"
+MODES = {"default": False, ALONE: True}
+BY_THEMSELVES = 8  # texts that are also scored one a call
+
+
+def run(options: Options) -> bool:
+    """Hold what one process can hold, and write its bits for the other."""
+    say(None, f"XLA options of --reproducible: {same_bits() or 'none needed here'}")
+    config = _config(options)
+    sequences, others = texts(1, config.vocab_size), texts(2, config.vocab_size)
+    verdicts, written = [], {}
+    for dtype in DTYPES:
+        model = random_model.from_host(config, dtype)
+        scorers = {mode: SequenceScorer(model, reproducible=flag) for mode, flag in MODES.items()}
+        found = {mode: bits(scorer, sequences) for mode, scorer in scorers.items()}
+        for mode, scorer in scorers.items():
+            verdicts.append(_by_order(f"{dtype}, {mode}", scorer, sequences, found[mode]))
+            written[f"{dtype}, {mode}"] = np.concatenate(found[mode])
+        name, alone = f"{dtype}, {ALONE}", scorers[ALONE]
+        verdicts.append(_by_neighbours(name, alone, sequences, others, found[ALONE]))
+        if (n := jax.device_count()) > 1:
+            spread = random_model.from_host(config, dtype, Arrangement(MeshShape(data=n)))
+            got = bits(SequenceScorer(spread, reproducible=True), sequences)
+            verdicts.append(_held(name, found[ALONE], got, f"on data={n}"))
+    if jax.device_count() == 1:
+        say(None, "one device: whether the bits are those of more was not tried")
+    assert options.out is not None
+    np.savez(options.out, **written)
+    return all(verdicts)
+
+
+def again(options: Options) -> bool:
+    """In another process and another order: write the bits of the texts in theirs."""
+    config, written = _config(options), {}
+    sequences = texts(1, config.vocab_size)[::-1]
+    for dtype in DTYPES:
+        model = random_model.from_host(config, dtype)
+        for mode, flag in MODES.items():
+            got = bits(SequenceScorer(model, reproducible=flag), sequences)
+            written[f"{dtype}, {mode}"] = np.concatenate(got[::-1])
+    assert options.out is not None
+    np.savez(options.out, **written)
+    return True
+
+
+def _config(options: Options) -> DecoderConfig:
+    return qwen.decoder_config("Qwen2.5-0.5B", small=options.small, num_hidden_layers=2)
+
+
+def texts(seed: int, vocab_size: int) -> list[TokenSequence]:
+    """Token ids of lengths that make two shapes of rows; most share some of their beginning."""
+    draw = np.random.default_rng(seed)
+    shared = draw.integers(0, vocab_size, 150)
+    out = []
+    for k in range(24):
+        least, most = ((140, 250), (300, 500))[k % 2]
+        n = int(draw.integers(least, most))
+        ids = np.concatenate(
+            [shared[: int(draw.integers(0, 120))], draw.integers(0, vocab_size, 500)]
+        )
+        out.append(TokenSequence(ids[:n].astype(np.int32), n - 100))
+    return out
+
+
+def bits(scorer: SequenceScorer, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
+    """uint32 of each sequence's log-probabilities, entropies and self-certainties."""
+    scores = scorer.score_sequences(sequences)
+    return [np.concatenate(one[:3]).astype(np.float32).view(np.uint32) for one in scores]
+
+
+def _by_order(
+    name: str,
+    scorer: SequenceScorer,
+    sequences: Sequence[TokenSequence],
+    found: Sequence[np.ndarray],
+) -> bool:
+    order = np.random.default_rng(3).permutation(len(sequences))
+    got = bits(scorer, [sequences[k] for k in order])
+    return _held(name, [found[k] for k in order], got, "in another order")
+
+
+def _by_neighbours(
+    name: str,
+    scorer: SequenceScorer,
+    sequences: Sequence[TokenSequence],
+    others: Sequence[TokenSequence],
+    found: Sequence[np.ndarray],
+) -> bool:
+    some = sequences[:BY_THEMSELVES]
+    alone = [part for one in some for part in bits(scorer, [one])]
+    beside = bits(scorer, [*others, *sequences])[len(others) :]
+    verdicts = [
+        _held(name, found[: len(some)], alone, "each by itself"),
+        _held(name, found, beside, f"beside {len(others)} others"),
+    ]
+    return all(verdicts)
+
+
+def _held(name: str, want: Sequence[np.ndarray], got: Sequence[np.ndarray], what: str) -> bool:
+    one, other = np.concatenate(want), np.concatenate(got)
+    return say(np.array_equal(one, other), f"{name}: {moved(one, other)} {what}")

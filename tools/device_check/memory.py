@@ -1,0 +1,56 @@
+"""Batches far too large for the device: halved until they fit, and scored all the same."""
+
+import jax
+import numpy as np
+
+from jaxscore.byte_sizes import byte_text
+from jaxscore.errors import InputError
+from jaxscore.forest import TokenSequence
+from jaxscore.sequence_scorer import SequenceScorer
+from tools.device_check import qwen, random_model
+from tools.device_check.options import Options
+from tools.device_check.verdict import say
+
+LENGTH, HEADS = 4096, 32  # attention scores of a row take 4 * HEADS * LENGTH**2 bytes, 2 GB
+EXCESS = 2  # times what the device has, for scores alone
+MOST_ROWS = 1024
+
+
+def run(options: Options) -> bool:
+    """Whether too large a batch is halved, with the same scores to 1e-5."""
+    limit = random_model.memory_limit()
+    if limit is None or jax.default_backend() == "cpu":
+        return say(None, "out of memory: not reachable here, this device has no limit of its own")
+    rows = -(-EXCESS * limit // (4 * HEADS * LENGTH**2))
+    if rows > MOST_ROWS:
+        text = f"out of memory: not reachable, {byte_text(limit)} hold {MOST_ROWS} rows and more"
+        return say(None, text)
+    # Narrow but for its heads, so that their scores are what fills the memory.
+    config = qwen.decoder_config(
+        "Qwen2.5-0.5B",
+        small=True,
+        hidden_size=16 * HEADS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+    )
+    model = random_model.on_device(config, "float32")
+    draw = np.random.default_rng(0)
+    ids = draw.integers(0, config.vocab_size, (rows, LENGTH + 1)).astype(np.int32)
+    sequences = [TokenSequence(one, LENGTH - 10) for one in ids]
+    scorer = SequenceScorer(model, batch_tokens=rows * LENGTH)
+    try:
+        got = scorer.score_sequences(sequences)
+    except InputError as problem:
+        return say(False, f"out of memory: not survived: {problem}")
+    refused = sorted(scorer.dispatch.too_large, reverse=True)
+    if not refused:
+        return say(None, f"out of memory: not reached with {rows} x {LENGTH} tokens")
+    one_by_one = SequenceScorer(model, batch_tokens=LENGTH).score_sequences(sequences[:4])
+    worst = max(
+        float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(got[:4], one_by_one, strict=True)
+    )
+    shapes = ", ".join(f"{n} x {length}" for n, length in refused)
+    return say(
+        worst < 1e-5,
+        f"out of memory: did not fit: {shapes}; halved and scored, worst difference {worst:.1e}",
+    )

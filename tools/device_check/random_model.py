@@ -1,0 +1,89 @@
+"""Random weights for a decoder: drawn on the device, or on the host to be the same everywhere."""
+
+import functools
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscore.arrangement import Arrangement
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.dots import to_storage
+from jaxscore.models import native
+from jaxscore.models.model import Model
+from jaxscore.models.params import keys_of, shapes_of
+
+SCALE_OF_WEIGHTS = 0.02  # standard deviation, the usual one
+
+
+def on_device(config: DecoderConfig, dtype: str) -> Model:
+    """On the first device: 15 GB would take longer to send there than to score with.
+
+    Raises:
+        jax.errors.JaxRuntimeError: the weights do not fit in its memory.
+    """
+    key = jax.random.key(0)
+
+    def draw(number: int, path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        if (constant := _constant(path)) is not None:
+            return jnp.full(leaf.shape, constant, leaf.dtype)
+        return _matrices(jax.random.fold_in(key, number), leaf.shape, leaf.dtype)
+
+    shapes = shapes_of(config, native.NUMPY_DTYPES[dtype])
+    paths, tree = jax.tree_util.tree_flatten_with_path(shapes)
+    leaves = [draw(number, path, leaf) for number, (path, leaf) in enumerate(paths)]
+    return native.from_params(config, jax.tree_util.tree_unflatten(tree, leaves), dtype, "random")
+
+
+def from_host(config: DecoderConfig, dtype: str, where: Arrangement | None = None) -> Model:
+    """The same weights on any machine, on the first device or on all of an arrangement's."""
+    draw = np.random.default_rng(0)
+    place = None if where is None else where.placement(config)
+
+    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        constant = _constant(path)
+        if constant is None:
+            host = draw.standard_normal(leaf.shape, np.float32) * SCALE_OF_WEIGHTS
+        else:
+            host = np.full(leaf.shape, constant, np.float32)
+        there = to_storage(jnp.asarray(host.astype(leaf.dtype)))
+        return there if place is None else jax.device_put(there, place(keys_of(path), leaf.shape))
+
+    shapes = shapes_of(config, native.NUMPY_DTYPES[dtype])
+    params = jax.tree_util.tree_map_with_path(one, shapes)
+    return native.from_params(config, params, dtype, "random", arrangement=where)
+
+
+def n_bytes(config: DecoderConfig, dtype: str) -> int:
+    """Of all parameters."""
+    leaves = jax.tree.leaves(shapes_of(config, native.NUMPY_DTYPES[dtype]))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+
+
+def memory_limit() -> int | None:
+    """Bytes that this process may have of the first device, on a CPU half of what is free; None
+    where nothing tells."""
+    told = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    if told is None and jax.default_backend() == "cpu" and hasattr(os, "sysconf"):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return told
+
+
+def _constant(path: Any) -> float | None:
+    """What norms and biases are full of; None for matrices."""
+    return {"scale": 1.0, "bias": 0.0}.get(keys_of(path)[-1])
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _matrices(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """One matrix after the other, so that random bits of all layers are never held at once."""
+
+    def one(key: jax.Array) -> jax.Array:
+        drawn = jax.random.normal(key, shape[-2:], jnp.float32) * SCALE_OF_WEIGHTS
+        return to_storage(drawn.astype(dtype))
+
+    if len(shape) == 2:
+        return one(key)
+    return jax.lax.map(one, jax.random.split(key, shape[0]))

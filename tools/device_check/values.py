@@ -1,0 +1,96 @@
+"""Every token of the expected values in tests/cases, trunks, and greedy text."""
+
+import json
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from jaxscore import Request, Scorer, sequence_scorer
+from jaxscore.forest import TokenSequence
+from jaxscore.generator import Generator
+from jaxscore.requests import GenerationRequest
+from tools.device_check.options import Options
+from tools.device_check.verdict import say
+
+CASES = Path(__file__).resolve().parents[2] / "tests" / "cases"
+NAMES = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")
+
+
+def run(options: Options) -> bool:
+    """All of them, also after a wrong one."""
+    names = NAMES[-1:] if options.small else NAMES
+    checks = (agrees, trunks_agree, greedy_is_best)
+    verdicts = [check(name) for name in names for check in checks]
+    return all(verdicts)
+
+
+def loaded(name: str, dtype: str = "float32") -> Scorer:
+    return Scorer.from_pretrained(str(CASES / "models" / name), dtype=dtype)
+
+
+def agrees(name: str) -> bool:
+    """Every expected token to 1e-4 in float32, and together as alone to 1e-5."""
+    text = (CASES / "expected" / name / "tokens.json").read_text(encoding="utf-8")
+    want = [item for item in json.loads(text) if item.get("logprob")]
+    requests = [Request(k, "", item["text"]) for k, item in enumerate(want)]
+    worst = {}
+    for dtype in ("float32", "bfloat16"):
+        scorer = loaded(name, dtype)
+        together = scorer.score(requests)
+        worst[dtype] = max(
+            float(np.abs(getattr(got, column)[-len(item[column]) :] - item[column]).max())
+            for got, item in zip(together, want, strict=True)
+            for column in ("logprob", "entropy", "self_certainty")
+        )
+        if dtype == "float32":
+            alone = [scorer.score([request])[0] for request in requests]
+            layout = max(
+                float(np.nanmax(np.abs(a.logprob - b.logprob)))
+                for a, b in zip(together, alone, strict=True)
+            )
+    return say(
+        worst["float32"] < 1e-4 and layout < 1e-5,
+        f"{name}: expected values, float32 {worst['float32']:.1e}, bfloat16 "
+        f"{worst['bfloat16']:.1e}; together and alone {layout:.1e}",
+    )
+
+
+def trunks_agree(name: str) -> bool:
+    """The same scores whether a shared prefix is computed once or in each row."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(5, 900, n) for n in (300, 420)]
+    asked = [
+        TokenSequence(np.concatenate([prompt, rng.integers(5, 900, 20)]).astype(np.int32), 310)
+        for prompt in prompts
+        for _ in range(60)
+    ]
+    found, trunks = [], 0
+    for least in (0.0, 1e30):
+        both = {"LEAST_SAVED_CPU": least, "LEAST_SAVED_ACCELERATOR": least}
+        with mock.patch.multiple(sequence_scorer, **both):
+            one = loaded(name)
+            found.append(one.score_sequences(asked))
+        trunks += sum(program.name[0] == "trunk" for program in one.programs.compiled)
+    worst = max(float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(*found, strict=True))
+    return say(worst < 1e-5 and trunks > 0, f"{name}: with {trunks} trunks and none {worst:.1e}")
+
+
+def greedy_is_best(name: str) -> bool:
+    """Each token that is written greedily has the highest score after those before it."""
+    scorer = loaded(name)
+    shared = "The next section is a test about the towns of Tellany. " * 12
+    prompts = ["The cat", "Arlen moved from", *(f"{shared}Question {k}:" for k in range(40))]
+    written = Generator(scorer).generate(
+        [GenerationRequest(k, prompt, 24) for k, prompt in enumerate(prompts)]
+    )
+    sequences = [
+        TokenSequence(np.concatenate([ids, one.token_ids]), len(ids))
+        for ids, one in zip(scorer.encoder.prompt_ids(prompts), written, strict=True)
+    ]
+    scored = scorer.score_sequences(sequences)
+    tokens = sum(len(one.greedy) for one in scored)
+    other = sum(int((~one.greedy).sum()) for one in scored)
+    return say(
+        not other and tokens > 100, f"{name}: {other} of {tokens} written tokens are not the best"
+    )

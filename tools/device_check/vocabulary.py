@@ -1,0 +1,102 @@
+"""The fused vocabulary pass against full logits: the same numbers, in how much time and memory."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.errors import JaxRuntimeError
+
+from jaxscore.byte_sizes import byte_text
+from jaxscore.device import reference
+from jaxscore.device.dots import dot_last, from_storage, to_storage
+from jaxscore.device.rows import Scores, Unembedding
+from jaxscore.device.unembed import score_queries
+from jaxscore.halving import exhausted
+from jaxscore.packing import TARGETS
+from tools.device_check.options import Options
+from tools.device_check.verdict import say
+
+V, WIDTHS, QUERIES = 151936, (896, 3584), 2048
+SMALL_V, SMALL_WIDTHS, SMALL_QUERIES = 5003, (64,), 130
+ALLOWED = {"float32": 1e-4, "bfloat16": 1e-3}
+
+
+def run(options: Options) -> bool:
+    """A line for each width and type."""
+    small = options.small
+    v, queries = (SMALL_V, SMALL_QUERIES) if small else (V, QUERIES)
+    widths = SMALL_WIDTHS if small else WIDTHS
+    verdicts = [compared(v, width, queries, dtype) for width in widths for dtype in ALLOWED]
+    return all(verdicts)
+
+
+def compared(v: int, width: int, queries: int, dtype: str) -> bool:
+    """Both on the same queries; numbers to ALLOWED."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    hidden = jax.random.normal(keys[0], (queries, width), jnp.float32)
+    weight = to_storage((jax.random.normal(keys[1], (v, width)) * 0.02).astype(dtype))
+    target = jax.random.randint(keys[2], (queries, TARGETS), 0, v)
+    full = reference.vocabulary_terms if dtype == "float32" else full_logits
+
+    def by_blocks(hidden: Any, weight: Any, target: Any) -> Scores:
+        head, all_queries = Unembedding(weight, None, 1.0, None), jnp.arange(queries)
+        return score_queries(hidden, all_queries, target, jnp.int32(queries), head)
+
+    def at_once(hidden: Any, weight: Any, target: Any) -> Scores:
+        return full(hidden, target, Unembedding(weight, None, 1.0, None))
+
+    what = f"vocabulary of {v}, width {width}, {queries} queries, {dtype}"
+    try:
+        taken = [measured(function, hidden, weight, target) for function in (by_blocks, at_once)]
+    except JaxRuntimeError as problem:
+        if not exhausted(problem):
+            raise
+        return say(None, f"{what}: skipped, full logits do not fit in memory")
+    (fused, fused_s, fused_bytes), (whole, whole_s, whole_bytes) = taken
+    worst = max(
+        float(np.abs(getattr(fused, name) - getattr(whole, name)).max())
+        for name in ("logprob", "entropy", "self_certainty")
+    )
+    other = int((fused.greedy_id != whole.greedy_id).sum())
+    return say(
+        worst < ALLOWED[dtype],
+        f"{what}: fused {1e3 * fused_s:.2f} ms and {memory(fused_bytes)}, full logits "
+        f"{1e3 * whole_s:.2f} ms and {memory(whole_bytes)} temporary; worst difference "
+        f"{worst:.1e}, {other} other argmax",
+    )
+
+
+def full_logits(hidden: Any, target: Any, head: Unembedding) -> Scores:
+    """As `reference.vocabulary_terms`, but with the product in the weight's own type."""
+    z = dot_last(hidden, from_storage(head.weight))
+    logp = jax.nn.log_softmax(z, axis=-1)
+    best = jnp.argmax(z, axis=-1).astype(jnp.int32)
+    return Scores(
+        logprob=jnp.take_along_axis(logp, target, axis=1),
+        greedy=target == best[:, None],
+        entropy=-jnp.sum(jnp.exp(logp) * logp, axis=-1),
+        self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(z.shape[-1])),
+        greedy_id=best,
+    )
+
+
+def measured(function: Any, *args: Any) -> tuple[Scores, float, int | None]:
+    """Scores on the host, the median of ten calls in seconds, and bytes of temporary memory."""
+    program = jax.jit(function).lower(*args).compile()
+    analysis = program.memory_analysis()
+    found = jax.device_get(program(*args))
+    seconds = []
+    for _ in range(10):
+        started = time.perf_counter()
+        jax.block_until_ready(program(*args))
+        seconds.append(time.perf_counter() - started)
+    size = None if analysis is None else int(analysis.temp_size_in_bytes)
+    return found, statistics.median(seconds), size
+
+
+def memory(size: int | None) -> str:
+    """Bytes, where the compiler tells."""
+    return "unknown memory" if size is None else byte_text(size)
