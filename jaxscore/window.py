@@ -106,8 +106,9 @@ class Lot:
         edges, sequence = self._asking
         edge = part.edges[batch.edge[batch.edge >= 0]]
         first, last = (np.searchsorted(edges, edge, side) for side in ("left", "right"))
-        found = [sequence[a:b] for a, b in zip(first, last, strict=True)]
-        return np.unique(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        count = last - first
+        at = np.repeat(last - np.cumsum(count), count) + np.arange(int(count.sum()))
+        return np.unique(sequence[at])
 
     def scores_of(self, k: int) -> SequenceScores:
         """The sequence at place k of `index`, NaN where nothing has come back."""
