@@ -113,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 all scored, 1 some items failed, 2 bad usage or unusable input, 130 interrupted.
+        0 all scored, 1 some items failed, 2 bad usage or unusable input, 130 interrupted; one of
+        several processes ends itself with CRASHED where Python would end with a traceback.
     """
     words = sys.argv[1:] if argv is None else argv
     made = parser()

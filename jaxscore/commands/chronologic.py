@@ -190,6 +190,7 @@ def _check_flags(args: argparse.Namespace, url: str | None) -> None:
         raise InputError(
             "--lora and --quantize: an endpoint has weights of its own; take a local model"
         )
+    shared.tell_unused(args, [*shared.UNUSED], "the endpoint computes")
     if args.reproducible:
         raise InputError("--reproducible: an endpoint does not promise it; take a local model")
     if args.distributed:

@@ -83,6 +83,11 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     judge_flags.check(args)
+    if args.bem is not None:
+        unused = [name for name in shared.UNUSED if name not in ("device", "dtype")]
+        shared.tell_unused(args, unused, "the classifier is computed whole, and anew each time")
+    elif args.llm is None:
+        shared.tell_unused(args, [*shared.UNUSED], "the server computes")
     evaluator = None
     if args.bem is None:
         evaluator = evaluator_file.load(evaluator_file.find(args.llm_prompt))

@@ -12,6 +12,7 @@ from jaxscore.batch_budget import AUTO
 from jaxscore.commands import distributed_flags
 from jaxscore.errors import InputError
 from jaxscore.journal import check_path
+from jaxscore.mesh import AUTO as MESH
 from jaxscore.metrics.margins import Decisions
 from jaxscore.models import lora
 from jaxscore.models.load import DTYPES, IMPLEMENTATIONS, QUANTIZED
@@ -25,8 +26,17 @@ from jaxscore.scorer import BATCH_TOKENS, Scorer
 from jaxscore.text import boundary_audit
 
 SHOWN_FAILURES = 20
+UNUSED = {  # where another program computes, and what they are if nobody gives them
+    "device": None,
+    "dtype": "auto",
+    "model_impl": "auto",
+    "mesh": MESH,
+    "batch_tokens": BATCH_TOKENS,
+    "journal": None,
+}
 MOST_BATCH_TOKENS = 1 << 22
 AUDITED_TOGETHER = 1024  # requests
+AUDITED_CHARACTERS = 1000  # of a continuation that is encoded as often as it has tokens
 
 
 def add_model_flags(
@@ -74,7 +84,7 @@ def add_model_flags(
     )
     group.add_argument(
         "--mesh",
-        default="auto",
+        default=MESH,
         metavar="auto|data=N,model=M",
         help="devices that share the rows of a batch, and devices that share each layer (default "
         "auto: all devices, with the smallest model whose part of the weights fits)",
@@ -219,6 +229,14 @@ def _journal(args: argparse.Namespace, output: Path | None) -> Path | None:
     return output.with_name(f"{output.name}.journal")
 
 
+def tell_unused(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Flags that were given, or differ from what they are by default, and do nothing here."""
+    given = [name for name in names if getattr(args, name) != UNUSED[name]]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        remark(args, f"{flags}: of no effect, {why}")
+
+
 def tell_lora(args: argparse.Namespace) -> None:
     """What the adapter says it was trained on: for people to judge, since names decide nothing."""
     if (folder := getattr(args, "lora", None)) is not None:
@@ -259,7 +277,7 @@ class Audit:
         self, scorer: Scorer, chosen: str, others: Sequence[str], *, quiet: bool = False
     ) -> None:
         self.changed = dict.fromkeys(others, 0)
-        self.n_requests = 0
+        self.n_requests = self.n_too_long = 0
         self._scorer, self._chosen, self._quiet = scorer, chosen, quiet
 
     def watch(self, requests: Iterable[Request]) -> Iterator[Request]:
@@ -276,8 +294,12 @@ class Audit:
         yield from self._count(part)
 
     def _count(self, part: list[Request]) -> list[Request]:
-        self.n_requests += len(part)
-        found = boundary_audit(self._scorer.encoder, part, self._chosen, list(self.changed))
+        short = part
+        if "reencoded" in self.changed:  # which encodes a text anew for each of its tokens
+            short = [one for one in part if len(one.continuation) <= AUDITED_CHARACTERS]
+        self.n_requests += len(short)
+        self.n_too_long += len(part) - len(short)
+        found = boundary_audit(self._scorer.encoder, short, self._chosen, list(self.changed))
         for name, count in found.items():
             self.changed[name] += count
         return part
@@ -288,7 +310,12 @@ class Audit:
             f"{name} would change {count}"
             for name, count in zip(names, self.changed.values(), strict=True)
         ]
-        return f"boundary {chosen}: of {self.n_requests} requests {', '.join(parts)}"
+        left_out = (
+            f"; {self.n_too_long} of over {AUDITED_CHARACTERS} characters were not looked at"
+            if self.n_too_long
+            else ""
+        )
+        return f"boundary {chosen}: of {self.n_requests} requests {', '.join(parts)}{left_out}"
 
 
 def made_by(args: argparse.Namespace, scorer: Scorer, model: str) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxscore import Request
+from jaxscore.cli import parser
 from jaxscore.commands import shared
 from jaxscore.errors import InputError
 
@@ -52,3 +54,33 @@ def test_the_flag_to_change_is_named(tmp_path):
     other.symlink_to(one)
     with pytest.raises(InputError, match=r"--report .*a: not usable as a path"):
         shared.check_output(one, other, flag="--report")
+
+
+def test_flags_of_no_effect_are_told(capsys):
+    args = argparse.Namespace(**shared.UNUSED, quiet=False)
+    shared.tell_unused(args, [*shared.UNUSED], "the server computes")
+    assert capsys.readouterr().err == ""
+    args.mesh, args.batch_tokens = "data=2", 64
+    shared.tell_unused(args, [*shared.UNUSED], "the server computes")
+    assert capsys.readouterr().err == "--mesh, --batch-tokens: of no effect, the server computes\n"
+
+
+def test_what_is_unused_is_what_nobody_has_given():
+    words = ["chronologic", "m", "q.jsonl"]
+    args = parser().parse_args(words)
+    assert {name: getattr(args, name) for name in shared.UNUSED} == shared.UNUSED
+
+
+def test_long_answers_are_left_out_of_an_audit_that_encodes_them_for_each_token(scorers):
+    long = " word" * 400
+    assert len(long) > shared.AUDITED_CHARACTERS
+    requests = [Request("a", "The cat", " sat"), Request("b", "The cat", long)]
+    audit = shared.Audit(scorers("tiny-gpt2"), "separate", ["reencoded"])
+    assert list(audit.watch(requests)) == requests
+    assert (audit.n_requests, audit.n_too_long) == (1, 1)
+    assert audit.text("separate", ["upstream"]).endswith(
+        "; 1 of over 1000 characters were not looked at"
+    )
+    joint = shared.Audit(scorers("tiny-gpt2"), "separate", ["joint"])
+    assert list(joint.watch(requests)) == requests
+    assert (joint.n_requests, joint.n_too_long) == (2, 0)
