@@ -12,7 +12,7 @@ from jaxscore.models.model import Model
 AUTO = "auto"
 LENGTH = 1024  # of the rows that are measured: attention makes long ones dearer, a token
 MEASURED = (4096, 8192)  # tokens; between two sizes memory grows by a straight line
-LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # more tokens make no device faster
+LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on accelerators
 SHARE = 0.8  # of the memory beside the parameters; the rest is for batches on their way
 
 

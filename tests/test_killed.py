@@ -1,6 +1,7 @@
 """A run that is killed again and again ends with the bytes of one that was left alone."""
 
 import contextlib
+import functools
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +66,20 @@ def complete(journal: Path) -> int:
     return sum(bool(np.isfinite(unpacked_scores(value).logprob).all()) for (value,) in rows)
 
 
+def killed(
+    process: subprocess.Popen, n_kept: Callable[[], int], before: int, draw: random.Random
+) -> int:
+    """What is kept by a run that is killed at some moment after it kept more than before."""
+    while process.poll() is None and n_kept() <= before:
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.25))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    now = n_kept()
+    assert now >= before  # nothing that was kept is lost
+    return now
+
+
 def test_killed_at_random_moments(place):
     finish(start(place, "whole.jsonl"))
     want = (place / "whole.jsonl").read_bytes()
@@ -75,14 +91,7 @@ def test_killed_at_random_moments(place):
         journal = place / f"{name}.journal"
         before = 0
         for _ in range(A_CHAIN):
-            process = start(place, name)
-            while process.poll() is None and kept(journal) <= before:
-                time.sleep(0.01)
-            time.sleep(draw.uniform(0, 0.25))
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            now = kept(journal)
-            assert now >= before  # nothing that was kept is lost
+            now = killed(start(place, name), functools.partial(kept, journal), before, draw)
             partial += before < now < n_texts
             before = now
         whole = complete(journal)

@@ -1,12 +1,11 @@
 """A run that writes and is killed again and again ends with the bytes of one left alone."""
 
+import functools
 import json
 import random
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from jaxscore.errors import InputError
 from jaxscore.journal import held
 from tests.conftest import CASES
+from tests.test_killed import killed
 
 KILLS = 3
 N_ITEMS = 192
@@ -67,14 +67,7 @@ def test_killed_at_random_moments(place):
     journal, draw = place / "out.json.journal", random.Random(11)
     before, partial = 0, 0
     for _ in range(KILLS):
-        process = start(place, "out.json")
-        while process.poll() is None and kept(journal) <= before:
-            time.sleep(0.01)
-        time.sleep(draw.uniform(0, 0.25))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        now = kept(journal)
-        assert now >= before  # nothing that was kept is lost
+        now = killed(start(place, "out.json"), functools.partial(kept, journal), before, draw)
         partial += before < now < n_replies
         before = now
     assert finish(start(place, "out.json")) >= before > 0

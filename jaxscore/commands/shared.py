@@ -102,7 +102,8 @@ def add_model_flags(
         "--reproducible",
         action="store_true",
         help="compute each request by itself, so that the bits of its scores depend on nothing "
-        "else in the run; several times slower, and --batch-tokens is of no effect",
+        "else in the run; slower, several times where texts begin alike, and --batch-tokens is of "
+        "no effect",
     )
     if audited:
         group.add_argument(

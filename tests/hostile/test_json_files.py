@@ -100,10 +100,8 @@ def folder(tmp_path):
     return place
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_whole_files(name, folder):
-    file, good, read = WHOLE[name]
-    path = folder / file
+def read_whatever_it_holds(path, good, read):
+    """A value or a message, of bytes made from good ones and of some that are known to be bad."""
 
     @HOSTILE
     @given(contents(json.dumps(good).encode()))
@@ -113,21 +111,20 @@ def test_whole_files(name, folder):
     check()
     for content in FILES:
         outcome(lambda content=content: read(put(path, content)), path)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_files(name, folder):
+    file, good, read = WHOLE[name]
+    path = folder / file
+    read_whatever_it_holds(path, good, read)
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_files_of_lines(name, tmp_path):
     good, read = LINES[name]
     path = tmp_path / "in.jsonl"
-
-    @HOSTILE
-    @given(contents(json.dumps(good).encode()))
-    def check(content):
-        outcome(lambda: read(put(path, content)), path)
-
-    check()
-    for content in FILES:
-        outcome(lambda content=content: read(put(path, content)), path)
+    read_whatever_it_holds(path, good, read)
 
 
 @pytest.mark.parametrize("name", LINES)
