@@ -11,7 +11,6 @@ from typing import Any
 from jax.errors import JaxRuntimeError
 
 import jaxscore
-from jaxscore import processes, stopping
 from jaxscore.commands import (
     chronologic,
     convert,
@@ -33,9 +32,10 @@ from jaxscore.commands import (
     usc_select,
     vote,
 )
-from jaxscore.config_file import expand
+from jaxscore.engine import interrupt, processes
+from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
-from jaxscore.halving import exhausted
+from jaxscore.files.config_file import expand
 
 COMMANDS = (
     score,
@@ -142,7 +142,7 @@ def _code(args: argparse.Namespace) -> int:
         print(f"jaxscore {args.command}{processes.name()}: {text}", file=sys.stderr)
 
     try:
-        with stopping.listening(), distributed_flags.joined(args):
+        with interrupt.listening(), distributed_flags.joined(args):
             return args.run(args)
     except BrokenPipeError:  # the reader of our output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,21 +15,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxscore import journal_rows, packing, processes, side_by_side, stopping
-from jaxscore.arrangement import EVERYWHERE, KEYS_VALUES, specs_of
 from jaxscore.device import generate
+from jaxscore.device.attention.past import Past
 from jaxscore.device.dots import on_cpu
-from jaxscore.device.past import Past
-from jaxscore.forest import Forest, TokenSequence, build
+from jaxscore.engine import interrupt, processes
+from jaxscore.engine.mesh import EVERYWHERE, KEYS_VALUES, specs_of
+from jaxscore.engine.programs import keys_and_values, trunk_past
+from jaxscore.engine.progress import Progress
+from jaxscore.engine.writing import TokenRequest, Writing, Written
+from jaxscore.journal import row_format
 from jaxscore.models.model import Cached
-from jaxscore.programs import keys_and_values, trunk_past
-from jaxscore.progress import Progress
+from jaxscore.plan import decode_groups, packing
+from jaxscore.plan.decode_groups import Group, power
+from jaxscore.plan.forest import Forest, TokenSequence, build
+from jaxscore.plan.window import Variant
 from jaxscore.requests import Generated, GenerationRequest
 from jaxscore.scorer import Scorer
-from jaxscore.side_by_side import Group, power
-from jaxscore.text import is_text
-from jaxscore.window import Variant
-from jaxscore.writing import TokenRequest, Writing, Written
+from jaxscore.text.encoder import is_text
 
 # Requests that are written side by side, and what writes them.
 Batch = tuple[Sequence[Writing], Callable[[], None]]
@@ -78,21 +80,21 @@ class Generator:
         for request, ids in zip(requests, self.encoder.prompt_ids(texts), strict=True):
             one = Writing(self._asked(request, ids), error=self._complaint(request, ids))
             if one.error is None:
-                one = distinct.setdefault(journal_rows.text_key(one.request), one)
+                one = distinct.setdefault(row_format.text_key(one.request), one)
             own.append(one)
         waiting = list(distinct.values())
-        keys = sorted(journal_rows.text_key(one.request) for one in waiting)
+        keys = sorted(row_format.text_key(one.request) for one in waiting)
         self.scorer.note_plan(hashlib.sha256(b"".join(keys)).digest())
         processes.agree("prompts", bytes.fromhex(self.scorer.plan_hash))
         self._restore(waiting)
         self.scorer.sequences += sum(one.error is None for one in own)
         self.scorer.sequences_restored += sum(one.finish is not None for one in own)
-        with Progress(self.scorer.progress, "writing") as progress, stopping.finishing():
+        with Progress(self.scorer.progress, "writing") as progress, interrupt.finishing():
             progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
             ours = self.model.cached is not None
             batches = self._in_groups(waiting, progress) if ours else self._one_by_one(waiting)
             for batch, write in batches:
-                if stopping.wished():
+                if interrupt.wished():
                     raise KeyboardInterrupt
                 if missing := [one for one in batch if not one.ended]:
                     write()
@@ -193,11 +195,11 @@ class Generator:
         neighbours, and with them the same last bits, as in a run that was left alone.
         """
         alone = self.scorer.reproducible
-        shared = 0 if alone else side_by_side.trunk_length(waiting)
+        shared = 0 if alone else decode_groups.trunk_length(waiting)
         if alone:
-            groups = side_by_side.each_alone(waiting)
+            groups = decode_groups.each_alone(waiting)
         else:
-            groups = side_by_side.groups(waiting, shared, _most_slots(variant))
+            groups = decode_groups.groups(waiting, shared, _most_slots(variant))
         trunk: tuple[Past, ...] = ()
         for group in groups:
             if shared and not trunk and not group.ended:

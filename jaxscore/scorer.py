@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxscore import processes
-from jaxscore.batch_budget import AUTO, auto_batch_tokens
-from jaxscore.forest import TokenSequence
-from jaxscore.journal import Journal
-from jaxscore.models import checkpoint
-from jaxscore.models.fingerprint import fingerprint
+from jaxscore.engine import processes
+from jaxscore.engine.batch_budget import AUTO, auto_batch_tokens
+from jaxscore.engine.pipeline import BATCH_TOKENS, SequenceScorer
+from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.journal.database import Journal
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
-from jaxscore.platform import use_compilation_cache
+from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights.fingerprint import fingerprint
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.window import SequenceScores
 from jaxscore.requests import LabelRequest, LabelScores, Request, ScoredRequest, failed
-from jaxscore.sequence_scorer import BATCH_TOKENS, SequenceScorer
-from jaxscore.text import Encoded, TextEncoder, is_text, load_tokenizer
-from jaxscore.window import SequenceScores
+from jaxscore.text.encoder import Encoded, TextEncoder, is_text, load_tokenizer
 
 WINDOW = 8192  # requests planned together by `stream`
 NUMBERS = 1  # raised with every change that moves a score, so that no journal mixes the two
@@ -164,7 +164,7 @@ class Scorer(SequenceScorer):
 
         Args:
             requests: in any order; what they share is computed once.
-            boundary: where the continuation starts, see `jaxscore.text`.
+            boundary: where the continuation starts, see `jaxscore.text.encoder`.
             truncate: "left" drops the context's oldest tokens (after the BOS) from a request
                 that is longer than the model's positions; None fails that request.
             special_tokens: whether the tokenizer's BOS is put before a text that has none.

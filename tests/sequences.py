@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from jaxscore.forest import Forest, TokenSequence
+from jaxscore.plan.forest import Forest, TokenSequence
 
 
 @st.composite

@@ -149,7 +149,7 @@ def test_a_device_is_not_changed_behind_the_users_back():
     code = (
         "import jax; jax.devices()\n"
         "from jaxscore.errors import InputError\n"
-        "from jaxscore.platform import use_device\n"
+        "from jaxscore.engine.platform import use_device\n"
         "use_device('cpu'); use_device(None)\n"
         "try:\n    use_device('tpu')\n"
         "except InputError as problem:\n    print(problem)\n"

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+DATA = (".json", ".jsonl", ".jinja", ".safetensors", ".txt", ".yaml")
 BUILD = """\
 import sys
 from setuptools import build_meta
@@ -26,11 +27,10 @@ def build(kind, sources, out):
 
 
 def test_a_wheel_by_way_of_an_sdist(tmp_path):
-    """jaxscore/configs is a link to configs/: both hold what it points to."""
+    """Both hold the package's data: the embedded model, its inputs and the evaluator files."""
     sources = tmp_path / "sources"
     no_builds = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "configs", sources / "configs")
-    shutil.copytree(ROOT / "jaxscore", sources / "jaxscore", symlinks=True, ignore=no_builds)
+    shutil.copytree(ROOT / "jaxscore", sources / "jaxscore", ignore=no_builds)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, sources)
     with tarfile.open(build("sdist", sources, tmp_path / "sdist")) as archive:
@@ -38,19 +38,15 @@ def test_a_wheel_by_way_of_an_sdist(tmp_path):
     [unpacked] = (tmp_path / "unpacked").iterdir()
     with zipfile.ZipFile(build("wheel", unpacked, tmp_path / "wheel")) as wheel:
         held = {name: wheel.read(name) for name in wheel.namelist()}
-    files = [path for path in (ROOT / "configs").rglob("*") if path.is_file()]
-    files += [path for path in (ROOT / "jaxscore/demo").rglob("*") if path.is_file()]
-    files += (ROOT / "jaxscore").rglob("*.py")
-    wanted = {}
-    for path in files:
-        if "__pycache__" not in path.parts:
-            inside = path.relative_to(ROOT).as_posix()
-            wanted[inside if path.is_relative_to(ROOT / "jaxscore") else f"jaxscore/{inside}"] = (
-                path
-            )
-    assert {
-        f"jaxscore/configs/evaluator/{name}.yaml" for name in ("default_qa", "default_multi_qa")
-    } <= set(wanted)
+    files = [path for path in (ROOT / "jaxscore").rglob("*") if path.is_file()]
+    wanted = {
+        path.relative_to(ROOT).as_posix(): path
+        for path in files
+        if "__pycache__" not in path.parts and path.suffix in (".py", *DATA)
+    }
+    evaluators = "jaxscore/tasks/rag/evaluators"
+    assert {f"{evaluators}/default_qa.yaml", f"{evaluators}/default_multi_qa.yaml"} <= set(wanted)
+    assert "jaxscore/demo/model/model.safetensors" in wanted
     assert set(wanted) <= set(held)
     for name, path in wanted.items():
         assert held[name] == path.read_bytes(), name

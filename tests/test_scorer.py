@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxscore import Request, Scorer, sequence_scorer
-from jaxscore.forest import TokenSequence
-from jaxscore.sequence_scorer import IN_FLIGHT
+from jaxscore import Request, Scorer
+from jaxscore.engine import pipeline
+from jaxscore.engine.pipeline import IN_FLIGHT
+from jaxscore.plan.forest import TokenSequence
 from tests.conftest import CASES, MODELS
 
 COLUMNS = ("logprob", "entropy", "self_certainty")
@@ -146,7 +147,7 @@ def test_texts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     few = fresh(scorers("tiny-llama3"), batch_tokens=4096)
     got = few.score_sequences(asked)
     assert len(few.programs.compiled) <= 2
-    monkeypatch.setattr(sequence_scorer, "PROGRAM_CPU", 0.0)
+    monkeypatch.setattr(pipeline, "PROGRAM_CPU", 0.0)
     assert_same(few.score_sequences(asked), got)
     assert len(few.programs.compiled) > 4
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Request
-from jaxscore.forest import TokenSequence
+from jaxscore.plan.forest import TokenSequence
 from jaxscore.requests import ScoredRequest
 from tests.conftest import MODELS
 from tests.test_scorer import COLUMNS, fresh

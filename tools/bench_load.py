@@ -26,8 +26,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from jaxscore.models import filling
 from jaxscore.models.load import DTYPES, load
+from jaxscore.models.weights import filling
 
 BLOCK = 8 << 20  # bytes read at a time
 SHARD = 400 << 20  # bytes, about, of each file

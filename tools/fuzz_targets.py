@@ -14,33 +14,38 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxscore import cli, config_file, journal, reading_items
+from jaxscore import cli
 from jaxscore.errors import LONGEST, InputError
-from jaxscore.forest import TokenSequence
-from jaxscore.models import checkpoint, lora, native
+from jaxscore.files import config_file, item_files
+from jaxscore.journal import database
+from jaxscore.models import native
+from jaxscore.models.weights import checkpoint, lora
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.window import SequenceScores
 from jaxscore.printable import UNPRINTABLE
-from jaxscore.tasks import (
-    answers,
-    arithmetic,
-    chronologic,
-    consistency,
+from jaxscore.tasks.chronologic import answer_scores
+from jaxscore.tasks.paths import path_gain
+from jaxscore.tasks.probsem import query_scores
+from jaxscore.tasks.rag import (
     evaluator_file,
+    experiment_config,
+    experiment_folder,
+    results_table,
+    retrieval_runs,
+)
+from jaxscore.tasks.samples import (
+    answer_text,
+    arithmetic,
+    confidences,
     livecode,
     math_answers,
-    path_gain,
-    plain,
-    probsem,
-    rag_config,
-    rag_folder,
-    rag_results,
-    ranking,
-    samples,
+    sample_items,
     selection,
-    self_certainty,
     symbolic,
+    usc_choice,
     usc_prompt,
 )
-from jaxscore.window import SequenceScores
+from jaxscore.tasks.score import requests_file
 
 ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"
@@ -72,43 +77,43 @@ def _file(folder: Path, name: str, data: bytes) -> Path:
 def read_json(data: bytes, folder: Path) -> None:
     """Files of items, of records, of metrics, of a suite."""
     path = _file(folder, "in.json", data)
-    for read in (reading_items.read_items, reading_items.read_previous, self_certainty.load):
+    for read in (item_files.read_items, item_files.read_previous, confidences.load):
         with refusing():
             read(path)
     with refusing():
         usc_prompt.load(path, 4)
     with refusing():
-        items = samples.load(path)
+        items = sample_items.load(path)
         livecode.evaluate_select(items, 4)
         livecode.evaluate_parse(items)
-        consistency.evaluate(items, "close")
+        usc_choice.evaluate(items, "close")
         selection.evaluate_select(selection.load(path, 4))
     path.rename(folder / "eval_dev_out.json")
     _file(folder, "eval_dev_metrics.json", data)
     with refusing():
-        output = rag_folder.load(folder, "dev")
+        output = experiment_folder.load(folder, "dev")
         output.save({"M": {}}, {"M": 0.5})
     with refusing():
-        rag_results.table(rag_results.load(folder.parent, "dev")[0], "all", "Generator")
+        results_table.table(results_table.load(folder.parent, "dev")[0], "all", "Generator")
     _file(folder, "p.txt", b"prompt")
     _file(folder, "p_t.json", data)
     with refusing():
-        probsem.remarks(probsem.load(folder, "p", "t")[0])
+        query_scores.remarks(query_scores.load(folder, "p", "t")[0])
 
 
 def read_jsonl(data: bytes, folder: Path) -> None:
     """Files of one object a line, and the rankings of trec_eval."""
     path = _file(folder, "in.jsonl", data)
     with refusing():
-        plain.check(path)
+        requests_file.check(path)
     with refusing():
         items = path_gain.load(path)
         path_gain.requests(items, path_gain.system_prompts([], path))
     with refusing():
-        questions, _ = chronologic.load(path)
-        chronologic.repeated(questions)
+        questions, _ = answer_scores.load(path)
+        answer_scores.repeated(questions)
     with refusing():
-        ranking.load(path)
+        retrieval_runs.load(path)
 
 
 def read_yaml(data: bytes, folder: Path) -> None:
@@ -117,7 +122,7 @@ def read_yaml(data: bytes, folder: Path) -> None:
     with refusing():
         evaluator_file.load(path)
     with refusing():
-        rag_config.load(folder, "dev")
+        experiment_config.load(folder, "dev")
     with refusing(), contextlib.suppress(SystemExit):
         config_file.expand(["--config", str(path)], PARSER)
 
@@ -135,12 +140,12 @@ def read_template(data: bytes, folder: Path) -> None:
 def read_answers(data: bytes, folder: Path) -> None:
     """What a model wrote."""
     text = data.decode("utf-8", "surrogateescape")
-    answers.extract(text, answers.BOXING)
-    answers.code_form(text)
+    answer_text.extract(text, answer_text.BOXING)
+    answer_text.code_form(text)
     math_answers.sanitise(text)
     arithmetic.value(text)
     livecode.code(text)
-    consistency.chosen(text)
+    usc_choice.chosen(text)
     symbolic.expression(text)
 
 
@@ -195,11 +200,11 @@ def read_journal(data: bytes, folder: Path) -> None:
     at = int.from_bytes(data[:2], "big") * len(whole) // 65536
     path = _file(folder, "journal", whole[:at] + data[2:] + whole[at + len(data[2:]) :])
     with refusing():
-        journal.held(path)
-    with refusing(), contextlib.closing(journal.Journal(path, {"a": 1})) as opened:
+        database.held(path)
+    with refusing(), contextlib.closing(database.Journal(path, {"a": 1})) as opened:
         opened.found([SEQUENCE])
     with refusing():
-        journal.prune(path, 1)
+        database.prune(path, 1)
 
 
 @functools.cache
@@ -208,7 +213,7 @@ def _journal() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal"
         for about in ({"a": 1}, {"b": 2}):
-            with contextlib.closing(journal.Journal(path, about)) as opened:
+            with contextlib.closing(database.Journal(path, about)) as opened:
                 opened.keep([(SEQUENCE, SequenceScores(*3 * [np.zeros(2)], np.zeros(2, bool)))])
         return path.read_bytes()
 

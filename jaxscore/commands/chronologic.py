@@ -10,15 +10,16 @@ from typing import Any
 from jaxscore.commands import shared
 from jaxscore.endpoints.completions import BOUNDARIES as ENDPOINT_BOUNDARIES
 from jaxscore.endpoints.completions import DEFAULT_URL, CompletionsEndpoint
+from jaxscore.engine.noise import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
+from jaxscore.files import run_files
+from jaxscore.files.json_output import json_text
 from jaxscore.generator import Generator
 from jaxscore.metrics.margins import Decisions
-from jaxscore.noise import Draw, Noise, OtherLayouts
-from jaxscore.reports import provenance, run_files
-from jaxscore.reports.chronologic import mcq_report, scored_report
-from jaxscore.reports.json_text import json_text
+from jaxscore.reports import provenance
+from jaxscore.reports.chronologic_report import mcq_report, scored_report
 from jaxscore.scorer import Scorer
-from jaxscore.tasks import by_category, calibrate, chronologic, multiple_choice
+from jaxscore.tasks.chronologic import answer_scores, by_category, calibrate, multiple_choice
 
 DESCRIPTION = """\
 How probable does a model find the answers that a text of that time would give? (ChronoLogic)
@@ -81,7 +82,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     parser.add_argument(
         "--boundary",
-        choices=tuple(chronologic.BOUNDARIES),
+        choices=tuple(answer_scores.BOUNDARIES),
         default="joint",
         help="where an answer starts. joint: encoded as one text with what is before it "
         "(default); separate: encoded apart; upstream: as many tokens are skipped as the "
@@ -127,16 +128,16 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
     _check_flags(args, url)
-    questions, failures = chronologic.load(args.questions)
+    questions, failures = answer_scores.load(args.questions)
     folder = args.output_dir or args.questions.parent
     kind = "mcq_" if args.mcq else "full_" if args.full_eval else ""
     if not kind:
-        questions = chronologic.sample(questions, args.samples, args.seed)
+        questions = answer_scores.sample(questions, args.samples, args.seed)
     if args.calibrate:
         calibrate.check_enough(len(questions))
-    remarks = chronologic.repeated(questions)
+    remarks = answer_scores.repeated(questions)
     if not args.mcq:  # there it fails the question
-        remarks += chronologic.without_truth(questions)
+        remarks += answer_scores.without_truth(questions)
     run_files.check_folder(folder)
     source: Scorer | CompletionsEndpoint
     if url is None:
@@ -178,7 +179,7 @@ def _check_flags(args: argparse.Namespace, url: str | None) -> None:
         raise InputError("--truncate: the prompts of --mcq are shown whole; leave it out")
     if url is None:
         return
-    policy = chronologic.BOUNDARIES[args.boundary]
+    policy = answer_scores.BOUNDARIES[args.boundary]
     if not args.mcq and policy not in ENDPOINT_BOUNDARIES:
         raise InputError(
             f"--boundary {args.boundary}: an endpoint encodes context and answer as one text; "
@@ -214,36 +215,38 @@ def _audit(
     if args.mcq:
         noise = layouts.labels(draw.pairs)
         return noise, [] if noise is None else multiple_choice.mark(results, noise)
-    policy = chronologic.BOUNDARIES[args.boundary]
+    policy = answer_scores.BOUNDARIES[args.boundary]
     noise = layouts.scores(draw.pairs, boundary=policy, truncate=args.truncate)
-    return noise, [] if noise is None else chronologic.mark(results, noise)
+    return noise, [] if noise is None else answer_scores.mark(results, noise)
 
 
 def _score(
     args: argparse.Namespace,
     source: Scorer | CompletionsEndpoint,
-    questions: Sequence[chronologic.Question],
+    questions: Sequence[answer_scores.Question],
     failures: list[tuple[str, str]],
     draw: Draw,
 ) -> dict[str, Any]:
     """The record of a run that scores answers; adds to `failures`."""
-    requests = chronologic.requests(questions, metadata=not args.no_metadata)
-    policy = chronologic.BOUNDARIES[args.boundary]
+    requests = answer_scores.requests(questions, metadata=not args.no_metadata)
+    policy = answer_scores.BOUNDARIES[args.boundary]
     audit = None
     if isinstance(source, Scorer):
-        others = [name for name in chronologic.BOUNDARIES if name != args.boundary]
-        counted = shared.Audit(source, policy, [chronologic.BOUNDARIES[name] for name in others])
+        others = [name for name in answer_scores.BOUNDARIES if name != args.boundary]
+        counted = shared.Audit(source, policy, [answer_scores.BOUNDARIES[name] for name in others])
         requests = list(counted.watch(requests))
         shared.remark(args, counted.text(args.boundary, others))
         changed = dict(zip(others, counted.changed.values(), strict=True))
         audit = {"n_answers": counted.n_requests, "changed": changed}
     asked = list(draw.watch(requests))
     scored = list(draw.results(source.score(asked, boundary=policy, truncate=args.truncate)))
-    results = chronologic.evaluate(questions, scored, args.boundary)
-    failures += chronologic.failures(questions, results)
+    results = answer_scores.evaluate(questions, scored, args.boundary)
+    failures += answer_scores.failures(questions, results)
     good = [result for result in results if "error" not in result]
     record = {
-        "summary": by_category.summarise(results, chronologic.COLUMNS, args.n_bootstrap, args.seed),
+        "summary": by_category.summarise(
+            results, answer_scores.COLUMNS, args.n_bootstrap, args.seed
+        ),
         "boundary_audit": audit,
         "calibration": calibrate.calibration(
             [result["probabilities"] for result in good], [result["truth"] for result in good]
@@ -258,7 +261,7 @@ def _score(
 def _choose(
     args: argparse.Namespace,
     source: Scorer | CompletionsEndpoint,
-    questions: Sequence[chronologic.Question],
+    questions: Sequence[answer_scores.Question],
     failures: list[tuple[str, str]],
     draw: Draw,
 ) -> dict[str, Any]:
@@ -283,7 +286,7 @@ def _choose(
             for quiz, one in zip(quizzes, listed, strict=True)
         ]
     results = multiple_choice.evaluate(quizzes, written, masses)
-    failures += chronologic.failures([quiz.question for quiz in quizzes], results)
+    failures += answer_scores.failures([quiz.question for quiz in quizzes], results)
     lettered = [result for result in results if result.get("letter_probabilities") is not None]
     return {
         "summary": by_category.summarise(

@@ -7,10 +7,10 @@ from pathlib import Path
 import jax
 
 from jaxscore.commands import shared
+from jaxscore.engine.platform import use_device
 from jaxscore.errors import InputError
-from jaxscore.models import checkpoint, converted
 from jaxscore.models.load import DTYPES, load
-from jaxscore.platform import use_device
+from jaxscore.models.weights import checkpoint, converted
 from jaxscore.reports import provenance
 from jaxscore.version import VERSION
 

@@ -24,7 +24,7 @@ from jaxscore.commands import (
 )
 from jaxscore.errors import InputError
 from jaxscore.scorer import Scorer
-from jaxscore.tasks import answers
+from jaxscore.tasks.samples import answer_text
 
 INPUTS = Path(__file__).parent.parent / "demo" / "inputs"
 MARK = ".jaxscore-demo"  # in a folder that a demo made, and only there: the next may empty it
@@ -253,7 +253,7 @@ def _self_certainty(ran: _Commands, folder: Path) -> list[Line]:
 
 def _right(items: list[dict[str, Any]]) -> float:
     """The share of items whose first output has the item's own answer."""
-    found = [answers.extract(item["output"][0]) for item in items]
+    found = [answer_text.extract(item["output"][0]) for item in items]
     same = [one == item["answer"] for one, item in zip(found, items, strict=True)]
     return sum(same) / len(same)
 

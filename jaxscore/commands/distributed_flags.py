@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import jax
 
-from jaxscore import processes
+from jaxscore.engine import processes
+from jaxscore.engine.platform import choose_device
 from jaxscore.errors import InputError
-from jaxscore.platform import choose_device
 from jaxscore.version import VERSION
 
 OWN = {"process_id", "quiet", "run"}  # may differ between processes

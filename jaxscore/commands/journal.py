@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from jaxscore import journal
 from jaxscore.errors import InputError
+from jaxscore.journal import database
 from jaxscore.printable import one_line
 
 DESCRIPTION = """\
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
             f"--keep {keep} with {args.action}: expected a number of at least 0, with prune"
         )
     if args.action == "prune":
-        n_models, n_bytes = journal.prune(args.path, keep)
+        n_models, n_bytes = database.prune(args.path, keep)
         print(f"{n_models} models dropped, {n_bytes} bytes freed")
-    for k, one in enumerate(journal.held(args.path), 1):
+    for k, one in enumerate(database.held(args.path), 1):
         facts = " ".join(
             f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
         )

@@ -13,21 +13,29 @@ from jaxscore.commands import judge_flags, shared
 from jaxscore.endpoints import chat as openai
 from jaxscore.endpoints import ollama
 from jaxscore.endpoints.http import Limits
+from jaxscore.engine.noise import Draw, Noise, OtherLayouts
+from jaxscore.engine.platform import use_compilation_cache, use_device
 from jaxscore.errors import InputError
+from jaxscore.files import run_files
+from jaxscore.files.atomic import atomic, json_safe
 from jaxscore.metrics.margins import Decisions
-from jaxscore.noise import Draw, Noise, OtherLayouts
-from jaxscore.platform import use_compilation_cache, use_device
 from jaxscore.printable import one_line
-from jaxscore.reports import provenance, run_files
-from jaxscore.reports.files import atomic, json_safe
-from jaxscore.reports.judge import report
+from jaxscore.reports import provenance
+from jaxscore.reports.judge_report import report
 from jaxscore.scorer import Scorer
-from jaxscore.tasks import bem, evaluator_file, judge, judge_findings, judge_pairwise, rag_folder
-from jaxscore.tasks.evaluator_file import Evaluator
-from jaxscore.tasks.judge_findings import Draws, Findings
-from jaxscore.tasks.judge_model import EndpointJudge, JudgeModel, LocalJudge
-from jaxscore.tasks.judge_pairwise import Pair
-from jaxscore.tasks.rag_folder import RagOutput
+from jaxscore.tasks.rag import (
+    bem,
+    evaluator_file,
+    experiment_folder,
+    judge_findings,
+    judge_pairwise,
+    judge_pointwise,
+)
+from jaxscore.tasks.rag.evaluator_file import Evaluator
+from jaxscore.tasks.rag.experiment_folder import RagOutput
+from jaxscore.tasks.rag.judge_findings import Draws, Findings
+from jaxscore.tasks.rag.judge_model import EndpointJudge, JudgeModel, LocalJudge
+from jaxscore.tasks.rag.judge_pairwise import Pair
 
 ENDINGS = {"pairwise": ("_win", "_tie", "_lose")}  # of the metric's names; else there is one
 DESCRIPTION = """\
@@ -96,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     wanted, failures = _wanted(args, kind, metric)
     pairs: list[Pair] = []
     if kind == "pairwise" and wanted:
-        opponent = rag_folder.load(args.opponent_folder, args.split)
+        opponent = experiment_folder.load(args.opponent_folder, args.split)
         pairs, unmatched = judge_pairwise.match(
             wanted[0], opponent, seed=args.seed, both=args.both_orders
         )
@@ -188,7 +196,7 @@ def _audit(
     if kind == "logits":
         noise = layouts.labels(draw.pairs, truncate=args.truncate)
     else:
-        boundary = judge.SEQUENCE_BOUNDARY
+        boundary = judge_pointwise.SEQUENCE_BOUNDARY
         noise = layouts.scores(draw.pairs, boundary=boundary, truncate=args.truncate)
     return noise, [] if noise is None else judge_findings.mark(found, noise)
 
@@ -200,7 +208,7 @@ def _wanted(
     if args.folder is not None:
         return _lacking(args, kind, metric, args.folder), []
     outputs, failures = [], []
-    for folder in rag_folder.folders(args.experiments_folder, args.split):
+    for folder in experiment_folder.folders(args.experiments_folder, args.split):
         try:
             outputs += _lacking(args, kind, metric, folder)
         except InputError as problem:
@@ -210,7 +218,7 @@ def _wanted(
 
 def _lacking(args: argparse.Namespace, kind: str, metric: str, folder: Path) -> list[RagOutput]:
     """The records of one folder, or nothing where it has the metric."""
-    output = rag_folder.load(folder, args.split, sample=args.sample, question=True)
+    output = experiment_folder.load(folder, args.split, sample=args.sample, question=True)
     if not _lacks(args, kind, metric, output):
         return []
     if not os.access(folder, os.W_OK):
@@ -219,8 +227,8 @@ def _lacking(args: argparse.Namespace, kind: str, metric: str, folder: Path) -> 
 
 
 def _lacks(args: argparse.Namespace, kind: str, metric: str, output: RagOutput) -> bool:
-    path = rag_folder.metrics_path(output.folder, output.split)
-    there = rag_folder.read_metrics(path)
+    path = experiment_folder.metrics_path(output.folder, output.split)
+    there = experiment_folder.read_metrics(path)
     names = [f"{metric}{ending}" for ending in ENDINGS.get(kind, ("",))]
     if args.force or any(there.get(name) is None for name in names):
         return True
@@ -266,8 +274,8 @@ def _judge(
         return told(judge_findings.pairwise(verdicts, output, draws))
 
     def read(output: RagOutput, _: Draw) -> Findings:
-        asked = judge.conversations(question, output.records, system=model.system)
-        verdicts = judge.by_texts(question, output.records, model.write(asked, tokens))
+        asked = judge_pointwise.conversations(question, output.records, system=model.system)
+        verdicts = judge_pointwise.by_texts(question, output.records, model.write(asked, tokens))
         return told(judge_findings.pointwise(kind, question, verdicts, output, draws))
 
     if kind == "pairwise":

@@ -7,8 +7,8 @@ from jaxscore.commands import shared
 from jaxscore.endpoints import chat as openai
 from jaxscore.endpoints import ollama
 from jaxscore.errors import InputError
-from jaxscore.tasks import bem, rag_folder
-from jaxscore.tasks.evaluator_file import Evaluator
+from jaxscore.tasks.rag import bem, experiment_folder
+from jaxscore.tasks.rag.evaluator_file import Evaluator
 
 DEFAULT_MODEL = "upstage/SOLAR-10.7B-Instruct-v1.0"  # BERGEN's, for `--llm` alone
 
@@ -217,7 +217,7 @@ def metric(args: argparse.Namespace, kind: str) -> str:
         name += "_logits"
     if args.sample is not None:
         name += f"_{args.sample}"
-    if name in rag_folder.FIELDS:
+    if name in experiment_folder.FIELDS:
         raise InputError(f"the metric would be named {name!r}, which is a field of the records")
     return name
 

@@ -3,8 +3,8 @@
 import argparse
 
 from jaxscore.commands import sample_files
-from jaxscore.reports.files import atomic
-from jaxscore.tasks import livecode
+from jaxscore.files.atomic import atomic
+from jaxscore.tasks.samples import livecode
 
 DESCRIPTION = """\
 Write the code of each problem's first response for LiveCodeBench. Confidences are not looked at:

@@ -3,8 +3,8 @@
 import argparse
 
 from jaxscore.commands import sample_files
-from jaxscore.reports.files import atomic
-from jaxscore.tasks import livecode
+from jaxscore.files.atomic import atomic
+from jaxscore.tasks.samples import livecode
 
 DESCRIPTION = """\
 For each problem take the response with the highest self-certainty among the first N, whether or

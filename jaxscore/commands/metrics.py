@@ -7,8 +7,8 @@ from pathlib import Path
 from jaxscore.commands import shared
 from jaxscore.errors import InputError
 from jaxscore.printable import one_line
-from jaxscore.tasks import lexical, rag_folder, ranking
-from jaxscore.tasks.rag_folder import RagOutput
+from jaxscore.tasks.rag import experiment_folder, lexical_columns, retrieval_runs
+from jaxscore.tasks.rag.experiment_folder import RagOutput
 
 DESCRIPTION = """\
 Compare the responses of RAG experiments with their references, without a model.
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.folder is not None:
         return shared.tell_failures(_evaluate(args, args.folder))
     failures: list[tuple[str, str]] = []
-    for folder in rag_folder.folders(args.experiments_folder, args.split):
+    for folder in experiment_folder.folders(args.experiments_folder, args.split):
         try:
             failures += _evaluate(args, folder)
         except InputError as problem:
@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace, folder: Path) -> list[tuple[str, str]]:
     """Evaluate one folder and return what failed in it."""
-    output = rag_folder.load(folder, args.split)
+    output = experiment_folder.load(folder, args.split)
     failures = _lexical(args, output)
-    if ranking.labelled(output):
-        for stage in ranking.STAGES:
+    if retrieval_runs.labelled(output):
+        for stage in retrieval_runs.STAGES:
             try:
                 failures += _ranking(args, output, stage)
             except InputError as problem:  # the lexical metrics stand without it
@@ -83,33 +83,33 @@ def _evaluate(args: argparse.Namespace, folder: Path) -> list[tuple[str, str]]:
 
 
 def _lexical(args: argparse.Namespace, output: RagOutput) -> list[tuple[str, str]]:
-    path = rag_folder.metrics_path(output.folder, output.split)
-    there = rag_folder.read_metrics(path)
-    names = [name for name in lexical.METRICS if args.force or there.get(name) is None]
+    path = experiment_folder.metrics_path(output.folder, output.split)
+    there = experiment_folder.read_metrics(path)
+    names = [name for name in lexical_columns.METRICS if args.force or there.get(name) is None]
     if not names:
         shared.remark(args, f"{path}: the metrics are there; --force computes them anew")
         return []
     if not output.records:
         return [*output.failures, (str(output.path), "no record is left to evaluate")]
-    values = lexical.evaluate(output.records)
+    values = lexical_columns.evaluate(output.records)
     columns = {name: values[name] for name in names}
-    means = lexical.summarise(columns)
+    means = lexical_columns.summarise(columns)
     output.save(columns, means)
     print(one_line(f"{output.folder}: {_text(means)} over {len(output.records)} records"))
     return output.failures
 
 
 def _ranking(args: argparse.Namespace, output: RagOutput, stage: str) -> list[tuple[str, str]]:
-    found = ranking.find(output.folder, output.split, stage)
+    found = retrieval_runs.find(output.folder, output.split, stage)
     if found is None:
         return []
-    there = rag_folder.read_metrics(found.metrics_path)
+    there = experiment_folder.read_metrics(found.metrics_path)
     if not args.force and all(there.get(name) is not None for name in found.names):
         shared.remark(
             args, f"{found.metrics_path}: the metrics are there; --force computes them anew"
         )
         return []
-    summary = ranking.evaluate(found, ranking.load(found.path), output)
+    summary = retrieval_runs.evaluate(found, retrieval_runs.load(found.path), output)
     if not summary.n_questions:
         why = "no question of the run has a record with ranking labels"
         return [*summary.failures, (str(found.path), why)]
@@ -119,7 +119,7 @@ def _ranking(args: argparse.Namespace, output: RagOutput, stage: str) -> list[tu
             f"{found.path}: none of its documents is a ranking label; "
             "are both ids of the same kind (pages, or passages)?",
         )
-    rag_folder.merge_metrics(found.metrics_path, summary.means)
+    experiment_folder.merge_metrics(found.metrics_path, summary.means)
     line = f"{output.folder}: {stage}: {_text(summary.means)} over {summary.n_questions} questions"
     print(one_line(line))
     return summary.failures

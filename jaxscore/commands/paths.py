@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.commands import shared
-from jaxscore.noise import Draw, OtherLayouts
+from jaxscore.engine.noise import Draw, OtherLayouts
+from jaxscore.files.atomic import atomic
+from jaxscore.files.json_output import json_text
 from jaxscore.reports import provenance
-from jaxscore.reports.files import atomic
-from jaxscore.reports.json_text import json_text
-from jaxscore.reports.paths import report
+from jaxscore.reports.paths_report import report
 from jaxscore.scorer import Scorer
-from jaxscore.tasks import path_gain
+from jaxscore.tasks.paths import path_gain
 
 DESCRIPTION = """\
 How much does a support path raise the probability of the answer, its last entity?

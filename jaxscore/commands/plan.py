@@ -8,25 +8,26 @@ from typing import Any
 
 import jax
 
-from jaxscore.arrangement import Arrangement
-from jaxscore.byte_sizes import parse_bytes
 from jaxscore.commands import shared
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import MeshShape, bytes_a_device, check, divides, specs, whole
+from jaxscore.engine.footprint import Footprint, batch_shapes, measure
+from jaxscore.engine.mesh import Arrangement
+from jaxscore.engine.mesh_choice import auto_mesh, parameter_bytes, parse_mesh
+from jaxscore.engine.platform import DEVICES, use_device
 from jaxscore.errors import InputError
-from jaxscore.footprint import Footprint, batch_shapes, measure
-from jaxscore.mesh import auto_mesh, parameter_bytes, parse_mesh
-from jaxscore.models import checkpoint, converted, costs, native
+from jaxscore.files.atomic import atomic
+from jaxscore.files.byte_sizes import parse_bytes
+from jaxscore.files.json_output import json_text
+from jaxscore.models import costs, native
 from jaxscore.models.load import DTYPES, QUANTIZED
-from jaxscore.models.params import keys_of, shapes_of
-from jaxscore.packing import SHORTEST_ROW, row_lengths
-from jaxscore.platform import DEVICES, use_device
+from jaxscore.models.weights import checkpoint, converted
+from jaxscore.models.weights.params import keys_of, shapes_of
+from jaxscore.plan.packing import SHORTEST_ROW, row_lengths
 from jaxscore.reports import provenance
-from jaxscore.reports.files import atomic
-from jaxscore.reports.json_text import json_text
-from jaxscore.reports.plan import text
+from jaxscore.reports.plan_tables import text
 from jaxscore.scorer import BATCH_TOKENS
 
 CONFIG = "config.json"

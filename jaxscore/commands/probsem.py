@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.commands import shared
+from jaxscore.engine.noise import Draw, OtherLayouts
+from jaxscore.files import run_files
+from jaxscore.files.atomic import atomic
+from jaxscore.files.csv_rows import csv_line
+from jaxscore.files.json_output import json_text
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.noise import Draw, OtherLayouts
 from jaxscore.printable import UNPRINTABLE, many_lines
-from jaxscore.reports import provenance, run_files
-from jaxscore.reports.csv_rows import csv_line
-from jaxscore.reports.files import atomic
-from jaxscore.reports.json_text import json_text
-from jaxscore.reports.probsem import report
-from jaxscore.tasks import probsem
+from jaxscore.reports import provenance
+from jaxscore.reports.probsem_report import report
+from jaxscore.tasks.probsem import query_scores
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
@@ -74,7 +75,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     parser.add_argument(
         "--boundary",
-        choices=tuple(probsem.BOUNDARIES),
+        choices=tuple(query_scores.BOUNDARIES),
         default="joint",
         help="where a query starts. joint: encoded as one text with what is before it, after the "
         "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
@@ -105,8 +106,8 @@ def _temperature(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    suite, failures = probsem.load(args.input_dir, args.prompt, args.test)
-    remarks = probsem.remarks(suite)
+    suite, failures = query_scores.load(args.input_dir, args.prompt, args.test)
+    remarks = query_scores.remarks(suite)
     name = run_name(args.prompt, args.test, args.model)
     with (
         atomic(args.output_dir / f"{name}_results.csv") as table,
@@ -114,15 +115,15 @@ def run(args: argparse.Namespace) -> int:
         atomic(args.output_dir / f"{name}_report.md") as page,
     ):
         scorer = shared.load_scorer(args, args.model, args.output_dir)
-        policy = probsem.BOUNDARIES[args.boundary]
-        others = [other for other in probsem.BOUNDARIES if other != args.boundary]
-        audit = shared.Audit(scorer, policy, [probsem.BOUNDARIES[other] for other in others])
+        policy = query_scores.BOUNDARIES[args.boundary]
+        others = [other for other in query_scores.BOUNDARIES if other != args.boundary]
+        audit = shared.Audit(scorer, policy, [query_scores.BOUNDARIES[other] for other in others])
         draw = Draw(args.audit_noise, args.seed)
         started = time.perf_counter()
-        requests = draw.watch(audit.watch(probsem.requests(suite)))
+        requests = draw.watch(audit.watch(query_scores.requests(suite)))
         stream = scorer.score(requests, boundary=policy, truncate=args.truncate)
         scored = list(draw.results(stream))
-        results = probsem.evaluate(
+        results = query_scores.evaluate(
             suite,
             scored,
             boundary=args.boundary,
@@ -133,11 +134,11 @@ def run(args: argparse.Namespace) -> int:
         noise = OtherLayouts(scorer).scores(draw.pairs, boundary=policy, truncate=args.truncate)
         decisions = []
         if noise is not None:
-            decisions = probsem.mark(
+            decisions = query_scores.mark(
                 results, noise, normalize=args.normalize, temperature=args.temperature
             )
-        failures += probsem.failures(suite, results)
-        accuracy = probsem.accuracy(results, n_bootstrap=args.n_bootstrap, seed=args.seed)
+        failures += query_scores.failures(suite, results)
+        accuracy = query_scores.accuracy(results, n_bootstrap=args.n_bootstrap, seed=args.seed)
         record = {
             "accuracy": accuracy,
             "boundary_audit": {
@@ -150,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
             "settings": _settings(args, scorer),
             "contexts": results,
         }
-        for row in (["text", "query", "logp", "score"], *probsem.rows(results)):
+        for row in (["text", "query", "logp", "score"], *query_scores.rows(results)):
             table.write(csv_line(row))
         data.write(json_text(record))
         page.write(report(record))

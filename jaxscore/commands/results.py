@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxscore.commands import shared
-from jaxscore.reports.csv_rows import csv_line
-from jaxscore.reports.files import atomic
+from jaxscore.files.atomic import atomic
+from jaxscore.files.csv_rows import csv_line
 from jaxscore.reports.markdown import cell
-from jaxscore.tasks import rag_results
-from jaxscore.tasks.rag_results import Row
+from jaxscore.tasks.rag import results_table
+from jaxscore.tasks.rag.results_table import Row
 
 DESCRIPTION = """\
 Put the metrics of all RAG experiments side by side.
@@ -51,7 +51,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("--split", default="dev", help="default: dev")
     parser.add_argument(
         "--format",
-        choices=tuple(rag_results.FORMATS),
+        choices=tuple(results_table.FORMATS),
         default="all",
         help="which columns (default: all)",
     )
@@ -63,8 +63,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    rows, failures = rag_results.load(args.experiments_folder, args.split)
-    table = rag_results.table(rows, args.format, args.sort)
+    rows, failures = results_table.load(args.experiments_folder, args.split)
+    table = results_table.table(rows, args.format, args.sort)
     name = str(args.experiments_folder).replace("/", "_")
     if not args.experiments_folder.name.strip("."):  # `.` and `..` say nothing
         name = args.experiments_folder.resolve().name or "experiments"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TextIO
 
 from jaxscore.commands import shared
-from jaxscore.reports.growing import write_array
-from jaxscore.tasks import samples
-from jaxscore.tasks.samples import Result
+from jaxscore.files.growing import write_array
+from jaxscore.tasks.samples import sample_items
+from jaxscore.tasks.samples.sample_items import Result
 
 
 def add_flags(parser: argparse.ArgumentParser, output: str) -> None:
@@ -62,7 +62,7 @@ def tell(args: argparse.Namespace, results: Sequence[Result], output: Path, unan
     `unanswered` goes on after "3 of them", about items whose choice has no answer; "" where that
     does not matter.
     """
-    summary = samples.summarise(results)
+    summary = sample_items.summarise(results)
     for name, note in summary.notes[: shared.SHOWN_FAILURES]:
         shared.remark(args, f"note: {name}: {note}")
     if len(summary.notes) > shared.SHOWN_FAILURES:

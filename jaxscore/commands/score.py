@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 from jaxscore.commands import shared
-from jaxscore.noise import Draw, OtherLayouts
+from jaxscore.engine.noise import Draw, OtherLayouts
+from jaxscore.files.atomic import atomic, json_safe
 from jaxscore.printable import one_line
-from jaxscore.reports.files import atomic, json_safe
-from jaxscore.tasks import plain
+from jaxscore.tasks.score import requests_file
 
 POLICIES = ("joint", "separate")
 SHOWN = 60  # characters of an id in a message
@@ -57,7 +57,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     shared.check_output(args.output, args.input)
-    n_requests = plain.check(args.input)
+    n_requests = requests_file.check(args.input)
     failures: list[tuple[object, str]] = []
     with atomic(args.output) as file:
         scorer = shared.load_scorer(args, args.model, args.output)
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         draw = Draw(args.audit_noise, args.seed)
         started = time.perf_counter()
         stream = scorer.stream(
-            draw.watch(audit.watch(plain.load(args.input))),
+            draw.watch(audit.watch(requests_file.load(args.input))),
             boundary=args.boundary,
             truncate=args.truncate,
             n_requests=n_requests,
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         for scored in draw.results(stream):
             if scored.error:
                 failures.append((one_line(str(scored.id), SHOWN), scored.error))
-            line = json_safe(plain.record(scored, summary_only=args.summary_only))
+            line = json_safe(requests_file.record(scored, summary_only=args.summary_only))
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
         seconds = time.perf_counter() - started
         noise = OtherLayouts(scorer).scores(

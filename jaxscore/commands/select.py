@@ -3,8 +3,8 @@
 import argparse
 
 from jaxscore.commands import sample_files
-from jaxscore.reports.files import atomic
-from jaxscore.tasks import selection
+from jaxscore.files.atomic import atomic
+from jaxscore.tasks.samples import selection
 
 DESCRIPTION = """\
 For each question keep one of the first N responses: the one with the highest self-certainty among

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.commands import shared
-from jaxscore.commands.continued import interrupted, tell_continued
+from jaxscore.commands.resumed_output import interrupted, tell_continued
+from jaxscore.engine.noise import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
-from jaxscore.noise import Draw, Noise, OtherLayouts
-from jaxscore.reading_items import read_previous
-from jaxscore.reports.growing import GrowingArray
+from jaxscore.files.growing import GrowingArray
+from jaxscore.files.item_files import read_previous
 from jaxscore.scorer import WINDOW
-from jaxscore.tasks import self_certainty as task
+from jaxscore.tasks.samples import confidences as task
 
 CHARACTERS_PER_TOKEN = 3
 BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon

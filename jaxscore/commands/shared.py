@@ -7,23 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore import processes
-from jaxscore.batch_budget import AUTO
 from jaxscore.commands import distributed_flags
+from jaxscore.engine import processes
+from jaxscore.engine.batch_budget import AUTO
+from jaxscore.engine.mesh_choice import AUTO as MESH
+from jaxscore.engine.noise import Noise
+from jaxscore.engine.platform import DEVICES, use_device
 from jaxscore.errors import InputError
-from jaxscore.journal import check_path
-from jaxscore.mesh import AUTO as MESH
+from jaxscore.journal.database import check_path
 from jaxscore.metrics.margins import Decisions
-from jaxscore.models import lora
 from jaxscore.models.load import DTYPES, IMPLEMENTATIONS, QUANTIZED
-from jaxscore.noise import Noise
-from jaxscore.packing import SHORTEST_ROW
-from jaxscore.platform import DEVICES, use_device
+from jaxscore.models.weights import lora
+from jaxscore.plan.packing import SHORTEST_ROW
 from jaxscore.printable import one_line
 from jaxscore.reports import manifest, provenance
 from jaxscore.requests import Request
 from jaxscore.scorer import BATCH_TOKENS, Scorer
-from jaxscore.text import boundary_audit
+from jaxscore.text.encoder import boundary_audit
 
 SHOWN_FAILURES = 20
 UNUSED = {  # where another program computes, and what they are if nobody gives them

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore import chat
 from jaxscore.commands import shared
-from jaxscore.commands.continued import interrupted, tell_continued
+from jaxscore.commands.resumed_output import interrupted, tell_continued
 from jaxscore.errors import InputError
+from jaxscore.files.growing import GrowingArray
+from jaxscore.files.item_files import read_previous
 from jaxscore.generator import Generator
-from jaxscore.reading_items import read_previous
-from jaxscore.reports.growing import GrowingArray
-from jaxscore.tasks import usc_prompt as task
+from jaxscore.tasks.samples import usc_prompt as task
+from jaxscore.text import chat_template
 
 ASKED_TOGETHER = 128  # items between two chances to write what there is
 
@@ -163,7 +163,8 @@ def _generate(
         if scorer.journal is None:  # which has what is not missing
             together = missing
         rendered = [
-            chat.render(tokenizer, [{"role": "user", "content": item.prompt}]) for item in together
+            chat_template.render(tokenizer, [{"role": "user", "content": item.prompt}])
+            for item in together
         ]
         found = generator.generate(
             task.requests(

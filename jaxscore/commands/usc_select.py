@@ -3,8 +3,8 @@
 import argparse
 
 from jaxscore.commands import sample_files
-from jaxscore.reports.files import atomic
-from jaxscore.tasks import consistency
+from jaxscore.files.atomic import atomic
+from jaxscore.tasks.samples import usc_choice
 
 DESCRIPTION = """\
 For each question read which response the model called the most consistent (universal
@@ -35,7 +35,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     sample_files.add_flags(parser, "-usc")
     parser.add_argument(
         "--dataset-type",
-        choices=consistency.DATASET_TYPES,
+        choices=usc_choice.DATASET_TYPES,
         default="open",
         help="close: the answers are extractable, so one without is not kept (default open)",
     )
@@ -43,10 +43,10 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    items = consistency.load(args.input_file)
+    items = usc_choice.load(args.input_file)
     output = sample_files.output_path(args, "-usc")
     with atomic(output) as file:
-        results = consistency.evaluate(items, args.dataset_type)
+        results = usc_choice.evaluate(items, args.dataset_type)
         sample_files.write(file, results)
     unanswered = NO_ANSWER if args.dataset_type == "close" else ""
     return sample_files.tell(args, results, output, unanswered)

@@ -4,9 +4,14 @@ import argparse
 import math
 
 from jaxscore.commands import sample_files
-from jaxscore.reports.files import atomic
-from jaxscore.tasks import selection
-from jaxscore.tasks.symbolic import MOST_LIMITS, MOST_TIMEOUTS, TIME_LIMIT, SymbolicComparison
+from jaxscore.files.atomic import atomic
+from jaxscore.tasks.samples import selection
+from jaxscore.tasks.samples.symbolic import (
+    MOST_LIMITS,
+    MOST_TIMEOUTS,
+    TIME_LIMIT,
+    SymbolicComparison,
+)
 
 DESCRIPTION = """\
 For each question keep the answer that gets the most votes among the first N responses. Responses

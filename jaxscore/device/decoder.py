@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
+from jaxscore.device.attention.past import Past
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage, on_cpu
 from jaxscore.device.experts import mixture
 from jaxscore.device.layers import ACTIVATIONS, AttentionHalf, Layout, MlpHalf, Norm, Own
-from jaxscore.device.past import Past
 from jaxscore.device.rows import Unembedding
 
 Params = dict[str, Any]

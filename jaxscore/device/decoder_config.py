@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxscore.device.score_rule import Alibi
+from jaxscore.device.attention.score_rule import Alibi
 
 MODEL = "model"  # mesh axis
 NORM_PLACES = ("before", "after", "both", "residual")  # of each half; "residual": after the sum

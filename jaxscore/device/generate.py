@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num, UInt32
 
+from jaxscore.device.attention.past import Past
 from jaxscore.device.decoder import KeysValues
-from jaxscore.device.past import Past
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.unembed import all_logits, vocabulary_terms
 

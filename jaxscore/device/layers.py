@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxscore.device.attention import attention, isolated
+from jaxscore.device.attention.interval import attention, isolated
+from jaxscore.device.attention.past import Past
+from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.decoder_config import NORMS_AFTER, NORMS_BEFORE, DecoderConfig, Experts
 from jaxscore.device.dots import dot_last, to_storage
-from jaxscore.device.past import Past
-from jaxscore.device.score_rule import ScoreRule
 
 SCALE = "channel_scale"  # of an int8 weight, beside it in the tree
 

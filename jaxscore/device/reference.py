@@ -8,7 +8,7 @@ from jaxscore.device.rows import Scores, Unembedding
 
 
 def attention(q, k, v, position, subtree_end, window, *, rule, dtype):
-    """What `jaxscore.device.attention` computes, one pair of tokens at a time.
+    """What `jaxscore.device.attention.interval` computes, one pair of tokens at a time.
 
     Shapes as there. The mask is written out from the rule, in Python.
     """

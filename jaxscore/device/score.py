@@ -7,7 +7,7 @@ import jax
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxscore.device.past import Past
+from jaxscore.device.attention.past import Past
 from jaxscore.device.rows import Rows, Scores, Unembedding
 from jaxscore.device.sharding import DATA
 from jaxscore.device.unembed import score_queries

@@ -6,7 +6,7 @@ https://platform.openai.com/docs/api-reference/chat
 from collections.abc import Sequence
 from typing import Any
 
-from jaxscore.endpoints import answers
+from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.http import Client, Limits
 from jaxscore.requests import ChatRequest, Generated
 
@@ -43,7 +43,7 @@ class ChatEndpoint:
         self.client = Client(
             base_url, wants_key=True, not_found=NOT_FOUND, limits=limits, progress=progress
         )
-        self._chat = answers.Spellings(self.client, "/chat/completions")
+        self._chat = response_fields.Spellings(self.client, "/chat/completions")
 
     def generate(self, requests: Sequence[ChatRequest]) -> list[Generated]:
         """The answer to each conversation; `token_ids` is empty.
@@ -51,7 +51,7 @@ class ChatEndpoint:
         Raises:
             InputError: at the very first request, as `Client.map`.
         """
-        return answers.each(requests, self.client.map(self._generate, requests))
+        return response_fields.each(requests, self.client.map(self._generate, requests))
 
     @property
     def remark(self) -> str | None:
@@ -76,10 +76,12 @@ class ChatEndpoint:
                 {**bare, "max_completion_tokens": n},  # reasoning models take no temperature
             ]
         )
-        choice = answers.choice(answer)
-        return answers.generated(
+        choice = response_fields.choice(answer)
+        return response_fields.generated(
             request.id,
-            answers.take(answers.take(choice, "message", dict), "content", str, "the message"),
+            response_fields.take(
+                response_fields.take(choice, "message", dict), "content", str, "the message"
+            ),
             reason=choice.get("finish_reason"),
             stop_reason=choice.get("stop_reason"),
             stop=request.stop,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.endpoints import answers
+from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.alignment import align
 from jaxscore.endpoints.http import Client, Failed, Limits, shown
 from jaxscore.errors import InputError
@@ -27,7 +27,7 @@ from jaxscore.requests import (
 )
 
 DEFAULT_URL = "http://localhost:9011/v1"  # where the published ChronoLogic script looks
-# Policies of `jaxscore.text`. The others join ids of texts that are encoded apart.
+# Policies of `jaxscore.text.encoder`. The others join ids of texts that are encoded apart.
 BOUNDARIES = ("joint", "exact", "skip_context")
 NOT_FOUND = "give the URL that /completions comes after, often ending in /v1, and a model it serves"
 MOST_GENERATED = (0, 1)  # while scoring: some servers refuse 0; the token is then left out
@@ -82,8 +82,8 @@ class CompletionsEndpoint:
         self.client = Client(
             base_url, wants_key=True, not_found=NOT_FOUND, limits=limits, progress=progress
         )
-        self._scoring = answers.Spellings(self.client, "/completions")
-        self._listing = answers.Spellings(self.client, "/completions")
+        self._scoring = response_fields.Spellings(self.client, "/completions")
+        self._listing = response_fields.Spellings(self.client, "/completions")
 
     def score(
         self, requests: Iterable[Request], *, boundary: str = "joint", truncate: str | None = None
@@ -140,15 +140,15 @@ class CompletionsEndpoint:
         Raises:
             InputError: at the very first request, as `Client.map`.
         """
-        return answers.each(requests, self.client.map(self._generate, requests))
+        return response_fields.each(requests, self.client.map(self._generate, requests))
 
     def _echo(self, text: str) -> _Echo:
         """Log-probabilities of a text's tokens."""
         body = {"model": self.model, "prompt": text, "echo": True, "logprobs": 1, "temperature": 0}
         answer = self._scoring.post([{**body, "max_tokens": n} for n in MOST_GENERATED])
-        listed = answers.take(answers.choice(answer), "logprobs", dict)
-        tokens = answers.take(listed, "tokens", list, "logprobs")
-        values = answers.take(listed, "token_logprobs", list, "logprobs")
+        listed = response_fields.take(response_fields.choice(answer), "logprobs", dict)
+        tokens = response_fields.take(listed, "tokens", list, "logprobs")
+        values = response_fields.take(listed, "token_logprobs", list, "logprobs")
         if not all(isinstance(token, str) for token in tokens):
             raise Failed('the answer has something else than strings in "tokens"')
         if len(values) != len(tokens):
@@ -175,8 +175,8 @@ class CompletionsEndpoint:
     def _labels(self, request: TextLabelRequest) -> ListedLabelScores:
         body = {"model": self.model, "prompt": request.prompt, "max_tokens": 1, "temperature": 0}
         answer = self._listing.post([{**body, "logprobs": n} for n in MOST_LISTED])
-        logprobs = answers.take(answers.choice(answer), "logprobs", dict)
-        listed = answers.take(logprobs, "top_logprobs", list, "logprobs")
+        logprobs = response_fields.take(response_fields.choice(answer), "logprobs", dict)
+        listed = response_fields.take(logprobs, "top_logprobs", list, "logprobs")
         if not listed or not isinstance(listed[0], dict) or not listed[0]:
             raise Failed("the answer lists no next tokens")
         top = {token: _number(value, None) for token, value in listed[0].items()}
@@ -206,10 +206,10 @@ class CompletionsEndpoint:
                 **({"stop": list(request.stop)} if request.stop else {}),
             },
         )
-        choice = answers.choice(answer)
-        return answers.generated(
+        choice = response_fields.choice(answer)
+        return response_fields.generated(
             request.id,
-            answers.take(choice, "text", str),
+            response_fields.take(choice, "text", str),
             reason=choice.get("finish_reason"),
             stop_reason=choice.get("stop_reason"),
             stop=request.stop,

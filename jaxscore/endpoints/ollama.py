@@ -6,7 +6,7 @@ https://github.com/ollama/ollama/blob/main/docs/api.md
 from collections.abc import Sequence
 from typing import Any
 
-from jaxscore.endpoints import answers
+from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.http import Client, Limits
 from jaxscore.requests import ChatRequest, Generated
 
@@ -46,7 +46,7 @@ class OllamaEndpoint:
         Raises:
             InputError: at the very first request, as `Client.map`.
         """
-        return answers.each(requests, self.client.map(self._generate, requests))
+        return response_fields.each(requests, self.client.map(self._generate, requests))
 
     def _generate(self, request: ChatRequest) -> Generated:
         options: dict[str, Any] = {
@@ -65,9 +65,11 @@ class OllamaEndpoint:
                 "options": options,
             },
         )
-        return answers.generated(
+        return response_fields.generated(
             request.id,
-            answers.take(answers.take(answer, "message", dict), "content", str, "the message"),
+            response_fields.take(
+                response_fields.take(answer, "message", dict), "content", str, "the message"
+            ),
             reason=answer.get("done_reason"),
             stop_reason=None,
             stop=request.stop,

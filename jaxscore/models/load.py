@@ -5,9 +5,11 @@ from pathlib import Path
 import jax
 
 from jaxscore.errors import InputError
-from jaxscore.models import checkpoint, converted, lora, native, transformers_flax
+from jaxscore.models import native
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
+from jaxscore.models.transformers_flax import flax_classes
+from jaxscore.models.weights import checkpoint, converted, lora
 
 IMPLEMENTATIONS = ("auto", "native", "transformers")
 DTYPES = ("auto", "float32", "bfloat16")
@@ -69,7 +71,7 @@ def load(
         prefix = FAMILIES[kind].prefix if kind in FAMILIES else ""
         tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
     if implementation == "auto":
-        ours = raw["model_type"] in FAMILIES or raw["model_type"] not in transformers_flax.GUARDS
+        ours = raw["model_type"] in FAMILIES or raw["model_type"] not in flax_classes.GUARDS
         implementation = "native" if ours else "transformers"
     if implementation == "native":
         return native.build(folder, raw, tensors, dtype, quantize, mesh)
@@ -78,7 +80,7 @@ def load(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
             "class; leave it out"
         )
-    return transformers_flax.build(folder, raw, tensors, dtype, mesh)
+    return flax_classes.build(folder, raw, tensors, dtype, mesh)
 
 
 def _chosen(dtype: str, stored: str) -> str:

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscore.arrangement import Arrangement
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.generate import Extend
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.score import HiddenStates
+from jaxscore.engine.mesh import Arrangement
 
 # (params, prompt ids, max_new_tokens, temperature, top_p, seed) -> new ids, an EOS included, and
 # `generate.BROKEN` where the logits were not finite

@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
-from jaxscore.arrange import arrange
-from jaxscore.arrangement import Arrangement
 from jaxscore.device import decoder
 from jaxscore.device.dots import storage_dtype
+from jaxscore.engine.mesh import Arrangement
+from jaxscore.engine.mesh_devices import arrange
 from jaxscore.errors import InputError
-from jaxscore.models import converted
-from jaxscore.models.checkpoint import Tensors, eos_ids
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, Model
-from jaxscore.models.params import Placement, load_params, on_one_device, shapes_of
+from jaxscore.models.weights import converted
+from jaxscore.models.weights.checkpoint import Tensors, eos_ids
+from jaxscore.models.weights.params import Placement, load_params, on_one_device, shapes_of
 
 NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 

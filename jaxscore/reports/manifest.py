@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
+from jaxscore.files.atomic import atomic
+from jaxscore.files.json_output import json_text
 from jaxscore.reports import provenance
-from jaxscore.reports.files import atomic
-from jaxscore.reports.json_text import json_text
 
 FLAGS_LEFT_OUT = {"run", "command", "loaded", "scorer"}  # what argparse carries beside flags
 

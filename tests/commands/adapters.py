@@ -1,4 +1,4 @@
-"""A random LoRA adapter of the tiny qwen2; `tests.models.test_lora` proves what it does."""
+"""A random LoRA adapter of the tiny qwen2; `tests.models.weights.test_lora` proves what it does."""
 
 import json
 from pathlib import Path

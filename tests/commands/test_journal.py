@@ -9,7 +9,7 @@ import pytest
 from jaxscore import Scorer
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
-from jaxscore.tasks.evaluator_file import find
+from jaxscore.tasks.rag.evaluator_file import find
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
 

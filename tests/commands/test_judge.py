@@ -10,13 +10,13 @@ import pytest
 from jaxscore.commands import shared
 from jaxscore.reports.markdown import NOTHING
 from jaxscore.requests import Generated
-from jaxscore.tasks import judge_model
-from jaxscore.tasks.evaluator_file import find
+from jaxscore.tasks.rag import judge_model
+from jaxscore.tasks.rag.evaluator_file import find
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
 from tests.endpoints.server import Answer, Server
-from tests.models.test_bert_classifier import torch_model
-from tests.tasks.test_bem import WORDS
+from tests.models.transformers_flax.test_bert_classifier import torch_model
+from tests.tasks.rag.test_bem import WORDS
 
 GPT2 = str(CASES / "models/tiny-gpt2")
 SIDES = ("ours", "theirs")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore.commands import shared
-from jaxscore.noise import OtherLayouts, Spread
+from jaxscore.engine.noise import OtherLayouts, Spread
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
 
@@ -382,7 +382,7 @@ TEXT_MODE = "use_logits: true", "use_logits: false"
     ],
 )
 def test_judges_without_probabilities_refuse_it(run, tmp_path, monkeypatch, judge):
-    from jaxscore.tasks.evaluator_file import find
+    from jaxscore.tasks.rag.evaluator_file import find
 
     shutil.copytree(CASES / "judge", tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)

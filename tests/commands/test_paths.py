@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from jaxscore.tasks import path_gain
+from jaxscore.tasks.paths import path_gain
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.tasks.test_rag_results import experiment
+from tests.tasks.rag.test_results_table import experiment
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from jaxscore.commands import self_certainty, shared
-from jaxscore.reports import growing
+from jaxscore.files import growing
 from jaxscore.scorer import Scorer
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS

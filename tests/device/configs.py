@@ -1,7 +1,7 @@
 """Small decoders, as data."""
 
+from jaxscore.device.attention.score_rule import Alibi, ScoreRule
 from jaxscore.device.decoder_config import DecoderConfig, Rotary
-from jaxscore.device.score_rule import Alibi, ScoreRule
 
 
 def llamalike(**own) -> DecoderConfig:

@@ -8,7 +8,7 @@ import pytest
 from jaxscore.device import experts as device_experts
 from jaxscore.device.dots import to_storage
 from jaxscore.device.experts import blocked, grouped
-from jaxscore.models import int8
+from jaxscore.models.weights import int8
 
 LAYERS, COUNT, D, F, K = 2, 5, 12, 20, 2
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxscore.device import generate
+from jaxscore.device.attention.past import Past
 from jaxscore.device.dots import to_storage
 from jaxscore.device.generate import Sampling, draw
-from jaxscore.device.past import Past
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.unembed import all_logits
 

@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from jaxscore.device import decoder
+from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.decoder_config import Experts
-from jaxscore.device.score_rule import Alibi
 from jaxscore.device.sharding import (
     RULES,
     MeshShape,

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.models import checkpoint, lora, native
-from jaxscore.tasks import rag_config, rag_folder
+from jaxscore.models import native
+from jaxscore.models.weights import checkpoint, lora
+from jaxscore.tasks.rag import experiment_config, experiment_folder
 from tests.conftest import CASES
 from tests.hostile.inputs import FILES, HOSTILE, any_texts, contents, outcome, put, refused, values
 
@@ -153,9 +154,9 @@ def test_any_index(sharded, value, content):
         ("model.safetensors.index.json", checkpoint.open_tensors),
         ("generation_config.json", lambda folder: checkpoint.eos_ids(folder, {})),
         (lora.CONFIG, lora.read),
-        ("config.yaml", lambda folder: rag_config.load(folder, "dev")),
-        ("eval_dev_out.json", lambda folder: rag_folder.load(folder, "dev")),
-        ("eval_dev_metrics.json", lambda folder: rag_folder.read_metrics(folder / METRICS)),
+        ("config.yaml", lambda folder: experiment_config.load(folder, "dev")),
+        ("eval_dev_out.json", lambda folder: experiment_folder.load(folder, "dev")),
+        ("eval_dev_metrics.json", lambda folder: experiment_folder.read_metrics(folder / METRICS)),
     ],
 )
 def test_a_pipe_in_a_folder_does_not_hang(tmp_path, name, read):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.forest import TokenSequence
-from jaxscore.journal import Journal, held, prune
-from jaxscore.window import SequenceScores
+from jaxscore.journal.database import Journal, held, prune
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.window import SequenceScores
 from tests.hostile.inputs import HOSTILE, outcome, put, refused
 
 ABOUT = {"model": "m"}

@@ -7,25 +7,23 @@ import pytest
 from hypothesis import given
 
 from jaxscore.errors import InputError
+from jaxscore.files.growing import write_array
+from jaxscore.files.item_files import read_items, read_previous
+from jaxscore.files.json_output import json_text
 from jaxscore.printable import UNPRINTABLE
-from jaxscore.reading_items import read_items, read_previous
-from jaxscore.reports.growing import write_array
-from jaxscore.reports.json_text import json_text
-from jaxscore.tasks import (
-    chronologic,
-    consistency,
+from jaxscore.tasks.chronologic import answer_scores
+from jaxscore.tasks.paths import path_gain
+from jaxscore.tasks.probsem import query_scores
+from jaxscore.tasks.rag import experiment_folder, results_table, retrieval_runs
+from jaxscore.tasks.samples import (
+    confidences,
     livecode,
-    path_gain,
-    plain,
-    probsem,
-    rag_folder,
-    rag_results,
-    ranking,
-    samples,
+    sample_items,
     selection,
-    self_certainty,
+    usc_choice,
     usc_prompt,
 )
+from jaxscore.tasks.score import requests_file
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused
 
 SAMPLE = {
@@ -73,21 +71,25 @@ def rag(read):
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous),
-    "samples": ("in.json", [SAMPLE], samples.load),
+    "samples": ("in.json", [SAMPLE], sample_items.load),
     "select": ("in.json", [SAMPLE], lambda path: selection.load(path, 2)),
     "livecode": ("in.json", [SAMPLE], livecode.load),
-    "usc-select": ("in.json", [SAMPLE], consistency.load),
+    "usc-select": ("in.json", [SAMPLE], usc_choice.load),
     "usc-generate": ("in.json", [SAMPLE], lambda path: usc_prompt.load(path, 2)),
-    "self-certainty": ("in.json", [SAMPLE], self_certainty.load),
-    "records": ("eval_dev_out.json", [RECORD], rag(lambda place: rag_folder.load(place, "dev"))),
-    "metrics": ("eval_dev_metrics.json", {"M": 0.5}, rag_folder.read_metrics),
-    "suite": ("p_t.json", SUITE, lambda path: probsem.load(path.parent, "p", "t")),
+    "self-certainty": ("in.json", [SAMPLE], confidences.load),
+    "records": (
+        "eval_dev_out.json",
+        [RECORD],
+        rag(lambda place: experiment_folder.load(place, "dev")),
+    ),
+    "metrics": ("eval_dev_metrics.json", {"M": 0.5}, experiment_folder.read_metrics),
+    "suite": ("p_t.json", SUITE, lambda path: query_scores.load(path.parent, "p", "t")),
 }
 LINES = {
-    "score": (PLAIN, lambda path: list(plain.load(path))),
-    "score's check": (PLAIN, plain.check),
+    "score": (PLAIN, lambda path: list(requests_file.load(path))),
+    "score's check": (PLAIN, requests_file.check),
     "paths": (PATHS, path_gain.load),
-    "chronologic": (QUESTION, chronologic.load),
+    "chronologic": (QUESTION, answer_scores.load),
 }
 
 
@@ -144,23 +146,23 @@ def test_the_line_is_named(name, line, tmp_path):
 def test_any_values_in_an_items_fields(tmp_path, item):
     """What is read is decided, or fails by name, and can be written."""
     path = put(tmp_path / "in.json", json.dumps([SAMPLE, item]).encode())
-    loaded = samples.load(path)
+    loaded = sample_items.load(path)
     selected = selection.load(path, 2)
     results = [
         *selection.evaluate_select(selected),
         *livecode.evaluate_select(loaded, 2),
         *livecode.evaluate_parse(loaded),
-        *consistency.evaluate(loaded, "close"),
+        *usc_choice.evaluate(loaded, "close"),
     ]
     for one in results:
         assert not UNPRINTABLE.search(one.name)
     write_array(io.StringIO(), [one.record for one in results])
-    for ours in (self_certainty.load(path), usc_prompt.load(path, 2)):
+    for ours in (confidences.load(path), usc_prompt.load(path, 2)):
         previous = outcome(lambda: read_previous(path))
         assert previous[0] == SAMPLE
         assert [one.index for one in ours] == [0, 1]
-    known, _ = self_certainty.resume(self_certainty.load(path), previous, path)
-    write_array(io.StringIO(), self_certainty.evaluate(self_certainty.load(path), known, 2))
+    known, _ = confidences.resume(confidences.load(path), previous, path)
+    write_array(io.StringIO(), confidences.evaluate(confidences.load(path), known, 2))
     asked = usc_prompt.load(path, 2)
     outcome(lambda: usc_prompt.resume(asked, previous, {"generator": "m"}, path))
 
@@ -172,14 +174,14 @@ def test_any_values_in_a_records_fields(tmp_path, record, metrics):
     place.mkdir(exist_ok=True)
     put(place / "eval_dev_out.json", json.dumps([RECORD, record]).encode())
     put(place / "eval_dev_metrics.json", json.dumps(metrics).encode())
-    output = rag_folder.load(place, "dev")
+    output = experiment_folder.load(place, "dev")
     assert len(output.records) + len(output.failures) == 2
     output.save({"X": {0: 0.5}}, {"X": 0.5})
-    scored = ranking.Scored({"q1": {"d1": 1.0}}, [], set())
-    run = ranking.Run(place, "dev", "ranking", place / "run", 5)
-    ranking.evaluate(run, scored, output)
-    rows, _ = rag_results.load(tmp_path, "dev")
-    assert rag_results.table(rows, "all", "X")[0]["X"] == 0.5
+    scored = retrieval_runs.Scored({"q1": {"d1": 1.0}}, [], set())
+    run = retrieval_runs.Run(place, "dev", "ranking", place / "run", 5)
+    retrieval_runs.evaluate(run, scored, output)
+    rows, _ = results_table.load(tmp_path, "dev")
+    assert results_table.table(rows, "all", "X")[0]["X"] == 0.5
 
 
 @HOSTILE
@@ -190,18 +192,18 @@ def test_any_values_in_a_lines_fields(tmp_path, question, paths, request):
     def lines(*items):
         return put(path, b"".join(json.dumps(item).encode() + b"\n" for item in items))
 
-    got = outcome(lambda: chronologic.load(lines(QUESTION, question)), path)
+    got = outcome(lambda: answer_scores.load(lines(QUESTION, question)), path)
     if not isinstance(got, InputError):
         questions, failures = got
         assert len(questions) + len(failures) == 2
-        chronologic.requests(questions)
+        answer_scores.requests(questions)
         json_text(questions + failures)
-        chronologic.repeated(questions)
-        chronologic.without_truth(questions)
+        answer_scores.repeated(questions)
+        answer_scores.without_truth(questions)
     got = outcome(lambda: path_gain.load(lines(PATHS, paths)), f"{path}:2")
     if not isinstance(got, InputError):
         assert not any(UNPRINTABLE.search(one.id) for one in path_gain.requests(got, ["s"]))
-    outcome(lambda: list(plain.load(lines(PLAIN, request))), f"{path}:2")
+    outcome(lambda: list(requests_file.load(lines(PLAIN, request))), f"{path}:2")
 
 
 @HOSTILE
@@ -210,10 +212,10 @@ def test_any_values_in_a_suites_fields(folder, suite, context):
     if isinstance(suite.get("context"), list):
         suite["context"] = [*suite["context"], context]
     path = put(folder / "p_t.json", json.dumps(suite).encode())
-    got = outcome(lambda: probsem.load(folder, "p", "t"), path)
+    got = outcome(lambda: query_scores.load(folder, "p", "t"), path)
     if not isinstance(got, InputError):
-        probsem.requests(got[0])
-        probsem.remarks(got[0])
+        query_scores.requests(got[0])
+        query_scores.remarks(got[0])
 
 
 def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
@@ -225,11 +227,11 @@ def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
         "answer_probabilities": [0] * 30_001,
     }
     path = put(tmp_path / "in.jsonl", json.dumps(question).encode())
-    questions, _ = chronologic.load(path)
-    assert chronologic.repeated(questions) == [
+    questions, _ = answer_scores.load(path)
+    assert answer_scores.repeated(questions) == [
         f"{questions[0].name}: answer '29999' is there more than once"
     ]
     put(tmp_path / "p.txt", b"")
     put(tmp_path / "p_t.json", json.dumps(SUITE | {"queries": [*many, "7"]}).encode())
-    [remark] = probsem.remarks(probsem.load(tmp_path, "p", "t")[0])
+    [remark] = query_scores.remarks(query_scores.load(tmp_path, "p", "t")[0])
     assert remark.startswith("query '7' is there 2 times")

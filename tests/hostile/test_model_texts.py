@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.tasks import answers, arithmetic, consistency, livecode, math_answers, symbolic
-from jaxscore.tasks.evaluator_file import NAMES, PAIRWISE, POINTWISE, parse
+from jaxscore.tasks.rag.evaluator_file import NAMES, PAIRWISE, POINTWISE, parse
+from jaxscore.tasks.samples import (
+    answer_text,
+    arithmetic,
+    livecode,
+    math_answers,
+    symbolic,
+    usc_choice,
+)
 from tests.hostile.inputs import HOSTILE, TEXTS, any_texts, outcome, refused
 
 FIELDS = (
@@ -31,13 +38,13 @@ WROTE = (
 )  # fmt: skip
 GROWTH = 20_000  # times; quadratic readers take minutes at this
 READ = {
-    "extract": lambda text: answers.extract(text, answers.BOXING),
-    "code_form": answers.code_form,
-    "math_form": answers.math_form,
+    "extract": lambda text: answer_text.extract(text, answer_text.BOXING),
+    "code_form": answer_text.code_form,
+    "math_form": answer_text.math_form,
     "arithmetic": arithmetic.value,
     "sanitise": math_answers.sanitise,
     "livecode": livecode.code,
-    "consistency": consistency.chosen,
+    "consistency": usc_choice.chosen,
     "symbolic": symbolic.expression,
 }
 

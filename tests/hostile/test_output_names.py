@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from jaxscore.commands import probsem
-from jaxscore.reports import run_files
+from jaxscore.files import run_files
 from tests.conftest import CASES
 from tests.hostile.conftest import paths_below
 from tests.hostile.inputs import HOSTILE, TEXTS, any_texts, put

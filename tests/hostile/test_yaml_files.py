@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore import cli, config_file, reading_yaml
-from jaxscore.tasks import evaluator_file, rag_config
+from jaxscore import cli
+from jaxscore.files import config_file, yaml_input
+from jaxscore.tasks.rag import evaluator_file, experiment_config
 from tests.hostile.inputs import FILES, HOSTILE, contents, outcome, put, refused
 
 EVALUATOR = b"""max_new_tokens: 1
@@ -28,7 +29,7 @@ def read_flags(path):
 
 READERS = {
     "evaluator": (EVALUATOR, evaluator_file.load),
-    "experiment": (EXPERIMENT, lambda path: rag_config.load(path.parent, "dev")),
+    "experiment": (EXPERIMENT, lambda path: experiment_config.load(path.parent, "dev")),
     "flags": (FLAGS, read_flags),
 }
 
@@ -115,7 +116,7 @@ def test_any_scalar_in_any_place(name, scalar, tmp_path, monkeypatch):
 def test_what_multiplies_is_refused_in_little_memory(bomb, tmp_path):
     path = put(tmp_path / "config.yaml", BOMBS[bomb])
     tracemalloc.start()
-    assert f"{path}:" in refused(lambda: reading_yaml.read_yaml(path))
+    assert f"{path}:" in refused(lambda: yaml_input.read_yaml(path))
     refused(lambda: read_flags(path), path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -146,15 +147,15 @@ def test_what_is_large_ends(name, tmp_path):
 )
 def test_why_and_where(text, why, tmp_path):
     path = put(tmp_path / "a.yaml", text.encode())
-    assert refused(lambda: reading_yaml.read_yaml(path)).startswith(f"{path}{why}")
+    assert refused(lambda: yaml_input.read_yaml(path)).startswith(f"{path}{why}")
 
 
 def test_plain_values_are_what_they_say(tmp_path):
     text = "a: [1, 0x10, 1:30, -2.5, .inf, yes, ~, '3', =]\nb: &b {c: x}\nd: [*b, *b]\n1: e\n"
-    assert reading_yaml.read_yaml(put(tmp_path / "a.yaml", text.encode())) == {
+    assert yaml_input.read_yaml(put(tmp_path / "a.yaml", text.encode())) == {
         "a": [1, 16, 90, -2.5, float("inf"), True, None, "3", "="],
         "b": {"c": "x"},
         "d": [{"c": "x"}, {"c": "x"}],
         1: "e",
     }
-    assert reading_yaml.read_yaml(put(tmp_path / "a.yaml", b"# nothing\n")) is None
+    assert yaml_input.read_yaml(put(tmp_path / "a.yaml", b"# nothing\n")) is None

@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_utils import no_init_weights
 
 from jaxscore import Scorer
-from jaxscore.forest import TokenSequence
+from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
-from jaxscore.platform import use_compilation_cache
-from jaxscore.window import SequenceScores
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.window import SequenceScores
 from tests.models.families import BASE, POSITIONS, VOCABULARY
 
 torch.set_num_threads(1)  # models this small lose more to the threads than they win

@@ -15,7 +15,7 @@ from jaxscore.device.decoder_config import Experts
 from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
 from jaxscore.device.unembed import vocabulary_terms
 from jaxscore.models import costs
-from jaxscore.models.params import shapes_of
+from jaxscore.models.weights.params import shapes_of
 from tests.device.configs import gpt2like, llamalike
 
 FLOAT32 = np.dtype(np.float32)

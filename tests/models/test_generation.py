@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from jaxscore import Scorer
+from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.generator import Generator
 from jaxscore.models.families import FAMILIES
-from jaxscore.platform import use_compilation_cache
 from jaxscore.requests import GenerationRequest
 from tests.models.checkpoints import loaded, saved
 from tests.models.families import LONGROPE, VOCABULARY, WINDOW

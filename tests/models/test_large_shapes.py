@@ -13,9 +13,9 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.score import score_rows
 from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
-from jaxscore.footprint import abstract_rows, measure
+from jaxscore.engine.footprint import abstract_rows, measure
 from jaxscore.models import costs, native
-from jaxscore.models.params import shapes_of
+from jaxscore.models.weights.params import shapes_of
 from tests.models.families import BASE
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

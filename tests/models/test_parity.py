@@ -17,8 +17,8 @@ from transformers.activations import ACT2FN
 
 from jaxscore import Scorer
 from jaxscore.device.layers import ACTIVATIONS
-from jaxscore.forest import TokenSequence
 from jaxscore.models.families import FAMILIES, parts
+from jaxscore.plan.forest import TokenSequence
 from tests.models.checkpoints import (
     assert_agree,
     distance,

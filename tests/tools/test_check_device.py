@@ -126,7 +126,7 @@ def test_too_large_a_batch_is_halved(monkeypatch, capsys):
     """A device with room for 32 tokens, which tells so as a real one does."""
     from jax.errors import JaxRuntimeError
 
-    from jaxscore.dispatch import Dispatch
+    from jaxscore.engine.dispatch import Dispatch
 
     right = Dispatch._run
 

@@ -108,7 +108,7 @@ class JaxContender:
         self.scorer = Scorer.from_pretrained(str(folder), dtype=dtype, quantize=quantize)
 
     def run(self, requests: list[Tokens]) -> list[np.ndarray]:
-        from jaxscore.forest import TokenSequence
+        from jaxscore.plan.forest import TokenSequence
 
         scorer = self.scorer
         scorer.tokens_given = scorer.tokens_unique = scorer.tokens_scored = 0

@@ -40,8 +40,8 @@ class Taken(NamedTuple):
 def _measure(
     name: str, shape: Shape, scorer: Any, n_sequences: int, turns: int, folder: Path
 ) -> None:
-    from jaxscore.forest import TokenSequence
-    from jaxscore.journal import Journal
+    from jaxscore.journal.database import Journal
+    from jaxscore.plan.forest import TokenSequence
 
     draw = np.random.default_rng(0)
     lengths = draw.integers(40, 200, n_sequences)

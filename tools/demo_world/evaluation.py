@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscore.requests import LabelRequest, Request
 from jaxscore.scorer import Scorer
-from jaxscore.tasks.selection import select, vote
+from jaxscore.tasks.samples.selection import select, vote
 from tools.demo_world import held_out
 from tools.demo_world.sampling import sampled_items
 

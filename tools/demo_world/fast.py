@@ -18,8 +18,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device import decoder, layers
-from jaxscore.device.attention import MASKED, visible
-from jaxscore.device.score_rule import ScoreRule
+from jaxscore.device.attention.interval import MASKED, visible
+from jaxscore.device.attention.score_rule import ScoreRule
 
 
 @jax.custom_vjp
@@ -61,7 +61,7 @@ def attention(
     rule: ScoreRule,
     dtype,
 ) -> Float[Array, "R L N H"]:
-    """`jaxscore.device.attention.attention` with rows and key heads in one batch axis.
+    """`jaxscore.device.attention.interval.attention` with rows and key heads in one batch axis.
 
     One batch axis makes each product a plain matrix product, in both directions.
     """

@@ -11,9 +11,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from jaxscore.device import decoder
-from jaxscore.models.checkpoint import open_tensors, read_config
 from jaxscore.models.families import Family
 from jaxscore.models.native import build, translate
+from jaxscore.models.weights.checkpoint import open_tensors, read_config
 from tools.demo_world import prompts
 
 MAX_POSITIONS = 1024

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxscore.arrangement import Arrangement
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.sharding import MeshShape
-from jaxscore.forest import TokenSequence
-from jaxscore.platform import same_bits
-from jaxscore.sequence_scorer import SequenceScorer
+from jaxscore.engine.mesh import Arrangement
+from jaxscore.engine.pipeline import SequenceScorer
+from jaxscore.engine.platform import same_bits
+from jaxscore.plan.forest import TokenSequence
 from tools.device_check import qwen, random_model
 from tools.device_check.comparison import moved
 from tools.device_check.options import Options

@@ -14,8 +14,8 @@ from pathlib import Path
 import jax
 
 from jaxscore import InputError
-from jaxscore.byte_sizes import byte_text
-from jaxscore.platform import use_device
+from jaxscore.engine.platform import use_device
+from jaxscore.files.byte_sizes import byte_text
 from tools.device_check import bits, families, memory, random_model, speed, values, vocabulary
 from tools.device_check.options import Options
 from tools.device_check.verdict import say

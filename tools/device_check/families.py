@@ -6,9 +6,9 @@ layers as wide as Qwen2.5-0.5B's, whose products are large enough for an acceler
 
 import numpy as np
 
-from jaxscore.forest import TokenSequence
-from jaxscore.sequence_scorer import SequenceScorer
-from tests.on_eight_devices import CONFIGS, model_on, parameters, scored
+from jaxscore.engine.pipeline import SequenceScorer
+from jaxscore.plan.forest import TokenSequence
+from tests.engine.on_eight_devices import CONFIGS, model_on, parameters, scored
 from tools.device_check import qwen, random_model
 from tools.device_check.options import Options
 

@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 
-from jaxscore.byte_sizes import byte_text
+from jaxscore.engine.pipeline import SequenceScorer
 from jaxscore.errors import InputError
-from jaxscore.forest import TokenSequence
-from jaxscore.sequence_scorer import SequenceScorer
+from jaxscore.files.byte_sizes import byte_text
+from jaxscore.plan.forest import TokenSequence
 from tools.device_check import qwen, random_model
 from tools.device_check.options import Options
 from tools.device_check.verdict import say

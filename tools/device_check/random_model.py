@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscore.arrangement import Arrangement
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
+from jaxscore.engine.mesh import Arrangement
 from jaxscore.models import native
 from jaxscore.models.model import Model
-from jaxscore.models.params import keys_of, shapes_of
+from jaxscore.models.weights.params import keys_of, shapes_of
 
 SCALE_OF_WEIGHTS = 0.02  # standard deviation, the usual one
 

@@ -12,19 +12,19 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from jaxscore.byte_sizes import byte_text
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.rows import Rows
+from jaxscore.engine.pipeline import SequenceScorer
+from jaxscore.engine.progress import Progress
+from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
-from jaxscore.forest import TokenSequence
-from jaxscore.halving import exhausted
+from jaxscore.files.byte_sizes import byte_text
 from jaxscore.models import costs
 from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES
-from jaxscore.models.params import shapes_of
-from jaxscore.packing import TARGETS
-from jaxscore.progress import Progress
-from jaxscore.sequence_scorer import SequenceScorer
+from jaxscore.models.weights.params import shapes_of
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.packing import TARGETS
 from tools.device_check import peaks, qwen, random_model
 from tools.device_check.options import Options
 from tools.device_check.verdict import say

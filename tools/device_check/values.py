@@ -6,9 +6,10 @@ from unittest import mock
 
 import numpy as np
 
-from jaxscore import Request, Scorer, sequence_scorer
-from jaxscore.forest import TokenSequence
+from jaxscore import Request, Scorer
+from jaxscore.engine import pipeline
 from jaxscore.generator import Generator
+from jaxscore.plan.forest import TokenSequence
 from jaxscore.requests import GenerationRequest
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
@@ -68,7 +69,7 @@ def trunks_agree(name: str) -> bool:
     found, trunks = [], 0
     for least in (0.0, 1e30):
         both = {"LEAST_SAVED_CPU": least, "LEAST_SAVED_ACCELERATOR": least}
-        with mock.patch.multiple(sequence_scorer, **both):
+        with mock.patch.multiple(pipeline, **both):
             one = loaded(name)
             found.append(one.score_sequences(asked))
         trunks += sum(program.name[0] == "trunk" for program in one.programs.compiled)

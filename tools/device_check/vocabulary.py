@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from jaxscore.byte_sizes import byte_text
 from jaxscore.device import reference
 from jaxscore.device.dots import dot_last, from_storage, to_storage
 from jaxscore.device.rows import Scores, Unembedding
 from jaxscore.device.unembed import score_queries
-from jaxscore.halving import exhausted
-from jaxscore.packing import TARGETS
+from jaxscore.engine.split_batches import exhausted
+from jaxscore.files.byte_sizes import byte_text
+from jaxscore.plan.packing import TARGETS
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
 

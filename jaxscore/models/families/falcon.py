@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.score_rule import Alibi
 from jaxscore.errors import InputError
 from jaxscore.models.families import parts
 from jaxscore.models.families.alibi import slopes

@@ -1,0 +1,57 @@
+"""`--batch-tokens auto`: as many tokens a batch as the device has memory for, and no more."""
+
+import os
+
+import jax
+
+from jaxscore.device.dots import on_cpu
+from jaxscore.engine import processes
+from jaxscore.engine.footprint import Footprint, measure
+from jaxscore.models.model import Model
+
+AUTO = "auto"
+LENGTH = 1024  # of the rows that are measured: attention makes long ones dearer, a token
+MEASURED = (4096, 8192)  # tokens; between two sizes memory grows by a straight line
+LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on accelerators
+SHARE = 0.8  # of the memory beside the parameters; the rest is for batches on their way
+
+
+def auto_batch_tokens(model: Model, free: int | None = None) -> int:
+    """The largest power of two whose batches fit, by the compiler's own account of them.
+
+    Args:
+        model: loaded, so that what it takes is no longer free.
+        free: bytes of the device that batches may take; None asks the device.
+
+    Raises:
+        InputError: this device's compiler does not tell.
+    """
+    room = free_bytes() if free is None else free
+    most = MOST_CPU if on_cpu() else MOST_ACCELERATOR
+    length = min(LENGTH, 1 << (model.max_positions - 1).bit_length())
+    small, large = (_measured(model, tokens, length) for tokens in MEASURED)
+    a_token = max(0.0, (large - small) / (MEASURED[1] - MEASURED[0]))
+    fixed = small - a_token * MEASURED[0]
+    tokens = most
+    while tokens > LEAST and fixed + a_token * tokens > SHARE * room:
+        tokens //= 2
+    # Of several processes one decides: another amount of memory would be another plan.
+    return int.from_bytes(processes.from_first(tokens.to_bytes(8, "little")), "little")
+
+
+def _measured(model: Model, tokens: int, length: int) -> int:
+    found: Footprint = measure(model, max(1, tokens // length), length)
+    return found.working_bytes
+
+
+def free_bytes() -> int:
+    """Memory of the first device beside what is on it; of the machine where it is a CPU."""
+    told = jax.local_devices()[0].memory_stats() or {}
+    if "bytes_limit" in told:
+        return int(told["bytes_limit"]) - int(told.get("bytes_in_use", 0))
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            [kibibytes] = [line.split()[1] for line in file if line.startswith("MemAvailable:")]
+        return int(kibibytes) * 1024
+    except (OSError, ValueError):  # no Linux: half of all there is
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

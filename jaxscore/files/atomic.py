@@ -1,0 +1,79 @@
+"""Files that appear whole or not at all."""
+
+import contextlib
+import errno
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxscore.engine import processes
+from jaxscore.errors import InputError
+
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what writing itself can meet
+
+
+@contextlib.contextmanager
+def atomic(path: Path) -> Iterator[TextIO]:
+    """A UTF-8 file that takes its name when the block ends well, and leaves nothing otherwise.
+
+    Open it before the work starts: a place that cannot be written is then known at once. Of
+    several processes the first writes, and what the others write goes nowhere.
+
+    Raises:
+        InputError: the folder cannot be made or written, or is full; `path` is a folder or a
+            device.
+    """
+    if not processes.first():
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            yield nowhere
+        return
+    path = Path(os.path.realpath(path))  # a link stays, and what it points to is replaced
+    try:
+        if path.is_dir():
+            raise InputError(f"{path}: found a folder, expected the name of a file to write")
+        if path.exists() and not path.is_file():  # a file would take the place of /dev/null
+            raise InputError(f"{path}: found a device or a pipe, expected the name of a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as problem:
+        in_the_way = isinstance(problem, FileExistsError)
+        reason = f"{path.parent} is no folder" if in_the_way else problem.strerror
+        raise InputError(f"{path}: cannot be written ({reason}); give a place that can") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
+        os.replace(name, path)
+    except BaseException as problem:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        if isinstance(problem, OSError) and problem.errno in NO_ROOM:
+            raise InputError(
+                f"{path}: cannot be written ({problem.strerror}); make room or give another place"
+            ) from None
+        raise
+
+
+def json_number(value: float | None) -> float | str | None:
+    """What stands for a number in JSON, which has neither NaN nor Infinity: null, "Infinity"."""
+    if value is None or math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def json_safe(value: Any) -> Any:
+    """`json_number` throughout a structure."""
+    if isinstance(value, dict):
+        return {key: json_safe(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [json_safe(item) for item in value]
+    return json_number(value) if isinstance(value, float) else value

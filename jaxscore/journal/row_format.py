@@ -1,0 +1,97 @@
+"""What the rows of a journal hold: digests of what was asked for, and results with a checksum."""
+
+import hashlib
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from jaxscore.engine.writing import TokenRequest, Written
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.window import SequenceScores
+
+FINISHES = ("eos", "stop", "length")  # by the byte that stands for each
+
+
+def scores_key(sequence: TokenSequence, n_unfed: int) -> bytes:
+    """A digest of the ids, of where scoring starts and of what is no part of the length.
+
+    The last decides where a model has other rotary frequencies for long requests.
+    """
+    digest = hashlib.blake2b(struct.pack("<qq", sequence.start, n_unfed), digest_size=20)
+    digest.update(np.ascontiguousarray(sequence.ids, "<i4").tobytes())
+    return digest.digest()
+
+
+def text_key(request: TokenRequest) -> bytes:
+    """A digest of all that a request holds, the number of each list's entries included."""
+    r = request
+    sizes = len(r.ids), len(r.eos_ids), len(r.stop)
+    digest = hashlib.blake2b(struct.pack("<3q", *sizes), digest_size=20)
+    digest.update(struct.pack("<qddq", r.n_new, r.temperature, r.top_p, r.seed))
+    digest.update(np.ascontiguousarray(r.ids, "<i4").tobytes())
+    digest.update(np.array(r.eos_ids, "<i8").tobytes())
+    for stop in r.stop:
+        text = stop.encode("utf-8", "surrogatepass")
+        digest.update(struct.pack("<q", len(text)) + text)
+    return digest.digest()
+
+
+def packed_scores(scores: SequenceScores) -> bytes:
+    """The columns one after the other, and a checksum."""
+    columns = (scores.logprob, scores.entropy, scores.self_certainty)
+    body = b"".join(np.ascontiguousarray(column, "<f4").tobytes() for column in columns)
+    return _with_checksum(body + np.ascontiguousarray(scores.greedy, np.uint8).tobytes())
+
+
+def unpacked_scores(value: bytes) -> SequenceScores | None:
+    """What `packed_scores` made of scores, or None where a bit has changed since."""
+    body = _checked(value)
+    n, rest = divmod(len(body or b""), 13)
+    if body is None or rest:
+        return None
+    logprob, entropy, certainty = np.frombuffer(body[: 12 * n], "<f4").reshape(3, n)
+    greedy = np.frombuffer(body[12 * n :], np.uint8).astype(bool)
+    return SequenceScores(logprob, entropy, certainty, greedy)
+
+
+def packed_text(written: Written) -> bytes:
+    """How it ended, the ids, and a checksum."""
+    finish = bytes([FINISHES.index(written.finish)])
+    return _with_checksum(finish + np.ascontiguousarray(written.ids, "<i4").tobytes())
+
+
+def unpacked_text(value: bytes) -> Written | None:
+    """What `packed_text` made of a text, or None where a bit has changed since."""
+    body = _checked(value)
+    if body is None or len(body) % 4 != 1 or body[0] >= len(FINISHES):
+        return None
+    return Written(np.frombuffer(body[1:], "<i4"), FINISHES[body[0]])
+
+
+def joined(rows: Mapping[bytes, bytes]) -> bytes:
+    """Keys and values in one, for another process."""
+    return b"".join(
+        struct.pack("<II", len(key), len(value)) + key + value for key, value in rows.items()
+    )
+
+
+def pairs(text: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """What `joined` was given."""
+    at = 0
+    while at < len(text):
+        n_key, n_value = struct.unpack_from("<II", text, at)
+        start, at = at + 8, at + 8 + n_key + n_value
+        yield text[start : start + n_key], text[start + n_key : at]
+
+
+def _with_checksum(body: bytes) -> bytes:
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+def _checked(value: bytes) -> bytes | None:
+    if not isinstance(value, bytes):  # SQLite keeps any type in any column
+        return None
+    body, checksum = value[:-4], value[-4:]
+    return body if struct.pack("<I", zlib.crc32(body)) == checksum else None

@@ -1,0 +1,155 @@
+"""A BERT sequence classifier: transformers' Flax class with a checkpoint's weights, strict."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jaxscore.engine.platform import same_bits
+from jaxscore.errors import InputError
+from jaxscore.models.config_check import check_attributes, transformers_config
+from jaxscore.models.weights import checkpoint
+
+READS = frozenset(
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
+    "max_position_embeddings type_vocab_size layer_norm_eps position_embedding_type".split()
+)
+INERT_HERE = ("attention_probs_dropout_prob", "hidden_dropout_prob")
+ACTIVATIONS = ("gelu", "gelu_new", "relu")
+BUFFERS = r"bert\.embeddings\.(position_ids|token_type_ids)"  # constants that old files hold
+BATCH_TOKENS = 8192
+SHORTEST = 32  # tokens of the shortest bucket
+
+
+class BertClassifier:
+    """Class probabilities of token sequences.
+
+    Attributes:
+        max_positions: tokens of the longest sequence.
+        n_classes, n_types: classes, and token types of the embedding.
+        n_compiled: programs so far, one for each bucket of lengths that occurred.
+    """
+
+    def __init__(self, folder: Path, *, dtype: str = "auto", reproducible: bool = False) -> None:
+        """Load a checkpoint.
+
+        Args:
+            folder: with config.json and model.safetensors, PyTorch-named.
+            dtype: of the weights and the computation; "auto" is float32.
+            reproducible: each sequence is computed by itself, so that its bits depend on nothing
+                beside it.
+
+        Raises:
+            InputError: another kind of model, an attribute that is not handled, or tensors that
+                are missing or left over.
+        """
+        raw = checkpoint.read_config(folder)
+        config = _config(raw, str(folder / "config.json"))
+        from transformers.models.bert.modeling_flax_bert import FlaxBertForSequenceClassification
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()  # the class says of itself that it is deprecated
+        kind = jnp.dtype("float32" if dtype == "auto" else dtype)
+        model = FlaxBertForSequenceClassification(
+            config, input_shape=(1, 1), dtype=kind, _do_init=False
+        )
+        self.max_positions = int(config.max_position_embeddings)
+        self.n_classes, self.n_types = int(config.num_labels), int(config.type_vocab_size)
+        self.n_compiled = 0
+        self._params = _params(folder, model, kind)
+
+        def classify(params: Any, ids: jax.Array, types: jax.Array, mask: jax.Array) -> jax.Array:
+            self.n_compiled += 1  # runs while tracing only
+            out = model(ids, attention_mask=mask, token_type_ids=types, params=params)
+            return jax.nn.softmax(out.logits.astype(jnp.float32), axis=-1)
+
+        self._classify = jax.jit(classify, compiler_options=same_bits() if reproducible else None)
+        self._reproducible = reproducible
+
+    def probabilities(self, sequences: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """Softmax over the classes.
+
+        Args:
+            sequences: (ids, token types) each, int32, of at most `max_positions` tokens.
+
+        Returns:
+            float32 [sequences, classes], in their order.
+        """
+        out = np.zeros((len(sequences), self.n_classes), np.float32)
+        by_length: dict[int, list[int]] = {}
+        for k, (ids, _) in enumerate(sequences):
+            by_length.setdefault(self._bucket(len(ids)), []).append(k)
+        for length, members in sorted(by_length.items()):
+            rows = 1 if self._reproducible else max(1, BATCH_TOKENS // length)
+            for start in range(0, len(members), rows):
+                part = members[start : start + rows]
+                # Rows that nobody asked for have one token, so that no mask is empty.
+                ids, types, mask = (np.zeros((rows, length), np.int32) for _ in range(3))
+                mask[:, 0] = 1
+                for row, k in enumerate(part):
+                    n = len(sequences[k][0])
+                    ids[row, :n], types[row, :n] = sequences[k]
+                    mask[row, :n] = 1
+                out[part] = np.asarray(self._classify(self._params, ids, types, mask))[: len(part)]
+        return out
+
+    def _bucket(self, length: int) -> int:
+        """Powers of two, so that a run compiles a handful of programs, whatever its lengths."""
+        return min(max(SHORTEST, 1 << (length - 1).bit_length()), self.max_positions)
+
+
+def _config(raw: dict[str, Any], where: str) -> Any:
+    if raw["model_type"] != "bert":
+        raise InputError(
+            f"{where}: model_type is {raw['model_type']!r}, expected 'bert': a sequence "
+            "classifier such as kortukov/answer-equivalence-bem"
+        )
+    config = transformers_config(raw, where)
+    given = {name: value for name, value in raw.items() if name not in INERT_HERE}
+    check_attributes(given, config, READS, where)
+    if config.hidden_act not in ACTIVATIONS:
+        raise InputError(
+            f"{where}: hidden_act is {config.hidden_act!r}, handled are {', '.join(ACTIVATIONS)}"
+        )
+    if config.position_embedding_type != "absolute":
+        raise InputError(
+            f"{where}: position_embedding_type is {config.position_embedding_type!r}, which "
+            "transformers' Flax class does not read; expected 'absolute'"
+        )
+    return config
+
+
+def _params(folder: Path, model: Any, dtype: Any) -> dict[str, Any]:
+    """PyTorch-named tensors as the class's tree, complete and with nothing left over."""
+    from transformers.modeling_flax_pytorch_utils import rename_key_and_reshape_tensor
+
+    expected = {name: leaf.shape for name, leaf in flatten_dict(model.params_shape_tree).items()}
+    flat: dict[tuple[str, ...], jax.Array] = {}
+    unused = []
+    for name, array in checkpoint.open_tensors(folder).arrays.items():
+        if re.fullmatch(BUFFERS, name):
+            continue
+        checkpoint.check_float(folder, name, array)
+        own = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # of the first BERTs
+        key, value = rename_key_and_reshape_tensor(tuple(own.split(".")), array, expected, "bert")
+        if key not in expected:
+            unused.append(name)
+        elif value.shape != expected[key]:
+            raise InputError(
+                f"{folder}: tensor {name} gives shape {list(value.shape)}, "
+                f"the config wants {list(expected[key])}"
+            )
+        else:
+            flat[key] = jnp.asarray(np.asarray(value), dtype)
+    missing = sorted(".".join(name) for name in set(expected) - set(flat))
+    if missing or unused:
+        raise InputError(
+            f"{folder}: tensors missing {missing[:5]}, not used {unused[:5]}; expected a BERT "
+            "with a classifier on top, as save_pretrained writes it"
+        )
+    return unflatten_dict(flat)

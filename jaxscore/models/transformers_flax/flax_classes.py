@@ -1,0 +1,249 @@
+"""transformers' own Flax classes behind our interface, where `transformers_guards` trusts them."""
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jaxscore.device.dots import from_storage, to_storage
+from jaxscore.device.generate import BROKEN
+from jaxscore.device.rows import Unembedding
+from jaxscore.device.unembed import vocabulary_terms
+from jaxscore.engine.mesh import EVERYWHERE
+from jaxscore.engine.mesh_devices import arrange
+from jaxscore.engine.platform import same_bits
+from jaxscore.errors import InputError
+from jaxscore.models.model import Model, Write
+from jaxscore.models.transformers_flax.guards import GUARDS, guarded
+from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied, eos_ids
+from jaxscore.plan.packing import row_lengths
+
+# Where every class keeps an untied unembedding, [D, V], and its bias where it has one.
+HEAD, HEAD_BIAS = ("lm_head", "kernel"), ("lm_head", "bias")
+
+
+def build(
+    folder: Path,
+    raw: dict[str, Any],
+    tensors: Tensors,
+    dtype: str,
+    mesh: str | None = None,
+) -> Model:
+    """transformers' Flax model with this checkpoint's weights, whole on every device.
+
+    Raises:
+        InputError: no class, a class that would be wrong for this config, or tensors that do
+            not fit.
+    """
+    where = str(folder / "config.json")
+    arrangement = arrange(mesh)
+    if arrangement is not None and arrangement.shape.model > 1:
+        raise InputError(
+            f"mesh {arrangement.shape}: transformers' Flax classes are not split over devices; "
+            "give model=1, or --model-impl native where our decoder covers the family"
+        )
+    config = guarded(raw, where)
+    guard = GUARDS[raw["model_type"]]
+    most = guard.positions
+    max_positions = most if isinstance(most, int) else getattr(config, most)
+    if max_positions < 1:
+        raise InputError(f"{where}: {most} is {max_positions}, expected at least 1")
+    from transformers.models.auto.modeling_flax_auto import FLAX_MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # the classes say of themselves that they are deprecated
+    try:
+        model = FLAX_MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](
+            config, input_shape=(1, 1), dtype=jnp.dtype(dtype), _do_init=False
+        )
+    except Exception as problem:  # each class fails in its own way
+        reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
+        raise InputError(
+            f"{where}: transformers' Flax class makes no model of it ({reason})"
+        ) from None
+    flat = _params(folder, tensors, model, jnp.dtype(dtype))
+    has_head = "lm_head" in model.params_shape_tree  # llama's class has one, tied or not
+    bias = flat.pop(HEAD_BIAS, None)
+    # The class keeps [D, V]; the vocabulary pass slices rows.
+    tied = config.tie_word_embeddings
+    head = flat[guard.embedding] if tied else jnp.asarray(flat.pop(HEAD).T)
+    ends = eos_ids(folder, raw)
+    # A GPU would else take TF32 and a TPU bfloat16 for float32.
+    precision = "highest" if dtype == "float32" else "default"
+
+    def whole(params: Any) -> Any:
+        """The class's own tree."""
+        if not has_head:
+            return params["model"]
+        head = {"kernel": from_storage(params["unembed"]).T}
+        if params["unembed_bias"] is not None:
+            head["bias"] = params["unembed_bias"]
+        return params["model"] | {"lm_head": head}
+
+    def states(params: Any, ids: Any, mask: Any) -> jax.Array:
+        """Normed states [R, L, D] of texts that are padded where the mask is 0.
+
+        The logits are not used, so the compiler removes them.
+        """
+        at = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+        out = model(
+            ids,
+            attention_mask=mask,
+            params=whole(params),
+            output_hidden_states=True,
+            **({"position_ids": at} if guard.takes_positions else {}),
+        )
+        return out.hidden_states[-1].astype(jnp.float32)
+
+    def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
+        """One request a row, padded on the right, which causality hides: the mask is all ones."""
+        # A row may be longer than the classes' masks and tables; what is beyond is padding.
+        known = ids[:, :max_positions]
+        with jax.default_matmul_precision(precision):
+            hidden = states(params, known, jnp.ones_like(known))
+        return jnp.pad(hidden, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
+
+    params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head)}
+    params["unembed_bias"] = bias
+    if arrangement is not None:
+        params = arrangement.put(params, EVERYWHERE)
+    return Model(
+        hidden_states=hidden_states,
+        unembedding=unembedding,
+        cached=None,
+        write=_writer(model, whole, states, max_positions, ends, precision),
+        params=params,
+        vocab_size=config.vocab_size,
+        max_positions=max_positions,
+        width=getattr(config, guard.width),
+        shares_text=False,
+        implementation="transformers",
+        dtype=dtype,
+        model_type=raw["model_type"],
+        eos_ids=ends,
+        arrangement=arrangement,
+    )
+
+
+def unembedding(params: Any) -> Unembedding:
+    """What turns a hidden state into logits."""
+    return Unembedding(params["unembed"], params["unembed_bias"], 1.0, None)
+
+
+def _writer(
+    model: Any,
+    whole: Callable[[Any], Any],
+    states: Callable[[Any, Any, Any], jax.Array],
+    max_positions: int,
+    ends: tuple[int, ...],
+    precision: str,
+) -> Write:
+    """transformers' own `generate`, one prompt at a time, compiled once a bucket."""
+    from transformers import GenerationConfig
+
+    @functools.lru_cache
+    def program(length: int, n_new: int, temperature: float, top_p: float) -> Any:
+        # A key, so that an equal seed draws the same whatever else a run holds. With several
+        # ends, which the Flax class does not take, the caller cuts at the first.
+        options: dict[str, Any] = {
+            "max_new_tokens": n_new,
+            "eos_token_id": ends[0] if len(ends) == 1 else -1,
+            "min_length": -1,  # else it refuses -1, which no token is
+            "pad_token_id": 0,
+        }
+        if temperature > 0:
+            # An int is refused, and logits divided by less are infinite.
+            drawing = {"temperature": max(float(temperature), 1e-6), "top_p": top_p, "top_k": 0}
+            options |= {"do_sample": True} | drawing
+        # One of our own: the model's would hold what the config says of beams and repetitions.
+        generation = GenerationConfig(**options)
+
+        @functools.partial(jax.jit, compiler_options=same_bits())
+        def run(params: Any, ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
+            with jax.default_matmul_precision(precision):
+                written = model.generate(
+                    ids,
+                    generation_config=generation,
+                    attention_mask=mask,
+                    prng_key=key,
+                    params=whole(params),
+                ).sequences
+                # It takes the argmax of NaN for a token, so what it wrote is looked at once more.
+                mask = jnp.pad(mask, ((0, 0), (0, n_new)), constant_values=1)
+                before = states(params, written, mask)[0, length - 1 : -1]
+            nothing = jnp.zeros((n_new, 1), jnp.int32)
+            terms = vocabulary_terms(before, nothing, unembedding(params))
+            return jnp.where(jnp.isfinite(terms.entropy), written[0, length:], BROKEN)
+
+        return run
+
+    def write(
+        params: Any, prompt: np.ndarray, n_new: int, temperature: float, top_p: float, seed: int
+    ) -> np.ndarray:
+        # Padded on the left to a bucket; the class's mask is no longer than its positions.
+        length = next(n for n in row_lengths(max_positions) if n >= len(prompt))
+        length = min(length, max_positions - n_new)
+        ids = np.zeros((1, length), np.int32)
+        ids[0, length - len(prompt) :] = prompt
+        mask = (np.arange(length) >= length - len(prompt)).astype(np.int32)[None]
+        run = program(length, n_new, temperature, top_p)
+        return np.asarray(run(params, ids, mask, jax.random.PRNGKey(seed)))
+
+    return write
+
+
+def _params(
+    folder: Path, tensors: Tensors, model: Any, dtype: Any
+) -> dict[tuple[str, ...], jax.Array]:
+    """PyTorch-named tensors by their path in the class, complete and with nothing left over.
+
+    The bias of the unembedding stays float32, as the vocabulary pass adds it.
+
+    One by one, sharded or not: transformers' own conversion makes a random model first, and
+    does not take several files.
+    """
+    from transformers.modeling_flax_pytorch_utils import rename_key_and_reshape_tensor
+
+    guard, tied = GUARDS[model.config.model_type], model.config.tie_word_embeddings
+    expected = {
+        name: leaf.shape
+        for name, leaf in flatten_dict(model.params_shape_tree).items()
+        if not (tied and name == HEAD)
+    }
+    prefix = model.base_model_prefix
+    embedding = ".".join(guard.embedding[1:-1]) + ".weight"  # without the prefix
+    flat: dict[tuple[str, ...], jax.Array] = {}
+    unused = []
+    for name, array in tensors.arrays.items():
+        bare = name.removeprefix(f"{prefix}.")
+        if tied and name == "lm_head.weight":
+            for other in {embedding, f"{prefix}.{embedding}"} & set(tensors.arrays):
+                check_tied(folder, tensors.arrays[other], array)
+            continue
+        if any(re.fullmatch(pattern, bare) for pattern in guard.buffers):
+            continue
+        check_float(tensors.where[name], name, tensors.stored[name])
+        key, value = rename_key_and_reshape_tensor(tuple(name.split(".")), array, expected, prefix)
+        key = key if key in expected else (prefix, *key)
+        if key not in expected:
+            unused.append(name)
+        elif value.shape != expected[key]:
+            raise InputError(
+                f"{folder}: tensor {name} gives shape {list(value.shape)}, "
+                f"the config wants {list(expected[key])}"
+            )
+        elif key in flat:
+            raise InputError(f"{folder}: tensor {bare} is there with and without '{prefix}.'")
+        else:
+            kept = jnp.float32 if key == HEAD_BIAS else dtype
+            flat[key] = jnp.asarray(np.asarray(value), kept)
+    missing = sorted(".".join(name) for name in set(expected) - set(flat))
+    if missing or unused:
+        raise InputError(f"{folder}: tensors missing {missing[:5]}, not used {unused[:5]}")
+    return flat

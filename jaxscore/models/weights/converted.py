@@ -1,0 +1,220 @@
+"""Folders that `jaxscore convert` writes: our own parameter tree as an Orbax checkpoint.
+
+    config.json, tokenizer files    as the original has them
+    params/                         the tree of `decoder.init_params`, matrices in one dtype
+    jaxscore.json                   what made it; written last, and what such a folder is known by
+
+Its arrays need no table of names and no orienting, and each process restores its own shards.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from jaxscore.device.decoder import DecoderConfig, Params
+from jaxscore.device.dots import to_storage
+from jaxscore.errors import InputError
+from jaxscore.models.weights.checkpoint import FILES, read_json
+from jaxscore.models.weights.params import Placement, keys_of, shapes_of
+
+MARK, PARAMS = "jaxscore.json", "params"
+FORMAT = 1
+CHUNK = 64 << 20  # bytes: what a process reads at least of a parameter that it holds a part of
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What made a converted checkpoint.
+
+    Attributes:
+        model_type: the config's.
+        dtype: of the matrices: "float32" or "bfloat16".
+        source: the model as it was asked for; `revision` is its commit, where that is known.
+        lora: the adapter that is merged in.
+        jaxscore: the version that wrote it.
+    """
+
+    model_type: str
+    dtype: str
+    source: str
+    revision: str | None
+    lora: str | None
+    jaxscore: str
+
+
+def is_converted(folder: Path) -> bool:
+    """Whether `save` has written this folder."""
+    return (folder / MARK).exists()
+
+
+def read_facts(folder: Path) -> Facts:
+    """What made the checkpoint of this folder.
+
+    Raises:
+        InputError: not as `save` writes it, or of another format.
+    """
+    where = folder / MARK
+    written = read_json(where)
+    names = {field.name for field in dataclasses.fields(Facts)}
+    if not isinstance(written, dict) or written.get("format") != FORMAT:
+        found = written.get("format") if isinstance(written, dict) else None
+        raise InputError(
+            f"{where}: format is {found!r}, expected {FORMAT}; convert the original again"
+        )
+    facts = {name: value for name, value in written.items() if name != "format"}
+    if set(facts) != names or facts["dtype"] not in ("float32", "bfloat16"):
+        raise InputError(
+            f"{where}: expected {', '.join(sorted(names))} with dtype float32 or bfloat16, found "
+            f"{written}; convert the original again"
+        )
+    return Facts(**facts)
+
+
+def check_absent(output: Path) -> None:
+    """Refuse to write where something is.
+
+    Raises:
+        InputError: a file, a folder that is not empty, or a place that cannot be written.
+    """
+    with _as_refusals(output):
+        if output.is_symlink() or (output.exists() and not output.is_dir()):
+            raise InputError(f"{output}: is there and no folder; give another name")
+        if output.is_dir() and any(output.iterdir()):
+            raise InputError(f"{output}: is there and not empty; give another name, or empty it")
+        output.parent.mkdir(parents=True, exist_ok=True)
+
+
+def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code: bool) -> None:
+    """Write a folder that appears whole or not at all.
+
+    Args:
+        output: see `check_absent`.
+        source: the original checkpoint, of which everything but the weights is copied.
+        params: on the CPU, as `load_params` makes them.
+        with_code: copy Python files too, for a tokenizer that needs them.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    check_absent(output)
+    with _as_refusals(output):
+        made = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.", suffix=".tmp"))
+        try:
+            for pattern in FILES + ["*.py"] * with_code:
+                for file in source.glob(pattern):
+                    if ".safetensors" not in file.name and file.is_file():
+                        shutil.copyfile(file, made / file.name)
+            _save_params(made / PARAMS, params)
+            text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, indent=2)
+            (made / MARK).write_text(text + "\n", encoding="utf-8")
+            umask = os.umask(0)
+            os.umask(umask)
+            made.chmod(0o777 & ~umask)
+            if output.exists():
+                output.rmdir()
+            made.rename(output)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+
+
+def _save_params(path: Path, params: Params) -> None:
+    import orbax.checkpoint as ocp
+
+    def plain(leaf: jax.Array) -> np.ndarray:
+        """Without a copy: NumPy sees the memory of a CPU device."""
+        array = np.asarray(leaf)
+        return array.view(ml_dtypes.bfloat16) if array.dtype == np.uint16 else array
+
+    arrays = jax.tree.map(plain, params)
+    chunks = jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK), arrays)
+    with _checkpointer() as checkpointer:
+        checkpointer.save(path.absolute(), ocp.args.PyTreeSave(arrays, save_args=chunks))
+
+
+def restore(folder: Path, config: DecoderConfig, dtype: np.dtype, placement: Placement) -> Params:
+    """The parameter tree, matrices rounded to `dtype`, each process reading its own shards.
+
+    Raises:
+        InputError: damaged, or not the parameters that the config asks for.
+    """
+    import orbax.checkpoint as ocp
+
+    path = (folder / PARAMS).absolute()
+    with _checkpointer() as checkpointer:
+        try:
+            found = checkpointer.metadata(path).item_metadata.tree
+        except Exception as problem:  # Orbax and TensorStore raise many unrelated kinds
+            raise _damaged(path, problem) from None
+        wanted = shapes_of(config, dtype)
+        _check_same(path, found, wanted)
+        wanted = jax.tree_util.tree_map_with_path(
+            lambda at, leaf: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=placement(keys_of(at), leaf.shape)
+            ),
+            wanted,
+        )
+        how = ocp.checkpoint_utils.construct_restore_args(wanted)
+        try:
+            params = checkpointer.restore(
+                path, ocp.args.PyTreeRestore(item=wanted, restore_args=how)
+            )
+        except Exception as problem:
+            raise _damaged(path, problem) from None
+    leaves, tree = jax.tree.flatten(params)
+    del params
+    for k, leaf in enumerate(leaves):  # one by one, so that no second model is held
+        leaves[k] = to_storage(leaf)
+    return jax.tree.unflatten(tree, leaves)
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp
+
+    # Weights are noise to a compressor, and reading them takes it as long as the disk.
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_compression=False))
+
+
+def _check_same(path: Path, found: Any, wanted: Params) -> None:
+    """Names and shapes; the dtypes are what `restore` rounds to."""
+
+    def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+        leaves = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(at, simple=True, separator="."): x.shape for at, x in leaves}
+
+    has, needs = shapes(found), shapes(wanted)
+    if has != needs:
+        names = sorted(name for name in has | needs if has.get(name) != needs.get(name))
+        listed = ", ".join(f"{name} {has.get(name)} for {needs.get(name)}" for name in names[:5])
+        raise InputError(
+            f"{path}: {len(names)} parameters are not what config.json asks for: {listed}; "
+            "convert the original again"
+        )
+
+
+def _damaged(path: Path, problem: Exception) -> InputError:
+    reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+    return InputError(
+        f"{path}: cannot be restored ({reason[:200]}); it is incomplete or damaged, convert the "
+        "original again"
+    )
+
+
+@contextlib.contextmanager
+def _as_refusals(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise InputError(
+            f"{output}: cannot be written ({problem.strerror or problem}); give a place that can"
+        ) from None

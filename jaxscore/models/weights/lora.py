@@ -1,0 +1,272 @@
+"""LoRA adapters in PEFT's format, merged into a checkpoint's tensors as these are read.
+
+W + scale * B @ A (arXiv 2106.09685), in float32 and before any rounding to the model's dtype,
+with scale = alpha / r, or alpha / sqrt(r) where the adapter is rank-stabilised (2312.03732). The
+merge is of whole tensors of the checkpoint, before a family's table takes them apart, so that
+fused matrices need no care. What the tests have not compared with PEFT's own merge is refused.
+"""
+
+import dataclasses
+import math
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import regex
+
+from jaxscore.errors import InputError
+from jaxscore.models.weights.checkpoint import Tensors, check_float, map_file, read_json
+from jaxscore.printable import one_line
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ROOT = "base_model.model."  # what PEFT's model puts before the names of its base
+PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
+
+# Settings of `adapter_config.json`. Those that a merge reads:
+READ = frozenset("r lora_alpha use_rslora rank_pattern alpha_pattern".split())
+# those that decide nothing about it: training, and which modules it was, which the tensors'
+# names say; fan_in_fan_out follows from the kind of module, as PEFT sets it itself;
+INERT = frozenset(
+    "auto_mapping base_model_name_or_path exclude_modules fan_in_fan_out inference_mode "
+    "layers_pattern layers_to_transform lora_dropout megatron_core peft_version "
+    "qalora_group_size revision runtime_config target_modules".split()
+)
+# and those that are handled with some values only. Any other has to be off.
+ONLY: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "task_type": ("CAUSAL_LM", None),
+    "bias": ("none",),
+    # Others, PiSSA among them, change the weights that the adapter is added to.
+    "init_lora_weights": (True, False, "gaussian"),
+}
+# Modules of transformers' class Conv1D, whose weights are [in, out].
+CONV1D = {"gpt2": ("c_attn", "c_fc", "c_proj")}
+MOST_SCALE = 1e9  # alpha over rank; usual are 0.5 to 4
+PATTERN_SECONDS = 10.0  # for all patterns and modules; `(a+)+b` alone takes years
+
+
+@dataclasses.dataclass(frozen=True)
+class Delta:
+    """What is added to one weight, [out, in].
+
+    Attributes:
+        a, b: [r, in] and [out, r], as stored.
+        scale: of their product.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    scale: float
+
+    def added_to(self, weight: np.ndarray, *, transposed: bool) -> np.ndarray:
+        """The weight with it, float32; `transposed` where the weight is [in, out]."""
+        product = self.b.astype(np.float32) @ self.a.astype(np.float32)
+        product *= np.float32(self.scale)
+        product += (weight.T if transposed else weight).astype(np.float32)
+        return product.T if transposed else product
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """An adapter that is read and checked.
+
+    Attributes:
+        weights: its file, named in errors.
+        base_model: what its config says that it was trained on; nothing checks that.
+        deltas: by module of the base model.
+    """
+
+    weights: Path
+    base_model: str | None
+    deltas: Mapping[str, Delta]
+
+
+def read(folder: Path) -> Adapter:
+    """The adapter of a folder as PEFT's `save_pretrained` writes it.
+
+    Raises:
+        InputError: files that are missing or damaged, a setting or a tensor that is not handled.
+    """
+    where = folder / CONFIG
+    if not folder.is_dir():
+        raise InputError(f"adapter {folder}: no such folder; expected one with {CONFIG}")
+    if not where.exists():
+        raise InputError(f"adapter {folder}: holds no {CONFIG}; give a folder that PEFT has saved")
+    config = read_json(where)
+    if not isinstance(config, dict):
+        raise InputError(f"{where}: expected an object, found {type(config).__name__}")
+    _check_config(config, where)
+    weights = folder / WEIGHTS
+    if not weights.exists() and (pickled := sorted(folder.glob("adapter_model.*"))):
+        raise InputError(f"{pickled[0]}: is not read; save the adapter again, as {WEIGHTS}")
+    halves: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in map_file(weights).items():
+        pair = PAIR.fullmatch(name)
+        if pair is None or not name.startswith(ROOT):
+            raise InputError(
+                f"{weights}: tensor {name} is not handled, expected names like "
+                f"{ROOT}MODULE.lora_A.weight; merge this adapter with PEFT itself"
+            )
+        check_float(weights, name, array)
+        halves.setdefault(pair["module"].removeprefix(ROOT), {})[pair["half"]] = array
+    if not halves:
+        raise InputError(f"{weights}: holds no tensors")
+    deadline = time.monotonic() + PATTERN_SECONDS
+    deltas = {
+        module: _delta(module, found, config, where, weights, deadline)
+        for module, found in halves.items()
+    }
+    base = config.get("base_model_name_or_path")
+    return Adapter(weights, one_line(base) if isinstance(base, str) else None, deltas)
+
+
+def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> Tensors:
+    """The tensors with the adapter added to those that it names, whenever they are looked up.
+
+    Args:
+        model_type: of the config.
+        prefix: what stands before some names of the family and is left out of others.
+
+    Raises:
+        InputError: a part of the adapter that no tensor of the model matches, naming it.
+    """
+    stored = {name.removeprefix(prefix): name for name in tensors.stored}
+    deltas: dict[str, tuple[Delta, bool]] = {}
+    for module, delta in adapter.deltas.items():
+        name = stored.get(f"{module.removeprefix(prefix)}.weight")
+        if name is None:
+            raise InputError(
+                f"{adapter.weights}: module {module} is none of the model's, which has "
+                f"{', '.join(sorted(tensors.stored)[:3])} ...; the adapter was made for "
+                f"{adapter.base_model or 'an unnamed model'}"
+            )
+        if name in deltas:
+            raise InputError(
+                f"{adapter.weights}: module {module} is there with and without {prefix!r}"
+            )
+        transposed = module.rpartition(".")[2] in CONV1D.get(model_type, ())
+        found = tensors.stored[name].shape
+        wanted = (delta.b.shape[0], delta.a.shape[1])
+        if found != (wanted[::-1] if transposed else wanted):
+            raise InputError(
+                f"{adapter.weights}: module {module} is for a weight of shape {list(wanted)}; "
+                f"tensor {name} of the model has {list(found)}"
+                f"{', which is [in, out]' if transposed else ''}"
+            )
+        check_float(tensors.where[name], name, tensors.stored[name])
+        deltas[name] = delta, transposed
+    arrays = _Merged(tensors.stored, deltas)
+    return dataclasses.replace(tensors, arrays=arrays, changed=frozenset(deltas))
+
+
+class _Merged(Mapping[str, np.ndarray]):
+    """Tensors, computed at each look-up where there is a delta: none is held."""
+
+    def __init__(
+        self, stored: Mapping[str, np.ndarray], deltas: Mapping[str, tuple[Delta, bool]]
+    ) -> None:
+        self._stored, self._deltas = stored, deltas
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._deltas:
+            return self._stored[name]
+        delta, transposed = self._deltas[name]
+        return delta.added_to(self._stored[name], transposed=transposed)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
+def _check_config(config: dict[str, Any], where: Path) -> None:
+    """Every setting is read, decides nothing, or has a value that is handled."""
+    for name, value in sorted(config.items()):
+        if name in ONLY:
+            # `in` takes 1 for True
+            good = any(type(value) is type(one) and value == one for one in ONLY[name])
+        else:
+            good = name in READ | INERT or value is None or value is False or value in ({}, [])
+        if not good:
+            raise InputError(
+                f"{where}: {name} is {value!r}, which is not handled"
+                + (f"; handled are {', '.join(map(repr, ONLY[name]))}" if name in ONLY else "")
+                + "; merge this adapter with PEFT itself"
+            )
+    if "peft_type" not in config:
+        raise InputError(f"{where}: has no peft_type, expected 'LORA'")
+    if type(config.get("use_rslora", False)) is not bool:
+        raise InputError(f"{where}: use_rslora is {config['use_rslora']!r}, expected true or false")
+    _positive(config.get("r"), "r", where, whole=True)
+    _positive(config.get("lora_alpha"), "lora_alpha", where)
+    for name in ("rank_pattern", "alpha_pattern"):
+        patterns = config.get(name) or {}
+        if not isinstance(patterns, dict):
+            raise InputError(f"{where}: {name} is {patterns!r}, expected an object")
+        for pattern, value in patterns.items():
+            _positive(value, f"{name} of {pattern!r}", where, whole=name == "rank_pattern")
+            try:
+                with warnings.catch_warnings():  # of sets in sets, which are nobody's here
+                    warnings.simplefilter("ignore")
+                    re.compile(_at_end(pattern))  # what PEFT takes
+                    regex.compile(_at_end(pattern))
+            except (re.error, regex.error, OverflowError, RecursionError) as problem:
+                raise InputError(
+                    f"{where}: {name}: {pattern!r} is no pattern ({problem})"
+                ) from None
+
+
+def _positive(value: Any, name: str, where: Path, *, whole: bool = False) -> None:
+    kinds = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+        kind = "a whole number" if whole else "a number"
+        raise InputError(f"{where}: {name} is {value!r}, expected {kind} above 0")
+
+
+def _delta(
+    module: str,
+    found: dict[str, np.ndarray],
+    config: dict[str, Any],
+    where: Path,
+    weights: Path,
+    deadline: float,
+) -> Delta:
+    if set(found) != {"A", "B"}:
+        raise InputError(f"{weights}: module {module} has lora_{next(iter(found))} alone")
+    a, b = found["A"], found["B"]
+    rank = _own(config.get("rank_pattern"), module, config["r"], where, deadline)
+    alpha = _own(config.get("alpha_pattern"), module, config["lora_alpha"], where, deadline)
+    if a.ndim != 2 or b.ndim != 2 or a.shape[0] != rank or b.shape[1] != rank:
+        raise InputError(
+            f"{weights}: module {module} has lora_A {list(a.shape)} and lora_B {list(b.shape)}, "
+            f"expected [{rank}, in] and [out, {rank}], since its rank is {rank} in {where.name}"
+        )
+    if alpha > MOST_SCALE * rank:
+        raise InputError(f"{where}: lora_alpha of module {module} is {alpha}, and its rank {rank}")
+    return Delta(a, b, alpha / (math.sqrt(rank) if config.get("use_rslora") else rank))
+
+
+def _own(
+    patterns: dict[str, Any] | None, module: str, default: Any, where: Path, deadline: float
+) -> Any:
+    """The value of the first pattern that is the end of a module's name, as PEFT looks it up."""
+    for pattern, value in (patterns or {}).items():
+        try:
+            left = max(0.001, deadline - time.monotonic())
+            if regex.match(_at_end(pattern), module, timeout=left):
+                return value
+        except TimeoutError:
+            raise InputError(
+                f"{where}: patterns take more than {PATTERN_SECONDS:g} s, {pattern!r} for module "
+                f"{module} too; write it without repeats in repeats"
+            ) from None
+    return default
+
+
+def _at_end(pattern: str) -> str:
+    return rf"(.*\.)?({pattern})$"

@@ -1,0 +1,87 @@
+"""Rows of `--reproducible`: every sequence in a batch of its own.
+
+What a program is given then depends on the sequence alone: its row is the shortest power of two
+that holds it, its queries are its scored tokens in order from slot 0, and nothing stands beside
+it. Equal inputs to one program have equal bits, whatever the hardware adds up in which order.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxscore.plan.forest import Forest
+from jaxscore.plan.packing import SHORTEST_ROW, TARGETS, RowBatch, attention_cost
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """A batch for each path of a forest built with `Share.WHOLE`. As `packing.Plan`."""
+
+    forest: Forest
+    width: int
+
+    @property
+    def n_tokens(self) -> int:
+        return self.forest.n_nodes
+
+    @property
+    def cost(self) -> float:
+        """Padding and attention counted, in tokens of linear work."""
+        lengths = [row_length(stop - start) for start, stop in self._paths()]
+        return sum(length * attention_cost(length, self.width) for length in lengths)
+
+    def layout(self) -> tuple[int, ...]:
+        """What beside the forest decides the batches."""
+        return (SHORTEST_ROW, TARGETS)
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Shorter rows first; every edge of the forest is in exactly one batch."""
+        for start, stop in sorted(self._paths(), key=lambda path: row_length(path[1] - path[0])):
+            yield from self._of_path(start, stop)
+
+    def _paths(self) -> list[tuple[int, int]]:
+        bounds = [*np.flatnonzero(self.forest.depth == 0).tolist(), self.forest.n_nodes]
+        return list(itertools.pairwise(bounds))
+
+    def _of_path(self, start: int, stop: int) -> Iterator[RowBatch]:
+        """Its batch; more of the same queries where its end has more than TARGETS targets.
+
+        Another query slot for them would move the number of queries, and with it the sizes of
+        the products that the vocabulary pass is made of.
+        """
+        n, forest = stop - start, self.forest
+        length = row_length(n)
+        a, b = np.searchsorted(forest.edge_node, [start, stop])
+        column = forest.edge_node[a:b] - start
+        asked, query, counts = np.unique(column, return_index=True, return_counts=True)
+        rank = np.arange(b - a) - np.repeat(query, counts)
+        slot = np.repeat(np.arange(len(asked)), counts)
+        ids, position = np.zeros((2, 1, length), np.int32)
+        ids[0, :n], position[0, :n] = forest.ids[start:stop], np.arange(n)
+        end = np.arange(1, length + 1, dtype=np.int32)[None]
+        end[0, :n] = n
+        padded = np.zeros(length, np.int32)
+        padded[: len(asked)] = asked
+        for turn in range(-(-int(counts.max()) // TARGETS)):
+            own = rank // TARGETS == turn
+            target = np.zeros((length, TARGETS), np.int32)
+            edge = np.full((len(asked), TARGETS), -1, np.int32)
+            at = slot[own], rank[own] % TARGETS
+            target[at] = forest.edge_target[a:b][own]
+            edge[at] = np.arange(a, b)[own]
+            yield RowBatch(
+                ids=ids,
+                position=position,
+                subtree_end=end,
+                query=padded,
+                target=target,
+                edge=edge,
+                n_tokens=n if turn == 0 else 0,
+            )
+
+
+def row_length(n: int) -> int:
+    """The power of two, from the shortest row on, that holds a path of n tokens."""
+    return max(SHORTEST_ROW, 1 << (n - 1).bit_length())

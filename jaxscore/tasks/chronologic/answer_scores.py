@@ -1,0 +1,243 @@
+"""`chronologic`: which answer would a text of that time give? (ChronoLogic)
+
+Each answer is scored by its mean log-probability after the question, the scores of a question
+become probabilities by a softmax, and the Brier score says how far they are from the truth.
+`multiple_choice` asks the same questions with lettered options.
+"""
+
+import collections
+import dataclasses
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.engine.noise import Noise
+from jaxscore.errors import InputError
+from jaxscore.files.json_input import read_jsonl, take
+from jaxscore.metrics import margins
+from jaxscore.metrics.brier import brier, uniform_brier
+from jaxscore.metrics.margins import Decisions
+from jaxscore.metrics.softmax import softmax
+from jaxscore.requests import Request, ScoredRequest
+
+# flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
+BOUNDARIES = {"joint": "joint", "separate": "separate", "upstream": "skip_context"}
+COLUMNS = {"brier": "brier", "uniform_brier": "uniform_brier", "top_accuracy": "top_correct"}
+NO_CATEGORY = "(none)"
+SHOWN = 60  # characters of a question in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A question with its answers.
+
+    Attributes:
+        line: its number in the file.
+        frame: what is told before the question; may be empty.
+        types: the kind of each answer, such as "negation"; None where the file has none.
+        truth: of each answer, 0 to 1.
+    """
+
+    file: str
+    line: int
+    frame: str
+    text: str
+    category: str
+    answers: tuple[str, ...]
+    types: tuple[str, ...] | None
+    truth: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        """What to call it in a list of failures."""
+        return _name(self.file, self.line, self.text)
+
+
+def _name(file: str, line: int, text: object) -> str:
+    if not isinstance(text, str):
+        return f"{file}:{line}"
+    return f"{file}:{line} {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
+
+
+def load(path: Path) -> tuple[list[Question], list[tuple[str, str]]]:
+    """Questions of a JSONL file, and (name, why) of the lines that hold none.
+
+    `main_question`, `answer_strings` and `answer_probabilities` must be there; `metadata_frame`,
+    `question_category` and `answer_types` may be null or left out.
+
+    Raises:
+        InputError: the file cannot be read, a line is no JSON object, or no line is usable.
+    """
+    questions, failures = [], []
+    for number, item in read_jsonl(path):
+        name = _name(path.name, number, item.get("main_question"))
+        try:
+            questions.append(_question(item, path.name, number, name))
+        except InputError as problem:
+            failures.append((name, str(problem).removeprefix(f"{name}: ")))
+    if not questions:
+        name, why = failures[0]
+        raise InputError(f"{path}: no line holds a usable question; the first, {name}: {why}")
+    return questions, failures
+
+
+def _question(item: dict[str, Any], file: str, line: int, where: str) -> Question:
+    optional = {
+        name: take(item, name, (str, type(None)), where) if name in item else None
+        for name in ("metadata_frame", "question_category")
+    }
+    answers = _strings(item, "answer_strings", where)
+    truth = take(item, "answer_probabilities", list, where)
+    for k, value in enumerate(truth):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value <= 1:
+            raise InputError(
+                f'{where}: field "answer_probabilities", entry {k + 1} is {str(value)[:20]!r}, '
+                "expected a number from 0 to 1"
+            )
+    types = None if item.get("answer_types") is None else _strings(item, "answer_types", where)
+    if not answers:
+        raise InputError(f"{where}: it has no answer; expected at least one in answer_strings")
+    for name, values in (("answer_probabilities", truth), ("answer_types", types)):
+        if values is not None and len(values) != len(answers):
+            raise InputError(
+                f"{where}: {name} has {len(values)} entries and answer_strings {len(answers)}; "
+                "expected one for each answer"
+            )
+    return Question(
+        file=file,
+        line=line,
+        frame=optional["metadata_frame"] or "",
+        text=take(item, "main_question", str, where),
+        category=optional["question_category"] or NO_CATEGORY,
+        answers=tuple(answers),
+        types=None if types is None else tuple(types),
+        truth=tuple(float(value) for value in truth),
+    )
+
+
+def _strings(item: dict[str, Any], name: str, where: str) -> list[str]:
+    values = take(item, name, list, where)
+    for k, value in enumerate(values):
+        if not isinstance(value, str):
+            raise InputError(
+                f'{where}: field "{name}", entry {k + 1} is {str(value)[:20]}, expected a string'
+            )
+    return values
+
+
+def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
+    """At most n of them, drawn by the seed, in the file's order."""
+    chosen = random.Random(seed).sample(range(len(questions)), min(n, len(questions)))
+    return [questions[k] for k in sorted(chosen)]
+
+
+def repeated(questions: Sequence[Question]) -> list[str]:
+    """Remarks on questions with an answer twice: legal, and each of them gets a share."""
+    out = []
+    for question in questions:
+        counts = collections.Counter(question.answers)
+        twice = next((answer for answer, count in counts.items() if count > 1), None)
+        if twice is not None:
+            out.append(f"{question.name}: answer {twice[:SHOWN]!r} is there more than once")
+    return out
+
+
+def without_truth(questions: Sequence[Question]) -> list[str]:
+    """Remarks on questions without a correct answer: legal, as in the published script."""
+    return [
+        f"{question.name}: no answer is correct, so no Brier score of 0 is possible"
+        for question in questions
+        if not any(question.truth)
+    ]
+
+
+def context(question: Question, *, metadata: bool = True) -> str:
+    """What stands before an answer, to the letter of the published script."""
+    frame = f"{question.frame}\n" if metadata and question.frame else ""
+    return f"{frame}QUESTION: {question.text}\nANSWER: "
+
+
+def requests(questions: Sequence[Question], *, metadata: bool = True) -> list[Request]:
+    """One an answer."""
+    return [
+        Request(f"{question.line}.{k + 1}", context(question, metadata=metadata), answer)
+        for question in questions
+        for k, answer in enumerate(question.answers)
+    ]
+
+
+def evaluate(
+    questions: Sequence[Question], scored: Sequence[ScoredRequest], boundary: str
+) -> list[dict[str, Any]]:
+    """One result a question; one that failed has `error` and no scores.
+
+    Args:
+        boundary: of the flag; "upstream" gives an answer with no token left the score 0.0, as
+            the published script does, and any other fails the question.
+    """
+    left = iter(scored)
+    return [_evaluate(question, left, boundary) for question in questions]
+
+
+def _evaluate(question: Question, left: Iterator[ScoredRequest], boundary: str) -> dict[str, Any]:
+    own = [next(left) for _ in question.answers]
+    out: dict[str, Any] = {
+        "line": question.line,
+        "question": question.text,
+        "question_category": question.category,
+        "answers": list(question.answers),
+        "answer_types": None if question.types is None else list(question.types),
+        "truth": list(question.truth),
+    }
+    for k, one in enumerate(own):
+        empty = not one.n_scored and boundary != "upstream"
+        error = one.error or ("it has no tokens, so it has no probability" if empty else None)
+        if error:
+            return {**out, "error": f"answer {k + 1}: {error}"}
+    scores = [0.0 if one.mean_logprob is None else one.mean_logprob for one in own]
+    probabilities = softmax(scores)
+    out |= {
+        "scores": scores,
+        "probabilities": probabilities.tolist(),
+        "n_tokens": [one.n_tokens for one in own],
+        "brier": brier(probabilities, question.truth),
+        "uniform_brier": uniform_brier(question.truth),
+        # Ties go to the first, as argmax has it.
+        "top_correct": question.truth[int(probabilities.argmax())] == 1.0,
+    }
+    if any(one.truncated for one in own):
+        out["truncated"] = [one.truncated for one in own]
+    return out
+
+
+def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
+    """Add to each question that was scored what rounding could turn.
+
+    `within_noise` is of which answer is the most probable, `correct_within_noise` of whether that
+    one is correct. Both are decided by the scores, whose order a softmax keeps.
+    """
+    spread = noise.spread["mean_logprob"].largest
+    good = [result for result in results if "error" not in result]
+    for result in good:
+        scores, right = result["scores"], [value == 1.0 for value in result["truth"]]
+        result["within_noise"] = margins.within(margins.lead(scores), spread)
+        result["correct_within_noise"] = margins.within(
+            margins.right_from_wrong(scores, right), spread
+        )
+    return [
+        margins.count(what, "mean_logprob", spread, [result[field] for result in good])
+        for what, field in (
+            ("most probable answer", "within_noise"),
+            ("whether it is correct", "correct_within_noise"),
+        )
+    ]
+
+
+def failures(
+    questions: Sequence[Question], results: Sequence[dict[str, Any]]
+) -> list[tuple[str, str]]:
+    """(name, why) of the questions that could not be evaluated."""
+    pairs = zip(questions, results, strict=True)
+    return [(q.name, result["error"]) for q, result in pairs if "error" in result]

@@ -1,0 +1,237 @@
+"""`paths`: does a support path make the answer more probable? (Path Evaluation)
+
+For each path of a question its last entity is the answer. Its probability is the geometric mean
+of its tokens' probabilities, with and without the path in the prompt, averaged over system
+prompts.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.engine.noise import Noise
+from jaxscore.errors import InputError
+from jaxscore.files.json_input import read_jsonl, read_lines, take
+from jaxscore.metrics import margins
+from jaxscore.metrics.bootstrap import Estimate, estimate
+from jaxscore.metrics.margins import Decisions
+from jaxscore.printable import one_line
+from jaxscore.requests import Request, ScoredRequest
+
+DEFAULT_SYSTEM_PROMPT = (
+    "You are a helpful assistant that answers questions accurately based on the given information."
+)
+# flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
+BOUNDARIES = {"separate": "separate", "joint": "joint", "upstream": "reencoded"}
+# name of a mean -> the field of an evaluation that it is over
+COLUMNS = {
+    "baseline": "baseline_prob",
+    "retrieved": "retrieved_prob",
+    "absolute": "absolute_improvement",
+    "relative": "relative_improvement",
+}
+SHOWN = 60  # characters of an id and of a path in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A question with its paths, each a list of entities and relations."""
+
+    id: str | int
+    question: str
+    paths: list[list[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What is told of all paths together.
+
+    Attributes:
+        means: of each of `COLUMNS`, over the paths that were scored; "relative" over those of
+            them whose baseline is above 0.
+        gain_by_length: entities of a path -> mean absolute improvement, shortest first.
+        failures: (name of the path, why) of those that could not be scored.
+    """
+
+    n_items: int
+    means: dict[str, Estimate]
+    gain_by_length: dict[int, Estimate]
+    failures: list[tuple[str, str]]
+
+
+def load(path: Path, max_samples: int | None = None) -> list[Item]:
+    """Items of a JSONL file: `question`, `paths`, and optionally `id` (else the line's number).
+
+    Raises:
+        InputError: with file and line.
+    """
+    items = []
+    for number, item in itertools.islice(read_jsonl(path), max_samples):
+        where = f"{path}:{number}"
+        question = take(item, "question", str, where)
+        paths = take(item, "paths", list, where)
+        for k, entities in enumerate(paths):
+            if not isinstance(entities, list) or not all(isinstance(e, str) for e in entities):
+                raise InputError(
+                    f'{where}: field "paths", entry {k + 1}: expected a list of strings, '
+                    f"found {str(entities)[:60]}"
+                )
+        name = take(item, "id", (str, int), where) if "id" in item else number
+        items.append(Item(name, question, paths))
+    return items
+
+
+def system_prompts(given: Sequence[str], file: Path | None) -> list[str]:
+    """Prompts of the command line, then those of the file; the default where there are none.
+
+    Raises:
+        InputError: the file cannot be read or holds only blank lines.
+    """
+    prompts = list(given)
+    if file is not None:
+        lines = [text.strip() for _, text in read_lines(file) if text.strip()]
+        if not lines:
+            raise InputError(f"{file}: no system prompt in it, expected one a line")
+        prompts += lines
+    return prompts or [DEFAULT_SYSTEM_PROMPT]
+
+
+def prompts(item: Item, path: list[str], system: str) -> tuple[str, str]:
+    """The prompt without and with the path, to the letter of the published script."""
+    ending = f"\nQuestion: {item.question} Answer:"
+    return f"{system}{ending}", f"{system}\nSupport Path: {' -> '.join(path)}{ending}"
+
+
+def cases(items: Sequence[Item]) -> Iterator[tuple[Item, list[str]]]:
+    """Every path that is not empty, with its item."""
+    return ((item, path) for item in items for path in item.paths if path)
+
+
+def requests(items: Sequence[Item], systems: Sequence[str]) -> list[Request]:
+    """For each path, for each system prompt: the baseline and the retrieved prompt."""
+    return [
+        Request(_name(item.id, path), context, path[-1])
+        for item, path in cases(items)
+        for system in systems
+        for context in prompts(item, path, system)
+    ]
+
+
+def _name(id: str | int, path: Sequence[str]) -> str:
+    """What to call a path in a list of failures; nothing in it moves a terminal's cursor."""
+
+    def shown(text: str) -> str:
+        return one_line(text[:SHOWN]) + ("…" if len(text) > SHOWN else "")
+
+    return f"{shown(str(id))}: {shown(' -> '.join(path))}"
+
+
+def evaluate(
+    items: Sequence[Item], systems: Sequence[str], scored: Sequence[ScoredRequest]
+) -> list[dict[str, Any]]:
+    """The documented output, one entry an item; a path that failed has `error` and nulls."""
+    left = iter(scored)
+    return [
+        {
+            "id": item.id,
+            "question": item.question,
+            "path_evaluations": [_evaluate(path, systems, left) for path in item.paths if path],
+        }
+        for item in items
+    ]
+
+
+def _evaluate(
+    path: list[str], systems: Sequence[str], left: Iterator[ScoredRequest]
+) -> dict[str, Any]:
+    pairs = [(next(left), next(left)) for _ in systems]
+    errors = [_error(one) for pair in pairs for one in pair]
+    out: dict[str, Any] = {"path": path, "answer": path[-1]}
+    if any(errors):
+        names = ("baseline_prob", "retrieved_prob", "absolute_improvement", "relative_improvement")
+        out |= dict.fromkeys(names)
+        return {**out, "prompt_results": [], "error": next(e for e in errors if e)}
+    probabilities = [(probability(one), probability(other)) for one, other in pairs]
+    results = [
+        {"system_prompt": system, "baseline_prob": one, "retrieved_prob": other}
+        for system, (one, other) in zip(systems, probabilities, strict=True)
+    ]
+    baseline = math.fsum(one for one, _ in probabilities) / len(results)
+    retrieved = math.fsum(other for _, other in probabilities) / len(results)
+    gain = retrieved - baseline
+    return {
+        **out,
+        "baseline_prob": baseline,
+        "retrieved_prob": retrieved,
+        "absolute_improvement": gain,
+        "relative_improvement": gain / baseline if baseline > 0 else math.inf,
+        "prompt_results": results,
+    }
+
+
+def _error(scored: ScoredRequest) -> str | None:
+    if scored.error is None and not scored.n_scored:
+        return "the answer has no tokens, so it has no probability"
+    return scored.error
+
+
+def probability(scored: ScoredRequest) -> float:
+    """Geometric mean of the tokens' probabilities."""
+    mean = scored.mean_logprob
+    assert mean is not None  # `_error` has seen to it
+    return math.exp(mean)
+
+
+def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
+    """Add `within_noise` to each path that was scored: could rounding turn its gain's sign?
+
+    The logarithm of an average of exp(mean log-probability) moves by no more than the mean
+    log-probabilities do, so the margin is that of the two averages' logarithms. In probabilities
+    it would hang on the most probable answers of the audit.
+    """
+    spread = noise.spread["mean_logprob"].largest
+    good = [one for result in results for one in result["path_evaluations"] if "error" not in one]
+    for one in good:
+        without, with_path = _log(one["baseline_prob"]), _log(one["retrieved_prob"])
+        one["within_noise"] = margins.within(abs(margins.gap(with_path, without)), spread)
+    marks = [one["within_noise"] for one in good]
+    statistic = "mean_logprob, as log(with / without)"
+    return [margins.count("sign of the improvement", statistic, spread, marks)]
+
+
+def _log(probability: float) -> float:
+    return math.log(probability) if probability > 0 else -math.inf
+
+
+def summarise(results: Sequence[dict[str, Any]], n_bootstrap: int, seed: int) -> Summary:
+    """Means over all paths of all items, with their intervals."""
+    every = [(result["id"], one) for result in results for one in result["path_evaluations"]]
+    good = [one for _, one in every if "error" not in one]
+
+    def mean(part: Sequence[dict[str, Any]], column: str) -> Estimate:
+        values = [one[column] for one in part if math.isfinite(one[column])]
+        return estimate(values, n_bootstrap, seed)
+
+    by_length: dict[int, list[dict[str, Any]]] = {}
+    for one in good:
+        by_length.setdefault(len(one["path"]), []).append(one)
+    return Summary(
+        n_items=len(results),
+        means={name: mean(good, column) for name, column in COLUMNS.items()},
+        gain_by_length={n: mean(by_length[n], COLUMNS["absolute"]) for n in sorted(by_length)},
+        failures=[(_name(id, one["path"]), one["error"]) for id, one in every if "error" in one],
+    )
+
+
+def least_gain_first(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The evaluations of all paths that were scored, each with its item's id and question."""
+    good = [
+        {"id": result["id"], "question": result["question"], **one}
+        for result in results
+        for one in result["path_evaluations"]
+        if "error" not in one
+    ]
+    return sorted(good, key=lambda one: one[COLUMNS["absolute"]])

@@ -1,0 +1,256 @@
+"""`probsem`: a distribution over given queries after each context of a test suite (ProbSem)."""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.engine.noise import Noise
+from jaxscore.errors import InputError
+from jaxscore.files.json_input import check_text, kind_of, read_json, read_text, take
+from jaxscore.metrics import margins
+from jaxscore.metrics.bootstrap import Estimate, estimate
+from jaxscore.metrics.margins import Decisions
+from jaxscore.metrics.softmax import softmax
+from jaxscore.requests import Request, ScoredRequest
+
+# flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
+BOUNDARIES = {"joint": "exact", "separate": "separate", "upstream": "last_query"}
+NO_ANSWER = -1  # as `expected`: nobody knows which query is right
+SHOWN = 60  # characters of a context in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """One sample of a suite.
+
+    Attributes:
+        index: from 1, as in the file.
+        expected: index of the right query from 0, or `NO_ANSWER`.
+    """
+
+    index: int
+    text: str
+    expected: int
+
+    @property
+    def name(self) -> str:
+        """What to call it in a list of failures."""
+        return f"context {self.index} {self.text[:SHOWN]!r}{'…' if len(self.text) > SHOWN else ''}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+    """A prompt with what is asked after it: every query after every context."""
+
+    prompt: str
+    pretext: str
+    posttext: str
+    contexts: tuple[Context, ...]
+    queries: tuple[str, ...]
+
+    def shown(self, context: Context) -> str:
+        """What stands between prompt and query; empty parts are left out."""
+        return "\n".join(filter(None, (self.pretext, context.text, self.posttext)))
+
+    def before(self, context: Context) -> str:
+        """All that stands before a query, the line end included."""
+        return "".join(f"{part}\n" for part in (self.prompt, self.shown(context)) if part)
+
+
+def load(folder: Path, prompt: str, test: str) -> tuple[Suite, list[tuple[str, str]]]:
+    """`<prompt>.txt` and `<prompt>_<test>.json` of a folder, and (name, why) of bad contexts.
+
+    `pretext`, `posttext` and the prompt may be empty or, but for the prompt, left out. Line ends
+    of the prompt's file are read as Python reads them: `\\r\\n` and `\\r` are `\\n`.
+
+    Raises:
+        InputError: a file is missing or no UTF-8, the suite is no JSON object, has no queries
+            or queries that are no text, or has no context that is usable.
+    """
+    text = re.sub(r"\r\n?", "\n", read_text(folder / f"{prompt}.txt"))
+    path = folder / f"{prompt}_{test}.json"
+    item = _object(path)
+    where = str(path)
+    wrapped = {
+        name: take(item, name, (str, type(None)), where) or "" if name in item else ""
+        for name in ("pretext", "posttext")
+    }
+    queries = take(item, "queries", list, where)
+    for k, query in enumerate(queries):
+        if not isinstance(query, str) or not query:
+            found = "empty" if query == "" else str(query)[:20]
+            raise InputError(
+                f'{where}: field "queries", entry {k + 1} is {found}, expected a text to score'
+            )
+    if not queries:
+        raise InputError(f'{where}: field "queries" is empty, expected the texts to compare')
+    given = take(item, "context", list, where)
+    if not given:
+        raise InputError(
+            f'{where}: field "context" is empty, expected objects with `text` and `expected`'
+        )
+    contexts, failures = [], []
+    for index, entry in enumerate(given, start=1):
+        name = f"context {index}"
+        try:
+            contexts.append(_context(entry, index, len(queries), name))
+        except InputError as problem:
+            failures.append((name, str(problem).removeprefix(f"{name}: ")))
+    if not contexts:
+        name, why = failures[0]
+        raise InputError(f"{where}: no context is usable; the first, {name}: {why}")
+    return Suite(text, **wrapped, contexts=tuple(contexts), queries=tuple(queries)), failures
+
+
+def _object(path: Path) -> dict[str, Any]:
+    expected = "an object with `pretext`, `context`, `posttext` and `queries`"
+    value = read_json(path, expected)
+    check_text(value, str(path))
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: found {kind_of(value)}, expected {expected}")
+    return value
+
+
+def _context(entry: Any, index: int, n_queries: int, where: str) -> Context:
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: found {str(entry)[:20]}, expected an object")
+    text = take(entry, "text", str, where)
+    expected = take(entry, "expected", int, where)
+    if expected != NO_ANSWER and not 0 <= expected < n_queries:
+        raise InputError(
+            f"{where}: expected is {expected}, and the queries are 0 to {n_queries - 1}; give the "
+            f"index of one, or {NO_ANSWER} where none is right"
+        )
+    return Context(index, text, expected)
+
+
+def remarks(suite: Suite) -> list[str]:
+    """What is legal and still worth telling."""
+    counts = collections.Counter(suite.queries)
+    return [
+        f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} is there {count} times: each "
+        "of them gets a share of its own"
+        for query, count in counts.items()
+        if count > 1
+    ]
+
+
+def requests(suite: Suite) -> list[Request]:
+    """Every query after every context."""
+    return [
+        Request(f"{context.index}.{k}", suite.before(context), query)
+        for context in suite.contexts
+        for k, query in enumerate(suite.queries)
+    ]
+
+
+def evaluate(
+    suite: Suite,
+    scored: Sequence[ScoredRequest],
+    *,
+    boundary: str,
+    normalize: bool,
+    temperature: float,
+) -> list[dict[str, Any]]:
+    """One result a context; one of which a query could not be scored has `error`.
+
+    Args:
+        boundary: of the flag. With "upstream" a mean is over all tokens that are counted to the
+            query, a BOS that has no log-probability included, as in the published script.
+        normalize: `logp` is the mean over the query's tokens instead of their sum.
+        temperature: `logp` is divided by it.
+    """
+    left = iter(scored)
+    out = []
+    for context in suite.contexts:
+        own = [next(left) for _ in suite.queries]
+        out.append(_evaluate(suite, context, own, boundary, normalize, temperature))
+    return out
+
+
+def _evaluate(
+    suite: Suite,
+    context: Context,
+    own: Sequence[ScoredRequest],
+    boundary: str,
+    normalize: bool,
+    temperature: float,
+) -> dict[str, Any]:
+    out: dict[str, Any] = {
+        "context": context.index,
+        "text": suite.shown(context),
+        "expected": context.expected,
+        "queries": list(suite.queries),
+    }
+    logp = []
+    for k, one in enumerate(own):
+        total = one.sum_logprob
+        if one.error or total is None:
+            error = one.error or "it has no token with a probability"
+            return {**out, "error": f"query {k} {suite.queries[k][:SHOWN]!r}: {error}"}
+        n = one.n_tokens if boundary == "upstream" else one.n_scored
+        logp.append(total / (n if normalize else 1) / temperature)
+    scores = softmax(logp).tolist()
+    out |= {"logp": logp, "scores": scores, "n_tokens": [one.n_tokens for one in own]}
+    # A tie for the highest passes, as it does in the published script's accuracy.
+    known = context.expected != NO_ANSWER
+    out["passed"] = scores[context.expected] == max(scores) if known else None
+    return out
+
+
+def mark(
+    results: Sequence[dict[str, Any]], noise: Noise, *, normalize: bool, temperature: float
+) -> list[Decisions]:
+    """Add `within_noise` to each context that was scored: could rounding turn its decision?
+
+    That is whether the expected query has the highest `logp`, or, where none is expected, which
+    query has it.
+
+    Args:
+        normalize, temperature: as in `evaluate`. With the boundary "upstream" a mean may be over
+            more tokens than have a log-probability, and then moves by less than is said here.
+    """
+    statistic = "mean_logprob" if normalize else "sum_logprob"
+    spread = noise.spread[statistic].largest / temperature
+    good = [result for result in results if "error" not in result]
+    for result in good:
+        logp, expected = result["logp"], result["expected"]
+        if expected == NO_ANSWER:
+            margin = margins.lead(logp)
+        else:
+            right = [k == expected for k in range(len(logp))]
+            margin = margins.right_from_wrong(logp, right)
+        result["within_noise"] = margins.within(margin, spread)
+    marks = [result["within_noise"] for result in good]
+    what = "which query has the highest score"
+    return [margins.count(what, f"logp ({statistic} / temperature)", spread, marks)]
+
+
+def rows(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, float, float]]:
+    """(text, query, logp, score) of everything that was scored."""
+    for result in results:
+        if "error" not in result:
+            columns = (result[name] for name in ("queries", "logp", "scores"))
+            for query, logp, score in zip(*columns, strict=True):
+                yield result["text"], query, logp, score
+
+
+def accuracy(results: Sequence[dict[str, Any]], *, n_bootstrap: int, seed: int) -> Estimate | None:
+    """Share of contexts that passed, of those that were scored.
+
+    None where one of the suite has no right query, be it scored or not: what it disables does not
+    hang on how long its text is.
+    """
+    if any(result["expected"] == NO_ANSWER for result in results):
+        return None
+    passed = [float(result["passed"]) for result in results if "error" not in result]
+    return estimate(passed, n_bootstrap, seed)
+
+
+def failures(suite: Suite, results: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+    """(name, why) of the contexts that could not be scored."""
+    pairs = zip(suite.contexts, results, strict=True)
+    return [(c.name, result["error"]) for c, result in pairs if "error" in result]

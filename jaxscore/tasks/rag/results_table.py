@@ -1,0 +1,141 @@
+"""`results`: the metrics of all experiments side by side, as BERGEN prints them."""
+
+import contextlib
+import math
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.tasks.rag import experiment_config, experiment_folder
+from jaxscore.tasks.rag.retrieval_runs import STAGES
+
+Row = dict[str, Any]  # column -> text, number or None
+
+SETTINGS = (
+    "exp_folder", "query_dataset", "doc_dataset", "Generator", "Retriever", "Reranker", "r_top",
+    "rr_top", "gen_time",
+)  # fmt: skip
+# The published tables: column -> column of ours. `all` has every setting and metric instead.
+SHORT = {
+    "exp_folder": "exp_folder", "query_dataset": "query_dataset", "Generator": "Generator",
+    "Retriever": "Retriever", "Reranker": "Reranker",
+}  # fmt: skip
+FORMATS: dict[str, dict[str, str]] = {
+    "all": {},
+    "tiny": SHORT | {"M": "M", "LLMeval": "LLMeval"},
+    "simple": SHORT
+    | {"M": "M", "EM": "EM", "R": "Recall", "Rg-L": "Rouge-L", "BEM": "BEM", "LLMeval": "LLMeval"},
+    "full": {
+        "exp_folder": "exp_folder", "Retriever": "Retriever", "P_1": "P_1",
+        "Reranker": "Reranker", "Generator": "Generator", "gen_time": "gen_time",
+        "query_dataset": "query_dataset", "r_top": "r_top", "rr_top": "rr_top", "M": "M",
+        "EM": "EM", "F1": "F1", "P": "Precision", "R": "Recall", "Rg-1": "Rouge-1",
+        "Rg-2": "Rouge-2", "Rg-L": "Rouge-L", "BEM": "BEM", "LLMeval": "LLMeval",
+    },
+}  # fmt: skip
+
+
+def load(experiments: Path, split: str) -> tuple[list[Row], list[tuple[str, str]]]:
+    """A row for each folder with metrics, in the order of their names, and what cannot be read.
+
+    A reranked run's metrics are prefixed with `rerank_`.
+
+    Raises:
+        InputError: no folder has metrics.
+    """
+    rows, failures = [], []
+    for folder in experiment_folder.folders(experiments, split, "metrics"):
+        parts: list[Row] = [{"exp_folder": folder.name}]
+        for read in (_settings, _generation_time, _rankings, _metrics):
+            try:
+                parts.append(read(folder, split))
+            except InputError as problem:
+                failures.append((str(folder), str(problem)))
+        row: Row = {}
+        for part in parts:
+            part = {_utf8(name): value for name, value in part.items()}
+            row = {**row, **part, **row}  # a metric cannot take a setting's name
+        for name, value in row.items():
+            if isinstance(value, str):
+                row[name] = _utf8(value)
+            elif not isinstance(value, int | float | None):
+                failures.append((str(folder), f"metric {name!r} is no number: {str(value)[:60]}"))
+                row[name] = None
+        rows.append(row)
+    return rows, failures
+
+
+def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
+    """Rows of one of FORMATS, ordered by a column, then by folder; empty cells last.
+
+    Raises:
+        InputError: no such column; lists those that there are.
+    """
+    columns = FORMATS[form] or {name: name for name in _every(rows)}
+    if sort not in columns:
+        raise InputError(f"--sort {sort}: no such column; there are {', '.join(columns)}")
+    out = [{name: row.get(key) for name, key in columns.items()} for row in rows]
+    if form in ("tiny", "simple"):
+        for row in out:
+            for name in ("Generator", "Retriever", "Reranker"):
+                row[name] = PurePosixPath(row[name] or "none").name
+
+    def key(row: Row) -> tuple[Any, ...]:
+        value = row[sort]
+        number = isinstance(value, int | float)
+        return value is None, number, value if number else 0, str(value), row["exp_folder"]
+
+    return sorted(out, key=key)
+
+
+def _utf8(text: str) -> str:
+    """Without half surrogate pairs, which JSON and YAML can hold and a csv cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _every(rows: Sequence[Row]) -> list[str]:
+    """Settings, then metrics in the order in which they first come up."""
+    return list(dict.fromkeys([*SETTINGS, *(name for row in rows for name in row)]))
+
+
+def _settings(folder: Path, split: str) -> Row:
+    found = experiment_config.load(folder, split)
+    return {
+        "query_dataset": found.query_dataset,
+        "doc_dataset": found.doc_dataset,
+        "Generator": found.generator,
+        "Retriever": found.retriever,
+        "Reranker": found.reranker,
+        "r_top": found.retrieve_top_k,
+        "rr_top": found.rerank_top_k,
+    }
+
+
+def _generation_time(folder: Path, split: str) -> Row:
+    times = experiment_folder.read_metrics(folder / f"eval_{split}_generation_time.json")
+    return {"gen_time": times.get("Generation time")}
+
+
+def _rankings(folder: Path, split: str) -> Row:
+    return {
+        f"rerank_{name}" if stage == "reranking" else name: value
+        for stage in STAGES
+        for name, value in _means(folder / f"eval_{split}_{stage}_metrics.json").items()
+    }
+
+
+def _metrics(folder: Path, split: str) -> Row:
+    return _means(experiment_folder.metrics_path(folder, split))
+
+
+def _means(path: Path) -> Row:
+    return {name: _mean(value) for name, value in experiment_folder.read_metrics(path).items()}
+
+
+def _mean(value: Any) -> Any:
+    """A metric as one number; the published code also writes the list of items' values."""
+    if isinstance(value, list) and value and all(type(one) in (int, float) for one in value):
+        with contextlib.suppress(OverflowError):  # then it is told as no number
+            return math.fsum(value) / len(value)
+    return value

@@ -1,0 +1,299 @@
+"""`select` and `vote`: one response out of the first N sampled ones, by self-certainty.
+
+Best-of-N by self-certainty and Borda voting (Kang et al., arXiv 2502.18581). Selecting takes the
+response with the highest confidence among those with an extractable answer. Voting ranks all by
+confidence, gives rank r (from 0) of n responses (n - r)^power votes, and pools the votes of equal
+answers: power 0 is the majority vote, a high power comes near selecting.
+
+N counts in each item, and so do `generator` and `dataset`. The published scripts take all three
+from the first item, which is the same wherever the items are alike.
+"""
+
+import bisect
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.metrics import margins
+from jaxscore.tasks.samples import answer_text, sample_items
+from jaxscore.tasks.samples.sample_items import Result
+from jaxscore.tasks.samples.symbolic import SymbolicComparison
+
+NO_ANSWER = -1e9  # the published confidence of a choice without an extractable answer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidates:
+    """The first N responses of an item.
+
+    Attributes:
+        responses: as the model wrote them; None for one that is null.
+        confidences: nats a token; None for one that is not known.
+        answers: what the responses are compared by; None without an extractable answer.
+        symbolic: whether unequal answers are compared by SymPy too.
+        noise: how far rounding moves a confidence, in nats; None where nobody has looked.
+    """
+
+    given: sample_items.Item
+    responses: list[str | None]
+    confidences: list[float | None]
+    answers: list[str | None]
+    symbolic: bool
+    noise: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unusable:
+    """An item that has none, and why."""
+
+    given: sample_items.Item
+    error: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """A place in the list, its confidence or votes, and whether it has an answer.
+
+    `within_noise` says whether rounding could turn its answer; None where the noise is not known.
+    """
+
+    index: int
+    confidence: float | None
+    answered: bool
+    within_noise: bool | None = None
+
+
+def load(path: Path, best_n: int) -> list[Candidates | Unusable]:
+    """The items of a file, each with at most its first N responses.
+
+    An item takes `generator` and `dataset` from the first item where it has none.
+
+    Raises:
+        InputError: of the file as a whole, see `samples.load`.
+    """
+    given = sample_items.load(path)
+    return [_item(one, best_n, given[0]) for one in given]
+
+
+def _item(given: sample_items.Item, best_n: int, first: sample_items.Item) -> Candidates | Unusable:
+    try:
+        responses = sample_items.responses(given, "output", best_n)
+        confidences = sample_items.confidences(given, best_n, len(responses))
+        noise = sample_items.noise(given)
+    except InputError as problem:
+        return Unusable(given, str(problem))
+    generator = _text(given, "generator") or _text(first, "generator")
+    dataset = _text(given, "dataset") or _text(first, "dataset")
+    form = answer_text.code_form if dataset == "crux" else answer_text.math_form
+    found = [None if text is None else answer_text.extract(text, generator) for text in responses]
+    return Candidates(
+        given,
+        responses,
+        confidences,
+        [None if answer is None else form(answer) for answer in found],
+        symbolic="amps_hard" in (_text(given, "subtask") or _text(given, "task")),
+        noise=noise,
+    )
+
+
+def _text(given: sample_items.Item, field: str) -> str:
+    value = given.fields.get(field)
+    return value if isinstance(value, str) else ""
+
+
+def available(items: Sequence[Candidates | Unusable]) -> int | None:
+    """The most responses that an item has of the N asked for; None where none can be used."""
+    return max((len(one.responses) for one in items if isinstance(one, Candidates)), default=None)
+
+
+def select(
+    confidences: Sequence[float | None],
+    answers: Sequence[str | None],
+    noise: float | None = None,
+) -> Choice:
+    """The highest confidence among the responses with an answer, the first of equal ones.
+
+    Unknown confidences rank last. Without any answer, the first response, at a confidence of
+    -1e9 as published.
+
+    Args:
+        noise: how far rounding moves a confidence. Within it lies a choice whose confidence is
+            by at most twice that above the best of the responses with another answer.
+    """
+    answered = [index for index, answer in enumerate(answers) if answer is not None]
+    if not answered:
+        return Choice(0, NO_ANSWER, False, None if noise is None else False)
+    ranked = _ranked(confidences)
+    index = max(answered, key=ranked.__getitem__)  # the first of equal ones
+    turned = None
+    if noise is not None:
+        others = [ranked[at] for at in answered if answers[at] != answers[index]]
+        turned = margins.within(margins.lead([ranked[index], *others]), noise)
+    return Choice(index, confidences[index], True, turned)
+
+
+def _ranked(confidences: Sequence[float | None]) -> list[float]:
+    """What responses are ranked by: an unknown confidence is below all others."""
+    return [-math.inf if value is None else value for value in confidences]
+
+
+def vote(
+    confidences: Sequence[float | None],
+    answers: Sequence[str | None],
+    power: float,
+    same: Callable[[str, str], bool] | None = None,
+    noise: float | None = None,
+) -> Choice:
+    """The first response of the answer with the most votes, the first of equal ones.
+
+    Responses without an answer hold their rank and their votes are lost; those of equal
+    confidence are ranked as they stand, unknown confidences last.
+
+    Args:
+        same: whether two unequal answers are the same after all; asked about each distinct
+            answer and those before it, the first that is the same gets the votes.
+        noise: how far rounding moves a confidence. Within it lies a choice that could lose to
+            another answer, see `_could_lose`.
+
+    Raises:
+        OverflowError: votes are more than a float64 holds.
+    """
+    n = len(answers)
+    ranked = _ranked(confidences)
+    order = sorted(range(n), key=ranked.__getitem__, reverse=True)  # equal ones keep their order
+    worth = {index: (n - rank) ** power for rank, index in enumerate(order)}
+    # Added in the order of the list, since a different order may round differently, and a tie
+    # may hang on that.
+    votes: dict[int, float] = {}
+    first: dict[str, int] = {}  # of each distinct answer, where it first stands
+    pooled: dict[str, int] = {}  # and where its votes go
+    voters: dict[int, list[int]] = {}  # the responses whose votes are there
+    for index, answer in enumerate(answers):
+        if answer is None:
+            continue
+        if answer not in first:
+            pooled[answer] = index
+            if same is not None:
+                earlier = (at for other, at in first.items() if same(answer, other))
+                pooled[answer] = next(earlier, index)
+            first[answer] = index
+        votes[pooled[answer]] = votes.get(pooled[answer], 0.0) + worth[index]
+        voters.setdefault(pooled[answer], []).append(index)
+    if not votes:
+        return Choice(0, 0.0, False, None if noise is None else False)
+    most = max(votes.values())
+    if math.isinf(most):
+        raise OverflowError(most)
+    best = min(at for at, count in votes.items() if count == most)
+    turned = None if noise is None else _could_lose(best, voters, ranked, power, noise)
+    return Choice(best, most, True, turned)
+
+
+def _could_lose(
+    best: int, voters: dict[int, list[int]], ranked: Sequence[float], power: float, noise: float
+) -> bool:
+    """Whether another answer could have as many votes as the winner, by bounds on the two.
+
+    Confidences that are more than twice the noise apart keep their order. The bounds let each
+    answer have the worst or best ranks that leaves, without regard to the others', so they may
+    doubt a choice that no single shift of the confidences would turn, and never the reverse.
+    """
+    fewest, _ = _bounds(voters[best], ranked, power, noise)
+    for at, own in voters.items():
+        _, most = _bounds(own, ranked, power, noise)
+        if at != best and (most > fewest or (most == fewest and at < best)):
+            return True
+    return False
+
+
+def _bounds(
+    own: Sequence[int], ranked: Sequence[float], power: float, noise: float
+) -> tuple[float, float]:
+    """The fewest and the most votes of an answer.
+
+    Its responses are interchangeable: the k-th best of them has k of its own before it, and of
+    the others those that are surely, or possibly, more certain.
+    """
+    n, mine = len(ranked), set(own)
+    others = sorted(value for at, value in enumerate(ranked) if at not in mine)
+    fewest, most = [], []
+    for k, value in enumerate(sorted((ranked[at] for at in own), reverse=True)):
+        surely = k + len(others) - bisect.bisect_right(others, value + 2 * noise)
+        possibly = k + len(others) - bisect.bisect_left(others, value - 2 * noise)
+        ends = [(n - surely) ** power, (n - possibly) ** power]
+        fewest.append(min(ends))
+        most.append(max(ends))
+    return math.fsum(fewest), math.fsum(most)
+
+
+def evaluate_select(items: Sequence[Candidates | Unusable]) -> list[Result]:
+    """One result an item, in order."""
+    return [
+        _result(one, select(one.confidences, one.answers, one.noise))
+        if isinstance(one, Candidates)
+        else _failed(one)
+        for one in items
+    ]
+
+
+def evaluate_vote(
+    items: Sequence[Candidates | Unusable], power: float, symbolic: SymbolicComparison
+) -> list[Result]:
+    """One result an item, in order.
+
+    Raises:
+        InputError: the power makes votes that no number holds; SymPy is needed and not there.
+    """
+    out = []
+    for one in items:
+        if not isinstance(one, Candidates):
+            out.append(_failed(one))
+            continue
+        symbolic.next_item()
+        try:
+            same = symbolic.equal if one.symbolic else None
+            choice = vote(one.confidences, one.answers, power, same, one.noise)
+        except OverflowError:
+            raise InputError(
+                f"--power {power}: the votes of {len(one.responses)} responses are more than a "
+                "number holds; give a smaller one"
+            ) from None
+        out.append(_result(one, choice, _timeouts(symbolic)))
+    return out
+
+
+def _timeouts(symbolic: SymbolicComparison) -> str | None:
+    if not symbolic.timeouts:
+        taken = "SymPy took its time over all its answers" if symbolic.exhausted else None
+    else:
+        times = "once" if symbolic.timeouts == 1 else f"{symbolic.timeouts} times"
+        taken = f"SymPy ran out of time or memory {times}"
+    return f"{taken}, so the rest was compared as text" if symbolic.exhausted else taken
+
+
+def _result(one: Candidates, choice: Choice, *notes: str | None) -> Result:
+    fields = {name: value for name, value in one.given.fields.items() if name != "output"}
+    record = {
+        **fields,
+        "output": [one.responses[choice.index]],
+        "confidence": choice.confidence,
+    }
+    if choice.within_noise is not None:
+        record["within_noise"] = choice.within_noise
+    odd = [note for note in (sample_items.oddities(one.responses, one.confidences), *notes) if note]
+    return Result(
+        one.given.name,
+        record,
+        answered=choice.answered,
+        note="; ".join(odd) or None,
+        within_noise=choice.within_noise,
+    )
+
+
+def _failed(one: Unusable) -> Result:
+    fields = {name: value for name, value in one.given.fields.items() if name != "output"}
+    record: dict[str, Any] = {**fields, "output": [], "confidence": None, "error": one.error}
+    return Result(one.given.name, record, one.error)

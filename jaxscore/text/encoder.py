@@ -1,0 +1,289 @@
+"""(context, continuation) to token ids and where the continuation starts.
+
+Where it starts is a policy, since a token may straddle the two:
+
+    context "ANSWER: "   continuation "Oslo"      tokens  ANSWER | : | ␠Oslo
+    joint         encode once; from the first token that ends after the context's last non-blank
+    exact         the same after the context's last character, blanks included
+    separate      encode each and join the ids: ANSWER | : | ␠ | Oslo
+    skip_context  encode once; skip as many tokens as the context alone has
+    last_query    encode once; keep as many tokens as the continuation alone has, its special
+                  tokens and, on a GPT-2 tokenizer, a leading blank included
+    reencoded     separate, but after each token decode it, append it and encode the whole anew
+    after         separate, but each token's terms are read after it instead of before it: it is
+                  the next token that is scored, and after the last one id 0, whose
+                  log-probability means nothing
+
+The last four are what published scripts do (ChronoLogic, ProbSem, Path Evaluation,
+Self-Certainty). They can count a token too few or too many, or score other ids;
+`boundary_audit` says how often.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+
+from jaxscore.errors import InputError
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.requests import Request
+
+BOUNDARIES = ("joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after")
+
+Encoded = tuple[TokenSequence, ...]  # of one request: one sequence, or one a token if reencoded
+
+
+def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
+    """The checkpoint's fast tokenizer.
+
+    Raises:
+        InputError: no tokenizer there, or only a slow one, which has no offsets.
+    """
+    from transformers import AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), use_fast=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as problem:  # each tokenizer class fails in its own way
+        reason = str(problem).strip().splitlines() or [type(problem).__name__]
+        raise InputError(
+            f"{folder}: no usable tokenizer ({reason[0]}); expected tokenizer.json beside the model"
+        ) from None
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no offsets; "
+            "save it with a tokenizer.json (convert_slow_tokenizer)"
+        )
+    return tokenizer
+
+
+class TextEncoder:
+    """Batches of text to `TokenSequence`s, by any boundary policy."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        # What the tokenizer puts after a text (an EOS) would stand between context and
+        # continuation, so only what comes before it is kept.
+        self.prefix = _special_prefix(tokenizer)
+
+    def encode(
+        self,
+        requests: Sequence[Request],
+        boundary: str = "joint",
+        *,
+        special_tokens: bool = True,
+    ) -> list[Encoded]:
+        """Token ids and start of each request's continuation.
+
+        Args:
+            requests: any number.
+            boundary: one of `BOUNDARIES`.
+            special_tokens: whether the tokenizer's BOS is put before a text that has none.
+
+        Returns:
+            For each request one sequence; with "reencoded" one for each token of the
+            continuation, with that token alone to score.
+        """
+        prefix = self.prefix if special_tokens else []
+        if boundary == "reencoded":
+            return self._reencoded(requests, prefix)
+        contexts = [request.context for request in requests]
+        continuations = [request.continuation for request in requests]
+        if boundary in ("separate", "after"):
+            heads = [e.ids for e in self._encode(contexts)]
+            tails = [e.ids for e in self._encode(continuations)]
+            ids = [_with_prefix(prefix, a + b) for a, b in zip(heads, tails, strict=True)]
+            if boundary == "after":
+                ids = [a + [0] * bool(b) for a, b in zip(ids, tails, strict=True)]
+            return [
+                (_sequence(all_ids, len(all_ids) - len(tail)),)
+                for all_ids, tail in zip(ids, tails, strict=True)
+            ]
+        texts = [a + b for a, b in zip(contexts, continuations, strict=True)]
+        if boundary == "last_query":
+            ids = [_with_prefix(prefix, e.ids) for e in self._encode_spaced(texts)]
+            alone = [_with_prefix(prefix, e.ids) for e in self._encode_spaced(continuations)]
+            return [
+                (_sequence(all_ids, max(0, len(all_ids) - len(query) if text else len(all_ids))),)
+                for all_ids, query, text in zip(ids, alone, continuations, strict=True)
+            ]
+        encodings = self._encode(texts)
+        ids = [_with_prefix(prefix, e.ids) for e in encodings]
+        if boundary in ("joint", "exact"):
+            limits = [len(c if boundary == "exact" else c.rstrip()) for c in contexts]
+            starts = [
+                len(all_ids) - len(e.ids) + _first_after(e.offsets, limit, text)
+                for all_ids, e, limit, text in zip(ids, encodings, limits, texts, strict=True)
+            ]
+        elif boundary == "skip_context":
+            starts = [len(_with_prefix(prefix, e.ids)) for e in self._encode(contexts)]
+        else:
+            raise ValueError(f"boundary {boundary!r} is none of {', '.join(BOUNDARIES)}")
+        return [
+            (_sequence(all_ids, min(start, len(all_ids)) if text else len(all_ids)),)
+            for all_ids, start, text in zip(ids, starts, continuations, strict=True)
+        ]
+
+    def _reencoded(self, requests: Sequence[Request], prefix: list[int]) -> list[Encoded]:
+        targets = [e.ids for e in self._encode([request.continuation for request in requests])]
+        prompts = [request.context for request in requests]
+        out: list[list[TokenSequence]] = [[] for _ in requests]
+        for step in range(max(map(len, targets), default=0)):
+            active = [k for k, ids in enumerate(targets) if step < len(ids)]
+            for k, encoding in zip(active, self._encode([prompts[k] for k in active]), strict=True):
+                target = targets[k][step]
+                ids = _with_prefix(prefix, [*encoding.ids, target])
+                out[k].append(_sequence(ids, len(ids) - 1))
+                prompts[k] += self.tokenizer.decode([target])
+        return [tuple(sequences) for sequences in out]
+
+    def prompt_ids(self, prompts: Sequence[str]) -> list[np.ndarray]:
+        """int32 ids of each prompt, the tokenizer's BOS before one that writes none."""
+        return [
+            np.array(_with_prefix(self.prefix, e.ids), np.int32)
+            for e in self._encode(list(prompts))
+        ]
+
+    def first_ids(self, labels: Sequence[str]) -> tuple[int, ...]:
+        """The id of each label's first token, encoded alone.
+
+        Raises:
+            InputError: a label without tokens, or two that share their first, which a
+                distribution over first tokens cannot tell apart.
+        """
+        first: dict[int, str] = {}
+        for label in labels:
+            [encoding] = self._encode([label])
+            if not encoding.ids:
+                raise InputError(f"label {label!r} has no tokens")
+            id = encoding.ids[0]
+            if id in first:
+                [token] = self.tokens(np.array([id]))
+                raise InputError(
+                    f"labels {first[id]!r} and {label!r} both begin with token {token!r}, so the "
+                    "next-token distribution cannot tell them apart; score whole labels instead"
+                )
+            first[id] = label
+        return tuple(first)
+
+    def tokens(self, ids: np.ndarray) -> list[str]:
+        """The tokenizer's names of token ids."""
+        return self.tokenizer.convert_ids_to_tokens(ids.tolist())
+
+    def _encode(self, texts: list[str]) -> list[Any]:
+        return self._backend.encode_batch(texts, add_special_tokens=False)
+
+    def _encode_spaced(self, texts: list[str]) -> list[Any]:
+        return self._spaced.encode_batch(texts, add_special_tokens=False)
+
+    @functools.cached_property
+    def _spaced(self) -> Tokenizer:
+        """As if loaded with `add_prefix_space=True`, which only plain ByteLevel heeds."""
+        spaced = Tokenizer.from_str(self._backend.to_str())
+        if isinstance(spaced.pre_tokenizer, ByteLevel):
+            spaced.pre_tokenizer.add_prefix_space = True
+        return spaced
+
+
+def _with_prefix(prefix: list[int], ids: list[int]) -> list[int]:
+    """A text that writes its own BOS, as chat templates do, gets no second one."""
+    return ids if ids[: len(prefix)] == prefix else prefix + ids
+
+
+def _special_prefix(tokenizer: Any) -> list[int]:
+    """Ids that the tokenizer puts before a text, found on one that it knows."""
+    for probe in ("a", "0", "e", ".", " "):
+        bare = tokenizer(probe, add_special_tokens=False)["input_ids"]
+        full = tokenizer(probe, add_special_tokens=True)["input_ids"]
+        for k in range(len(full) - len(bare) + 1):
+            if bare and full[k : k + len(bare)] == bare:
+                return full[:k]
+    raise InputError(
+        f"{type(tokenizer).__name__}: cannot tell which special tokens it puts before a text; "
+        "is tokenizer.json the one of this model?"
+    )
+
+
+def is_text(text: str) -> bool:
+    """Whether a tokenizer can read it: Python strings may hold half a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def boundary_audit(
+    encoder: TextEncoder, requests: Iterable[Request], chosen: str, others: Sequence[str]
+) -> dict[str, int]:
+    """How many requests another boundary policy would score differently.
+
+    Returns:
+        For each policy of `others` the number of requests whose scored tokens, or the tokens
+        before them, are not those of `chosen`.
+    """
+    requests = list(requests)
+    base = encoder.encode(requests, chosen)
+    return {
+        other: sum(
+            _differ(a, b) for a, b in zip(base, encoder.encode(requests, other), strict=True)
+        )
+        for other in others
+    }
+
+
+def _differ(one: Encoded, other: Encoded) -> bool:
+    """Whether the two score other tokens, or the same after another context."""
+    if len(one) == len(other) == 1:
+        (a,), (b,) = one, other
+        return a.first_scored != b.first_scored or not np.array_equal(a.ids, b.ids)
+    pairs = zip(_scored_paths(one), _scored_paths(other), strict=False)
+    same = sum(s.n_scored for s in one) == sum(s.n_scored for s in other)
+    return not same or any(not np.array_equal(a, b) for a, b in pairs)
+
+
+def _scored_paths(encoded: Encoded) -> Iterator[np.ndarray]:
+    """For each scored token the ids up to and with it."""
+    for sequence in encoded:
+        for stop in range(sequence.first_scored, len(sequence.ids)):
+            yield sequence.ids[: stop + 1]
+
+
+def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
+    """Index of the first token that ends after character `limit`.
+
+    Nothing before it: 0, also where a Metaspace tokenizer puts a token of no width first. A
+    normalizer that composes gives "é" the offsets of its "e" alone; a mark after `limit` that
+    is in no token of its own therefore takes the token of its letter with it.
+    """
+    if limit == 0:
+        return 0
+    first = next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
+    in_no_token = first == len(offsets) or offsets[first][0] > limit
+    if first and in_no_token and _composes(text, limit):
+        end = offsets[first - 1][1]
+        while first and offsets[first - 1][1] == end:  # all that hold bytes of the letter
+            first -= 1
+    return first
+
+
+def _composes(text: str, at: int) -> bool:
+    """Whether the character at this index becomes one with those before it under NFC."""
+    before = text[max(0, at - 8) : at]  # more marks than any letter has
+    together = unicodedata.normalize("NFC", before + text[at : at + 1])
+    return at < len(text) and len(together) == len(unicodedata.normalize("NFC", before))
+
+
+def _sequence(ids: list[int], start: int) -> TokenSequence:
+    return TokenSequence(np.array(ids, np.int32), start)

@@ -1,0 +1,147 @@
+"""Both fast forms of attention against the slow one, on rows of packed tries."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore.device import reference
+from jaxscore.device.attention import interval as fast
+from jaxscore.device.attention.score_rule import ScoreRule
+from tests.device.configs import rules
+from tests.device.tries import random_rows
+
+R, H = 2, 8
+RULE = ScoreRule(H**-0.5)
+PLAIN = ScoreRule(1.0)
+
+
+def inputs(seed, length, n_heads, n_kv_heads):
+    draw = np.random.default_rng(seed)
+    q, k, v = (
+        jnp.asarray(draw.normal(size=(R, length, heads, H)), jnp.float32)
+        for heads in (n_heads, n_kv_heads, n_kv_heads)
+    )
+    _, position, end = random_rows(seed, R, length)
+    return q, k, v, position, end
+
+
+def run(form, arrays, window, dtype=jnp.float32, rule=RULE):
+    form = jax.jit(form, static_argnames=("rule", "dtype"))
+    out = form(*arrays, jnp.int32(window), rule=rule, dtype=dtype)[0]
+    assert out.dtype == jnp.float32
+    return np.asarray(out)
+
+
+def slow(arrays, window, dtype=jnp.float32, rule=RULE):
+    return np.asarray(reference.attention(*arrays, window, rule=rule, dtype=dtype))
+
+
+@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+@pytest.mark.parametrize(
+    ("length", "block", "n_heads", "n_kv_heads"),
+    [
+        (40, 128, 4, 2),  # one block, shorter than a whole one
+        (37, 8, 4, 4),  # several, the last one ragged
+        (37, 8, 3, 1),
+        (32, 8, 4, 2),
+        (33, 32, 2, 2),  # the last block is a single token
+        (70, 8, 2, 1),  # more than MOST_BLOCKS of them, so they grow, and still a ragged end
+        (1, 8, 2, 1),
+    ],
+)
+def test_fast_forms_agree_with_the_reference(monkeypatch, form, length, block, n_heads, n_kv_heads):
+    monkeypatch.setattr(fast, "BLOCK", block)
+    arrays = inputs(length, length, n_heads, n_kv_heads)
+    compiled = jax.jit(form, static_argnames=("rule", "dtype"))
+    for window in (0, 1, 3, 1000):  # data, not shape: one program
+        got, _ = compiled(*arrays, jnp.int32(window), rule=ScoreRule(0.5), dtype=jnp.float32)
+        want = slow(arrays, window, rule=ScoreRule(0.5))
+        np.testing.assert_allclose(np.asarray(got), want, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["capped", "alibi", "coarse"])
+@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+def test_every_term_of_a_score(monkeypatch, form, kind):
+    monkeypatch.setattr(fast, "BLOCK", 8)
+    arrays, rule = inputs(3, 21, 4, 2), rules(4)[kind]
+    want = slow(arrays, 5, rule=rule)
+    assert np.abs(want - slow(arrays, 5, rule=ScoreRule(0.5))).max() > 0.01
+    np.testing.assert_allclose(run(form, arrays, 5, rule=rule), want, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+@pytest.mark.parametrize("seed", range(3))
+def test_bfloat16_rounds_no_more_than_its_products_do(monkeypatch, form, seed):
+    """Against float32 attention of the same rounded inputs.
+
+    What is left is the rounding of the softmax weights to 8 bits before the second product: a
+    weighted mean of values no larger than |v| moves by at most 2^-8 of it (`mapped` rounds
+    before it divides by the unrounded total, the same relative error).
+    """
+    monkeypatch.setattr(fast, "BLOCK", 8)
+    q, k, v, position, end = inputs(seed, 37, 4, 2)
+    rounded = [x.astype(jnp.bfloat16).astype(jnp.float32) for x in (q, k, v)]
+    want = slow((*rounded, position, end), 0)
+    got = run(form, (q, k, v, position, end), 0, jnp.bfloat16)
+    bound = 2**-8 * float(jnp.abs(v).max())
+    assert 1e-5 < np.abs(got - want).max() < bound  # the lower bound: it did round
+    # And the reference's own bfloat16 is the same thing, up to its rounded output and scores.
+    theirs = slow((q, k, v, position, end), 0, jnp.bfloat16)
+    assert np.abs(got - want).max() <= np.abs(theirs - want).max() * 1.5
+
+
+def slow_form(*arrays, rule, dtype):
+    return reference.attention(*arrays, rule=rule, dtype=dtype), None
+
+
+@pytest.mark.parametrize("form", [fast.dense, fast.mapped, slow_form])
+def test_a_window_counts_along_the_path_and_not_along_the_row(form):
+    """0 -> 1 -> 2 and 0 -> 3: token 3 is next to 0 on its path, two tokens away in the row."""
+    position = jnp.array([[0, 1, 2, 1]], jnp.int32)
+    end = jnp.array([[4, 3, 3, 4]], jnp.int32)
+    q = k = jnp.zeros((1, 4, 1, 4))
+    v = jnp.eye(4)[None, :, None, :]  # the output is the attention weights
+    want = {
+        0: [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [1 / 3, 1 / 3, 1 / 3, 0], [0.5, 0, 0, 0.5]],
+        1: np.eye(4),
+        2: [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0.5, 0, 0, 0.5]],
+    }
+    for window, weights in want.items():
+        got, _ = form(q, k, v, position, end, jnp.int32(window), rule=PLAIN, dtype=jnp.float32)
+        np.testing.assert_allclose(np.asarray(got)[0, :, 0], weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+def test_what_is_not_seen_changes_nothing(monkeypatch, form):
+    """Huge keys and values off the path leave every bit of the others in place."""
+    monkeypatch.setattr(fast, "BLOCK", 8)
+    q, k, v, position, end = inputs(5, 30, 2, 2)
+    token = int(np.flatnonzero(np.asarray(end[0]) < 25)[0])
+    blind = np.ones(30, bool)
+    blind[token : int(end[0, token])] = False
+    loud = [x.at[0, token].set(1e6) for x in (k, v)]
+    before = run(form, (q, k, v, position, end), 0)
+    after = run(form, (q, *loud, position, end), 0)
+    assert (before[0, blind] == after[0, blind]).all()
+    assert (before[0, token] != after[0, token]).any()
+    assert (before[1] == after[1]).all()
+
+
+@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+def test_large_scores_do_not_overflow(form):
+    arrays = inputs(6, 20, 2, 1)
+    got = run(form, arrays, 0, rule=ScoreRule(1e4))
+    assert np.isfinite(got).all()
+    np.testing.assert_allclose(got, slow(arrays, 0, rule=ScoreRule(1e4)), atol=1e-4)
+
+
+def test_the_cpu_takes_the_mapped_form(monkeypatch):
+    arrays = [jnp.asarray(x) for x in inputs(8, 9, 2, 1)]
+    taken = []
+    for name in ("dense", "mapped"):
+        monkeypatch.setattr(fast, name, lambda *a, name=name, **k: taken.append(name) or a[:2])
+    for cpu in (True, False):
+        monkeypatch.setattr(fast, "on_cpu", lambda cpu=cpu: cpu)
+        fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.float32)
+    assert taken == ["mapped", "dense"]

@@ -1,0 +1,180 @@
+"""Run by test_arrangement.py in a process with eight CPU devices, which a process has for good.
+
+Prints one JSON line: for each decoder and mesh the largest difference from one device, and what
+the compiled program sends between devices.
+"""
+
+import hashlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscore import Scorer
+from jaxscore.device import decoder
+from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.device.layers import SCALE
+from jaxscore.device.sharding import MeshShape
+from jaxscore.engine import pipeline
+from jaxscore.engine.mesh import Arrangement
+from jaxscore.engine.pipeline import SequenceScorer
+from jaxscore.generator import Generator
+from jaxscore.models import native
+from jaxscore.models.model import Model
+from jaxscore.models.weights.params import shapes_of
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.requests import GenerationRequest
+from tests.device.configs import gpt2like, llamalike, rules
+
+SHAPES = [(8, 1), (2, 4), (4, 2), (1, 8)]
+EIGHT = {"n_heads": 8, "width": 32, "vocab_size": 208}
+CONFIGS = {
+    "grouped": llamalike(**EIGHT, n_kv_heads=2),  # on 4 and 8 shards key heads are whole
+    "ragged vocabulary": llamalike(**EIGHT | {"vocab_size": 211}, n_kv_heads=8, tied=False),
+    "biases": gpt2like(**EIGHT, n_kv_heads=8, mlp_width=48, head_bias=True),
+    "alibi": gpt2like(
+        **EIGHT, n_kv_heads=8, mlp_width=48, learned_positions=False, alibi=rules(8)["alibi"].alibi
+    ),
+    "experts": llamalike(
+        **EIGHT, n_kv_heads=1, experts=Experts(8, 3, True, shared_width=16), mlp_width=24
+    ),
+    "int8": llamalike(**EIGHT, n_kv_heads=4, quantized="float32", mlp_bias=True, out_bias=True),
+    "int8 experts": llamalike(
+        **EIGHT, n_kv_heads=8, experts=Experts(8, 2, False), mlp_width=24, quantized="float32"
+    ),
+    "caps": llamalike(
+        **EIGHT, n_kv_heads=2, attention_softcap=2.0, logit_softcap=3.0, parallel="shared"
+    ),
+    "norms": llamalike(**EIGHT, n_kv_heads=4, qk_norm="flat", norm_place="both"),
+    "heads' norms": gpt2like(**EIGHT, n_kv_heads=2, qk_norm="heads", mlp_width=48),
+}
+
+
+def parameters(config: DecoderConfig) -> decoder.Params:
+    """Host arrays of visible size."""
+    draw = np.random.default_rng(1)
+    shapes = shapes_of(config, np.dtype(np.float32))
+
+    def fill(path, leaf):
+        if leaf.dtype == np.int8:
+            return draw.integers(-127, 128, leaf.shape).astype(np.int8)
+        if path[-1].key == SCALE:
+            return draw.uniform(0.001, 0.004, leaf.shape).astype(np.float32)
+        centre = 1.0 if path[-1].key == "scale" else 0.0
+        return draw.normal(centre, 0.2, leaf.shape).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(fill, shapes)
+
+
+def model_on(config: DecoderConfig, params: decoder.Params, shape) -> Model:
+    if shape is None:
+        placed = jax.tree.map(jnp.asarray, params)
+        return native.from_params(config, placed, "float32", "test")
+    arrangement = Arrangement(MeshShape(*shape))
+    place = arrangement.placement(config)
+
+    def put(path, leaf):
+        keys = tuple(entry.key for entry in path)
+        return jax.device_put(leaf, place(keys, leaf.shape))
+
+    placed = jax.tree_util.tree_map_with_path(put, params)
+    return native.from_params(config, placed, "float32", "test", arrangement=arrangement)
+
+
+def sequences(least_shared: int = 0, most_shared: int = 90) -> list[TokenSequence]:
+    draw = np.random.default_rng(2)
+    trunk = draw.integers(0, 200, most_shared)
+    out = []
+    for _ in range(70):
+        cut, own = (
+            int(draw.integers(least_shared, most_shared)),
+            draw.integers(0, 208, int(draw.integers(2, 30))),
+        )
+        ids = np.concatenate([trunk[:cut], own]).astype(np.int32)
+        out.append(TokenSequence(ids, int(draw.integers(0, len(ids)))))
+    return out
+
+
+def scored(model: Model, *shared: int) -> tuple[list, SequenceScorer]:
+    scorer = SequenceScorer(model, batch_tokens=128)
+    return scorer.score_sequences(sequences(*shared)), scorer
+
+
+def distance(got, want) -> float:
+    return max(
+        float(np.abs(a - b).max(initial=0.0))
+        for one, other in zip(got, want, strict=True)
+        for a, b in zip(one[:3], other[:3], strict=True)
+    )
+
+
+def sent(scorer: SequenceScorer) -> list[tuple[str, int]]:
+    """Collectives of the scoring programs: kind and the largest array of each, in numbers."""
+    found: dict[str, int] = {}
+    for name, program in scorer.programs._programs.items():
+        if name[0] != "score":
+            continue
+        for line in program.as_text().splitlines():
+            match = re.search(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-\w+)\(", line)
+            for dims in re.findall(r"\[([\d,]*)\]", match[1]) if match else []:
+                size = int(np.prod([int(n) for n in dims.split(",") if n]))
+                found[match[2]] = max(found.get(match[2], 0), size)
+    return sorted(found.items())
+
+
+def written(mesh: str | None) -> list[list[int]]:
+    """Greedy and sampled tokens after prompts that share text."""
+    folder = Path(__file__).parents[1] / "cases/models/tiny-qwen2"
+    generator = Generator(Scorer.from_pretrained(str(folder), dtype="float32", mesh=mesh))
+    asked = [
+        GenerationRequest(k, f"The cat {'sat ' * k}", 7, temperature=0.5 * (k % 2), seed=k)
+        for k in range(6)
+    ]
+    return [one.token_ids.tolist() for one in generator.generate(asked)]
+
+
+def alone(params: decoder.Params, shape, order) -> str:
+    """A digest of all bits with `reproducible`, of the sequences in another order."""
+    model = model_on(CONFIGS["grouped"], params, shape)
+    asked = sequences()
+    found = SequenceScorer(model, reproducible=True).score_sequences([asked[k] for k in order])
+    at = np.argsort(order)
+    columns = (column.tobytes() for k in at for column in found[k])
+    return hashlib.sha256(b"".join(columns)).hexdigest()
+
+
+def main() -> None:
+    report = {}
+    for name, config in CONFIGS.items():
+        params = parameters(config)
+        want, _ = scored(model_on(config, params, None))
+        for shape in SHAPES:
+            got, scorer = scored(model_on(config, params, shape))
+            same = all(
+                np.array_equal(a, b)
+                for one, other in zip(got, want, strict=True)
+                for a, b in zip(one, other, strict=True)
+            )
+            report[f"{name} {shape}"] = [distance(got, want), same, sent(scorer)]
+    config = CONFIGS["grouped"]
+    pipeline.LEAST_SAVED_CPU = 0
+    pipeline.LEAST_SHARE = 0
+    want, scorer = scored(model_on(config, parameters(config), None), 150, 160)
+    got, other = scored(model_on(config, parameters(config), (2, 4)), 150, 160)
+    for one in (scorer, other):
+        assert any(program.name[0] == "trunk" for program in one.programs.compiled)
+    report["trunks"] = distance(got, want)
+    report["written"] = [written(mesh) for mesh in (None, "data=2,model=2", "model=2")]
+    params, draw = parameters(config), np.random.default_rng(3)
+    for shape in (None, (2, 1), (8, 1), (1, 4), (2, 4)):
+        digest = alone(params, shape, draw.permutation(len(sequences())))
+        report.setdefault(f"reproducible {1 if shape is None else shape[1]}", []).append(digest)
+    json.dump(report, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

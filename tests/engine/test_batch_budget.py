@@ -1,0 +1,63 @@
+"""`--batch-tokens auto` takes what fits by the compiled program's own account."""
+
+import pytest
+
+from jaxscore.cli import parser
+from jaxscore.engine import batch_budget, footprint
+from jaxscore.engine.batch_budget import (
+    LEAST,
+    LENGTH,
+    MOST_CPU,
+    SHARE,
+    auto_batch_tokens,
+    free_bytes,
+)
+from tests.conftest import CASES
+
+
+@pytest.fixture(scope="module")
+def working(scorers):
+    """Bytes that a batch of so many tokens takes, asked of the compiler at that very size."""
+    model = scorers("tiny-llama3").model
+    found = {}
+
+    def get(tokens: int) -> int:
+        if tokens not in found:
+            length = min(LENGTH, model.max_positions)
+            rows = max(1, tokens // length)
+            found[tokens] = footprint.measure(model, rows, length).working_bytes
+        return found[tokens]
+
+    return get
+
+
+def test_with_room_it_is_the_most_that_pays(scorers):
+    assert auto_batch_tokens(scorers("tiny-llama3").model, 1 << 40) == MOST_CPU
+
+
+@pytest.mark.parametrize("tokens", [1024, 2048])
+def test_it_is_the_largest_that_fits(scorers, working, tokens, monkeypatch):
+    monkeypatch.setattr(batch_budget, "MEASURED", (2048, 4096))
+    between = (working(tokens) + working(2 * tokens)) / 2
+    got = auto_batch_tokens(scorers("tiny-llama3").model, int(between / SHARE))
+    assert got == tokens
+
+
+def test_without_room_the_least_is_tried(scorers):
+    assert auto_batch_tokens(scorers("tiny-llama3").model, 0) == LEAST
+
+
+def test_the_flag(tmp_path, capsys):
+    from jaxscore.cli import main
+
+    given, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    given.write_text('{"context": "a", "continuation": " b"}\n', encoding="utf-8")
+    words = ["score", "--model", str(CASES / "models/tiny-gpt2"), "--input", str(given)]
+    assert main([*words, "--output", str(output), "--batch-tokens", "auto"]) == 0
+    assert f"--batch-tokens auto: {MOST_CPU}" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parser().parse_args([*words, "--output", "o", "--batch-tokens", "automatic"])
+
+
+def test_what_is_free_is_told():
+    assert free_bytes() > 1 << 26

@@ -1,0 +1,139 @@
+"""What is said of a program is what the program that scores takes."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from jaxscore.device.sharding import MeshShape
+from jaxscore.engine.footprint import abstract_rows, batch_shapes, measure
+from jaxscore.engine.mesh import Arrangement
+from jaxscore.models import costs, native
+from jaxscore.models.weights.params import keys_of, shapes_of
+from jaxscore.plan import packing
+from jaxscore.plan.forest import TokenSequence, build
+from tests.device.configs import llamalike
+
+FLOAT32 = np.dtype(np.float32)
+
+
+def model(config, shape=None):
+    """Of shapes alone, on one device or on a mesh."""
+    where = None if shape is None else Arrangement(MeshShape(*shape))
+    place = (lambda path, shape: None) if where is None else where.placement(config)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=place(keys_of(path), leaf.shape)
+        ),
+        shapes_of(config, FLOAT32),
+    )
+    return native.from_params(config, params, "float32", "llama", arrangement=where)
+
+
+def test_the_scorers_own_program(scorers):
+    """Compiled from shapes alone, and for the batch that was scored."""
+    scorer = scorers("tiny-qwen2", batch_tokens=256)
+    ids = np.arange(40, dtype=np.int32) % scorer.model.vocab_size
+    scorer.score_sequences([TokenSequence(ids, 1)])
+    [compiled] = [one for one in scorer.programs.compiled if one.name[0] == "score"][:1]
+    rows, length = compiled.name[1:]
+    found = measure(scorer.model, rows, length)
+    assert found.temporary_bytes == compiled.temporary_bytes > 0
+    shapes = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), scorer.model.params
+    )
+    bare = dataclasses.replace(scorer.model, params=shapes)
+    assert measure(bare, rows, length).temporary_bytes == found.temporary_bytes
+
+
+def test_bytes_of_a_batch():
+    found = measure(model(llamalike()), 4, 64)
+    tokens = 4 * 64
+    given = 4 * (3 * tokens + tokens + 4 * tokens + 1)
+    scores = tokens * (4 * 4 + 4 * 1 + 3 * 4)
+    assert found.batch_bytes == given + scores
+    assert found.working_bytes == found.batch_bytes + found.temporary_bytes
+    assert found.compile_seconds > 0
+
+
+def test_flops_against_xla():
+    """Where every loop runs once XLA counts all that runs; what is no product is a few percent."""
+    config = llamalike(
+        vocab_size=1024, width=256, n_layers=1, n_heads=1, n_kv_heads=1, head_width=256,
+        mlp_width=1024, windows=(0,), tied=False,
+    )  # fmt: skip
+    found = measure(model(config), 1, 64)
+    each = (
+        costs.linear_flops(shapes_of(config, FLOAT32), config)
+        + costs.attention_flops(config, 64)
+        + costs.unembedding_flops(config)
+    )
+    assert 64 * each < found.xla_flops < 1.1 * 64 * each
+    deeper = llamalike(
+        **{**vars(config), "n_layers": 3, "windows": (0,) * 3, "rotary_of": (0,) * 3}
+    )
+    assert measure(model(deeper), 1, 64).xla_flops == pytest.approx(found.xla_flops, rel=0.01)
+
+
+@pytest.mark.parametrize("batch_tokens", [64, 100, 256, 1000])
+@pytest.mark.parametrize("max_positions", [64, 200])
+def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
+    allowed = {
+        shape
+        for length in packing.row_lengths(max_positions)
+        for shape in batch_shapes(length, batch_tokens)
+    }
+    draw, seen = np.random.default_rng(0), set()
+    for n_requests in (1, 2, 5, 30, 90):
+        for longest in (10, 64, max_positions):
+            lengths = draw.integers(2, longest + 1, n_requests)
+            sequences = [TokenSequence(draw.integers(0, 99, n), 1) for n in lengths]
+            plan = packing.plan(
+                build(sequences), max_positions=max_positions, width=32, batch_tokens=batch_tokens
+            )
+            seen |= {batch.shape for batch in plan.batches()}
+    assert seen <= allowed
+    assert {min(allowed)[1], max(allowed)[1]} <= {length for _, length in seen}
+
+
+def test_abstract_rows_are_the_packers():
+    plan = packing.plan_uniform(
+        build([TokenSequence(np.arange(30), 1)]), row_length=64, width=32, batch_tokens=128
+    )
+    [batch] = plan.batches()
+    rows = abstract_rows(*batch.shape)
+    for name in ("ids", "position", "subtree_end", "query", "target"):
+        there = getattr(batch, name)
+        assert (getattr(rows, name).shape, getattr(rows, name).dtype) == (there.shape, there.dtype)
+
+
+SPLIT = """
+import json
+from jaxscore.footprint import measure
+from tests.device.configs import llamalike
+from tests.test_footprint import model
+
+config = llamalike(width=256, mlp_width=2048, vocab_size=4096, n_heads=8)
+found = [measure(model(config, shape), 8, 64) for shape in (None, (1, 2), (1, 8), (4, 2))]
+print(json.dumps([(one.temporary_bytes, one.batch_bytes) for one in found]))
+"""
+
+
+def test_a_shard_takes_less(pytestconfig):
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "PYTHONPATH": str(pytestconfig.rootpath),
+    }
+    command = [sys.executable, "-c", SPLIT]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    (whole, batch), *shards = json.loads(done.stdout)
+    assert all(0 < temporary < whole for temporary, _ in shards)
+    scores = 8 * 64 * (4 * 4 + 4 * 1 + 3 * 4)
+    # every device has the scores of all four shares of the rows, and its own rows alone
+    assert [own for _, own in shards] == [batch, batch, batch + 3 * scores]

@@ -1,0 +1,103 @@
+"""Ctrl-C lets what is in flight finish and keeps it; a second one ends at once."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from jaxscore.engine import interrupt
+from tests.journal.test_killed import complete, finish, kept, place, start  # noqa: F401
+
+
+def test_a_run_that_is_interrupted_keeps_what_is_finished_and_goes_on(place):  # noqa: F811
+    finish(start(place, "undisturbed.jsonl"))
+    journal = place / "stopped.jsonl.journal"
+    process = start(place, "stopped.jsonl")
+    while process.poll() is None and not kept(journal):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert interrupt.NOTICE in said
+    assert f"what is finished is in {journal}" in said
+    assert "Traceback" not in said
+    assert not (place / "stopped.jsonl").exists()
+    n_before = complete(journal)
+    assert n_before > 0
+    said = finish(start(place, "stopped.jsonl"))
+    assert f"{n_before} of" in said
+    whole = (place / "undisturbed.jsonl").read_bytes()
+    assert (place / "stopped.jsonl").read_bytes() == whole
+
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.05)  # Python calls the handler between two steps of its own
+
+
+def test_work_that_asks_is_not_torn(capsys):
+    with interrupt.listening():
+        with interrupt.finishing():
+            assert not interrupt.wished()
+            press()
+            assert interrupt.wished()
+            with pytest.raises(KeyboardInterrupt):
+                press()
+        assert interrupt.NOTICE in capsys.readouterr().err
+
+
+def test_elsewhere_it_ends_at_once_and_the_handler_before_comes_back():
+    before = signal.getsignal(signal.SIGINT)
+    with interrupt.listening(), pytest.raises(KeyboardInterrupt):
+        press()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_wish_ends_with_the_run_that_it_was_for():
+    with interrupt.listening(), interrupt.finishing():
+        press()
+        assert interrupt.wished()
+    assert not interrupt.wished()
+
+
+def test_another_thread_cannot_listen_and_works_all_the_same():
+    found = []
+
+    def work():
+        with interrupt.listening(), interrupt.finishing():
+            found.append(interrupt.wished())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [False]
+
+
+def test_scores_of_the_batch_in_flight_are_kept(scorers, tmp_path, monkeypatch):
+    """Asked to stop while the first batch computes, a run fetches all that it has sent."""
+    from jaxscore import Request, Scorer
+    from tests.conftest import CASES
+
+    path = tmp_path / "journal"
+    scorer = Scorer.from_pretrained(
+        str(CASES / "models/tiny-gpt2"), dtype="float32", journal=path, batch_tokens=64
+    )
+    requests = [Request(str(k), "", json.dumps({"n": k}) * 10) for k in range(12)]
+    sent = []
+    send = scorer.dispatch.send
+
+    def counted(*args):
+        sent.append(len(args[1]))
+        if len(sent) == 2:
+            monkeypatch.setattr(interrupt, "wished", lambda: True)
+        return send(*args)
+
+    monkeypatch.setattr(scorer.dispatch, "send", counted)
+    with pytest.raises(KeyboardInterrupt):
+        scorer.score(requests)
+    scorer.close()
+    assert len(sent) == 2
+    assert complete(path) >= 2

@@ -1,0 +1,96 @@
+"""`--mesh` as it is written, and the mesh that `auto` takes."""
+
+import jax
+import pytest
+
+from jaxscore.device import decoder
+from jaxscore.device.sharding import MeshShape
+from jaxscore.engine.mesh_choice import auto_mesh, parameter_bytes, parse_mesh
+from jaxscore.errors import InputError
+from tests.device.configs import llamalike
+
+CONFIG = llamalike(vocab_size=1000, tied=False)
+
+
+def shapes(config):
+    return jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh"),
+    [
+        ("auto", None),
+        ("data=2,model=4", MeshShape(2, 4)),
+        ("model=4,data=2", MeshShape(2, 4)),
+        ("model=8", MeshShape(1, 8)),
+        ("data=16", MeshShape(16, 1)),
+    ],
+)
+def test_meshes(text, mesh):
+    assert parse_mesh(text) == mesh
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "''"),
+        ("Auto", "'Auto'"),
+        ("auto,model=2", "'auto'"),
+        ("data=2,", "''"),
+        ("data=2,data=2", "'data=2'"),
+        ("data=0", "'data=0'"),
+        ("model=-1", "'model=-1'"),
+        ("model=1.5", "'model=1.5'"),
+        ("model=٣", "'model=٣'"),
+        ("model=4 ", "'model=4 '"),
+        ("model=4\n", r"'model=4\n'"),
+        ("tensor=4", "'tensor=4'"),
+        ("2,4", "'2'"),
+        ("data=99999999999999999999", "'data=99999999999999999999'"),
+    ],
+)
+def test_no_meshes(text, part):
+    with pytest.raises(InputError) as problem:
+        parse_mesh(text)
+    assert f": {part} is not expected there" in str(problem.value)
+    assert "data=N,model=M" in str(problem.value)
+
+
+def test_parameters_on_a_device():
+    tree = shapes(CONFIG)
+    everything = sum(leaf.size * 4 for leaf in jax.tree.leaves(tree))
+    assert parameter_bytes(tree, CONFIG, MeshShape(5, 1)) == everything
+    norms = (2 * 2 + 1) * 24 * 4
+    assert parameter_bytes(tree, CONFIG, MeshShape(1, 2)) == (everything - norms) // 2 + norms
+    with pytest.raises(ValueError, match="model=3 does not split"):
+        parameter_bytes(tree, CONFIG, MeshShape(1, 3))
+
+
+@pytest.mark.parametrize("working", [0, 1000])
+def test_auto_takes_the_smallest_that_fits(working):
+    tree = shapes(CONFIG)
+    sizes = {n: parameter_bytes(tree, CONFIG, MeshShape(1, n)) + working for n in (1, 2, 4)}
+    assert sizes[1] > sizes[2] > sizes[4]
+    for memory, mesh in (
+        (sizes[1], MeshShape(8, 1)),
+        (sizes[1] - 1, MeshShape(4, 2)),
+        (sizes[2], MeshShape(4, 2)),
+        (sizes[2] - 1, MeshShape(2, 4)),
+    ):
+        assert auto_mesh(tree, CONFIG, 8, memory, working) == mesh
+    assert auto_mesh(tree, CONFIG, 1, sizes[1], working) == MeshShape(1, 1)
+    with pytest.raises(InputError, match=r"of 8 devices .* model=1, .* model=2, .* model=4"):
+        auto_mesh(tree, CONFIG, 8, sizes[4] - 1, working)
+    # 2 divides 6 devices and 4 does not; 3 is no power of two
+    assert auto_mesh(tree, CONFIG, 6, sizes[2], working) == MeshShape(3, 2)
+    with pytest.raises(InputError, match="no mesh of 6 devices"):
+        auto_mesh(tree, CONFIG, 6, sizes[2] - 1, working)
+
+
+def test_auto_leaves_out_what_does_not_split():
+    config = llamalike(vocab_size=1000, n_heads=6, n_kv_heads=3, mlp_width=48)
+    tree = shapes(config)
+    everything = parameter_bytes(tree, config, MeshShape())
+    assert auto_mesh(tree, config, 8, everything) == MeshShape(8, 1)
+    with pytest.raises(InputError, match=r"parameters take [^,]* with model=1 a device"):
+        auto_mesh(tree, config, 8, everything - 1)

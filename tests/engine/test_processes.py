@@ -1,0 +1,262 @@
+"""Several real processes on this machine, against one: the same files, byte for byte."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxscore.commands import distributed_flags
+from jaxscore.engine import processes
+from jaxscore.errors import InputError
+from jaxscore.scorer import WINDOW
+from tests.conftest import CASES
+from tests.journal.test_killed import complete, kept
+
+ROOT = Path(__file__).parents[2]
+QWEN = str(CASES / "models/tiny-qwen2")
+BOUND = 120  # seconds in which the others of a killed process end, on a busy machine
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def start(n: int, *words, devices: int = 1, cwd: Path = ROOT, started: int | None = None):
+    """`n` processes of one command, or the first `started` of them."""
+    at = f"127.0.0.1:{free_port()}"
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    environment = os.environ | flags | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "jaxscore", *map(str, words)]
+    if n > 1:
+        command += ["--distributed", "--coordinator", at, "--num-processes", str(n)]
+    return [
+        subprocess.Popen(
+            command + (["--process-id", str(k)] if n > 1 else []),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=cwd,
+        )
+        for k in range(n if started is None else started)
+    ]
+
+
+def ended(running, *, within: float = 300) -> list[tuple[int, str, str]]:
+    """(exit code, stdout, stderr) of each."""
+    deadline = time.monotonic() + within
+    try:
+        told = [one.communicate(timeout=deadline - time.monotonic()) for one in running]
+    finally:
+        for one in running:
+            one.kill()
+    return [(one.returncode, *said) for one, said in zip(running, told, strict=True)]
+
+
+def well(running) -> list[tuple[str, str]]:
+    """What each said, all having ended with 0."""
+    found = ended(running)
+    assert [code for code, _, _ in found] == [0] * len(found), found
+    return [(out, err) for _, out, err in found]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    draw, folder = random.Random(7), tmp_path_factory.mktemp("processes")
+    words = [f"w{draw.randrange(10**4)}" for _ in range(100)]
+    lines = [
+        {
+            "id": k,
+            "context": " ".join(words[k % 20 : k % 20 + draw.randrange(1, 25)]),
+            "continuation": " " + " ".join(draw.choices(words, k=draw.randrange(1, 12))),
+        }
+        for k in range(400)
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "in.jsonl").write_text(text, encoding="utf-8")
+    well(start(1, *score(folder, "one")))
+    return folder
+
+
+def score(folder: Path, name: str, *words) -> list:
+    flags = ["--input", folder / "in.jsonl", "--output", folder / f"{name}.jsonl"]
+    return ["score", "--model", QWEN, *flags, "--batch-tokens", 64, *words]
+
+
+@pytest.mark.parametrize(("n", "devices"), [(4, 1), (2, 2)])
+def test_the_files_are_those_of_one_process(place, n, devices):
+    name = f"{n}x{devices}"
+    told = well(start(n, *score(place, name), devices=devices))
+    assert (place / f"{name}.jsonl").read_bytes() == (place / "one.jsonl").read_bytes()
+    facts = json.loads((place / f"{name}.jsonl.run.json").read_text("utf-8"))
+    alone = json.loads((place / "one.jsonl.run.json").read_text("utf-8"))
+    assert facts["machine"]["processes"] == n
+    assert facts["machine"]["devices"] == n * devices
+    assert facts["mesh"] == f"data={n * devices},model=1"
+    assert facts["plan"] == alone["plan"]
+    assert "tokens given" in told[0][1]
+    for out, err in told[1:]:  # silent, but that they wait
+        assert out == ""
+        [line] = err.splitlines()
+        assert "waiting for the others" in line
+
+
+def test_each_layer_over_two_processes(place):
+    """Half of each layer in each process: the numbers of one process with two devices."""
+    words = ("--mesh", "model=2", "--journal", "off")
+    well(start(1, *score(place, "split1", *words), devices=2))
+    well(start(2, *score(place, "split2", *words)))
+    assert (place / "split2.jsonl").read_bytes() == (place / "split1.jsonl").read_bytes()
+    one = [json.loads(line) for line in (place / "one.jsonl").read_text("utf-8").splitlines()]
+    two = [json.loads(line) for line in (place / "split2.jsonl").read_text("utf-8").splitlines()]
+    for a, b in zip(one, two, strict=True):
+        assert a["sum_logprob"] == pytest.approx(b["sum_logprob"], abs=1e-4)
+
+
+def test_a_task_that_reads_labels_and_writes_text(tmp_path):
+    """Multiple choice: generated text, label probabilities and reports, two processes and one."""
+    questions = CASES / "chronologic" / "questions.jsonl"
+    found = []
+    for n in (1, 2):
+        folder = tmp_path / str(n)
+        words = ("chronologic", QWEN, questions, "--mcq", "--output-dir", folder)
+        told = well(start(n, *words))
+        assert told[0][0].startswith("Overall accuracy")
+        [results] = folder.glob("eval_results_mcq_*.json")
+        assert len(list(folder.glob("eval_report_mcq_*.md"))) == 1
+        record = json.loads(results.read_text("utf-8"))
+        found.append({name: record[name] for name in ("summary", "responses", "questions")})
+    assert found[0] == found[1]
+
+
+def test_one_that_is_killed_ends_the_others_and_a_rerun_goes_on(place):
+    output, journal = place / "killed.jsonl", place / "killed.jsonl.journal"
+    running = start(3, *score(place, "killed"))
+    while all(one.poll() is None for one in running) and not kept(journal):
+        time.sleep(0.02)
+    running[1].send_signal(signal.SIGKILL)
+    found = ended(running, within=BOUND)
+    assert found[1][0] == -signal.SIGKILL
+    for code, _, err in (found[0], found[2]):
+        assert code not in (0, None)
+        assert "another process of this run has ended" in err or "another task died" in err, err
+    assert not output.exists()
+    n_before = kept(journal)
+    assert n_before > 0
+    n_whole = complete(journal)
+    [(_, said), *_] = well(start(2, *score(place, "killed")))
+    assert f"\n{n_whole} of 400 texts were in the journal" in said
+    assert output.read_bytes() == (place / "one.jsonl").read_bytes()
+
+
+def start_apart(folder: Path, *words):
+    """Two processes in the folders `0` and `1`, as two machines without a common disk."""
+    at = f"127.0.0.1:{free_port()}"
+    words += ("--distributed", "--coordinator", at, "--num-processes", 2, "--process-id")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "jaxscore", *map(str, words), str(k)],
+            cwd=folder / str(k),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for k in range(2)
+    ]
+
+
+def refused(running, message: str) -> None:
+    """At least one says why; the other one too, unless it sees first that that one has gone."""
+    found = ended(running, within=BOUND)
+    assert all(code not in (0, 1) for code, _, _ in found), found
+    assert any(code == 2 and message in err for code, _, err in found), found
+
+
+def test_other_inputs_are_seen(tmp_path):
+    """One line more, in a window of requests that the first does not have."""
+    lines = [json.dumps({"context": "a", "continuation": f" b{k}"}) for k in range(WINDOW + 1)]
+    for k in range(2):
+        (tmp_path / str(k)).mkdir()
+        text = "\n".join(lines[: WINDOW + k]) + "\n"
+        (tmp_path / str(k) / "in.jsonl").write_text(text, encoding="utf-8")
+    words = ("score", "--model", QWEN, "--input", "in.jsonl", "--output", "out.jsonl")
+    refused(start_apart(tmp_path, *words), "have other requests than process 0")
+    assert not list(tmp_path.glob("*/out.jsonl"))
+
+
+def test_other_weights_are_seen(tmp_path, place):
+    for k in range(2):
+        model = tmp_path / str(k) / "model"
+        shutil.copytree(CASES / "models/tiny-gpt2", model)
+        shutil.copy(place / "in.jsonl", tmp_path / str(k))
+    tensors = load_file(model / "model.safetensors")
+    tensors = {name: tensor * np.float32(1.05) for name, tensor in tensors.items()}
+    save_file(tensors, model / "model.safetensors")
+    words = ("score", "--model", "model", "--input", "in.jsonl", "--output", "out.jsonl")
+    refused(start_apart(tmp_path, *words), "have other weights or mesh than process 0")
+    assert not list(tmp_path.glob("*/out.jsonl"))
+
+
+def test_one_that_has_nothing_left_to_do_is_met_by_the_other(tmp_path):
+    """A file that an earlier run has finished, which only the first can see."""
+    items = [{"model_input": "The cat", "output": [" sat", " ran away"]}]
+    for k in range(2):
+        (tmp_path / str(k)).mkdir()
+        (tmp_path / str(k) / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    words = ("self-certainty", "--model", QWEN, "--input-file", "in.json")
+    well(start(1, *words, cwd=tmp_path / "0"))
+    refused(start_apart(tmp_path, *words), "than process 0: each needs the same command")
+
+
+def test_too_few_come(place):
+    running = start(2, *score(place, "few", "--join-timeout", 4), started=1)
+    [(code, out, err)] = ended(running)
+    assert (code, out) == (2, "")
+    assert "process 0 of 2: not all processes came within 4 s" in err
+    assert not (place / "few.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("host:1", None, None), "belong together"),
+        (("host:1", 2, 2), "expected 0 to 1"),
+        (("host", 2, 0), "expected HOST:PORT"),
+        ((None, None, None), "no run of several processes can be joined here"),
+    ],
+)
+def test_places_that_cannot_be_joined(given, message):
+    with pytest.raises(InputError, match=message):
+        processes.join(*given)
+    assert not processes.several()
+
+
+def test_a_place_without_the_flag_is_an_error():
+    from jaxscore.cli import parser
+
+    words = ["score", "--model", "m", "--input", "i", "--output", "o", "--process-id", "1"]
+    args = parser().parse_args(words)
+    with pytest.raises(InputError, match="--process-id: only with --distributed"):
+        distributed_flags.joined(args).__enter__()
+
+
+def test_alone_nothing_is_asked_of_anyone():
+    processes.agree("requests", b"digest")
+    assert processes.from_first(b"bytes") == b"bytes"
+    assert processes.first()
+    assert processes.name() == ""
+    assert processes.leave(2) == 2

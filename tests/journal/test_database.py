@@ -1,0 +1,298 @@
+"""The journal: what it keeps it gives back, to the same key and to no other."""
+
+import os
+import shutil
+import sqlite3
+
+import numpy as np
+import pytest
+
+from jaxscore import Scorer
+from jaxscore.engine.dispatch import Dispatch
+from jaxscore.errors import InputError
+from jaxscore.journal.database import Journal, held, prune
+from jaxscore.models.weights.fingerprint import fingerprint
+from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.window import SequenceScores
+from tests.commands.conftest import run  # noqa: F401
+from tests.conftest import CASES
+
+ABOUT = {"model": "m", "dtype": "float32"}
+
+
+def sequences(n=40, seed=0):
+    """Some share text, some are equal."""
+    draw = np.random.default_rng(seed)
+    trunk = draw.integers(0, 200, 30)
+    out = []
+    for _ in range(n):
+        cut, own = int(draw.integers(0, 30)), draw.integers(0, 200, int(draw.integers(2, 20)))
+        ids = np.concatenate([trunk[:cut], own]).astype(np.int32)
+        out.append(TokenSequence(ids, int(draw.integers(0, len(ids)))))
+    return [*out, out[0]]
+
+
+def scores_of(sequence, seed):
+    draw = np.random.default_rng(seed)
+    n = len(sequence.ids) - max(sequence.start, 1)
+    columns = draw.normal(size=(3, n)).astype(np.float32)
+    return SequenceScores(*columns, draw.random(n) < 0.5)
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """`journal(about)`: opened, and closed at the end."""
+    opened = []
+
+    def open_one(about=ABOUT, name="run.journal"):
+        opened.append(Journal(tmp_path / name, about))
+        opened[-1].found([])  # which opens it
+        return opened[-1]
+
+    yield open_one
+    for one in opened:
+        one.close()
+
+
+def test_what_is_kept_comes_back_bit_for_bit(journal):
+    given = sequences(1200)[:-1]
+    first = journal()
+    kept = {k: scores_of(one, k) for k, one in enumerate(given) if k % 3}
+    first.keep((given[k], scores) for k, scores in kept.items())
+    first.close()
+    found = journal().found(given)
+    assert kept.keys() <= found.keys()
+    assert all(same(found[k], scores) for k, scores in kept.items())
+
+
+def test_another_model_start_or_text_is_not_found(journal):
+    [one] = sequences(1)[:1]
+    first = journal()
+    first.keep([(one, scores_of(one, 1))])
+    others = [TokenSequence(one.ids, one.start + 1), TokenSequence(one.ids[:-1], one.start)]
+    assert list(first.found([one, *others])) == [0]
+    assert first.found([one], n_unfed=1) == {}  # a label after a prompt, whose length is another
+    first.close()
+    assert journal(ABOUT | {"dtype": "bfloat16"}).found([one]) == {}
+
+
+def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path):
+    one, other = sequences(2)[:2]
+    first = journal()
+    first.keep([(one, scores_of(one, 1)), (other, scores_of(other, 2))])
+    first.close()
+    with sqlite3.connect(tmp_path / "run.journal") as database:
+        [key, value] = database.execute("SELECT key, value FROM scores").fetchone()
+        changed = bytes([value[0] ^ 1]) + value[1:]
+        database.execute("UPDATE scores SET value = ? WHERE key = ?", (changed, key))
+    database.close()
+    assert len(journal().found([one, other])) == 1
+
+
+def test_two_runs_do_not_share_a_journal(journal, tmp_path):
+    first = journal()
+    with pytest.raises(InputError, match=r"run.journal: another run holds it.*--journal"):
+        journal()
+    first.close()
+    journal().close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database at all, but long enough to look at", "other", b""]
+)
+def test_a_file_that_is_no_journal(journal, tmp_path, content):
+    path = tmp_path / "run.journal"
+    if content == "other":
+        with sqlite3.connect(path) as database:
+            database.execute("CREATE TABLE mine (a)")
+        database.close()
+    else:
+        path.write_bytes(content)
+    before = path.read_bytes()
+    if content:
+        with pytest.raises(InputError, match=r"run.journal: .*--journal off"):
+            journal()
+    with pytest.raises(InputError, match=r"run.journal: "):
+        held(path)
+    assert path.read_bytes() == before
+    path.unlink()
+    journal()  # and the lock is free
+
+
+def test_a_damaged_journal_is_named(journal, tmp_path):
+    first = journal()
+    first.keep((one, scores_of(one, 3)) for one in sequences(400))
+    first.close()
+    path = tmp_path / "run.journal"
+    content = bytearray(path.read_bytes())
+    content[8192:] = bytes(len(content) - 8192)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"run.journal: .*malformed.*--journal"):
+        journal().found(sequences(400))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match=r"journal .*file/run.journal: "):
+        Journal(tmp_path / "file" / "run.journal", ABOUT).found([])
+
+
+def test_a_full_disk_is_named_and_loses_nothing(journal):
+    given = sequences(600)[:-1]
+    first = journal()
+    first.keep((one, scores_of(one, 3)) for one in given[:50])
+    database, _ = first._open
+    pages = database.execute("PRAGMA page_count").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(InputError, match=r"run.journal: .*full.*kept.*make room"):
+        first.keep((one, scores_of(one, 3)) for one in given[50:])
+    first.close()
+    assert len(journal().found(given[:50])) == 50
+
+
+def test_held_says_what_is_there(journal, tmp_path):
+    for about, n in ((ABOUT, 7), (ABOUT | {"model": "n"}, 3)):
+        one = journal(about)
+        one.keep((sequence, scores_of(sequence, 1)) for sequence in sequences(n)[:-1])
+        one.close()
+    path = tmp_path / "run.journal"
+    assert [(one.about["model"], one.n_sequences) for one in held(path)] == [("n", 3), ("m", 7)]
+    with pytest.raises(InputError, match=r"none\.journal: no such file"):
+        held(tmp_path / "none.journal")
+
+
+def test_prune_keeps_what_was_used_last(journal, tmp_path):
+    for model in "abca":
+        one = journal({"model": model})
+        one.keep((sequence, scores_of(sequence, 1)) for sequence in sequences(300)[:-1])
+        one.close()
+    path = tmp_path / "run.journal"
+    n_models, n_bytes = prune(path, 2)
+    assert n_models == 1
+    assert n_bytes > 10_000
+    assert [one.about["model"] for one in held(path)] == ["a", "c"]
+    assert len(journal({"model": "c"}).found(sequences(300))) == 301
+    with pytest.raises(InputError, match="another run holds it"):
+        prune(path, 1)
+
+
+class Cut(Exception):
+    pass
+
+
+def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, journal, scorers):
+    base = scorers("tiny-llama3")
+    given = sequences(60)
+
+    def scorer(own=None):
+        return Scorer(base.model, base.encoder, batch_tokens=64, journal=own)
+
+    dispatched = []
+    real = Dispatch.send
+
+    def counted(self, variant, batches, past, progress):
+        dispatched.extend(batches)
+        return real(self, variant, batches, past, progress)
+
+    monkeypatch.setattr(Dispatch, "send", counted)
+    want = scorer().score_sequences(given)
+    n_batches = len(dispatched)
+    assert n_batches > 8
+    kept_before = 0
+    for n_kept in range(0, n_batches, 3):
+        own = journal(name="cut.journal")
+        one, seen = scorer(own), [0]
+        write = own.keep
+
+        def keep(rows, n_unfed, write=write, seen=seen, n_kept=n_kept):
+            if seen[0] == n_kept:
+                raise Cut
+            seen[0] += 1
+            write(rows, n_unfed)
+
+        own.keep = keep
+        dispatched.clear()
+        try:
+            got = one.score_sequences(given)
+        except Cut:
+            got = None
+        own.close()
+        # Those that were kept are not asked for again.
+        assert len(dispatched) <= n_batches - kept_before
+        kept_before += seen[0]
+        if got is not None:
+            break
+    assert got is not None
+    assert kept_before == n_batches
+    assert all(same(a, b) for a, b in zip(got, want, strict=True))
+    dispatched.clear()
+    again = scorer(journal(name="cut.journal"))
+    got = again.score_sequences(given)
+    assert not dispatched
+    assert again.sequences_restored == len(given)
+    assert all(same(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_new_requests_beside_known_ones(journal, scorers):
+    base = scorers("tiny-llama3")
+    given = sequences(30)
+    one = Scorer(base.model, base.encoder, batch_tokens=64, journal=journal())
+    first = one.score_sequences(given[:20])
+    both = one.score_sequences(given)
+    assert all(same(a, b) for a, b in zip(both[:20], first, strict=True))
+    want = Scorer(base.model, base.encoder, batch_tokens=64).score_sequences(given)
+    for got, exact in zip(both, want, strict=True):
+        np.testing.assert_allclose(got.logprob, exact.logprob, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "found a folder"),
+        (".", "found a folder"),
+        ("folder", "found a folder"),
+        ("out.jsonl", "is a file of this run"),
+        ("in.jsonl", "is a file of this run"),
+        ("notes.txt", "is no journal, and it is left as it is"),
+    ],
+)
+def test_a_place_where_no_journal_can_be(
+    run,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    name,
+    message,
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "in.jsonl").write_text('{"context": "a", "continuation": " b"}\n')
+    words = ("score", "--model", CASES / "models/tiny-gpt2", "--input", "in.jsonl")
+    code, _, err = run(*words, "--output", "out.jsonl", "--journal", name, "--quiet")
+    assert code == 2
+    assert message in err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert "continuation" in (tmp_path / "in.jsonl").read_text()
+
+
+def test_another_models_weights_make_another_fingerprint(tmp_path):
+    for name in "ab":
+        shutil.copytree(CASES / "models/tiny-gpt2", tmp_path / name)  # times and all
+    first = fingerprint(tmp_path / "a")
+    assert fingerprint(tmp_path / "b") == first
+    (tmp_path / "b/checkpoint-1").mkdir()
+    (tmp_path / "b/checkpoint-1/model.safetensors").write_bytes(b"x")
+    (tmp_path / "b/tokenizer.json").write_text("{}")
+    assert fingerprint(tmp_path / "b") == first
+    weights = tmp_path / "b/model.safetensors"
+    times, content = weights.stat(), bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    changed = fingerprint(tmp_path / "b")
+    assert changed != first
+    assert fingerprint(tmp_path / "b", tmp_path / "a") not in (changed, first)

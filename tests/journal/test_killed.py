@@ -1,0 +1,105 @@
+"""A run that is killed again and again ends with the bytes of one that was left alone."""
+
+import contextlib
+import functools
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxscore.errors import InputError
+from jaxscore.journal.database import held
+from jaxscore.journal.row_format import unpacked_scores
+from tests.conftest import CASES
+
+KILLS, A_CHAIN = 20, 5
+N_REQUESTS = 1500
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Inputs whose contexts are shared by some and whose texts are of many lengths."""
+    draw, folder = random.Random(5), tmp_path_factory.mktemp("killed")
+    words = [f"w{draw.randrange(10**4)}" for _ in range(300)]
+    with open(folder / "in.jsonl", "w", encoding="utf-8") as file:
+        for k in range(N_REQUESTS):
+            context = " ".join(words[k % 50 : k % 50 + draw.randrange(1, 25)])
+            text = " " + " ".join(draw.choices(words, k=draw.randrange(1, 12)))
+            file.write(json.dumps({"id": k, "context": context, "continuation": text}) + "\n")
+    return folder
+
+
+def start(folder: Path, output: str) -> subprocess.Popen:
+    words = ["score", "--model", CASES / "models/tiny-gpt2", "--input", folder / "in.jsonl"]
+    words += ["--output", folder / output, "--batch-tokens", "256"]
+    command = [sys.executable, "-m", "jaxscore", *map(str, words)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+
+
+def finish(process: subprocess.Popen) -> str:
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return said
+
+
+def kept(journal: Path) -> int:
+    """Texts of which it holds something, as far as a run has begun it."""
+    try:
+        return sum(one.n_sequences for one in held(journal))
+    except InputError:
+        return 0
+
+
+def complete(journal: Path) -> int:
+    """Texts of which it holds every token."""
+    with contextlib.closing(sqlite3.connect(journal)) as database:
+        rows = database.execute("SELECT value FROM scores").fetchall()
+    return sum(bool(np.isfinite(unpacked_scores(value).logprob).all()) for (value,) in rows)
+
+
+def killed(
+    process: subprocess.Popen, n_kept: Callable[[], int], before: int, draw: random.Random
+) -> int:
+    """What is kept by a run that is killed at some moment after it kept more than before."""
+    while process.poll() is None and n_kept() <= before:
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.25))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    now = n_kept()
+    assert now >= before  # nothing that was kept is lost
+    return now
+
+
+def test_killed_at_random_moments(place):
+    finish(start(place, "whole.jsonl"))
+    want = (place / "whole.jsonl").read_bytes()
+    n_texts = kept(place / "whole.jsonl.journal")
+    assert n_texts > N_REQUESTS / 2
+    draw, partial = random.Random(11), 0
+    for chain in range(KILLS // A_CHAIN):
+        name = f"out{chain}.jsonl"
+        journal = place / f"{name}.journal"
+        before = 0
+        for _ in range(A_CHAIN):
+            now = killed(start(place, name), functools.partial(kept, journal), before, draw)
+            partial += before < now < n_texts
+            before = now
+        whole = complete(journal)
+        said = finish(start(place, name))
+        assert (place / name).read_bytes() == want
+        restored = int(said.split(" texts were in the journal")[0].split()[-3])
+        assert restored >= whole > 0
+        leftovers = {path.name for path in place.iterdir() if path.name.startswith(name)}
+        ends = ("", ".journal", ".journal.lock", ".run.json")
+        assert leftovers <= {name + end for end in ends}
+    assert partial >= KILLS // 4  # most kills were in the middle of the work

@@ -1,0 +1,76 @@
+"""A run that writes and is killed again and again ends with the bytes of one left alone."""
+
+import functools
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxscore.errors import InputError
+from jaxscore.journal.database import held
+from tests.conftest import CASES
+from tests.journal.test_killed import killed
+
+KILLS = 3
+N_ITEMS = 192
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Questions and responses of many lengths, and one item that cannot be used."""
+    draw, folder = random.Random(5), tmp_path_factory.mktemp("killed")
+    names = ("Arlen", "Ines", "Tova", "Marek", "Sana")
+
+    def text(n):
+        return " ".join(f"{draw.choice(names)} {draw.randrange(99)}" for _ in range(n))
+
+    items = [
+        {"chat_history": [text(draw.randrange(1, 6))], "output": [text(draw.randrange(1, 9)), "4"]}
+        for _ in range(N_ITEMS)
+    ]
+    items[7] = {"output": ["3"]}
+    (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    return folder
+
+
+def start(folder: Path, output: str) -> subprocess.Popen:
+    words = ["usc-generate", "--model", CASES / "models/tiny-qwen2", "--temperature", "0.9"]
+    words += ["--input-file", folder / "in.json", "--output-file", folder / output, "-n", "2"]
+    command = [sys.executable, "-m", "jaxscore", *map(str, [*words, "--max-new-tokens", 32])]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+def finish(process: subprocess.Popen) -> int:
+    """How many replies were in the journal."""
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 1, said  # one item cannot be used
+    return int(re.search(r"(\d+) of \d+ replies were in the journal", said)[1])
+
+
+def kept(journal: Path) -> int:
+    """Replies that it holds, as far as a run has begun it."""
+    try:
+        return sum(one.n_texts for one in held(journal))
+    except InputError:
+        return 0
+
+
+def test_killed_at_random_moments(place):
+    assert finish(start(place, "whole.json")) == 0
+    want = (place / "whole.json").read_bytes()
+    n_replies = kept(place / "whole.json.journal")
+    assert n_replies > N_ITEMS * 0.9  # as many as there are different ones
+    journal, draw = place / "out.json.journal", random.Random(11)
+    before, partial = 0, 0
+    for _ in range(KILLS):
+        now = killed(start(place, "out.json"), functools.partial(kept, journal), before, draw)
+        partial += before < now < n_replies
+        before = now
+    assert finish(start(place, "out.json")) >= before > 0
+    assert (place / "out.json").read_bytes() == want
+    assert kept(journal) == n_replies
+    assert partial >= KILLS - 1  # kills were in the middle of the work

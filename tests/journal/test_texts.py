@@ -1,0 +1,339 @@
+"""Texts in the journal: a run that was cut goes on, and reads no other request's text."""
+
+import dataclasses
+import itertools
+import sqlite3
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore import Scorer
+from jaxscore.engine.writing import TokenRequest, Written
+from jaxscore.errors import InputError
+from jaxscore.generator import Generator
+from jaxscore.journal.database import LAYOUT, Journal, held, prune
+from jaxscore.journal.row_format import text_key
+from jaxscore.plan import decode_groups
+from jaxscore.requests import GenerationRequest
+from tests.journal.test_database import ABOUT, journal  # noqa: F401
+
+SHARED = "Arlen moved from Dunmere to Merrow in 1856. " * 4
+
+ASKED = TokenRequest(np.array([5, 6, 7], np.int32), 20, 0.5, 0.9, 3, ("ab", "c"), (2, 9))
+OTHERS = {
+    "prompt": {"ids": np.array([5, 6], np.int32)},
+    "limit": {"n_new": 21},
+    "temperature": {"temperature": 0.6},
+    "greedy": {"temperature": 0.0},
+    "top_p": {"top_p": 0.8},
+    "seed": {"seed": 4},
+    "stop": {"stop": ("ab", "d")},
+    "stops joined": {"stop": ("abc",)},
+    "stops cut elsewhere": {"stop": ("a", "bc")},
+    "no stop": {"stop": ()},
+    "ends": {"eos_ids": (2,)},
+    "an end for a token": {"ids": np.array([5, 6, 7, 2], np.int32), "eos_ids": (9,)},
+    "half a pair": {"stop": ("ab", "\ud83d")},
+    "two halves": {"stop": ("ab", "\ud83d\ude00")},
+    "one character": {"stop": ("ab", "\U0001f600")},
+}
+
+
+def variants():
+    return [ASKED, *(ASKED._replace(**change) for change in OTHERS.values())]
+
+
+def test_every_part_of_a_request_is_in_its_key():
+    keys = [text_key(one) for one in variants()]
+    assert len(set(keys)) == len(keys)
+    assert text_key(ASKED) == text_key(ASKED._replace(ids=ASKED.ids.astype(np.int64)))
+
+
+def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F811
+    draw = np.random.default_rng(0)
+    own = [
+        Written(draw.integers(0, 99, n).astype(np.int32), finish)
+        for n, finish in zip((0, 1, 20, *range(2, 14)), itertools.cycle(("eos", "stop", "length")))
+    ]
+    first = journal()
+    asked = variants()
+    assert first.found_texts(asked) == {}
+    first.keep_texts(list(zip(asked, own, strict=False))[1:])
+    assert 0 not in first.found_texts(asked)
+    first.keep_texts([(asked[0], own[0])])
+    first.close()
+    found = journal().found_texts(asked[::-1])
+    for k, kept in enumerate(own):
+        back = found[len(asked) - 1 - k]
+        assert back.ids.dtype == np.int32
+        assert (back.ids.tolist(), back.finish) == (kept.ids.tolist(), kept.finish)
+
+
+def test_another_model_has_other_texts(journal):  # noqa: F811
+    first = journal()
+    first.keep_texts([(ASKED, Written(np.arange(4, dtype=np.int32), "stop"))])
+    first.close()
+    assert journal(ABOUT | {"dtype": "bfloat16"}).found_texts([ASKED]) == {}
+
+
+@pytest.mark.parametrize("place", [0, 1, -1], ids=["finish", "id", "checksum"])
+def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path, place):  # noqa: F811
+    first, other = journal(), ASKED._replace(seed=8)
+    text = Written(np.arange(4, dtype=np.int32), "eos")
+    first.keep_texts([(ASKED, text), (other, text)])
+    first.close()
+    with sqlite3.connect(tmp_path / "run.journal") as database:
+        [key, value] = database.execute("SELECT key, value FROM texts").fetchone()
+        changed = bytearray(value)
+        changed[place] ^= 2
+        database.execute("UPDATE texts SET value = ? WHERE key = ?", (bytes(changed), key))
+    database.close()
+    assert len(journal().found_texts([ASKED, other])) == 1
+
+
+@pytest.mark.parametrize("value", [b"", b"\0\0\0\0"], ids=["empty", "zeros"])
+def test_a_row_that_holds_nothing_is_missing(journal, tmp_path, value):  # noqa: F811
+    first = journal()
+    first.keep_texts([(ASKED, Written(np.arange(4, dtype=np.int32), "eos"))])
+    first.close()
+    with sqlite3.connect(tmp_path / "run.journal") as database:
+        database.execute("UPDATE texts SET value = ?", (value,))
+    database.close()
+    assert journal().found_texts([ASKED]) == {}
+
+
+def test_held_counts_texts_and_prune_drops_them(journal, tmp_path):  # noqa: F811
+    for model, n in (("a", 4), ("b", 3)):
+        one = journal({"model": model})
+        one.keep_texts(
+            (ASKED._replace(seed=k), Written(np.zeros(2000, np.int32), "length")) for k in range(n)
+        )
+        one.close()
+    path = tmp_path / "run.journal"
+    counts = [(one.about["model"], one.n_sequences, one.n_texts) for one in held(path)]
+    assert counts == [("b", 0, 3), ("a", 0, 4)]
+    assert all(one.n_bytes > 8000 * one.n_texts for one in held(path))
+    n_models, n_bytes = prune(path, 1)
+    assert n_models == 1
+    assert n_bytes > 10_000
+    assert [one.n_texts for one in held(path)] == [3]
+    again = [ASKED._replace(seed=k) for k in range(4)]
+    assert journal({"model": "a"}).found_texts(again) == {}
+
+
+def test_a_journal_of_another_layout_is_named_and_left(journal, tmp_path):  # noqa: F811
+    journal().close()
+    path = tmp_path / "run.journal"
+    with sqlite3.connect(path) as database:
+        database.execute(f"PRAGMA user_version = {LAYOUT - 1}")
+    database.close()
+    before = path.read_bytes()
+    for use in (lambda: journal(), lambda: held(path), lambda: prune(path, 1)):
+        with pytest.raises(InputError, match=rf"layout {LAYOUT - 1}.*expected layout {LAYOUT}"):
+            use()
+    assert path.read_bytes() == before
+
+
+class Cut(Exception):
+    pass
+
+
+def asked():
+    """Requests of all kinds: several groups, a trunk, equal ones, and one that fails."""
+    options = [
+        {"max_new_tokens": 12},
+        {"max_new_tokens": 24, "temperature": 0.9, "stop": ("e",)},
+        {"max_new_tokens": 12, "temperature": 0.9},
+    ]
+    out = [
+        GenerationRequest(k, f"{SHARED}{'Where? ' * (k % 4)}{k}", **options[k % 3], seed=k % 2)
+        for k in range(20)
+    ]
+    out[7] = GenerationRequest("none", SHARED, 0)
+    return [*out, dataclasses.replace(out[0], id="again")]
+
+
+def told(results):
+    return [
+        (one.id, one.text, one.token_ids.tolist(), one.token_ids.dtype, one.finish, one.error)
+        for one in results
+    ]
+
+
+@pytest.fixture
+def writer(monkeypatch, scorers):
+    """`writer(journal, implementation)`: a generator, with the texts of each writing in `batches`.
+
+    One scorer each, whose programs are compiled once.
+    """
+    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
+    monkeypatch.setattr(decode_groups, "SHORTEST_TRUNK", 8)
+
+    def make(own=None, implementation="native", **changes):
+        base = scorers("tiny-gpt2", implementation=implementation)
+        model = dataclasses.replace(base.model, **changes)
+        one = Generator(Scorer(model, base.encoder, journal=own) if changes else base)
+        monkeypatch.setattr(one.scorer, "journal", own)
+        one.scorer.sequences = one.scorer.sequences_restored = 0
+        one.batches = []
+
+        def counted(name, members):
+            write = getattr(one, name)
+
+            def run(*args):
+                one.batches.append(members(*args))
+                write(*args)
+
+            setattr(one, name, run)
+
+        counted("_write_group", lambda variant, group, *_: group.members)
+        counted("_write_alone", lambda text: [text])
+        return one
+
+    return make
+
+
+both = pytest.mark.parametrize("implementation", ["native", "transformers"])
+
+
+@both
+def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
+    writer,
+    journal,  # noqa: F811
+    implementation,
+):
+    whole = writer(None, implementation)
+    want = told(whole.generate(asked()))
+    n_batches = len(whole.batches)
+    assert n_batches > 4
+    assert {finish for *_, finish, _ in want} == {"length", "stop", None}
+    own, kept = None, 0
+    for n_more in (0, 1, 2, 0, 3, n_batches):
+        own = journal(name="cut.journal")
+        one, left = writer(own, implementation), itertools.count()
+        keep = own.keep_texts
+
+        def cut(finished, keep=keep, left=left, n_more=n_more):
+            if next(left) == n_more:
+                raise Cut
+            keep(finished)
+
+        own.keep_texts = cut
+        try:
+            got = told(one.generate(asked()))
+        except Cut:
+            got = None
+        own.close()
+        # Those that were kept are not written again, and one was on its way when it ended.
+        assert len(one.batches) == min(n_more + 1, n_batches - kept)
+        kept += min(n_more, n_batches - kept)
+    assert got == want
+    again = writer(journal(name="cut.journal"), implementation)
+    assert told(again.generate(asked())) == want
+    assert again.batches == []
+    # All but the one that cannot be written.
+    assert again.scorer.sequences_restored == again.scorer.sequences == len(want) - 1
+
+
+def test_what_is_missing_is_written_beside_its_old_neighbours(writer, journal):  # noqa: F811
+    """And what is known stays as it is, whatever comes out beside it now."""
+    own = journal()
+    first = writer(own)
+    want = told(first.generate(asked()))
+    [members, *_] = first.batches
+    assert len(members) == 4
+    lost, known = members[0], members[-1]
+    database, _ = own._open
+    with database:
+        database.execute("DELETE FROM texts WHERE key = ?", (text_key(lost.request),))
+    invented = Written(np.full(known.request.n_new, 7, np.int32), "length")
+    own.keep_texts([(known.request, invented)])
+    second = writer(own)
+    got = told(second.generate(asked()))
+    [batch] = second.batches
+    assert [text_key(one.request) for one in batch] == [text_key(one.request) for one in members]
+    [changed] = [one for one, other in zip(got, want, strict=True) if one != other]
+    assert changed[2] == invented.ids.tolist()
+    assert own.found_texts([known.request])[0].ids.tolist() == invented.ids.tolist()
+
+
+def test_a_damaged_row_is_written_anew(writer, journal):  # noqa: F811
+    own = journal()
+    want = told(writer(own).generate(asked()))
+    database, _ = own._open
+    rows = database.execute("SELECT key, value FROM texts ORDER BY key").fetchall()
+    with database:
+        for key, value in rows[::3]:
+            damaged = bytes([value[0], value[1] ^ 1]) + value[2:]
+            database.execute("UPDATE texts SET value = ? WHERE key = ?", (damaged, key))
+    assert told(writer(own).generate(asked())) == want
+    assert database.execute("SELECT key, value FROM texts ORDER BY key").fetchall() == rows
+
+
+def test_only_the_same_request_reads_a_text(writer, journal):  # noqa: F811
+    own, base = journal(), GenerationRequest(0, "The cat", 8, 0.7, 0.9, ("~~",), 5)
+    one = writer(own)
+    [ids] = one.encoder.prompt_ids([base.prompt])
+    request = TokenRequest(ids, 8, 0.7, 0.9, 5, ("~~",), one.eos_ids)
+    own.keep_texts([(request, Written(np.full(8, 7, np.int32), "length"))])
+    changes = [
+        {"seed": 6}, {"temperature": 0.6}, {"temperature": 0.0}, {"top_p": 0.8},
+        {"max_new_tokens": 7}, {"stop": ()}, {"stop": ("~",)}, {"prompt": "The cat "},
+    ]  # fmt: skip
+    others = [dataclasses.replace(base, id=k, **change) for k, change in enumerate(changes, 1)]
+    same = [base, dataclasses.replace(base, id="s", seed=5 + 2**32)]
+    got = one.generate([*same, *others])
+    assert [text.token_ids.tolist() == [7] * 8 for text in got] == [True] * 2 + [False] * 8
+    assert told(got[2:]) == told(writer().generate(others))
+    [text] = writer(own, eos_ids=(1199, 3)).generate([base])
+    assert text.token_ids.tolist() != [7] * 8
+
+
+def test_what_failed_is_not_kept(writer, journal):  # noqa: F811
+    def broken(path, leaf):
+        """Of positions that only the longer prompt has."""
+        is_table = {"position", "wpe"} & {key.key for key in path}
+        return leaf.at[30:100].set(jnp.nan) if is_table else leaf
+
+    own, model = journal(), writer().model
+    params = jax.tree_util.tree_map_with_path(broken, model.params)
+    requests = [GenerationRequest(k, p, 5) for k, p in enumerate(["The cat", "word " * 40])]
+    for _ in range(2):
+        good, failed = writer(own, params=params).generate(requests)
+        assert good.error is None
+        assert "not finite" in failed.error
+    database, _ = own._open
+    assert database.execute("SELECT COUNT(*) FROM texts").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("finish", ["stop", "length"])
+def test_a_text_that_the_tokenizer_now_reads_otherwise_is_written_anew(
+    writer,
+    journal,  # noqa: F811
+    finish,
+):
+    """It may have ended at a stop string that is no longer there, or gone on where one is now."""
+    own, plain = journal(), writer()
+    [text] = plain.generate([GenerationRequest(0, "The cat", 8)])
+    stop = {"stop": "never there", "length": text.text[2:4]}[finish]
+    request = GenerationRequest(0, "The cat", 8, stop=(stop,))
+    want = told(plain.generate([request]))
+    [ids] = plain.encoder.prompt_ids(["The cat"])
+    key = TokenRequest(ids, 8, 0.0, 1.0, 0, (stop,), plain.eos_ids)
+    own.keep_texts([(key, Written(text.token_ids, finish))])
+    one = writer(own)
+    assert told(one.generate([request])) == want
+    assert len(one.batches) == 1
+    assert told(writer(own).generate([request])) == want
+
+
+def test_the_journal_is_opened_by_the_first_texts(tmp_path, writer):
+    own = Journal(tmp_path / "own.journal", ABOUT)
+    one = writer(own)
+    assert not own.path.exists()
+    one.generate([GenerationRequest(0, "The cat", 2)])
+    own.close()
+    [there] = held(own.path)
+    assert (there.n_sequences, there.n_texts) == (0, 1)

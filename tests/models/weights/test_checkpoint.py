@@ -1,0 +1,236 @@
+"""One checkpoint in its different shapes on disk gives one and the same model."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from jaxscore.device.dots import from_storage
+from jaxscore.errors import InputError
+from jaxscore.models.weights.checkpoint import eos_ids, open_tensors
+from tests.models.checkpoints import loaded, saved
+
+INDEX = "model.safetensors.index.json"
+
+
+def leaves(model):
+    """Parameters by path, bfloat16 as such and not as it is stored on the CPU."""
+    params = jax.tree.leaves_with_path(from_storage(model.params))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in params}
+
+
+def assert_same(model, other):
+    one, two = leaves(model), leaves(other)
+    assert one.keys() == two.keys()
+    for name, leaf in one.items():
+        assert leaf.dtype == two[name].dtype, name
+        assert (leaf == two[name]).all(), name
+
+
+def sharded(folder, n_files=3):
+    """The single file as several and an index; returns the index's weight_map."""
+    single = folder / "model.safetensors"
+    tensors = load_file(single)
+    single.unlink()
+    names = sorted(tensors)
+    weight_map = {}
+    for k in range(n_files):
+        own = names[k::n_files]
+        file = f"model-{k + 1:05d}-of-{n_files:05d}.safetensors"
+        save_file({name: tensors[name] for name in own}, folder / file)
+        weight_map |= dict.fromkeys(own, file)
+    write_index(folder, weight_map)
+    return weight_map
+
+
+def write_index(folder, weight_map):
+    content = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (folder / INDEX).write_text(json.dumps(content), encoding="utf-8")
+
+
+BOTH = pytest.mark.parametrize("implementation", ["native", "transformers"])
+
+
+@BOTH
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_shards_load_as_the_single_file(checkpoint, originals, kind, implementation):
+    folder = checkpoint(kind)
+    sharded(folder)
+    assert_same(
+        loaded(folder, implementation=implementation),
+        loaded(originals[kind], implementation=implementation),
+    )
+
+
+def test_an_index_that_does_not_fit(checkpoint):
+    folder = checkpoint("llama")
+    weight_map = sharded(folder)
+    name, file = next(iter(weight_map.items()))
+
+    def refused(content, *parts):
+        if isinstance(content, dict) and "raw" not in content:
+            write_index(folder, content)
+        else:
+            (folder / INDEX).write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(InputError) as problem:
+            loaded(folder)
+        for part in parts:
+            assert str(part) in str(problem.value)
+
+    fewer = {key: value for key, value in weight_map.items() if key != name}
+    refused(fewer, folder / INDEX, name)
+    refused(weight_map | {"extra.weight": file}, folder / INDEX, "extra.weight")
+    # Every name and every file is there, and one tensor is in another file than the index says.
+    other = next(value for value in weight_map.values() if value != file)
+    refused(weight_map | {name: other}, folder / INDEX, name)
+    for outside in ("../model.safetensors", "/model.safetensors", "sub/m.safetensors", ".", ".."):
+        refused(weight_map | {name: outside}, folder / INDEX, "outside the folder", outside)
+    for odd in (3, ["model.safetensors"], None):
+        refused(weight_map | {name: odd}, folder / INDEX, "no names of files")
+    for strange in ("a\0b", "\ud800", ""):
+        refused(weight_map | {name: strange}, folder, "checkpoint is incomplete")
+    for odd in ([], {"raw": {}}, {"raw": 1, "weight_map": {}}, {"raw": 1, "weight_map": [name]}, 3):
+        refused(odd, folder / INDEX, "weight_map")
+    refused(weight_map | {name: "gone.safetensors"}, folder / "gone.safetensors", "incomplete")
+    (folder / INDEX).write_text('{"weight_map": ', encoding="utf-8")
+    with pytest.raises(InputError, match=r"index\.json:1: not JSON"):
+        loaded(folder)
+
+
+def test_a_tensor_in_two_shards(checkpoint):
+    folder = checkpoint("llama")
+    weight_map = sharded(folder)
+    first, second = sorted(set(weight_map.values()))[:2]
+    both = load_file(folder / first) | load_file(folder / second)
+    save_file(both, folder / second)
+    with pytest.raises(InputError, match=rf"{second}: tensor .* is also in .*{first}"):
+        loaded(folder)
+
+
+def renamed(folder, change):
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file)
+
+
+@BOTH
+@pytest.mark.parametrize(("kind", "prefix"), [("gpt2", "transformer."), ("llama", "model.")])
+def test_names_without_the_prefix(checkpoint, originals, kind, prefix, implementation):
+    """As openai-community/gpt2 has them, mask buffers included."""
+    folder = checkpoint(kind)
+
+    def bare(tensors):
+        out = {name.removeprefix(prefix): value for name, value in tensors.items()}
+        assert len(set(out) & set(tensors)) == (kind == "llama")  # lm_head never had one
+        if kind == "gpt2":
+            mask = np.tril(np.ones((1, 1, 48, 48), np.float32))
+            out |= {f"h.{i}.attn.bias": mask for i in range(2)}
+            out["h.1.attn.masked_bias"] = np.float32(-1e4).reshape(1)
+        else:
+            out["layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, np.float32)
+        return out
+
+    renamed(folder, bare)
+    assert_same(
+        loaded(folder, implementation=implementation),
+        loaded(originals[kind], implementation=implementation),
+    )
+
+
+@BOTH
+def test_a_tied_checkpoint_may_carry_its_unembedding_too(checkpoint, originals, implementation):
+    folder = checkpoint("gpt2")
+    renamed(folder, lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].copy()})
+    assert_same(
+        loaded(folder, implementation=implementation),
+        loaded(originals["gpt2"], implementation=implementation),
+    )
+
+
+@pytest.mark.parametrize("stored", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_auto_is_float32_on_the_cpu(checkpoint, stored):
+    folder = checkpoint("llama")
+    renamed(folder, lambda t: {name: value.astype(stored) for name, value in t.items()})
+    model = loaded(folder, dtype="auto")
+    assert model.dtype == "float32"
+    assert {leaf.dtype for leaf in leaves(model).values()} == {jnp.dtype(jnp.float32)}
+    assert open_tensors(folder).dtype_name() == np.dtype(stored).name
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
+def test_bfloat16_rounds_matrices_and_leaves_norms_and_biases(originals, kind):
+    exact, rounded = (leaves(loaded(originals[kind], dtype=d)) for d in ("float32", "bfloat16"))
+    vectors = {name for name in exact if name.endswith(("['scale']", "['bias']"))}
+    assert vectors
+    for name, leaf in rounded.items():
+        want = exact[name] if name in vectors else exact[name].astype(jnp.bfloat16)
+        assert leaf.dtype == want.dtype, name
+        assert (leaf == want).all(), name
+
+
+def test_tensors_are_views_of_the_mapped_file(originals):
+    folder = originals["llama"]
+    tensors = open_tensors(folder)
+    plain = load_file(folder / "model.safetensors")
+    assert tensors.arrays.keys() == plain.keys()
+    for name, array in tensors.arrays.items():
+        assert not array.flags.owndata
+        assert not array.flags.writeable
+        assert (array == plain[name]).all()
+        assert tensors.where[name] == folder / "model.safetensors"
+
+
+@pytest.mark.parametrize("option", [{"dtype": "float16"}, {"implementation": "nativ"}], ids=str)
+def test_an_option_that_does_not_exist(originals, option):
+    with pytest.raises(ValueError, match=next(iter(option.values()))):
+        loaded(originals["gpt2"], **option)
+
+
+def test_the_facts_of_a_model(originals):
+    for implementation, shares in (("native", True), ("transformers", False)):
+        for kind in ("gpt2", "llama"):
+            model = loaded(originals[kind], implementation=implementation)
+            facts = (model.vocab_size, model.max_positions, model.width, model.shares_text)
+            assert facts == (211, 48, 32, shares)
+            assert (model.implementation, model.dtype) == (implementation, "float32")
+            assert model.model_type == kind
+    assert loaded(originals["gpt2"], implementation="auto").implementation == "native"
+
+
+@pytest.mark.parametrize("implementation", ["native", "transformers"])
+def test_a_tied_checkpoint_with_another_head_is_refused(tmp_path, implementation):
+    saved(tmp_path, "gpt2")
+    tensors = load_file(tmp_path / "model.safetensors")
+    head = tensors["transformer.wte.weight"] * -3
+    save_file({**tensors, "lm_head.weight": head}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"lm_head\.weight is not the embedding"):
+        loaded(tmp_path, implementation=implementation)
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "want"),
+    [
+        (None, {"eos_token_id": 4}, (4,)),
+        (None, {}, ()),
+        (None, {"eos_token_id": None}, ()),
+        ({"eos_token_id": [7, 8]}, {"eos_token_id": 4}, (7, 8)),
+        ({"eos_token_id": None}, {"eos_token_id": 4}, ()),
+        ({"temperature": 0.6}, {"eos_token_id": 4}, (4,)),
+    ],
+)
+def test_eos_ids_are_the_generation_configs_else_the_configs(tmp_path, generation, config, want):
+    if generation is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps(generation))
+    assert eos_ids(tmp_path, config) == want
+
+
+@pytest.mark.parametrize("wrong", ["</s>", [1, "2"], -1, True, {"id": 1}])
+def test_an_eos_that_is_no_id_is_refused(tmp_path, wrong):
+    with pytest.raises(InputError, match=r"config\.json: eos_token_id is .*, expected a token id"):
+        eos_ids(tmp_path, {"eos_token_id": wrong})
+    (tmp_path / "generation_config.json").write_text("[1]")
+    with pytest.raises(InputError, match=r"generation_config\.json: expected an object"):
+        eos_ids(tmp_path, {})

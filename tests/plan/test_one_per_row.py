@@ -1,0 +1,77 @@
+"""`--reproducible` lays out each sequence from that sequence alone."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+
+from jaxscore.plan.forest import Share, build
+from jaxscore.plan.one_per_row import Alone, row_length
+from jaxscore.plan.packing import SHORTEST_ROW, TARGETS
+from tests.plan.test_packing import row_paths
+from tests.sequences import paths, sequence, sequence_lists
+
+STRICT = settings(max_examples=200, deadline=None)
+
+
+def made(sequences):
+    return Alone(build(sequences, share=Share.WHOLE), width=8)
+
+
+def given_to_the_device(batch):
+    """What the program gets but for the targets, of which scores are read and nothing is made."""
+    arrays = batch.ids, batch.position, batch.subtree_end, batch.query, len(batch.edge)
+    return tuple(np.asarray(array).tobytes() for array in arrays)
+
+
+@given(sequences=sequence_lists(longest=20, most=20))
+@STRICT
+def test_each_edge_once_after_its_own_prefix(sequences):
+    plan = made(sequences)
+    forest, batches = plan.forest, list(plan.batches())
+    prefixes, answered = paths(forest), Counter()
+    for batch in batches:
+        [[*ids]], n = batch.ids, len(batch.edge)
+        seen = row_paths(batch, 0)
+        assert batch.n_tokens in (0, sum(id > 0 for id in ids))
+        assert not batch.query[n:].any()
+        for slot in range(n):
+            own = batch.edge[slot][batch.edge[slot] >= 0]
+            assert {prefixes[k] for k in forest.edge_node[own]} <= {seen[batch.query[slot]]}
+            asked = batch.target[slot][batch.edge[slot] >= 0]
+            assert asked.tolist() == forest.edge_target[own].tolist()
+            answered.update(own.tolist())
+    assert answered == Counter(range(forest.n_edges))
+    assert sum(batch.n_tokens for batch in batches) == plan.n_tokens == forest.n_nodes
+
+
+@given(sequences=sequence_lists(longest=20, most=12))
+@STRICT
+def test_what_is_computed_for_a_sequence_is_what_is_computed_for_it_alone(sequences):
+    together = {given_to_the_device(batch) for batch in made(sequences).batches()}
+    alone = {given_to_the_device(b) for one in sequences for b in made([one]).batches()}
+    assert together == alone
+
+
+def test_more_targets_than_a_slot_has_change_nothing_but_the_targets():
+    few = [sequence([3, 4, 5, 10 + k], 2) for k in range(TARGETS)]
+    many = [sequence([3, 4, 5, 10 + k], 2) for k in range(3 * TARGETS)]
+    [want] = map(given_to_the_device, made(few).batches())
+    batches = list(made(many).batches())
+    assert [given_to_the_device(batch) for batch in batches] == [want] * 3
+    answered = np.concatenate([batch.edge[batch.edge >= 0] for batch in batches])
+    assert sorted(answered.tolist()) == list(range(made(many).forest.n_edges))
+
+
+def test_another_start_is_another_row():
+    ids = [3, 4, 5, 6]
+    assert len(list(made([sequence(ids, 1), sequence(ids, 2), sequence(ids, 2)]).batches())) == 2
+
+
+def test_rows_are_powers_of_two():
+    assert [row_length(n) for n in (1, SHORTEST_ROW, SHORTEST_ROW + 1, 300)] == [
+        SHORTEST_ROW,
+        SHORTEST_ROW,
+        2 * SHORTEST_ROW,
+        512,
+    ]

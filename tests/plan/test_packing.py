@@ -1,0 +1,259 @@
+"""Rows by the rule: whatever is laid out where, a query sees its own prefix and nothing else."""
+
+from collections import Counter
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxscore.plan import packing
+from jaxscore.plan.forest import Share, build
+from jaxscore.plan.packing import (
+    SHORTEST_ROW,
+    TARGETS,
+    batch_rows,
+    best_fit,
+    plan,
+    plan_uniform,
+    row_lengths,
+)
+from tests.sequences import paths, sequence, sequence_lists
+
+STRICT = settings(max_examples=200, deadline=None)
+
+
+def checked(made):
+    """The batches of a plan, after the properties that every plan has."""
+    forest, batches = made.forest, list(made.batches())
+    prefixes, answered = paths(forest), Counter()
+    for batch in batches:
+        rows, length = batch.shape
+        size, n = rows * length, len(batch.edge)
+        assert length in row_lengths(4096)
+        assert size <= made.batch_tokens or rows == 1
+        assert batch.ids.shape == batch.position.shape == batch.subtree_end.shape
+        assert (batch.query.shape, batch.target.shape) == ((size,), (size, packing.TARGETS))
+        assert 0 < n <= size
+        seen = [row_paths(batch, row) for row in range(rows)]
+        assert batch.n_tokens in (0, int((batch.ids > 0).sum()))
+        # Slots that nobody asked for name a token and an id that exist.
+        assert not batch.query[n:].any()
+        assert not batch.target[:n][batch.edge < 0].any()
+        for slot in range(n):
+            row, column = divmod(int(batch.query[slot]), length)
+            own = batch.edge[slot][batch.edge[slot] >= 0]
+            assert len(own) > 0
+            assert {prefixes[k] for k in forest.edge_node[own]} == {seen[row][column]}
+            asked = batch.target[slot][batch.edge[slot] >= 0]
+            assert asked.tolist() == forest.edge_target[own].tolist()
+            answered.update(own.tolist())
+    assert answered == Counter(range(forest.n_edges))
+    assert sum(batch.n_tokens for batch in batches) == made.n_tokens >= forest.n_nodes
+    return batches
+
+
+def row_paths(batch, row):
+    """Of each token of a row the ids that it sees by the rule; their positions must be 0 to k."""
+    ids, position, ends = (x[row].tolist() for x in (batch.ids, batch.position, batch.subtree_end))
+    seen = []
+    for i in range(len(ids)):
+        visible = [j for j in range(i + 1) if i < ends[j]]
+        assert [position[j] for j in visible] == list(range(len(visible)))
+        assert visible[-1] == i
+        # Id 0 is padding: it sees itself alone, and so no other token sees it.
+        assert ids[i] or (visible == [i] and ends[i] == i + 1)
+        seen.append(tuple(ids[j] for j in visible))
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("share", "pack"), [(Share.TRIES, True), (Share.PATHS, False), (Share.TRIES, False)]
+)
+@given(
+    sequences=sequence_lists(longest=20, most=20),
+    batch_tokens=st.integers(4, 64),
+    width=st.integers(1, 16),
+)
+@STRICT
+def test_each_edge_once_after_its_own_prefix(share, pack, sequences, batch_tokens, width):
+    # Short rows and few targets, so that small cases split tries and fill batches.
+    with mock.patch.multiple(packing, SHORTEST_ROW=4, TARGETS=2):
+        forest = build(sequences, share=share)
+        made = plan(forest, max_positions=20, width=width, batch_tokens=batch_tokens, pack=pack)
+        batches = checked(made)
+    assert made.lengths == sorted(set(made.lengths))
+    for length in made.lengths:
+        assert len({batch.shape for batch in batches if batch.shape[1] == length}) <= 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_same_at_the_real_sizes(seed):
+    random = np.random.default_rng(seed)
+    asked: list[list[int]] = [[]]
+    for _ in range(60):
+        earlier = asked[random.integers(len(asked))]
+        kept = earlier[: random.integers(len(earlier) + 1)]
+        own = random.integers(1, 50, random.integers(1, 90)).tolist()
+        asked.append((kept + own)[:200])
+    forest = build([sequence(ids, int(random.integers(len(ids) + 1))) for ids in asked])
+    width = [1, 16, 64, 4096][seed % 4]
+    made = plan(forest, max_positions=200, width=width, batch_tokens=1024)
+    checked(made)
+    cut = any(piece.parts for group in made.rows for row in group for piece in row)
+    assert cut or made.n_tokens == forest.n_nodes
+
+
+@given(sequences=sequence_lists(longest=20, most=20))
+@STRICT
+def test_without_packing_a_row_holds_one_path(sequences):
+    with mock.patch.object(packing, "SHORTEST_ROW", 4):
+        forest = build(sequences, share=Share.PATHS)
+        made = plan(forest, max_positions=20, width=4, batch_tokens=32, pack=False)
+        rows = [
+            (ids[ids > 0], position[ids > 0], ends[ids > 0])
+            for batch in made.batches()
+            if batch.n_tokens
+            for ids, position, ends in zip(
+                batch.ids, batch.position, batch.subtree_end, strict=True
+            )
+            if ids.any()
+        ]
+    assert len(rows) == int((forest.depth == 0).sum())
+    for ids, position, ends in rows:
+        assert position.tolist() == list(range(len(ids)))
+        assert ends.tolist() == [len(ids)] * len(ids)
+    assert made.n_tokens == forest.n_nodes
+
+
+def test_a_trie_larger_than_a_row_is_split_and_its_path_repeated():
+    prompt = list(range(1, 41))
+    asked = [sequence([*prompt, 100 + k, *range(50, 60)], 40) for k in range(30)]
+    forest = build(asked)
+    # A width of 1 makes longer rows not pay.
+    made = plan(forest, max_positions=64, width=1, batch_tokens=256)
+    batches = checked(made)
+    assert made.lengths == [64]
+    assert forest.n_nodes == 40 + 30 * 10
+    # Two continuations of ten beside a prompt of forty: fifteen rows, the prompt in each.
+    rows = [row for batch in batches for row in batch.ids.tolist() if any(row)]
+    assert len(rows) == 15
+    assert all(row[:40] == prompt for row in rows)
+    assert made.n_tokens == 15 * 60
+
+
+def test_a_node_with_more_targets_than_a_slot_has():
+    forest = build([sequence([5, target], 1) for target in range(1, 2 * TARGETS + 2)])
+    [batch] = checked(plan(forest, max_positions=8, width=64, batch_tokens=64))
+    assert (forest.n_nodes, forest.n_edges) == (1, 2 * TARGETS + 1)
+    assert (batch.edge >= 0).sum(axis=1).tolist() == [TARGETS, TARGETS, 1]
+
+
+def test_more_queries_than_slots_give_another_batch_over_the_same_rows():
+    path = list(range(1, SHORTEST_ROW + 1))
+    asked = [
+        sequence([*path[:n], 1000 + target], n)
+        for n in range(1, SHORTEST_ROW + 1)
+        for target in range(2 * TARGETS + 1)
+    ]
+    forest = build(asked)
+    made = plan(forest, max_positions=SHORTEST_ROW, width=64, batch_tokens=SHORTEST_ROW)
+    batches = checked(made)
+    assert [len(batch.edge) for batch in batches] == [SHORTEST_ROW] * 3
+    assert [batch.n_tokens for batch in batches] == [SHORTEST_ROW, 0, 0]
+    for batch in batches[1:]:
+        np.testing.assert_array_equal(batch.ids, batches[0].ids)
+        np.testing.assert_array_equal(batch.subtree_end, batches[0].subtree_end)
+
+
+def test_an_empty_plan_has_no_batches():
+    assert checked(plan(build([]), max_positions=1024, width=64, batch_tokens=64)) == []
+
+
+def test_row_lengths_hold_the_longest_path():
+    assert row_lengths(1) == [64]
+    assert row_lengths(64) == [64]
+    assert row_lengths(65) == [64, 96]
+    assert row_lengths(1000) == [64, 96, 128, 192, 256, 384, 512, 768, 1024]
+
+
+@given(st.data())
+@STRICT
+def test_best_fit(data):
+    capacity = data.draw(st.integers(1, 40))
+    sizes = data.draw(st.lists(st.integers(1, capacity), max_size=40))
+    items = [(size, name) for name, size in enumerate(sizes)]
+    bins = best_fit(items, capacity)
+    assert sorted(item for contents in bins for item in contents) == sorted(items)
+    filled = sorted(sum(size for size, _ in contents) for contents in bins)
+    assert all(0 < total <= capacity for total in filled)
+    # A bin is opened only for what fits in no other, so no two of them could be one.
+    assert len(filled) < 2 or filled[0] + filled[1] > capacity
+
+
+@given(
+    n_rows=st.integers(0, 300),
+    length=st.sampled_from([64, 128, 1024]),
+    batch_tokens=st.integers(64, 8192),
+)
+@STRICT
+def test_batch_rows_cover_all_rows_in_two_shapes(n_rows, length, batch_tokens):
+    batches = batch_rows(n_rows, length, batch_tokens)
+    assert sum(batches) >= n_rows
+    assert len(set(batches)) <= 2
+    assert all(rows * length <= batch_tokens or rows == 1 for rows in batches)
+    # No batch is without a row.
+    assert sum(batches[:-1]) < n_rows or not batches
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "batches"),
+    [
+        (0, []),
+        (1, [8]),
+        (32, [8] * 4),
+        (33, [8, 8, 8, 8, 8]),
+        (60, [64]),  # eighths would pad no less
+        (64, [64]),
+        (81, [64, 8, 8, 8]),
+        (100, [64, 8, 8, 8, 8, 8]),
+    ],
+)
+def test_the_last_rows_go_in_eighths(n_rows, batches):
+    assert batch_rows(n_rows, 64, 4096) == batches
+
+
+def test_rows_longer_than_the_budget_go_alone():
+    assert batch_rows(3, 8192, 4096) == [1, 1, 1]
+
+
+def test_what_a_program_costs_decides_how_many_shapes_there_are():
+    draw = np.random.default_rng(0)
+    lengths = [50] * 70 + [180] * 30 + [350] * 12 + [1000] * 3
+    forest = build([sequence(draw.integers(1, 900, n).tolist(), n - 1) for n in lengths])
+
+    def shapes(cost):
+        made = plan(forest, max_positions=1024, width=64, batch_tokens=4096, program_cost=cost)
+        return {batch.shape for batch in checked(made)}
+
+    assert len(shapes(0.0)) > 4
+    assert len(shapes(1e9)) == 1  # dearer than all padding
+
+
+@given(sequences=sequence_lists(longest=20, most=20), batch_tokens=st.integers(1, 128))
+@STRICT
+def test_a_uniform_plan_has_one_shape(sequences, batch_tokens):
+    made = plan_uniform(build(sequences), row_length=64, width=8, batch_tokens=batch_tokens)
+    shapes = {batch.shape for batch in checked(made)}
+    assert shapes <= {(max(1, batch_tokens // 64), 64)}
+
+
+def test_branches_all_along_a_path_share_its_copies():
+    """One piece a branch would lay out 520,000 tokens for these 2,000 nodes."""
+    text = list(range(1, 1023))
+    branches = [sequence([*text[:k], 4000, 4001], k) for k in range(len(text))]
+    forest = build([sequence(text, 0), *branches])
+    made = plan(forest, max_positions=1024, width=768, batch_tokens=4096)
+    checked(made)
+    assert made.n_tokens < 6 * forest.n_nodes

@@ -1,0 +1,159 @@
+"""What a tokenizer puts before and after a text, and those that cannot be used."""
+
+import json
+import shutil
+
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from jaxscore import Request
+from jaxscore.errors import InputError
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder, load_tokenizer
+from tests.conftest import CASES
+
+BOS = "<|begin_of_text|>"
+EOS = "<|eot_id|>"
+
+
+def encoder_with(template: str | None) -> TextEncoder:
+    """tiny-llama3's tokenizer, whose template for a text is another."""
+    tokenizer = load_tokenizer(CASES / "models/tiny-llama3")
+    if template is not None:
+        special = [(name, tokenizer.convert_tokens_to_ids(name)) for name in (BOS, EOS)]
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=special
+        )
+    return TextEncoder(tokenizer)
+
+
+def encoded(encoder, context, continuation, boundary="joint"):
+    sequences = encoder.encode([Request(0, context, continuation)], boundary)[0]
+    return [
+        (encoder.tokens(one.ids[: one.start]), encoder.tokens(one.ids[one.start :]))
+        for one in sequences
+    ]
+
+
+@pytest.mark.parametrize("boundary", sorted({*BOUNDARIES} - {"last_query"}))
+@pytest.mark.parametrize("written", ["", BOS])
+def test_the_bos_is_there_once(boundary, written):
+    encoder = encoder_with(None)
+    assert encoder.tokenizer.convert_ids_to_tokens(encoder.prefix) == [BOS]
+    for before, _ in encoded(encoder, f"{written}The cat", " ran", boundary):
+        assert before[:4] == [BOS, "The", "Ġc", "at"]
+        assert BOS not in before[1:]
+
+
+@pytest.mark.parametrize("boundary", ["joint", "exact", "separate"])
+def test_a_bos_in_the_continuation_after_nothing_is_the_only_one(boundary):
+    got = encoded(encoder_with(None), "", f"{BOS}The cat", boundary)
+    assert got == [([], [BOS, "The", "Ġc", "at"])]
+
+
+def test_a_bos_in_the_continuation_after_nothing_reencoded():
+    got = encoded(encoder_with(None), "", f"{BOS}The cat", "reencoded")
+    assert got == [
+        ([], [BOS]),
+        ([BOS], ["The"]),
+        ([BOS, "The"], ["Ġc"]),
+        ([BOS, "The", "Ġc"], ["at"]),
+    ]
+
+
+def test_an_eos_that_the_tokenizer_appends_never_stands_in_the_middle():
+    encoder = encoder_with(f"{BOS} $A {EOS}")
+    ids = encoder.tokenizer("The cat")["input_ids"]
+    assert encoder.tokenizer.convert_ids_to_tokens(ids)[-1] == EOS
+    for boundary in BOUNDARIES:
+        for before, own in encoded(encoder, "The cat", " ran", boundary):
+            assert EOS not in before + own
+            assert before[:1] == [BOS]
+    [(before, own)] = encoded(encoder, "The cat", " ran", "separate")
+    assert (before[0], "".join(own)) == (BOS, "Ġran")
+
+
+def test_a_tokenizer_that_only_appends_an_eos_gives_no_prefix():
+    encoder = encoder_with(f"$A {EOS}")
+    assert encoder.prefix == []
+    [(before, own)] = encoded(encoder, "The cat", " ran")
+    assert (before[0], "".join(own)) == ("The", "Ġran")
+
+
+def letters(**parts) -> TextEncoder:
+    """A tokenizer of single letters, of which only a blank and `c` join."""
+    names = ["<unk>", "▁", "Ġ", "h", "e", "c", "▁c"]
+    model = models.BPE({name: k for k, name in enumerate(names)}, [("▁", "c")], unk_token="<unk>")
+    tokenizer = Tokenizer(model)
+    for name, part in parts.items():
+        setattr(tokenizer, name, part)
+    # transformers would otherwise turn a ByteLevel's prefix blank off.
+    return TextEncoder(
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, unk_token="<unk>", add_prefix_space=True
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("context", "continuation", "before", "own"),
+    [
+        ("", "he", "", "▁ h e"),  # the blank before a text is part of it
+        ("h", "e", "▁ h", "e"),
+        ("he", " c", "▁ h e", "▁c"),
+        ("he ", "c", "▁ h e", "▁c"),
+        ("he ", "he", "▁ h e", "▁ h e"),
+        ("", "", "", ""),
+    ],
+)
+def test_a_tokenizer_that_writes_a_blank_before_a_text(context, continuation, before, own):
+    want = [(before.split(), own.split())]
+    sentencepiece = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    for encoder in (
+        letters(normalizer=sentencepiece),
+        letters(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="always")),
+    ):
+        assert encoded(encoder, context, continuation) == want
+
+
+def test_a_blank_before_a_text_whose_offsets_are_trimmed_away():
+    # The first token lies at (0, 0), and so does not end after an empty context.
+    encoder = letters(
+        pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True),
+        post_processor=processors.ByteLevel(add_prefix_space=True, trim_offsets=True),
+    )
+    assert encoded(encoder, "", "he") == [([], ["Ġ", "h", "e"])]
+    assert encoded(encoder, "h", " e") == [(["Ġ", "h"], ["Ġ", "e"])]
+
+
+def test_a_character_that_a_normalizer_drops_takes_no_token_with_it():
+    # Nothing stands for the zero-width space, and the h before it is the context's alone.
+    encoder = letters(normalizer=normalizers.Replace("\u200b", ""))
+    assert encoded(encoder, "h", "\u200be") == [(["h"], ["e"])]
+    assert encoded(encoder, "h", "\u200b") == [(["h"], [])]
+    assert encoded(encoder, "h\u200b", "e") == [(["h"], ["e"])]
+
+
+def test_a_slow_tokenizer_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "ctrl"}', encoding="utf-8")
+    settings = json.dumps({"tokenizer_class": "CTRLTokenizer"})  # has no fast class
+    (tmp_path / "tokenizer_config.json").write_text(settings, encoding="utf-8")
+    (tmp_path / "vocab.json").write_text('{"<unk>": 0, "a</w>": 1}', encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"CTRLTokenizer is a slow tokenizer.*tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_folder_without_tokenizer_is_refused(tmp_path):
+    shutil.copy(CASES / "models/tiny-gpt2/config.json", tmp_path)
+    with pytest.raises(InputError, match=r"no usable tokenizer .*expected tokenizer\.json"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_damaged_tokenizer_is_refused(tmp_path):
+    for name in ("config.json", "tokenizer_config.json"):
+        shutil.copy(CASES / "models/tiny-llama3" / name, tmp_path)
+    whole = (CASES / "models/tiny-llama3/tokenizer.json").read_text(encoding="utf-8")
+    (tmp_path / "tokenizer.json").write_text(whole[:1000], encoding="utf-8")
+    with pytest.raises(InputError, match="no usable tokenizer"):
+        load_tokenizer(tmp_path)
