@@ -1,4 +1,4 @@
-"""The README's table of families: what the parity tests compare with PyTorch, and what is refused.
+"""The table of jaxscore/models/README.md: what is compared with PyTorch, and what is refused.
 
     python tools/family_table.py
 
@@ -22,7 +22,7 @@ LEFT_OUT = {*SIZES, *GPT, *"intermediate_size ffn_dim num_heads num_layers".spli
 
 
 def table() -> str:
-    """Markdown, a row a family."""
+    """Markdown, one row per family."""
     rows = ["| `model_type` | values compared with PyTorch | refused |", "|---|---|---|"]
     for kind in sorted(FAMILIES):
         refused = [
