@@ -1,9 +1,47 @@
-"""Exact, fast scoring of text under causal language models, on JAX."""
+"""Exact, fast scoring of text under causal language models, on JAX.
+
+What imports JAX is imported on first use, so that the command line prints its help without JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from jaxscore.errors import InputError
-from jaxscore.requests import Request, ScoredRequest
-from jaxscore.scorer import Scorer
+
+# `evaluate` is imported here and not on first use: importing the module of that name later would
+# put the module in the function's place.
+from jaxscore.evaluate import Report, evaluate
+from jaxscore.requests import GenerationRequest, LabelRequest, Request
+from jaxscore.results import ScoredRequest
 from jaxscore.version import VERSION
 
-__all__ = ["InputError", "Request", "ScoredRequest", "Scorer"]
+if TYPE_CHECKING:
+    from jaxscore.generator import Generator
+    from jaxscore.scorer import Scorer
+
+__all__ = [
+    "GenerationRequest",
+    "Generator",
+    "InputError",
+    "LabelRequest",
+    "Report",
+    "Request",
+    "ScoredRequest",
+    "Scorer",
+    "evaluate",
+]
 __version__ = VERSION
+
+_ON_FIRST_USE = {"Scorer": "jaxscore.scorer", "Generator": "jaxscore.generator"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ON_FIRST_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(_ON_FIRST_USE[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ON_FIRST_USE})

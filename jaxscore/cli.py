@@ -6,96 +6,16 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from jax.errors import JaxRuntimeError
-
-import jaxscore
-from jaxscore.commands import (
-    chronologic,
-    convert,
-    demo,
-    distributed_flags,
-    journal,
-    judge,
-    livecode_parse,
-    livecode_select,
-    metrics,
-    paths,
-    plan,
-    probsem,
-    results,
-    score,
-    select,
-    self_certainty,
-    usc_generate,
-    usc_select,
-    vote,
-)
+from jaxscore.commands import distributed_flags, listing
+from jaxscore.commands.help_pages import near
 from jaxscore.engine import interrupt, processes
-from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
 from jaxscore.files.config_file import expand
-
-COMMANDS = (
-    score,
-    paths,
-    chronologic,
-    probsem,
-    judge,
-    metrics,
-    results,
-    self_certainty,
-    select,
-    vote,
-    livecode_select,
-    livecode_parse,
-    usc_generate,
-    usc_select,
-    plan,
-    convert,
-    journal,
-    demo,
-)
+from jaxscore.version import VERSION
 
 CRASHED = 70  # of several processes: an error of ours
-
-DESCRIPTION = """\
-Exact, fast scoring of text under causal language models, on JAX. Text that requests share is
-computed once.
-
-  python -m jaxscore demo                                   see it work, no download
-  python -m jaxscore score --model NAME --input requests.jsonl --output scores.jsonl
-  python -m jaxscore COMMAND --help                         inputs, outputs and flags
-  python -m jaxscore --config configs/paths.yaml            command and flags from a file
-"""
-
-
-class Parser(argparse.ArgumentParser):
-    """Takes whole flags only; subparsers are made of this class too."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
-
-
-def parser() -> argparse.ArgumentParser:
-    """Every subcommand with its flags."""
-    out = Parser(
-        prog="jaxscore",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    out.add_argument("--version", action="version", version=f"jaxscore {jaxscore.__version__}")
-    out.add_argument(
-        "--config",
-        metavar="FILE",
-        help="first of all: a YAML file with a command and its flags (see configs/); flags after "
-        "it override the file's",
-    )
-    subparsers = out.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add(subparsers)
-    return out
 
 
 def hyphenated(argv: Sequence[str]) -> list[str]:
@@ -109,6 +29,41 @@ def hyphenated(argv: Sequence[str]) -> list[str]:
     return out
 
 
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """What the words say: `command`, its flags, and `run`, which runs it.
+
+    Raises:
+        SystemExit: with code 0 after a page that was asked for, with 2 for bad usage.
+    """
+    if strange := [word for word in argv if word != word.encode("utf-8", "replace").decode()]:
+        _refuse(f"argument {strange[0]!a} is not UTF-8")
+    try:
+        words = expand(hyphenated(argv), listing.NAMES, listing.parser)
+    except InputError as problem:
+        _refuse(str(problem))
+    if not words:
+        _refuse("the command is missing; jaxscore --help lists them, jaxscore demo shows them")
+    name, *rest = words
+    if name in ("-h", "--help", "--help-all"):
+        print(listing.page(), end="")
+        sys.exit(0)
+    if name == "--version":
+        print(f"jaxscore {VERSION}")
+        sys.exit(0)
+    if name.startswith("-"):
+        _refuse(f"{name} stands before the command; jaxscore COMMAND {name} is the order")
+    if name not in listing.NAMES:
+        like = near(name, listing.NAMES)
+        hint = f"is it {like}?" if like else "jaxscore --help lists them"
+        _refuse(f"{name}: no such command; {hint}")
+    return listing.parser(name).parse_args(rest)
+
+
+def _refuse(why: str) -> NoReturn:
+    print(f"jaxscore: error: {why}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -116,15 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 all scored, 1 some items failed, 2 bad usage or unusable input, 130 interrupted; one of
         several processes ends itself with CRASHED where Python would end with a traceback.
     """
-    words = sys.argv[1:] if argv is None else argv
-    made = parser()
-    if strange := [word for word in words if word != word.encode("utf-8", "replace").decode()]:
-        made.error(f"argument {strange[0]!a} is not UTF-8")
-    try:
-        words = expand(hyphenated(words), made)
-    except InputError as problem:
-        made.error(str(problem))
-    args = made.parse_args(words)
+    args = parse(sys.argv[1:] if argv is None else argv)
     try:
         code = _code(args)
     except BaseException:
@@ -153,20 +100,30 @@ def _code(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         tell(f"interrupted; {_left(args)}")
         return 130
-    except (JaxRuntimeError, ValueError) as problem:
-        if isinstance(problem, JaxRuntimeError) and exhausted(problem):
-            tell(
-                "error: a batch does not fit in the device's memory; unfinished files are left "
-                f"as they were; give less than --batch-tokens {_batch_tokens(args)}"
-            )
-        elif processes.lost(problem):
-            tell(f"error: another process of this run has ended; {_left(args)}")
-        else:
+    except (RuntimeError, ValueError) as problem:
+        if (why := _cause(args, problem)) is None:
             raise
+        tell(f"error: {why}")
         return 2
     finally:
         if (scorer := getattr(args, "loaded", None)) is not None:
             scorer.close()
+
+
+def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
+    """What a user can put right about an error of JAX; None for an error of ours."""
+    from jax.errors import JaxRuntimeError  # here: `--help` needs no JAX
+
+    from jaxscore.engine.split_batches import exhausted
+
+    if isinstance(problem, JaxRuntimeError) and exhausted(problem):
+        return (
+            "a batch does not fit in the device's memory; unfinished files are left as they "
+            f"were; give less than --batch-tokens {_batch_tokens(args)}"
+        )
+    if processes.lost(problem):
+        return f"another process of this run has ended; {_left(args)}"
+    return None
 
 
 def _batch_tokens(args: argparse.Namespace) -> Any:
@@ -181,4 +138,4 @@ def _left(args: argparse.Namespace) -> str:
     if scorer is None or scorer.journal is None:
         return files
     path = scorer.journal.path
-    return f"{files}; what is finished is in {path}, and the same command goes on from it"
+    return f"{files}; finished work is in {path}, and the same command continues there"

@@ -1,5 +1,7 @@
 """The one exception for what a user can put right: it becomes a message and exit code 2."""
 
+from collections.abc import Sequence
+
 from jaxscore.printable import one_line
 
 LONGEST = 2000  # characters of a message; what a file holds may be in it
@@ -15,3 +17,13 @@ class InputError(Exception):
 
     def __str__(self) -> str:
         return one_line(super().__str__(), LONGEST)
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """See that an argument is one of its choices.
+
+    Raises:
+        ValueError: naming the argument, what was found and the choices.
+    """
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, choices))}")

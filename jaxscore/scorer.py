@@ -1,34 +1,38 @@
 """Text in, scores out: requests encoded, checked, scored and told again as results."""
 
-import importlib.metadata
+import dataclasses
 import itertools
+import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, get_args
 
-import jax
-import numpy as np
-
-from jaxscore.engine import processes
-from jaxscore.engine.batch_budget import AUTO, auto_batch_tokens
-from jaxscore.engine.pipeline import BATCH_TOKENS, SequenceScorer
-from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.engine import provenance
+from jaxscore.engine.batch_budget import auto_batch_tokens
+from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, WINDOW, WINDOW_TOKENS
+from jaxscore.engine.engine import Engine
+from jaxscore.engine.loading import load_checkpoint
+from jaxscore.engine.platform import use_device
+from jaxscore.engine.statistics import RunStatistics
+from jaxscore.errors import check_choice
+from jaxscore.generator import Generator
 from jaxscore.journal.database import Journal
-from jaxscore.models.load import load
+from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
-from jaxscore.models.weights import checkpoint
-from jaxscore.models.weights.fingerprint import fingerprint
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.plan.window import SequenceScores
-from jaxscore.requests import LabelRequest, LabelScores, Request, ScoredRequest, failed
-from jaxscore.text.encoder import Encoded, TextEncoder, is_text, load_tokenizer
+from jaxscore.plan.row_shapes import SHORTEST_ROW
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.request_forms import Unusable, requests_from
+from jaxscore.requests import GenerationRequest, LabelRequest, Request
+from jaxscore.results import Choice, Generated, LabelScores, Results, ScoredRequest
+from jaxscore.text.encoder import Boundary, TextEncoder
+from jaxscore.text.preparing import Prepared, Preparer, Window, windows
+from jaxscore.text.scored import choice, label_scores, scored_request
 
-WINDOW = 8192  # requests planned together by `stream`
-NUMBERS = 1  # raised with every change that moves a score, so that no journal mixes the two
+Truncate = Literal["left"]
 
 
-class Scorer(SequenceScorer):
+class Scorer:
     """Scores text under one model.
 
     Example:
@@ -37,6 +41,8 @@ class Scorer(SequenceScorer):
         >>> scored.sum_logprob, scored.mean_entropy
 
     Attributes:
+        engine: what runs the model.
+        encoder: text to token ids.
         about: everything but the requests that decides the numbers, as JSON has it; empty for a
             model that did not come from a checkpoint.
     """
@@ -51,8 +57,8 @@ class Scorer(SequenceScorer):
         journal: Journal | None = None,
         reproducible: bool = False,
     ) -> None:
-        """See `from_pretrained` and `SequenceScorer` for the arguments that they share."""
-        super().__init__(
+        """See `from_pretrained` and `Engine` for the arguments that they share."""
+        self.engine = Engine(
             model,
             batch_tokens=batch_tokens,
             progress=progress,
@@ -60,20 +66,62 @@ class Scorer(SequenceScorer):
             reproducible=reproducible,
         )
         self.encoder = encoder
+        # At the interpreter's exit too, or when nothing refers to this any more.
+        weakref.finalize(self, self.engine.journaled.close)
+        self._preparer = Preparer(encoder, model.max_positions, self.engine.complaints)
         self.about: dict[str, Any] = {}
+        self._origin: tuple[Any, ...] = (model.model_type, None, None, None)
+
+    @property
+    def model(self) -> Model:
+        return self.engine.model
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens in each batch, padding included."""
+        return self.engine.planner.batch_tokens
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the bits of a request's scores depend on that request alone."""
+        return self.engine.planner.reproducible
+
+    @property
+    def progress(self) -> bool:
+        """Whether a bar is shown on stderr; may be set between two runs."""
+        return self.engine.pipeline.progress
+
+    @progress.setter
+    def progress(self, shown: bool) -> None:
+        self.engine.pipeline.progress = shown
+
+    @property
+    def statistics(self) -> RunStatistics:
+        """What was counted so far."""
+        return self.engine.statistics
+
+    @property
+    def journal(self) -> Journal | None:
+        """Holds what was scored before, and keeps what is scored; may be set between two runs."""
+        return self.engine.journaled.journal
+
+    @journal.setter
+    def journal(self, journal: Journal | None) -> None:
+        self.engine.journaled.journal = journal
 
     @classmethod
     def from_pretrained(
         cls,
         model: str,
         *,
-        dtype: str = "auto",
-        implementation: str = "auto",
+        device: str | None = None,
+        dtype: AskedDtype = "auto",
+        implementation: AskedImplementation = "auto",
         revision: str | None = None,
         trust_remote_code: bool = False,
         cache_dir: Path | None = None,
         lora: Path | None = None,
-        quantize: str | None = None,
+        quantize: Quantize | None = None,
         batch_tokens: int | str = BATCH_TOKENS,
         progress: bool = False,
         journal: Path | None = None,
@@ -84,6 +132,7 @@ class Scorer(SequenceScorer):
 
         Args:
             model: a local folder, a hub id, or "demo".
+            device: "cpu", "gpu", "cuda" or "tpu"; None is the best one that JAX finds.
             dtype: "auto", "float32" or "bfloat16"; sums over the vocabulary are float32 always.
             implementation: "auto", "native" or "transformers".
             revision: of a hub id.
@@ -91,159 +140,187 @@ class Scorer(SequenceScorer):
             cache_dir: where a hub id is downloaded to; None is the hub's own place.
             lora: a folder with an adapter in PEFT's format, merged into the weights.
             quantize: "int8" stores the layers' weights as 8-bit integers.
-            batch_tokens: tokens a batch, padding included; decides speed and memory. "auto" is
-                what the device's memory takes.
-            progress: a bar on stderr with tokens a second and the time left.
-            journal: a file that keeps what is scored, so that the next run with it need not; held
-                until `close`.
+            batch_tokens: tokens in each batch, padding included; decides speed and memory. "auto"
+                is what the device's memory takes.
+            progress: a bar on stderr with tokens per second and the time left.
+            journal: a file that keeps what is scored, so that the next run with it does not score
+                that again; locked until `close`.
             mesh: the devices, "auto" or "data=N,model=M"; None is the first one.
             reproducible: the bits of a request's scores depend on that request alone; slower.
 
         Raises:
             InputError: the model or the journal cannot be used, and why.
         """
-        use_compilation_cache()
-        folder = checkpoint.resolve(
-            model, revision, with_code=trust_remote_code, cache_dir=cache_dir
-        )
-        loaded = load(
-            folder,
+        use_device(device)
+        loaded = load_checkpoint(
+            model,
             dtype=dtype,
             implementation=implementation,
-            adapter=lora,
+            revision=revision,
+            trust_remote_code=trust_remote_code,
+            cache_dir=cache_dir,
+            lora=lora,
             quantize=quantize,
             mesh=mesh,
-        )
-        encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
-        arrangement = loaded.arrangement
-        copies = f"{fingerprint(folder, lora, times=False)} {arrangement and arrangement.shape}"
-        processes.agree("weights or mesh", copies.encode())
-        about = {
-            "model": fingerprint(folder, lora),
-            "model_type": loaded.model_type,
-            "dtype": loaded.dtype,
-            "quantize": quantize,
-            "implementation": loaded.implementation,
-            "platform": jax.default_backend(),
-            "device_kind": jax.devices()[0].device_kind,
-            "reproducible": reproducible,
-            "shards": arrangement.shape.model if arrangement else 1,
-            "jax": jax.__version__,
-            "numbers": NUMBERS,
-        }
-        if loaded.implementation == "transformers":
-            about["transformers"] = importlib.metadata.version("transformers")
-        if batch_tokens == AUTO:
-            batch_tokens = BATCH_TOKENS if reproducible else auto_batch_tokens(loaded)
-        scorer = cls(
-            loaded,
-            encoder,
-            batch_tokens=int(batch_tokens),
-            progress=progress,
-            journal=None if journal is None else Journal(journal, about),
             reproducible=reproducible,
         )
-        scorer.about = about
+        if batch_tokens == AUTO:
+            batch_tokens = BATCH_TOKENS if reproducible else auto_batch_tokens(loaded.model)
+        scorer = cls(
+            loaded.model,
+            loaded.encoder,
+            batch_tokens=int(batch_tokens),
+            progress=progress,
+            journal=None if journal is None else Journal(journal, loaded.about),
+            reproducible=reproducible,
+        )
+        scorer.about, scorer._origin = loaded.about, (model, revision, cache_dir, lora)
         return scorer
 
+    def describe(self) -> dict[str, Any]:
+        """The model, what is merged into it, how and where it is computed; for reports."""
+        name, revision, cache_dir, adapter = self._origin
+        return provenance.of_model(
+            name, self.model, revision, cache_dir, adapter, reproducible=self.reproducible
+        )
+
     def close(self) -> None:
-        """Let other runs have the journal."""
-        if self.journal is not None:
-            self.journal.close()
-            self.journal = None
+        """Let other runs have the journal; also at the interpreter's exit, and twice if need be."""
+        self.engine.journaled.close()
+
+    def __enter__(self) -> "Scorer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        one = self.model
+        name = self._origin[0]
+        kind = "" if name == one.model_type else f"{one.model_type}, "
+        return f"<Scorer {name}: {kind}{one.implementation}, {one.dtype}>"
+
+    def begin_output(self) -> None:
+        """What is planned and counted from here on belongs to another output, see `facts`."""
+        self.engine.statistics.begin_output()
+
+    def facts(self) -> dict[str, Any]:
+        """What an output was made of and what it took, as JSON has it; for its manifest."""
+        return self.engine.facts()
+
+    def other_layouts(self) -> dict[str, "Scorer"]:
+        """Scorers of the same model that lay requests out in other ways, by a name for people.
+
+        They have no journal, and counters of their own.
+        """
+        tokens = self.batch_tokens
+        other = tokens // 2 if tokens // 2 >= SHORTEST_ROW else 2 * tokens
+        # A model that shares no text takes one request in each row; prefixes would still be shared.
+        apart = dataclasses.replace(self.model, shares_text=False, cached=None)
+
+        def of(model: Model, **options: Any) -> Scorer:
+            return Scorer(model, self.encoder, progress=self.progress, **options)
+
+        out = {} if self.reproducible else {"alone": of(self.model, reproducible=True)}
+        out[f"batches of {other} tokens"] = of(self.model, batch_tokens=other)
+        out["one request a row"] = of(apart, batch_tokens=tokens)
+        return out
+
+    def score_sequences(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
+        """Token ids instead of text.
+
+        Raises:
+            ValueError: a sequence is longer than the model's positions, starts outside its ids,
+                or has an id that is no integer of the model's vocabulary.
+        """
+        return self.engine.score_sequences(sequences)
 
     def score(
         self,
-        requests: Iterable[Request],
+        requests: Iterable[Any],
         *,
-        boundary: str = "joint",
-        truncate: str | None = None,
+        boundary: Boundary = "joint",
+        truncate: Truncate | None = None,
         special_tokens: bool = True,
     ) -> list[ScoredRequest]:
         """All requests planned together, in their order.
 
         Args:
-            requests: in any order; what they share is computed once.
+            requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
+                a DataFrame, see `jaxscore.request_forms`; what they share is computed once.
             boundary: where the continuation starts, see `jaxscore.text.encoder`.
             truncate: "left" drops the context's oldest tokens (after the BOS) from a request
                 that is longer than the model's positions; None fails that request.
             special_tokens: whether the tokenizer's BOS is put before a text that has none.
 
         Returns:
-            One result a request. A request that cannot be scored has `error` set, and the
-            others are not touched by it.
+            One result for each request, as a list that a notebook shows (`Results`). A request
+            that cannot be scored has `error` set, and the others are not touched by it.
         """
-        requests = list(requests)
-        return list(
+        given = list(requests_from(requests))
+        return Results(
             self.stream(
-                requests,
+                given,
                 boundary=boundary,
                 truncate=truncate,
                 special_tokens=special_tokens,
-                window=max(1, len(requests)),
+                window=max(1, len(given)),
+                window_tokens=None,
             )
         )
 
     def stream(
         self,
-        requests: Iterable[Request],
+        requests: Iterable[Any],
         *,
-        boundary: str = "joint",
-        truncate: str | None = None,
+        boundary: Boundary = "joint",
+        truncate: Truncate | None = None,
         special_tokens: bool = True,
         window: int = WINDOW,
+        window_tokens: int | None = WINDOW_TOKENS,
         n_requests: int | None = None,
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory.
 
         Args:
             requests, boundary, truncate, special_tokens: as in `score`.
-            window: requests that are planned together, share their text and are held.
+            window: requests that are planned together, share their text and are held in memory.
+            window_tokens: a window ends earlier where its texts have so many tokens; the next
+                one has the rest of the `window` requests. None is no limit.
             n_requests: how many there will be, where it is known: for the time left.
+
+        Raises:
+            ValueError: an option that does not exist.
         """
-        if truncate not in (None, "left"):
-            raise ValueError(f"truncate is {truncate!r}, expected None or 'left'")
+        check_choice("boundary", boundary, get_args(Boundary))
+        check_choice("truncate", truncate, (None, *get_args(Truncate)))
         if window < 1:
             raise ValueError(f"window is {window}, expected at least 1")
-        return self._stream(requests, boundary, truncate, special_tokens, window, n_requests)
+        if window_tokens is not None and window_tokens < 1:
+            raise ValueError(f"window_tokens is {window_tokens}, expected at least 1")
 
-    def _stream(
-        self,
-        requests: Iterable[Request],
-        boundary: str,
-        truncate: str | None,
-        special_tokens: bool,
-        window: int,
-        n_requests: int | None,
-    ) -> Iterator[ScoredRequest]:
-        waiting: deque[tuple[list[Request], list[_Prepared]]] = deque()
+        def prepare(some: list[Request | Unusable]) -> list[Prepared]:
+            return self._preparer.texts(some, boundary, truncate, special_tokens)
 
-        def windows() -> Iterator[list[TokenSequence]]:
-            source = iter(requests)
-            while part := list(itertools.islice(source, window)):
-                usable = [
-                    request
-                    if is_text(request.context + request.continuation)
-                    else Request(0, "", "")
-                    for request in part
-                ]
-                encoded = self.encoder.encode(usable, boundary, special_tokens=special_tokens)
-                prepared = [
-                    self._prepare(sequences, truncate) if one is request else NO_TEXT
-                    for request, one, sequences in zip(part, usable, encoded, strict=True)
-                ]
-                waiting.append((part, prepared))
-                yield [sequence for item in prepared for sequence in item.sequences]
+        given = requests_from(requests)
+        return self._stream(windows(given, prepare, window, window_tokens), n_requests)
 
-        for scores in self._run(windows(), n_requests):
-            part, prepared = waiting.popleft()
+    def _stream(self, windows: Iterator[Window], n_requests: int | None) -> Iterator[ScoredRequest]:
+        waiting: deque[Window] = deque()
+
+        def sequences() -> Iterator[list[TokenSequence]]:
+            for window in windows:
+                waiting.append(window)
+                yield [sequence for _, item in window for sequence in item.sequences]
+
+        for scores in self.engine.run(sequences(), n_requests):
             left = iter(scores)
-            for request, item in zip(part, prepared, strict=True):
+            for request, item in waiting.popleft():
                 own = list(itertools.islice(left, len(item.sequences)))
-                yield self._result(request, item, own)
+                yield scored_request(request.id, item, own, self.encoder)
 
     def label(
-        self, requests: Iterable[LabelRequest], *, truncate: str | None = None
+        self, requests: Iterable[LabelRequest], *, truncate: Truncate | None = None
     ) -> list[LabelScores]:
         """The next-token distribution over a few ids after each prompt.
 
@@ -252,102 +329,69 @@ class Scorer(SequenceScorer):
             truncate: as in `score`; here it drops the prompt's oldest tokens.
 
         Returns:
-            One result a request, in order; one that cannot be scored has `error` set.
+            One result for each request, in order; one that cannot be scored has `error` set.
         """
+        check_choice("truncate", truncate, (None, *get_args(Truncate)))
         requests = list(requests)
-        texts = [request.prompt if is_text(request.prompt) else "" for request in requests]
-        prepared = []
-        for request, text, ids in zip(requests, texts, self.encoder.prompt_ids(texts), strict=True):
-            encoded = tuple(
-                TokenSequence(np.append(ids, np.int32(label)), len(ids))
-                for label in request.label_ids
-            )
-            if len(set(request.label_ids)) < max(1, len(request.label_ids)):
-                found = f"its label ids are {list(request.label_ids)}"
-                item = _Prepared((), 0, f"{found}, expected at least one, each once")
-            elif text != request.prompt:
-                item = NO_TEXT
-            elif not len(ids):
-                item = _Prepared((), 0, "its prompt has no tokens, so nothing comes after it")
-            else:
-                item = self._prepare(encoded, truncate)
-            prepared.append(item)
-        # A label is asked for after the prompt and is no part of it.
-        sequences = [one for item in prepared for one in item.sequences]
-        [scores] = self._run(iter([sequences]), n_unfed=1)
+        prepared = self._preparer.labels(requests, truncate)
+        [scores] = self.engine.run(iter([[one for item in prepared for one in item.sequences]]))
         left = iter(scores)
-        return [
-            _label_scores(request.id, item, list(itertools.islice(left, len(item.sequences))))
+        return Results(
+            label_scores(request.id, item, next(left) if item.sequences else None)
             for request, item in zip(requests, prepared, strict=True)
-        ]
-
-    def _prepare(self, encoded: Encoded, truncate: str | None) -> "_Prepared":
-        """The sequences as they will be scored, or none and why not."""
-        sequences, cut = [], 0
-        for sequence in encoded:
-            over = len(sequence.ids) - 1 - self.model.max_positions
-            keep = len(self.encoder.prefix)
-            # Without a BOS one context token must stay, or the continuation's first has none.
-            if truncate == "left" and 0 < over <= sequence.start - max(keep, 1):
-                ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
-                sequence, cut = TokenSequence(ids, sequence.start - over), max(cut, over)
-            if complaint := self._complaint(sequence):
-                return _Prepared((), 0, complaint)
-            sequences.append(sequence)
-        return _Prepared(tuple(sequences), cut, None)
-
-    def _result(
-        self, request: Request, prepared: "_Prepared", scores: list[SequenceScores]
-    ) -> ScoredRequest:
-        if prepared.error:
-            return failed(request.id, prepared.error)
-        if not all(np.isfinite(part).all() for one in scores for part in one):
-            return failed(request.id, NOT_FINITE)
-        ids = [sequence.ids[sequence.start :] for sequence in prepared.sequences]
-
-        def joined(column: int, fill: Any) -> np.ndarray:
-            """All sequences' values, with `fill` for tokens that have nothing before them."""
-            parts = [
-                np.pad(one[column], (len(own) - len(one[column]), 0), constant_values=fill)
-                for own, one in zip(ids, scores, strict=True)
-            ]
-            return np.concatenate(parts) if parts else np.zeros(0, bool if column == 3 else "f4")
-
-        token_ids = np.concatenate(ids) if ids else np.zeros(0, np.int32)
-        return ScoredRequest(
-            id=request.id,
-            token_ids=token_ids,
-            tokens=self.encoder.tokens(token_ids),
-            logprob=joined(0, np.nan),
-            entropy=joined(1, np.nan),
-            self_certainty=joined(2, np.nan),
-            greedy=joined(3, False),
-            truncated=prepared.truncated,
         )
 
+    def choose(
+        self,
+        prompt: str,
+        options: Sequence[str],
+        *,
+        boundary: Boundary = "joint",
+        truncate: Truncate | None = None,
+    ) -> Choice:
+        """Which of a few texts is the most probable after a prompt.
 
-def _label_scores(
-    id: str | int, prepared: "_Prepared", scores: list[SequenceScores]
-) -> LabelScores:
-    nothing = np.zeros(0)
-    if prepared.error:
-        return LabelScores(id, nothing, nothing, 0.0, prepared.error)
-    logprob = np.array([one.logprob[-1] for one in scores], np.float64)
-    if not np.isfinite(logprob).all():
-        return LabelScores(id, nothing, nothing, 0.0, NOT_FINITE)
-    total = np.exp(logprob).sum()
-    weights = np.exp(logprob - logprob.max())
-    return LabelScores(id, logprob, weights / weights.sum(), max(0.0, 1.0 - float(total)))
+        Example:
+            >>> scorer.choose("Is Oslo in Norway? Answer Yes or No:", [" Yes", " No"]).best
 
+        Args:
+            prompt: text; nothing is put between it and an option.
+            options: at least one text, each scored whole.
+            boundary, truncate: as in `score`.
 
-class _Prepared(NamedTuple):
-    sequences: Encoded
-    truncated: int
-    error: str | None
+        Raises:
+            TypeError: `options` is one string.
+            ValueError: there are no options.
+        """
+        if isinstance(options, str):
+            raise TypeError("options is one string, expected a list of strings")
+        if not options:
+            raise ValueError("options is empty, expected the texts to compare")
+        pairs = [(prompt, option) for option in options]
+        return choice(prompt, options, self.score(pairs, boundary=boundary, truncate=truncate))
 
+    def generate(
+        self,
+        prompts: str | Iterable[str | GenerationRequest],
+        *,
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+    ) -> list[Generated]:
+        """Text after each prompt, see `Generator.generate`.
 
-NOT_FINITE = (
-    "the model gave a log-probability or entropy that is not finite; "
-    "check the weights, or score in float32"
-)
-NO_TEXT = _Prepared((), 0, "its text has half a surrogate pair, which is no character")
+        Args:
+            prompts: one text, or texts and `GenerationRequest`s, which have settings of their
+                own; the id of a text is its position.
+            max_new_tokens, temperature, top_p, stop, seed: of the texts, as in
+                `GenerationRequest`; the defaults are greedy.
+        """
+        given = [prompts] if isinstance(prompts, str) else list(prompts)
+        return Generator(self).generate(
+            GenerationRequest(k, one, max_new_tokens, temperature, top_p, tuple(stop), seed)
+            if isinstance(one, str)
+            else one
+            for k, one in enumerate(given)
+        )

@@ -9,16 +9,30 @@ os.environ.setdefault("JAXSCORE_CACHE", os.path.join(tempfile.gettempdir(), "jax
 
 from jaxtyping import install_import_hook
 
-install_import_hook("jaxscore.device", "beartype.beartype")
+install_import_hook(
+    ["jaxscore.device", "jaxscore.tasks.chronologic.temperature"], "beartype.beartype"
+)
 
 from pathlib import Path
 
 import pytest
 
 from jaxscore import Scorer
+from tests.quick_run import (  # noqa: F401  pytest finds its hooks here
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+)
 
-CASES = Path(__file__).parent / "cases"
+ROOT = Path(__file__).parents[1]
+CASES = ROOT / "tests/cases"
 MODELS = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")
+
+
+def with_devices(n: int) -> dict[str, str]:
+    """The environment of a process with n CPU devices; XLA's flags of this process stay."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={n}"
+    return os.environ | {"XLA_FLAGS": flags.strip(), "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="session")

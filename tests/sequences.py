@@ -3,7 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from jaxscore.plan.forest import Forest, TokenSequence
+from jaxscore.plan.forest import Forest
+from jaxscore.plan.token_requests import TokenSequence
 
 
 @st.composite
@@ -11,7 +12,7 @@ def sequence_lists(draw, *, longest: int = 12, alphabet: int = 3, most: int = 12
     """Sequences over ids from 1, so that the 0 of padding is never one of them.
 
     A small alphabet shares by chance; some sequences also begin with an earlier one's prefix,
-    and some are an earlier one again.
+    some are an earlier one again, and some ask for choices after their last token.
     """
     out: list[TokenSequence] = []
     for _ in range(draw(st.integers(0, most))):
@@ -19,7 +20,11 @@ def sequence_lists(draw, *, longest: int = 12, alphabet: int = 3, most: int = 12
         if out and draw(st.booleans()):
             earlier = draw(st.sampled_from(out)).ids.tolist()
             own = (earlier[: draw(st.integers(0, len(earlier)))] + own)[:longest]
-        out.append(sequence(own, draw(st.integers(0, len(own)))))
+        if own and draw(st.booleans()):
+            choices = draw(st.lists(st.integers(1, alphabet + 1), min_size=1, unique=True))
+            out.append(TokenSequence(np.array(own, np.int32), len(own), np.array(choices)))
+        else:
+            out.append(sequence(own, draw(st.integers(0, len(own)))))
     return out
 
 
@@ -28,17 +33,24 @@ def sequence(ids: list[int], start: int = 0) -> TokenSequence:
 
 
 def laid_out(sequences: list[TokenSequence]) -> list[tuple[int, ...]]:
-    """What of each sequence becomes nodes: all but the last token, if anything is scored."""
-    return [tuple(s.ids[:-1].tolist()) for s in sequences if s.n_scored]
+    """What of each sequence becomes nodes: all before what is scored last, if anything is."""
+    return [
+        tuple(s.ids[: len(s.ids) if len(s.choices) else -1].tolist())
+        for s in sequences
+        if s.n_scored
+    ]
 
 
 def asked_for(sequences: list[TokenSequence]) -> list[tuple[tuple[int, ...], int]]:
     """(prefix, target) of each scored token, one sequence after the other."""
-    return [
-        (tuple(s.ids[:k].tolist()), int(s.ids[k]))
-        for s in sequences
-        for k in range(max(s.start, 1), len(s.ids))
-    ]
+    out = []
+    for s in sequences:
+        ids, choices = tuple(s.ids.tolist()), s.choices.tolist()
+        if choices:
+            out += [(ids, choice) for choice in choices]
+        else:
+            out += [(ids[:k], ids[k]) for k in range(max(s.start, 1), len(ids))]
+    return out
 
 
 def paths(forest: Forest) -> list[tuple[int, ...]]:

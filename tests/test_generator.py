@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore import Scorer, generator
+from jaxscore import Scorer
 from jaxscore.device import decoder, reference
 from jaxscore.device.dots import to_storage
-from jaxscore.engine import writing
+from jaxscore.engine import text_writer, writing
 from jaxscore.engine.programs import Programs
 from jaxscore.generator import Generator
 from jaxscore.models import native
@@ -69,7 +69,7 @@ def requests(prompts, n=24, **options):
 def test_greedy_is_pytorchs_token_for_token(monkeypatch, scorers, torch_greedy, name):
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
     writer = Generator(scorers(name))
-    alone = requests([SHARED + "So", SHARED + "Then", SHARED + "And so"])  # has a trunk
+    alone = requests([SHARED + "So", SHARED + "Then", SHARED + "And so"])  # has a prefix
     for batch in (requests(PROMPTS), alone):
         got = writer.generate(batch)
         assert [one.id for one in got] == list(range(len(batch)))
@@ -80,7 +80,7 @@ def test_greedy_is_pytorchs_token_for_token(monkeypatch, scorers, torch_greedy, 
                 one.token_ids, skip_special_tokens=True
             )
             assert one.finish == ("length" if len(one.token_ids) == 24 else "eos")
-    assert any(program.name[0] == "trunk" for program in writer.scorer.programs.compiled)
+    assert any(program.name[0] == "prefix" for program in writer.scorer.engine.programs.compiled)
 
 
 CONFIGS = {
@@ -145,8 +145,8 @@ def gaps(model, prompt, written):
 def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
     """Groups and rows are small, so that prompts are cut, groups differ, and looks are many."""
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
-    monkeypatch.setattr(decode_groups, "SHORTEST_TRUNK", 8)
-    monkeypatch.setattr(generator, "STEPS", 5)
+    monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
+    monkeypatch.setattr(text_writer, "STEPS", 5)
     model = random_model(CONFIGS[name], dtype)
     draw = np.random.default_rng(6)
     shared, own = draw.integers(0, 50, 12), draw.integers(0, 50, 96)
@@ -157,8 +157,8 @@ def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
         np.r_[shared, own][:95],
         np.r_[shared, own][:96],  # as many as the model has positions
     ]
-    for with_trunk in (True, False):
-        if not with_trunk:
+    for with_prefix in (True, False):
+        if not with_prefix:
             prompts = [*prompts, own[:1]]
         ids = [prompt.astype(np.int32) for prompt in prompts]
         writer = Generator(Scorer(model, OfIds(ids), batch_tokens=128))
@@ -169,8 +169,8 @@ def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
             assert one.finish == "length"
             assert len(one.token_ids) == min(n, 96 - len(prompt) + 1)
             found.append(gaps(model, prompt, one.token_ids))
-        kinds = {program.name[0] for program in writer.scorer.programs.compiled}
-        assert ("trunk" in kinds) == with_trunk
+        kinds = {program.name[0] for program in writer.scorer.engine.programs.compiled}
+        assert ("prefix" in kinds) == with_prefix
         gap = np.concatenate(found)
         if dtype == "float32":
             assert gap.max() == 0
@@ -275,7 +275,7 @@ def test_a_stop_string_ends_the_text_before_it(scorers):
     assert (cut.text, cut.finish) == (plain.text[:at], "stop")
     assert (other.text, other.finish) == (plain.text, "length")
     # A text of several looks at the device stops at the first one after the string.
-    assert len(cut.token_ids) <= -(-60 // generator.STEPS) * generator.STEPS
+    assert len(cut.token_ids) <= -(-60 // text_writer.STEPS) * text_writer.STEPS
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-qwen2"])
@@ -341,14 +341,14 @@ def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     draw = np.random.default_rng(8)
     prompts = ["".join(draw.choice(list("abcdef "), n)) for n in draw.integers(1, 900, 45)]
     want = writer.generate(requests(prompts, 3))
-    assert len(writer.scorer.programs.compiled) <= 8
+    assert len(writer.scorer.engine.programs.compiled) <= 8
     # Where a cache may hold little, fewer are written side by side, and the same.
     slot = 2 * 2 * 2 * 16 * 4  # keys and values of two layers, two heads of 16 channels, float32
-    monkeypatch.setattr(generator, "MOST_CACHE_CPU", 8 * 512 * slot)
+    monkeypatch.setattr(text_writer, "MOST_CACHE_CPU", 8 * 512 * slot)
     tight = Generator(Scorer(base.model, base.encoder))
     got = tight.generate(requests(prompts, 3))
     assert [one.token_ids.tolist() for one in got] == [one.token_ids.tolist() for one in want]
-    sizes = {c.name[1:3] for c in tight.scorer.programs.compiled if c.name[0] == "decode"}
+    sizes = {c.name[1:3] for c in tight.scorer.engine.programs.compiled if c.name[0] == "decode"}
     assert {rows for rows, _ in sizes} == {1, 8, 32}
     assert all(rows == 1 or rows * slots <= 8 * 512 for rows, slots in sizes)
 
@@ -356,10 +356,10 @@ def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
 def test_a_second_run_compiles_nothing(scorers):
     writer = Generator(Scorer(scorers("tiny-llama3").model, scorers("tiny-llama3").encoder))
     writer.generate(requests(PROMPTS[:3], 8))
-    compiled = list(writer.scorer.programs.compiled)
+    compiled = list(writer.scorer.engine.programs.compiled)
     assert compiled
     writer.generate(requests(PROMPTS[1:4], 5))
-    assert writer.scorer.programs.compiled == compiled
+    assert writer.scorer.engine.programs.compiled == compiled
 
 
 def test_nothing_to_write(scorers):
@@ -397,7 +397,7 @@ def recorded(monkeypatch):
 def test_reproducible_a_request_is_written_as_if_it_were_alone(monkeypatch, scorers):
     """Every bit of its keys and values, and so of the logits that they come from."""
     base, seen = scorers("tiny-llama3"), recorded(monkeypatch)
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))  # so that they would have a trunk
+    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))  # so that they would have a prefix
     prompts = ["a", "The cat", "word " * 90, *(f"{SHARED}Where did {k} go?" for k in range(4))]
     batch = [
         GenerationRequest(k, prompt, 5 + 30 * (k % 2), temperature=0.8 * (k % 3 > 0), seed=k)
@@ -406,7 +406,7 @@ def test_reproducible_a_request_is_written_as_if_it_were_alone(monkeypatch, scor
 
     def written(requests, scorer, batch_tokens=4096):
         seen.clear()
-        scorer.batch_tokens = batch_tokens
+        scorer.engine.planner.batch_tokens = batch_tokens
         got = Generator(scorer).generate(requests)
         return [(one.text, one.token_ids.tolist(), one.finish) for one in got], list(seen)
 

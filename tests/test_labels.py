@@ -45,7 +45,7 @@ def test_requests_keep_their_order_and_share_their_prompt(scorers):
     assert [one.id for one in got] == [0, 1, 2, 3]
     for forward, backward in ((got[0], got[2]), (got[1], got[3])):
         np.testing.assert_array_equal(forward.logprob, backward.logprob[::-1])
-    assert scorer.tokens_unique < 2 * len(scorer.encoder.prompt_ids([PROMPT])[0])
+    assert scorer.statistics.tokens_unique < 2 * len(scorer.encoder.prompt_ids([PROMPT])[0])
     assert scorer.label([]) == []
 
 
@@ -60,6 +60,32 @@ def test_no_labels_and_labels_twice_are_named(scorers):
     assert good.error is None
 
 
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [(-1, "token id -1 is negative"), (10**6, "beyond"), (2.0, "expected integers"),
+     (True, "expected integers"), ("5", "expected integers"), (2**70, "integers")],
+)  # fmt: skip
+def test_a_label_id_that_is_no_token_fails_its_request_alone(scorers, id, words):
+    """-1 would be the last token of the vocabulary."""
+    scorer = scorers("tiny-gpt2")
+    bad, good = scorer.label([LabelRequest(0, PROMPT, (5, id)), LabelRequest(1, PROMPT, (5, 6))])
+    assert words in (bad.error or "")
+    assert len(bad.logprob) == 0
+    assert good.error is None
+
+
+def test_many_labels_are_one_text(scorers):
+    """Not a copy of the prompt for each, and the same numbers as label by label."""
+    base = scorers("tiny-llama3")
+    scorer = Scorer(base.model, base.encoder)
+    ids = tuple(range(20, 40))
+    [got] = scorer.label([LabelRequest(0, PROMPT, ids)])
+    n = len(scorer.encoder.prompt_ids([PROMPT])[0])
+    assert (scorer.statistics.sequences, scorer.statistics.tokens_given) == (1, n + len(ids))
+    each = scorer.label([LabelRequest(k, PROMPT, (k,)) for k in ids])
+    np.testing.assert_allclose(got.logprob, [one.logprob[0] for one in each], atol=1e-5, rtol=0)
+
+
 def test_prompts_that_cannot_be_scored_are_named_and_the_others_kept(scorers):
     scorer = scorers("tiny-gpt2")
     ids = scorer.encoder.first_ids(LABELS)
@@ -71,6 +97,8 @@ def test_prompts_that_cannot_be_scored_are_named_and_the_others_kept(scorers):
         assert (len(one.logprob), len(one.probability)) == (0, 0)
     [cut] = scorer.label([LabelRequest(3, "word " * 2000, ids)], truncate="left")
     assert cut.error is None
+    [n] = map(len, scorer.encoder.prompt_ids(["word " * 2000]))
+    assert (cut.truncated, good.truncated) == (n - scorer.model.max_positions, 0)
     nan = jax.tree.map(lambda x: jnp.full_like(x, np.nan), scorer.model.params)
     broken = Scorer(dataclasses.replace(scorer.model, params=nan), scorer.encoder)
     [failed] = broken.label([LabelRequest(0, PROMPT, ids)])

@@ -1,6 +1,5 @@
 """Pages beside the code: their links lead somewhere, and their commands and flags exist."""
 
-import argparse
 import functools
 import re
 import shlex
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore import cli
+from jaxscore.commands import listing
 from jaxscore.errors import InputError
 from jaxscore.files import config_file
 
@@ -25,9 +25,10 @@ LINK = re.compile(r"""\[[^\]\n]*\]\(([^)\s]+)\)|\b(?:src|href)=["']([^"']+)""")
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 CALL = re.compile(r"(['\"]?)python3? -m jaxscore(?: +(.*))?$")
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*(?:[.:/].*)?|\.\.\.|…")
+GENERAL = {config_file.FLAG, "--version", *config_file.HELP}  # before, or without, a command
 
 
-parser = functools.cache(cli.parser)
+parser = functools.cache(listing.parser)
 
 
 def paths(pages):
@@ -73,25 +74,25 @@ def calls(text):
 
 def problem(words, whole):
     """What is wrong with a command as a page shows it; None where it parses."""
-    made = parser()
-    [action] = [one for one in made._actions if isinstance(one, argparse._SubParsersAction)]
-    commands = action.choices
-    if words[:1] == ["--config"]:
-        if PLACEHOLDER.fullmatch(words[1]):
+    if config_file.FLAG in words:
+        place = words.index(config_file.FLAG) + 1
+        if PLACEHOLDER.fullmatch(words[place]):
             return None
+        given = [*words[:place], str(ROOT / words[place]), *words[place + 1 :]]
         try:
-            words = config_file.expand(["--config", str(ROOT / words[1]), *words[2:]], made)
+            words = config_file.expand(given, listing.NAMES, parser)
         except InputError as found:
             return str(found)
+        except SystemExit:
+            return f"{shlex.join(words)} does not parse"
     if not words or words[0].startswith("--"):
-        known = made._option_string_actions
-        return next((f"no flag {word}" for word in words if word not in known), None)
+        return next((f"no flag {word}" for word in words if word not in GENERAL), None)
     name, *rest = words
     shown = cli.hyphenated([one.strip("[]") for one in rest])
     if PLACEHOLDER.fullmatch(name):
-        parsers = list(commands.values())
-    elif name in commands:
-        parsers = [commands[name]]
+        parsers = [parser(one) for one in listing.NAMES]
+    elif name in listing.NAMES:
+        parsers = [parser(name)]
     else:
         return f"no command {name}"
     known = {flag for one in parsers for flag in one._option_string_actions}
@@ -118,7 +119,7 @@ def filled(words, command):
 def refused(words):
     """What argparse says against a whole command."""
     try:
-        parser().parse_args(words)
+        cli.parse(words)
     except SystemExit as end:  # 0 for --help
         return f"{shlex.join(words)} does not parse" if end.code else None
     return None
@@ -126,10 +127,8 @@ def refused(words):
 
 def strange_flags(text):
     """Flags, alone in code with their values, that no command has."""
-    made = parser()
-    [action] = [one for one in made._actions if isinstance(one, argparse._SubParsersAction)]
-    known = {flag for one in action.choices.values() for flag in one._option_string_actions}
-    known |= {name for one in made._actions for name in one.option_strings}
+    known = {flag for one in listing.NAMES for flag in parser(one)._option_string_actions}
+    known |= GENERAL
     for code in CODE.findall(FENCE.sub("", text)):
         if re.match(r"--[a-zA-Z]", code):
             flags = [word.partition("=")[0] for word in code.replace(r"\|", "|").split()]
@@ -179,6 +178,12 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path, monkeypatch):
         ("`python -m jaxscore --conf`", ["no flag --conf"]),
         ("`python -m jaxscore --config FILE`, `python -m jaxscore --version`", [None, None]),
         ("`python -m jaxscore --config configs/paths.yaml --batch-tokens 64`", [None]),
+        ("`python -m jaxscore paths --config configs/paths.yaml --limit 2`", [None]),
+        (
+            "`python -m jaxscore paths --config configs/paths.yaml --lmit 2`",
+            ["paths --config configs/paths.yaml --lmit 2 does not parse"],
+        ),
+        ("`python -m jaxscore --help-all`", [None]),
         ("`python -m jaxscore convert --model NAME [--lora DIR]`", [None]),
         ("```sh\npython -m jaxscore score --model ...  # on a GPU\n```", [None]),
         (

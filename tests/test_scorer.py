@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from jaxscore import Request, Scorer
-from jaxscore.engine import pipeline
+from jaxscore.engine import planner
 from jaxscore.engine.pipeline import IN_FLIGHT
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.text import preparing
 from tests.conftest import CASES, MODELS
 
 COLUMNS = ("logprob", "entropy", "self_certainty")
@@ -45,7 +46,7 @@ def test_the_layout_never_changes_a_score(scorers, name, seed):
     sequences = random_sequences(seed)
     together = fresh(scorers(name))
     want = together.score_sequences(sequences)
-    assert together.tokens_unique < together.tokens_given
+    assert together.statistics.tokens_unique < together.statistics.tokens_given
     assert any(len(one.logprob) for one in want)
 
     one_a_row = fresh(scorers(name), shares_text=False)
@@ -68,8 +69,12 @@ def test_a_split_trie_scores_as_a_whole_one(scorers):
     want = whole.score_sequences(sequences)
     split = fresh(scorers("tiny-llama3"), width=1)
     assert_same(split.score_sequences(sequences), want)
-    assert whole.tokens_laid_out == whole.tokens_unique == split.tokens_unique
-    assert split.tokens_laid_out > split.tokens_unique
+    assert (
+        whole.statistics.tokens_laid_out
+        == whole.statistics.tokens_unique
+        == split.statistics.tokens_unique
+    )
+    assert split.statistics.tokens_laid_out > split.statistics.tokens_unique
 
 
 def test_more_targets_than_slots(scorers):
@@ -82,7 +87,7 @@ def test_more_targets_than_slots(scorers):
     ]
     scorer = fresh(scorers("tiny-qwen2"), batch_tokens=64)
     got = scorer.score_sequences(sequences)
-    assert scorer.tokens_unique == 64
+    assert scorer.statistics.tokens_unique == 64
     assert all(np.isfinite(one.logprob).all() and len(one.logprob) == 1 for one in got)
     # Each node's nine targets lie in three slots, at other places than when asked alone.
     for k in (0, 100, 575):
@@ -94,14 +99,14 @@ def test_order_is_restored_and_duplicates_cost_nothing(scorers):
     requests = [Request(k, "The cat", text) for k, text in enumerate(texts)]
     scorer = fresh(scorers("tiny-llama3"))
     once = scorer.score(requests)
-    unique = scorer.tokens_unique
+    unique = scorer.statistics.tokens_unique
     assert [one.id for one in once] == list(range(6))
     assert [scorer.encoder.tokenizer.decode(one.token_ids) for one in once] == texts
 
     again = fresh(scorers("tiny-llama3"))
     twice = again.score(requests + requests[::-1])
-    assert again.tokens_unique == unique
-    assert again.tokens_given == 2 * scorer.tokens_given
+    assert again.statistics.tokens_unique == unique
+    assert again.statistics.tokens_given == 2 * scorer.statistics.tokens_given
     for one, other, last in zip(once, twice, twice[::-1], strict=False):
         for name in (*COLUMNS, "greedy", "token_ids"):
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
@@ -128,12 +133,12 @@ def test_a_second_run_compiles_and_traces_nothing(scorers):
         )
 
     run(0)
-    programs = list(scorer.programs.compiled)
+    programs = list(scorer.engine.programs.compiled)
     assert {one.name for one in programs} == {("score", 4, 64)}
     assert traces == len(programs)
     run(1)
     run(2)
-    assert scorer.programs.compiled == programs
+    assert scorer.engine.programs.compiled == programs
     assert traces == len(programs)
 
 
@@ -146,10 +151,10 @@ def test_texts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     ]
     few = fresh(scorers("tiny-llama3"), batch_tokens=4096)
     got = few.score_sequences(asked)
-    assert len(few.programs.compiled) <= 2
-    monkeypatch.setattr(pipeline, "PROGRAM_CPU", 0.0)
+    assert len(few.engine.programs.compiled) <= 2
+    monkeypatch.setattr(planner, "PROGRAM_CPU", 0.0)
     assert_same(few.score_sequences(asked), got)
-    assert len(few.programs.compiled) > 4
+    assert len(few.engine.programs.compiled) > 4
 
 
 @pytest.mark.parametrize("window", [1, 3, 7, 100])
@@ -186,12 +191,55 @@ def test_stream_reads_its_source_window_by_window(scorers):
     stream.close()
 
 
+@pytest.mark.parametrize("window_tokens", [1, 40, 10**6])
+def test_a_window_ends_at_its_tokens(monkeypatch, scorers, window_tokens):
+    """And with each `window`-th request, wherever the tokens have ended others."""
+    monkeypatch.setattr(preparing, "CHUNK", 2)
+    scorer = fresh(scorers("tiny-llama3"))
+    requests = [Request(k, "In Oslo,", f" number {k}" * (1 + k % 5)) for k in range(23)]
+    lengths = [scorer.encoder.encode([one])[0][0].n_given for one in requests]
+    planned, plan = [], scorer.engine.planner.window
+
+    def noted(sequences):
+        planned.append(len(sequences))
+        return plan(sequences)
+
+    monkeypatch.setattr(scorer.engine.planner, "window", noted)
+    got = list(scorer.stream(iter(requests), window=10, window_tokens=window_tokens))
+    assert [one.id for one in got] == list(range(23))
+    ends = np.cumsum(planned).tolist()
+    assert {10, 20, 23} <= set(ends)
+    for end, n in zip(ends, planned, strict=True):
+        # Without the requests that were encoded last there was room left.
+        assert sum(lengths[end - n : max(end - n, end - 2)]) < window_tokens
+    assert (planned == [10, 10, 3]) == (window_tokens == 10**6)
+    planned.clear()
+    want = scorer.score(requests)
+    assert planned == [23]
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one.logprob, other.logprob, atol=1e-5, rtol=0)
+
+
+def test_long_texts_are_encoded_few_at_a_time(monkeypatch, scorers):
+    monkeypatch.setattr(preparing, "CHUNK_CHARACTERS", 100)
+    scorer, seen = fresh(scorers("tiny-llama3")), []
+    encode = scorer.encoder.encode
+
+    def noted(requests, *args, **options):
+        seen.append(len(requests))
+        return encode(requests, *args, **options)
+
+    monkeypatch.setattr(scorer.encoder, "encode", noted)
+    scorer.score([Request(k, "a" * (120 * (k == 1)), " b" * 10) for k in range(9)])
+    assert seen == [2, 5, 2]
+
+
 def test_nothing_to_score(scorers):
     scorer = fresh(scorers("tiny-llama3"))
     assert scorer.score([]) == []
     assert scorer.score_sequences([]) == []
     assert list(scorer.stream(iter([]))) == []
-    assert (scorer.tokens_given, scorer.programs.compiled) == (0, [])
+    assert (scorer.statistics.tokens_given, scorer.engine.programs.compiled) == (0, [])
 
 
 def test_bfloat16_is_close_to_float32(scorers):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxscore import Request
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.requests import ScoredRequest
+from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.requests import LabelRequest
+from jaxscore.results import ScoredRequest
 from tests.conftest import MODELS
 from tests.test_scorer import COLUMNS, fresh
 
@@ -153,7 +154,7 @@ def test_broken_weights_fail_the_request_and_write_no_nan(scorers, value):
 
 
 def test_an_unknown_boundary_is_refused(scorers):
-    with pytest.raises(ValueError, match="boundary 'middle' is none of joint, exact"):
+    with pytest.raises(ValueError, match="boundary is 'middle', expected one of 'joint', 'exact'"):
         scorers("tiny-llama3").score([GOOD], boundary="middle")
 
 
@@ -215,3 +216,60 @@ def test_options_that_mean_nothing_are_refused(scorers):
         scorer.score([GOOD], truncate="rigth")
     with pytest.raises(ValueError, match="window is 0"):
         scorer.stream([GOOD], window=0)
+
+
+@pytest.mark.parametrize(
+    ("ids", "start", "words"),
+    [
+        ([5, -1], 1, "token id -1 is negative"),
+        ([5, 6.0], 1, "expected a line of integers"),
+        ([5, 6], -1, "starts at -1"),
+        ([5, 6], 3, "starts at 3"),
+    ],
+)
+def test_ids_and_starts_that_mean_another_token_are_refused(scorers, ids, start, words):
+    """A negative id would be looked up from the end of the table."""
+    good = TokenSequence(np.array([5, 6], np.int32), 1)
+    with pytest.raises(ValueError, match=f"sequence 1: .*{words}"):
+        scorers("tiny-gpt2").score_sequences([good, TokenSequence(np.array(ids), start)])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_truncate_left_without_special_tokens_keeps_no_first_token(scorers, name):
+    scorer = fresh(scorers(name), max_positions=32)
+    long = Request("long", "one two three" + " and then" * 40, " sat down")
+    [scored] = scorer.score([long], truncate="left", special_tokens=False)
+    [(whole,)] = scorer.encoder.encode([long], special_tokens=False)
+    over = len(whole.ids) - 33
+    assert scored.truncated == over > 0
+    [want] = scorer.score_sequences([TokenSequence(whole.ids[over:], whole.start - over)])
+    for column in COLUMNS:
+        np.testing.assert_allclose(
+            getattr(scored, column), getattr(want, column), atol=1e-5, rtol=0
+        )
+
+
+def test_a_probability_of_0_makes_self_certainty_infinite_and_is_named(scorers):
+    base = scorers("tiny-llama3")
+    token = scorer_token(base)
+
+    def unembedding(params):
+        head = base.model.unembedding(params)
+        bias = jnp.zeros(base.model.vocab_size).at[token].set(-jnp.inf)
+        return head._replace(bias=bias)
+
+    scorer = fresh(base, unembedding=unembedding)
+    [scored] = scorer.score([GOOD])
+    assert_failed(scored, "self-certainty is infinite", "minus infinity")
+    [raw] = scorer.score_sequences([one for (one,) in scorer.encoder.encode([GOOD])])
+    assert np.isfinite(raw.logprob).all()
+    assert np.isfinite(raw.entropy).all()
+    # Labels are probabilities alone.
+    [labels] = scorer.label([LabelRequest("a", "The cat", (5, 6))])
+    assert labels.error is None
+
+
+def scorer_token(scorer):
+    """A token that the requests here do not have."""
+    used = {int(id) for (one,) in scorer.encoder.encode([GOOD]) for id in one.ids}
+    return next(id for id in range(7, 100) if id not in used)

@@ -2,12 +2,12 @@
 
     python tools/bench.py                     against PyTorch, medians of 3 turns, about 30 minutes
     python tools/bench.py --turns 5 answers   one workload, more turns
-    python tools/bench.py trunk --contenders cd
+    python tools/bench.py prefix --contenders cd
     python tools/bench.py devices journal stream
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
 Against PyTorch (the `test` extra), on a GPT-2-124M-shaped random checkpoint made on the spot:
-`answers`, `prompt`, `paths`, `plain`, `write` and `trunk`. Contenders, each in a process of its
+`answers`, `prompt`, `paths`, `plain`, `write` and `prefix`. Contenders, each in a process of its
 own, in turns, so that no one's threads or memory disturb another and a slow minute of the machine
 hits all:
 
@@ -17,7 +17,7 @@ hits all:
     d  jaxscore bfloat16
     e  jaxscore with int8 weights and bfloat16 products; only where asked for
 
-`write` generates 32 tokens for each of 48 prompts, greedily. `trunk` is 2,000 questions with two
+`write` generates 32 tokens for each of 48 prompts, greedily. `prefix` is 2,000 questions with two
 answers each on one prompt of 1,500 tokens, which PyTorch would need hours for: it is held against
 jaxscore's own cost of a token in texts as long that share nothing, scored as densely, so 1.0 means
 that only unique tokens cost anything.

@@ -26,7 +26,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from jaxscore.models.load import DTYPES, load
+from jaxscore.models.choices import DTYPES
+from jaxscore.models.load import load
 from jaxscore.models.weights import filling
 
 BLOCK = 8 << 20  # bytes read at a time

@@ -6,7 +6,7 @@
     python tools/check_device.py --small          tiny shapes, to see that the check itself works
 
     values      every token of the expected values in tests/cases, in float32 to 1e-4; requests
-                together and alone; with trunks and without; greedy text, of which scoring must
+                together and alone; with prefixes and without; greedy text, of which scoring must
                 find every token the most probable one
     families    what only some families have (experts, ALiBi, soft caps, norms of queries and
                 keys, int8), and wide layers: random decoders in float32 against the same on the

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxscore import cli
+from jaxscore.commands import listing
 from jaxscore.errors import LONGEST, InputError
 from jaxscore.files import config_file, item_files
-from jaxscore.journal import database
+from jaxscore.journal import contents, database
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, lora
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.plan.window import SequenceScores
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.printable import UNPRINTABLE
 from jaxscore.tasks.chronologic import answer_scores
 from jaxscore.tasks.paths import path_gain
@@ -51,7 +50,6 @@ ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"
 SEED_BYTES = 4096  # of a file of seeds; longer ones are cut at a line
 MARGIN = 40  # characters that say how many others are left out of a message
-PARSER = cli.parser()
 SEQUENCE = TokenSequence((1, 2, 3), 1)
 
 Target = Callable[[bytes, Path], None]
@@ -98,7 +96,7 @@ def read_json(data: bytes, folder: Path) -> None:
     _file(folder, "p.txt", b"prompt")
     _file(folder, "p_t.json", data)
     with refusing():
-        query_scores.remarks(query_scores.load(folder, "p", "t")[0])
+        query_scores.remarks(query_scores.load(folder, "p", "t"))
 
 
 def read_jsonl(data: bytes, folder: Path) -> None:
@@ -124,7 +122,7 @@ def read_yaml(data: bytes, folder: Path) -> None:
     with refusing():
         experiment_config.load(folder, "dev")
     with refusing(), contextlib.suppress(SystemExit):
-        config_file.expand(["--config", str(path)], PARSER)
+        config_file.expand(["--config", str(path)], listing.NAMES, listing.parser)
 
 
 def read_template(data: bytes, folder: Path) -> None:
@@ -200,11 +198,11 @@ def read_journal(data: bytes, folder: Path) -> None:
     at = int.from_bytes(data[:2], "big") * len(whole) // 65536
     path = _file(folder, "journal", whole[:at] + data[2:] + whole[at + len(data[2:]) :])
     with refusing():
-        database.held(path)
+        contents.held(path)
     with refusing(), contextlib.closing(database.Journal(path, {"a": 1})) as opened:
         opened.found([SEQUENCE])
     with refusing():
-        database.prune(path, 1)
+        contents.prune(path, 1)
 
 
 @functools.cache

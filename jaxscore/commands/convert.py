@@ -4,60 +4,53 @@ import argparse
 import time
 from pathlib import Path
 
-import jax
-
-from jaxscore.commands import shared
-from jaxscore.engine.platform import use_device
+from jaxscore.commands import closing, messages, model_flags
+from jaxscore.commands.help_pages import advanced
 from jaxscore.errors import InputError
-from jaxscore.models.load import DTYPES, load
-from jaxscore.models.weights import checkpoint, converted
-from jaxscore.reports import provenance
+from jaxscore.models.choices import DTYPES, Dtype
 from jaxscore.version import VERSION
 
 DESCRIPTION = """\
-Write a checkpoint as an Orbax checkpoint of our decoder's own parameters, from which every device
-of a mesh then reads its part in its final layout.
+Write a checkpoint as an Orbax checkpoint of our decoder's own parameters, from
+which every device of a mesh then reads its part in its final layout.
 
 input:
-  a local Hugging Face folder or a hub id, of a family that the native decoder covers, and with
-  --lora an adapter, which is merged into the weights for good
+  a local Hugging Face folder or a hub id, of a family that the native decoder
+  covers, and with --lora an adapter, which is merged into the weights for good
 
 output, a folder for --model of any command:
   config.json, tokenizer files   copied from the original
   params/                        the parameters, an Orbax checkpoint
-  jaxscore.json                  what was converted, in which dtype and by which version
+  jaxscore.json                  what was converted, in which dtype and by which
+                                 version
 
   python -m jaxscore convert --model NAME --output converted
-  python -m jaxscore score --model converted --input requests.jsonl --output scores.jsonl
+  python -m jaxscore score --model converted --input FILE.jsonl \\
+      --output scores.jsonl
 
-Scores are bit for bit those of the original in the dtype it is converted to. Runs on the CPU and
-holds the model in memory once.
+Scores are bit for bit those of the original in the dtype it is converted to.
+Runs on the CPU and holds the model in memory once.
 
 exit code: 0 written, 2 unusable input.
 """
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "convert",
-        help="a checkpoint as an Orbax checkpoint that --model takes",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("convert", description=DESCRIPTION)
     parser.add_argument(
         "--model",
         required=True,
         metavar="NAME",
         help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
     )
-    parser.add_argument("--revision", help="branch, tag or commit of a hub id")
-    shared.add_lora_flag(parser)
+    advanced(parser, "--revision", help="branch, tag or commit of a hub id")
+    model_flags.add_lora_flag(parser)
     parser.add_argument(
         "--output",
         required=True,
         type=Path,
         metavar="DIR",
-        help="a folder that is not there yet, or empty",
+        help="a folder that does not exist yet, or is empty",
     )
     parser.add_argument(
         "--dtype",
@@ -66,7 +59,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="of the matrices; auto loses nothing: bfloat16 where all weights are stored so and "
         "no adapter is merged, else float32",
     )
-    parser.add_argument(
+    advanced(
+        parser,
         "--trust-remote-code",
         action="store_true",
         help="copy the tokenizer's own code too",
@@ -76,17 +70,25 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
+    # Here: they import JAX.
+    import jax
+
+    from jaxscore.engine import provenance
+    from jaxscore.engine.platform import use_device
+    from jaxscore.models.load import load
+    from jaxscore.models.weights import checkpoint, converted
+
     use_device("cpu")
     converted.check_absent(args.output)
     folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)
     if converted.is_converted(folder):
-        raise InputError(f"--model {args.model}: is converted already; give the original")
-    shared.tell_lora(args)
+        raise InputError(f"--model {args.model}: is already converted; give the original")
+    model_flags.tell_lora(args)
     started = time.perf_counter()
-    dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
+    dtype: Dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
     model = load(folder, dtype=dtype, implementation="native", adapter=args.lora)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
-    shared.remark(
+    messages.remark(
         args,
         f"read {model.model_type}, {size / 1e9:.2f} GB in {dtype}, in "
         f"{time.perf_counter() - started:.1f} s",
@@ -100,12 +102,19 @@ def run(args: argparse.Namespace) -> int:
         jaxscore=VERSION,
     )
     converted.save(args.output, folder, model.params, facts, with_code=args.trust_remote_code)
-    shared.remark(args, f"written to {args.output}, {time.perf_counter() - started:.1f} s in all")
-    return 0
+    return closing.block(
+        done="1 checkpoint converted",
+        failures=[],
+        results=[f"{model.model_type}, {size / 1e9:.2f} GB in {dtype}"],
+        files=[args.output],
+        seconds=time.perf_counter() - started,
+    )
 
 
-def _lossless(folder: Path, lora: Path | None) -> str:
+def _lossless(folder: Path, lora: Path | None) -> Dtype:
     """The narrowest dtype that holds every weight as it is."""
+    from jaxscore.models.weights import checkpoint
+
     arrays = checkpoint.open_tensors(folder).stored.values()
     kinds = {array.dtype.name for array in arrays if array.dtype in checkpoint.FLOATS}
     return "bfloat16" if lora is None and kinds == {"bfloat16"} else "float32"

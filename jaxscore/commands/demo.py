@@ -9,34 +9,28 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxscore.commands import (
-    chronologic,
-    judge,
-    paths,
-    probsem,
-    select,
-    self_certainty,
-    shared,
-    vote,
-)
+from jaxscore.commands import closing, listing, model_flags
 from jaxscore.errors import InputError
-from jaxscore.scorer import Scorer
 from jaxscore.tasks.samples import answer_text
 
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
 INPUTS = Path(__file__).parent.parent / "demo" / "inputs"
-MARK = ".jaxscore-demo"  # in a folder that a demo made, and only there: the next may empty it
-PASSED_ON = ("device", "dtype", "model_impl", "batch_tokens", "seed")  # what results hang on
+MARK = ".jaxscore-demo"  # only in folders that a demo made: the next demo may empty them
+# Flags of the demo that change results, so that its commands have them too.
+PASSED_ON = ("device", "dtype", "model_impl", "batch_tokens", "seed")
 
 DESCRIPTION = """\
-Run the five systems on the embedded model, a small llama-shaped model of an invented world, and
-show in one table what each is for. The items are about people and places that the model never saw
-in training, so what it knows of them it reads in the prompt.
+Run the five systems on the embedded model, a small llama-shaped model of an
+invented world, and show in one table what each is for. The items are about
+people and places that the model never saw in training, so what it knows of them
+it reads in the prompt.
 
-The inputs are copied to --output-dir, where the commands that are run leave their reports; each
-command is printed, to be tried again with other flags.
+The inputs are copied to --output-dir, where the commands leave their reports;
+each command is printed, to be tried again with other flags.
 """
 
 
@@ -51,20 +45,16 @@ class Line(NamedTuple):
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "demo",
-        help="the five systems on the embedded model, as one table",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("demo", description=DESCRIPTION)
     parser.add_argument(
         "--output-dir",
+        "--output",
         type=Path,
         default=Path("jaxscore-demo"),
         metavar="DIR",
-        help="for inputs and reports; made anew each time (default: jaxscore-demo)",
+        help="for inputs and reports; emptied each time (default: jaxscore-demo)",
     )
-    shared.add_model_flags(parser, model_required=False, audited=False)
+    model_flags.add_model_flags(parser, model_required=False, audited=False)
     parser.set_defaults(run=run)
 
 
@@ -74,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--distributed: the demo runs in one process; leave it out")
     _check(folder)
     started = time.perf_counter()
-    scorer = shared.load_scorer(args, "demo", None)
-    scorer.progress = False  # the commands that are printed show how far it is
+    scorer = model_flags.load_scorer(args, "demo", None)
+    scorer.progress = False  # the printed commands show how far it is
     _start(folder)
     ran = _Commands(args, scorer)
     shows = (_paths, _chronologic, _probsem, _judge, _self_certainty)
@@ -84,19 +74,29 @@ def run(args: argparse.Namespace) -> int:
     print(table(lines))
     print(
         "\nYour own: python -m jaxscore paths --model NAME --input FILE.jsonl --output OUT.json"
-        "\nAll commands: python -m jaxscore --help"
+        "\nAll commands: python -m jaxscore --help\n"
     )
-    shared.tell_run(args, scorer, time.perf_counter() - started)
-    return ran.code
+    return closing.block(
+        done=f"{ran.n} commands",
+        failures=ran.failures,
+        results=[f"{len(lines)} measures, in the table above"],
+        files=[folder],
+        scorer=scorer,
+        seconds=time.perf_counter() - started,
+    )
 
 
 def _check(folder: Path) -> None:
-    """Raises InputError where the folder holds what no demo has left there."""
+    """Refuse a folder that holds anything but an earlier demo.
+
+    Raises:
+        InputError: naming it.
+    """
     with _refusals_told(folder):
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         if used and not (folder / MARK).is_file():
             raise InputError(
-                f"--output-dir {folder}: is there and no folder of an earlier demo; give another "
+                f"--output-dir {folder}: exists and is no folder of an earlier demo; give another "
                 "name"
             )
 
@@ -133,30 +133,34 @@ def _refusals_told(folder: Path) -> Iterator[None]:
 class _Commands:
     """Runs commands as the command line does, all with one scorer."""
 
-    def __init__(self, args: argparse.Namespace, scorer: Scorer) -> None:
-        self.args, self.scorer, self.code = args, scorer, 0
+    def __init__(self, args: argparse.Namespace, scorer: "Scorer") -> None:
+        self.args, self.scorer, self.n = args, scorer, 0
+        self.failures: list[tuple[str, str]] = []
 
-    def run(self, command: ModuleType, *words: object) -> None:
-        """What it prints is left out: the table says it."""
-        parser = argparse.ArgumentParser()
-        command.add(parser.add_subparsers())
-        name = command.__name__.rpartition(".")[2].replace("_", "-")
-        argv = [name, *map(str, words)]
+    def run(self, name: str, *words: object) -> None:
+        """Run one, without what it prints: the table says it."""
+        parser = listing.parser(name)
+        argv = [*map(str, words)]
         usual = vars(parser.parse_args(argv))
         for flag in PASSED_ON:
             given = getattr(self.args, flag)
             if flag in usual and given != usual[flag]:
                 argv += [f"--{flag.replace('_', '-')}", str(given)]
-        print(f"jaxscore {shlex.join(argv)}", flush=True)
+        print(f"jaxscore {shlex.join([name, *argv])}", flush=True)
         parsed = parser.parse_args(argv)
         parsed.scorer, parsed.quiet = self.scorer, True
         with contextlib.redirect_stdout(io.StringIO()):
-            self.code = max(self.code, parsed.run(parsed))
+            code = parsed.run(parsed)
+        self.n += 1
+        if code != 0:
+            self.failures.append((name, f"exit code {code}"))
 
 
 def _paths(ran: _Commands, folder: Path) -> list[Line]:
     output = folder / "paths.json"
-    ran.run(paths, "--model", "demo", "--input", folder / "inputs/paths.jsonl", "--output", output)
+    ran.run(
+        "paths", "--model", "demo", "--input", folder / "inputs/paths.jsonl", "--output", output
+    )
     page = folder / "paths_report.md"
     means = _read(page.with_suffix(".json"))["summary"]
     return [
@@ -174,7 +178,7 @@ def _chronologic(ran: _Commands, folder: Path) -> list[Line]:
     place = folder / "chronologic"
     for mode in ("--full-eval", "--mcq"):
         questions = folder / "inputs/chronologic.jsonl"
-        ran.run(chronologic, "demo", questions, mode, "--output-dir", place)
+        ran.run("chronologic", "demo", questions, mode, "--output-dir", place)
     full, quiz = (next(place.glob(f"eval_results_{mode}_*.json")) for mode in ("full", "mcq"))
     scored, chosen = _read(full), _read(quiz)
     truths = [one["truth"] for one in chosen["questions"] if "error" not in one]
@@ -199,9 +203,12 @@ def _chronologic(ran: _Commands, folder: Path) -> list[Line]:
 
 def _probsem(ran: _Commands, folder: Path) -> list[Line]:
     where = ("--input-dir", folder / "inputs/probsem", "--output-dir", folder / "probsem")
-    ran.run(probsem, "--prompt", "demo", "--test", "truth", "--model", "demo", *where)
-    page = folder / "probsem/demo_truth_demo_report.md"
-    found = _read(folder / "probsem/demo_truth_demo_results.json")
+    ran.run("probsem", "--prompt", "demo", "--test", "truth", "--model", "demo", *where)
+    page, data = (  # their names hold the settings that change the numbers
+        next((folder / "probsem").glob(f"demo_truth_demo*{end}"))
+        for end in ("_report.md", "_results.json")
+    )
+    found = _read(data)
     queries = len(found["contexts"][0]["queries"])
     return [
         Line(
@@ -215,7 +222,7 @@ def _probsem(ran: _Commands, folder: Path) -> list[Line]:
 
 
 def _judge(ran: _Commands, folder: Path) -> list[Line]:
-    ran.run(judge, "--experiments-folder", folder / "inputs/judge", "--llm", "demo", "demo")
+    ran.run("judge", "--experiments-folder", folder / "inputs/judge", "--llm", "demo", "demo")
     metric, means = "LLMeval_demo_logits", {}
     for side in ("right", "wrong"):
         means[side] = _read(folder / f"inputs/judge/{side}/eval_dev_metrics.json")[metric]
@@ -232,12 +239,12 @@ def _judge(ran: _Commands, folder: Path) -> list[Line]:
 
 def _self_certainty(ran: _Commands, folder: Path) -> list[Line]:
     samples, scored = folder / "inputs/self_certainty.json", folder / "self_certainty.json"
-    ran.run(self_certainty, "--input-file", samples, "--output-file", scored)
+    ran.run("self-certainty", "--input-file", samples, "--output-file", scored)
     items = _read(scored)
     n = len(items[0]["output"])
     chosen, voted = folder / "self_certainty_select.json", folder / "self_certainty_vote.json"
-    ran.run(select, "--input-file", scored, "--best-N", n, "--output-file", chosen)
-    ran.run(vote, "--input-file", scored, "--best-N", n, "--power", 0.5, "--output-file", voted)
+    ran.run("select", "--input-file", scored, "--best-N", n, "--output-file", chosen)
+    ran.run("vote", "--input-file", scored, "--best-N", n, "--power", 0.5, "--output-file", voted)
     first = _right(items)
     return [
         Line(
@@ -267,7 +274,7 @@ def _share(value: float) -> str:
 
 
 def table(lines: list[Line]) -> str:
-    """One row a measure, columns aligned."""
+    """One row per measure, columns aligned."""
     rows = [("system", "what is measured", "here", "against", "report")]
     rows += [(*line[:4], str(line.report)) for line in lines]
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]

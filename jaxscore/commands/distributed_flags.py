@@ -8,10 +8,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-import jax
-
+from jaxscore.commands.help_pages import advanced
 from jaxscore.engine import processes
-from jaxscore.engine.platform import choose_device
 from jaxscore.errors import InputError
 from jaxscore.version import VERSION
 
@@ -23,29 +21,37 @@ def add(parser: argparse.ArgumentParser) -> None:
     """--distributed and where the processes meet."""
     group = parser.add_argument_group(
         "several processes",
-        "the same command in each, on the same files; the first one writes (see the README)",
+        "the same command in each, on the same files; the first one writes",
     )
-    group.add_argument(
+    advanced(
+        group,
         "--distributed",
         action="store_true",
-        help="join the other processes of this run; on a TPU VM and under Slurm no more is needed",
+        help="join the other processes of this run; on a TPU VM and under Slurm nothing else is "
+        "needed",
     )
-    group.add_argument(
-        "--coordinator", metavar="HOST:PORT", help="elsewhere: a free port of the first process"
+    advanced(
+        group,
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="elsewhere: a free port of the first process",
     )
-    group.add_argument("--num-processes", type=int, metavar="N", help="elsewhere: in all")
-    group.add_argument("--process-id", type=int, metavar="K", help="elsewhere: this one, from 0")
-    group.add_argument(
+    advanced(group, "--num-processes", type=int, metavar="N", help="elsewhere: how many processes")
+    advanced(
+        group, "--process-id", type=int, metavar="K", help="elsewhere: of this process, from 0"
+    )
+    advanced(
+        group,
         "--join-timeout",
         type=int,
         metavar="SECONDS",
-        help=f"in which all have to come (default {processes.JOIN})",
+        help=f"within which all processes join (default {processes.JOIN})",
     )
 
 
 @contextlib.contextmanager
 def joined(args: argparse.Namespace) -> Iterator[None]:
-    """Take part in the run that the flags name; silent but for errors if not the first.
+    """Take part in the run that the flags name; all processes but the first print errors alone.
 
     Raises:
         InputError: the flags do not fit together or to those of the other processes, or this
@@ -57,6 +63,10 @@ def joined(args: argparse.Namespace) -> Iterator[None]:
             raise InputError(f"{names}: only with --distributed; give it too, or leave them out")
         yield
         return
+    import jax
+
+    from jaxscore.engine.platform import choose_device
+
     choose_device(args.device)
     processes.join(
         args.coordinator,
@@ -75,14 +85,14 @@ def joined(args: argparse.Namespace) -> Iterator[None]:
                 nowhere = silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 silence.enter_context(contextlib.redirect_stdout(nowhere))
             yield
-        # The others wait here for the first, which writes; and one that found nothing to do is
-        # met here by those that found something.
+        # The others wait here for the first, which writes; one that found nothing to do waits for
+        # those that found something.
         processes.agree("work to do", b"")
 
 
 @contextlib.contextmanager
 def own_stdout() -> Iterator[None]:
-    """Standard output for Python alone: Gloo greets there, in the midst of what is printed."""
+    """Standard output for Python alone: Gloo prints a greeting there, between our lines."""
     sys.stdout.flush()
     kept = os.dup(1)
     with open(os.devnull, "wb") as nowhere:

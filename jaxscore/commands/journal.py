@@ -4,35 +4,39 @@ import argparse
 from pathlib import Path
 
 from jaxscore.errors import InputError
-from jaxscore.journal import database
+from jaxscore.files.byte_sizes import byte_text
+from jaxscore.journal import contents, place
+from jaxscore.journal.contents import Held
 from jaxscore.printable import one_line
 
 DESCRIPTION = """\
-Look into a journal, or drop what is kept of models that are no longer wanted.
+Show what a journal holds, or drop the rows of models that are no longer needed.
 
-A journal keeps finished scores and texts that a model has written, so that a run goes on where it
-was interrupted and another one that asks for the same need not compute it again. They are kept
-for each model, dtype and implementation apart; which one is meant is told by the files' content,
-not by their name.
+A journal keeps finished scores, and texts that a model has written. With it an
+interrupted run continues, and another run over the same texts does not compute
+them again. It lies in .jaxscore beside the output: FILE is the output, its
+folder or the journal itself. Rows are kept apart by model, dtype and
+implementation; the bytes of a model's files identify it, not its name.
 
-  info   one line for each model: a number, texts that were scored and that were written, bytes,
-         and what it is; the last used first
-  prune  drop all but the --keep models that were used last, and give the space back
+  info   the size of the file, and one line per model, the last used first:
+         scored and written texts, the size of their rows, when a run last used
+         them, and what computed them
+  prune  drop all models but the --keep that were used last, and free their
+         space; --keep 0 removes the file, and .jaxscore if nothing else is in
+         it
 
-examples:
-  python -m jaxscore journal info out.jsonl.journal
-  python -m jaxscore journal prune out.jsonl.journal --keep 1
+  python -m jaxscore journal info out.jsonl
+  python -m jaxscore journal prune out.jsonl --keep 1
+
+exit code: 0 done, 2 no such journal, or unusable input.
 """
+COLUMNS = ("", "scored", "written", "size", "last used", "computed by")
+N_RIGHT = 4  # columns that are aligned to the right
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the subcommand."""
-    parser = subparsers.add_parser(
-        "journal",
-        help="look into a journal of finished scores and texts, or prune it",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("journal", description=DESCRIPTION)
     parser.add_argument("action", choices=("info", "prune"))
     parser.add_argument("path", type=Path, metavar="FILE")
     parser.add_argument(
@@ -45,22 +49,50 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    keep = 1 if args.keep is None else args.keep
-    if keep < 0 or (args.keep is not None and args.action == "info"):
+    if args.keep is not None and args.action != "prune":
         raise InputError(
-            f"--keep {keep} with {args.action}: expected a number of at least 0, with prune"
+            f"--keep {args.keep}: `journal {args.action}` drops nothing; leave --keep out, or use "
+            f"`journal prune {args.path} --keep {args.keep}`"
         )
+    keep = 1 if args.keep is None else args.keep
+    if keep < 0:
+        raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
+    path = place.find(args.path)
     if args.action == "prune":
-        n_models, n_bytes = database.prune(args.path, keep)
-        print(f"{n_models} models dropped, {n_bytes} bytes freed")
-    for k, one in enumerate(database.held(args.path), 1):
-        facts = " ".join(
-            f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
-        )
-        print(
-            one_line(
-                f"{k}: {one.n_sequences} texts scored, {one.n_texts} written, {one.n_bytes} bytes, "
-                f"used {one.used}: {facts}"
-            )
-        )
+        n_models, n_bytes = contents.prune(path, keep)
+        print(f"dropped {_models(n_models)}, freed {byte_text(n_bytes)}")
+        if not path.exists():
+            print(one_line(f"journal {path}: removed"))
+            return 0
+    held = contents.held(path)
+    size = byte_text(path.stat().st_size)
+    print(one_line(f"journal {path}: {_models(len(held))}, {size} on disk"))
+    if held:
+        print("\n".join(_table(held)))
     return 0
+
+
+def _models(n: int) -> str:
+    return f"{n} model{'' if n == 1 else 's'}"
+
+
+def _table(held: list[Held]) -> list[str]:
+    """One line per model, under a heading."""
+    rows = [COLUMNS, *(_cells(k, one) for k, one in enumerate(held, 1))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if k < N_RIGHT else cell.ljust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _cells(number: int, one: Held) -> tuple[str, ...]:
+    facts = " ".join(
+        f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
+    )
+    sizes = (str(one.n_sequences), str(one.n_texts), byte_text(one.n_bytes))
+    return (str(number), *sizes, one_line(one.used), one_line(facts))

@@ -1,29 +1,31 @@
 """The flags of `judge`: what they mean together, and the metric that they name."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from jaxscore.commands import shared
+from jaxscore.commands import experiments, model_flags
+from jaxscore.commands.messages import remark
 from jaxscore.endpoints import chat as openai
 from jaxscore.endpoints import ollama
 from jaxscore.errors import InputError
-from jaxscore.tasks.rag import bem, experiment_folder
-from jaxscore.tasks.rag.evaluator_file import Evaluator
+from jaxscore.tasks.rag import (
+    bem,
+    bem_evaluation,
+    evaluation,
+    evaluator_file,
+    experiment_folder,
+    records,
+)
 
 DEFAULT_MODEL = "upstage/SOLAR-10.7B-Instruct-v1.0"  # BERGEN's, for `--llm` alone
+MANIFEST = ".md.run"  # a metric of this ending has a report of the name of another's manifest
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """All of them, but for those that every scoring command has."""
-    parser.add_argument(
-        "--experiments-folder",
-        type=Path,
-        default=Path("experiments"),
-        metavar="FOLDER",
-        help="judge each folder in it (default: experiments/)",
-    )
-    parser.add_argument("--folder", type=Path, help="judge this one instead")
-    parser.add_argument("--split", default="dev", help="default: dev")
+    experiments.add_folder_flags(parser, "judge")
     _add_judges(parser)
     parser.add_argument(
         "--llm-prompt",
@@ -34,19 +36,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--label-score",
-        choices=("first", "sequence"),
-        default="first",
+        choices=evaluation.LABEL_SCORES,
         help="what a label's probability is: its first token's (default), or the whole label's, "
         "for labels that share their first token",
     )
     parser.add_argument(
         "--sample",
+        "--limit",
         type=_sample,
         metavar="N",
         help="only the first N records; the metric's name ends in _N",
     )
     parser.add_argument(
-        "--force", action="store_true", help="judge anew where the metric is there already"
+        "--force", action="store_true", help="judge again where the metric exists already"
     )
     parser.add_argument(
         "--opponent-folder", type=Path, metavar="FOLDER", help="compare with the responses there"
@@ -59,13 +61,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--n-bootstrap",
-        type=shared.positive,
+        type=model_flags.positive,
         default=1000,
         metavar="N",
         help="draws for the 95%% intervals (default 1000)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
-    shared.add_lora_flag(parser)
+    model_flags.add_lora_flag(parser)
 
 
 def _add_judges(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +79,9 @@ def _add_judges(parser: argparse.ArgumentParser) -> None:
         metavar=("MODEL", "SHORT"),
         help="a local Hugging Face folder, a hub id, or `demo`, and its name in the metric "
         f"(default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
+    )
+    judges.add_argument(
+        "--model", dest="llm", nargs=1, type=_name, metavar="NAME", help="the same as --llm NAME"
     )
     judges.add_argument(
         "--llm-ollama",
@@ -97,26 +102,25 @@ def _add_judges(parser: argparse.ArgumentParser) -> None:
         help=f"a BERT classifier of answer equivalence (default: {bem.DEFAULT_MODEL})",
     )
     parser.add_argument(
-        "--ollama-url", default=ollama.DEFAULT_URL, metavar="URL", help="default: %(default)s"
+        "--ollama-url",
+        metavar="URL",
+        help=f"the server of --llm-ollama (default: {ollama.DEFAULT_URL})",
     )
     parser.add_argument(
-        "--api-base",
-        default=openai.DEFAULT_URL,
-        metavar="URL",
-        help="the server of --gpt (default: %(default)s)",
+        "--api-base", metavar="URL", help=f"the server of --gpt (default: {openai.DEFAULT_URL})"
     )
     parser.add_argument(
         "--llm-batch-size",
-        type=shared.positive,
+        type=model_flags.positive,
         metavar="N",
-        help="requests at a time to a server; of no effect on a model here, whose batches are of "
-        "--batch-tokens",
+        help="requests in flight to a server; of no effect on a model that runs here, whose "
+        "batches are of --batch-tokens",
     )
 
 
 def _sample(text: str) -> int | None:
     """-1 is all, as in the published script."""
-    return None if text == "-1" else shared.positive(text)
+    return None if text == "-1" else model_flags.positive(text)
 
 
 def _name(text: str) -> str:
@@ -149,60 +153,87 @@ def check(args: argparse.Namespace) -> None:
             raise InputError("--bem compares a response with references; it takes no opponent")
     elif args.both_orders:
         raise InputError("--both-orders is of a comparison; give --opponent-folder too")
+    if args.bem is not None and args.label_score == "sequence":
+        raise InputError(f"--label-score sequence reads probabilities, which {evaluation.NEEDED}")
 
 
-def kind(args: argparse.Namespace, evaluator: Evaluator | None) -> str:
-    """How the score comes about, see `judge_findings.Findings`.
+def system(args: argparse.Namespace) -> str:
+    """Which system judges: its name for `jaxscore.evaluate`."""
+    return "judge" if args.bem is None else "bem"
 
-    Args:
-        evaluator: None with --bem.
+
+def settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The system's settings that the flags give, files read, without the metric's name.
 
     Raises:
-        InputError: a flag is of no use for that, or the evaluator file lacks the prompt.
+        InputError: the evaluator file or the opponent's records cannot be used.
     """
-    if evaluator is None:
-        found = "bem"
-    elif args.opponent_folder is not None:
-        found = "pairwise"
-        if evaluator.pairwise is None:
-            raise InputError(
-                f"{evaluator.path}: it has no prompt_pairwise, which --opponent-folder needs"
-            )
-    elif args.llm is not None and evaluator.use_logits:
-        found = "logits" if args.label_score == "first" else "sequence"
-    else:
-        found = "text"
-    if args.truncate and found in ("text", "pairwise"):
-        raise InputError(
-            "--truncate is of prompts whose labels are scored; an answer is written to a whole "
-            "prompt, so leave it out here"
-        )
-    if args.truncate and found == "bem":
-        raise InputError(
-            "--truncate is of a causal model's prompts; --bem leaves out the ends of texts that "
-            "are too long by itself"
-        )
-    if args.audit_noise and found not in ("logits", "sequence"):
-        raise InputError(
-            "--audit-noise is of probabilities, which are read with --llm, an evaluator file with "
-            "use_logits: true, and no opponent; leave it out here"
-        )
-    if args.label_score == "sequence" and found != "sequence":
-        raise InputError(
-            "--label-score sequence reads probabilities, which needs --llm, an evaluator file "
-            "with use_logits: true, and no opponent"
-        )
-    return found
+    common = {**model_flags.common_settings(args), "n_bootstrap": args.n_bootstrap}
+    if args.bem is not None:
+        return common
+    opponent = None
+    if args.opponent_folder is not None:
+        opponent = experiment_folder.load(args.opponent_folder, args.split)
+    return {
+        "evaluator": evaluator_file.load(evaluator_file.find(args.llm_prompt)),
+        "label_score": args.label_score or "first",
+        "opponent": opponent,
+        "both_orders": args.both_orders,
+        **common,
+    }
+
+
+def kind(args: argparse.Namespace, chosen: Mapping[str, Any]) -> str:
+    """How the score comes about; see `evaluation.kind_of`.
+
+    Args:
+        chosen: of `settings`.
+
+    Raises:
+        InputError: a setting has no effect there.
+    """
+    if args.bem is not None:
+        bem_evaluation.Settings(**chosen)
+        return "bem"
+    return evaluation.kind_of(evaluation.Settings(**chosen), local=args.llm is not None)
+
+
+def tell_unused(args: argparse.Namespace, kind: str) -> None:
+    """Say on stderr which of the flags that were given have no effect on this kind of judge."""
+    if args.bem is not None:
+        names = [name for name in model_flags.UNUSED if name not in ("device", "dtype")]
+        why = "the classifier runs on one device, in batches of its own, and keeps no journal"
+        model_flags.tell_unused(args, names, why)
+    elif args.llm is None:
+        model_flags.tell_unused(args, [*model_flags.UNUSED], "the server computes")
+    server = args.gpt is not None or args.llm_ollama is not None
+    for flag, given, used, where in (
+        ("--llm-batch-size", args.llm_batch_size, server, "with --llm-ollama and --gpt"),
+        ("--ollama-url", args.ollama_url, args.llm_ollama is not None, "with --llm-ollama"),
+        ("--api-base", args.api_base, args.gpt is not None, "with --gpt"),
+        (
+            "--label-score",
+            args.label_score,
+            kind in evaluation.READS_PROBABILITIES,
+            "where probabilities of labels are read",
+        ),
+        ("--revision", args.revision, args.llm is not None or args.bem is not None,
+         "with --llm and --bem"),
+        ("--llm-prompt", None if args.llm_prompt == "default_qa" else args.llm_prompt,
+         args.bem is None, "with a language model"),
+    ):  # fmt: skip
+        if given is not None and not used:
+            remark(args, f"{flag}: of no effect, it is used {where}")
 
 
 def metric(args: argparse.Namespace, kind: str) -> str:
     """The metric's name, without the endings of a comparison.
 
     Raises:
-        InputError: it is the name of a field.
+        InputError: it is the name of a field, or its report would be named like a manifest.
     """
-    if kind == "bem":
-        name = "BEM"
+    if args.bem is not None:
+        name = bem_evaluation.METRIC
     elif args.gpt is not None:
         name = args.gpt
     elif args.llm_ollama is not None:
@@ -211,15 +242,34 @@ def metric(args: argparse.Namespace, kind: str) -> str:
         name = f"LLMeval_{args.llm[1] if len(args.llm) == 2 else _last_part(args.llm[0])}"
     else:
         name = "LLMeval"
-    if kind == "pairwise":
+    if args.opponent_name is not None:
         name += f"_VS_{args.opponent_name}"
-    elif kind in ("logits", "sequence"):
+    elif kind in evaluation.READS_PROBABILITIES:
         name += "_logits"
     if args.sample is not None:
         name += f"_{args.sample}"
-    if name in experiment_folder.FIELDS:
+    if name in records.FIELDS:
         raise InputError(f"the metric would be named {name!r}, which is a field of the records")
+    if name.casefold().endswith(MANIFEST):
+        raise InputError(
+            f"the metric would be named {name!r}, and its report would replace the manifest of "
+            f"{name[: -len(MANIFEST)]!r}; give another short name"
+        )
     return name
+
+
+def model_name(args: argparse.Namespace) -> str:
+    """The model of --llm."""
+    return args.llm[0] if args.llm else DEFAULT_MODEL
+
+
+def server(args: argparse.Namespace) -> str | None:
+    """The URL of --gpt or --llm-ollama; None for a model that runs here."""
+    if args.gpt is not None:
+        return args.api_base or openai.DEFAULT_URL
+    if args.llm_ollama is not None:
+        return args.ollama_url or ollama.DEFAULT_URL
+    return None
 
 
 def _last_part(model: str) -> str:

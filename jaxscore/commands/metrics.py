@@ -4,125 +4,194 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxscore.commands import shared
+from jaxscore.commands import closing, experiments, messages, outputs
 from jaxscore.errors import InputError
+from jaxscore.evaluate import Report, evaluate
 from jaxscore.printable import one_line
+from jaxscore.tasks.evaluation import Evaluation, Failure
 from jaxscore.tasks.rag import experiment_folder, lexical_columns, retrieval_runs
 from jaxscore.tasks.rag.experiment_folder import RagOutput
+from jaxscore.tasks.rag.retrieval_runs import Run
 
 DESCRIPTION = """\
 Compare the responses of RAG experiments with their references, without a model.
 
-input, in each folder of --experiments-folder (those named tmp_ are left out), or in --folder:
-  eval_<split>_out.json      a list of records:
-    {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"], "question": "...",
-     "instruction": "...", "ranking_label": [["12"], ["7"]]}
+input, in each folder of --experiments-folder (except tmp_...), or in --folder:
+  eval_<split>_out.json   a list of records:
+    {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"],
+     "question": "...", "instruction": "...", "ranking_label": [["12"], ["7"]]}
     `question`, `instruction` and `ranking_label` may be absent.
-  eval_<split>_ranking_run.trec, else run.retrieve.top_<k>...<split>...trec      optional
-  config.yaml                optional; its generation_top_k is the k of recall_k, else the
-                             file name's
+  eval_<split>_ranking_run.trec, else run.retrieve.top_<k>...<split>...trec
+                          optional
+  config.yaml             optional; its generation_top_k is the k of recall_k,
+                          else the one in the file name
 
-output, merged into what is there:
+output, merged into what the files hold:
   eval_<split>_out.json      a column for each of M, EM, F1, Precision, Recall,
-                             Recall_char3gram, Rouge-1, Rouge-2, Rouge-L (best of the references)
+                             Recall_char3gram, Rouge-1, Rouge-2, Rouge-L (best
+                             of the references)
   eval_<split>_metrics.json  their means
-  eval_<split>_ranking_metrics.json   P_1 and recall_k, as trec_eval counts them, where there is a
-                             run and records have ranking labels; likewise reranking
+  eval_<split>_ranking_metrics.json   P_1 and recall_k as trec_eval counts them,
+                             where a run and ranking labels exist; likewise for
+                             reranking
 
-exit code: 0 all done, 1 some records, lines or folders could not be used (the others are kept),
-2 unusable input.
+exit code: 0 all done, 1 some records, lines or folders could not be used (the
+others are kept), 2 unusable input.
 """
+
+SUMMED_UP = ("EM", "F1")  # metrics whose range over several folders is told
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "metrics",
-        help="EM, match, F1, ROUGE and ranking metrics of RAG experiments (BERGEN)",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    experiments.add_folder_flags(parser, "evaluate")
     parser.add_argument(
-        "--experiments-folder",
-        type=Path,
-        default=Path("experiments"),
-        metavar="FOLDER",
-        help="evaluate each folder in it (default: experiments/)",
+        "--force", action="store_true", help="compute metrics again that exist already"
     )
-    parser.add_argument("--folder", type=Path, help="evaluate this one instead")
-    parser.add_argument("--split", default="dev", help="default: dev")
-    parser.add_argument(
-        "--force", action="store_true", help="compute metrics anew that are there already"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
+    experiments.add_quiet_flag(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.folder is not None:
-        return shared.tell_failures(_evaluate(args, args.folder))
-    failures: list[tuple[str, str]] = []
-    for folder in experiment_folder.folders(args.experiments_folder, args.split):
-        try:
-            failures += _evaluate(args, folder)
-        except InputError as problem:
-            failures.append((str(folder), str(problem)))
-    return shared.tell_failures(failures)
+    done = _Done(args)
+    refused = experiments.each(args, done.folder)
+    return closing.block(
+        done=f"{done.n_records} records in {done.n_folders} folders{done.skipped}",
+        failures=refused + done.failures,
+        results=done.results,
+        files=done.files,
+    )
 
 
-def _evaluate(args: argparse.Namespace, folder: Path) -> list[tuple[str, str]]:
-    """Evaluate one folder and return what failed in it."""
-    output = experiment_folder.load(folder, args.split)
-    failures = _lexical(args, output)
-    if retrieval_runs.labelled(output):
-        for stage in retrieval_runs.STAGES:
-            try:
-                failures += _ranking(args, output, stage)
-            except InputError as problem:  # the lexical metrics stand without it
-                failures.append((f"{folder}: {stage}", str(problem)))
-    return failures
+class _Done:
+    """Evaluates folders, and adds up what the closing block says.
 
+    Attributes:
+        n_records: that were compared with their references.
+        n_folders: in which a metric was computed.
+        n_skipped: folders that had all metrics.
+    """
 
-def _lexical(args: argparse.Namespace, output: RagOutput) -> list[tuple[str, str]]:
-    path = experiment_folder.metrics_path(output.folder, output.split)
-    there = experiment_folder.read_metrics(path)
-    names = [name for name in lexical_columns.METRICS if args.force or there.get(name) is None]
-    if not names:
-        shared.remark(args, f"{path}: the metrics are there; --force computes them anew")
-        return []
-    if not output.records:
-        return [*output.failures, (str(output.path), "no record is left to evaluate")]
-    values = lexical_columns.evaluate(output.records)
-    columns = {name: values[name] for name in names}
-    means = lexical_columns.summarise(columns)
-    output.save(columns, means)
-    print(one_line(f"{output.folder}: {_text(means)} over {len(output.records)} records"))
-    return output.failures
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.n_records = self.n_folders = self.n_skipped = 0
+        self.failures: list[tuple[str, str]] = []
+        self.files: list[Path] = []
+        self._headlines: list[str] = []
+        self._means: dict[str, list[float]] = {name: [] for name in SUMMED_UP}
 
+    @property
+    def results(self) -> list[str]:
+        """Of the folder, where it is one; the ranges of several, which have a line each."""
+        if self.n_folders == 1:
+            return self._headlines
+        return [
+            f"{name}: means from {min(means):.4f} to {max(means):.4f} over {len(means)} folders"
+            for name, means in self._means.items()
+            if means
+        ]
 
-def _ranking(args: argparse.Namespace, output: RagOutput, stage: str) -> list[tuple[str, str]]:
-    found = retrieval_runs.find(output.folder, output.split, stage)
-    if found is None:
-        return []
-    there = experiment_folder.read_metrics(found.metrics_path)
-    if not args.force and all(there.get(name) is not None for name in found.names):
-        shared.remark(
-            args, f"{found.metrics_path}: the metrics are there; --force computes them anew"
+    @property
+    def skipped(self) -> str:
+        """How many folders had all metrics, for the closing block."""
+        return f", {self.n_skipped} skipped: the metrics exist" if self.n_skipped else ""
+
+    def folder(self, folder: Path) -> None:
+        """Evaluate one folder.
+
+        Raises:
+            InputError: its records or metrics cannot be read or written.
+        """
+        output = experiment_folder.load(folder, self.args.split)
+        before, failed = len(self.files), len(self.failures)
+        self._lexical(output)
+        if retrieval_runs.labelled(output):
+            for stage in retrieval_runs.STAGES:
+                try:
+                    self._ranking(output, stage)
+                except InputError as problem:  # the lexical metrics stand without it
+                    self.failures.append((f"{folder}: {stage}", str(problem)))
+        computed = len(self.files) > before
+        self.n_folders += computed
+        self.n_skipped += not computed and len(self.failures) == failed
+
+    def _lexical(self, output: RagOutput) -> None:
+        path = experiment_folder.metrics_path(output.folder, output.split)
+        known = experiment_folder.read_metrics(path)
+        names = [
+            name for name in lexical_columns.METRICS if self.args.force or known.get(name) is None
+        ]
+        if not names:
+            self._tell_kept(path)
+            return
+        if not output.records:
+            self.failures += [*output.failures, (str(output.path), "no record is left to evaluate")]
+            return
+        report = evaluate(
+            "metrics",
+            None,
+            output,
+            names=tuple(names),
+            about={"folder": str(output.folder), "split": output.split},
         )
-        return []
-    summary = retrieval_runs.evaluate(found, retrieval_runs.load(found.path), output)
-    if not summary.n_questions:
-        why = "no question of the run has a record with ranking labels"
-        return [*summary.failures, (str(found.path), why)]
-    if not summary.n_found:
-        shared.remark(
-            args,
-            f"{found.path}: none of its documents is a ranking label; "
-            "are both ids of the same kind (pages, or passages)?",
-        )
-    experiment_folder.merge_metrics(found.metrics_path, summary.means)
-    line = f"{output.folder}: {stage}: {_text(summary.means)} over {summary.n_questions} questions"
-    print(one_line(line))
-    return summary.failures
+        columns = {name: {one["index"]: one[name] for one in report.items} for name in names}
+        output.save(columns, {name: one.mean for name, one in report.summary.items()})
+        self.n_records += len(output.records)
+        for name in report.summary.keys() & self._means.keys():
+            self._means[name].append(report.summary[name].mean)
+        self._add(output, report, report.headline, [output.path, path])
+
+    def _ranking(self, output: RagOutput, stage: str) -> None:
+        found = retrieval_runs.find(output.folder, output.split, stage)
+        if found is None:
+            return
+        known = experiment_folder.read_metrics(found.metrics_path)
+        if not self.args.force and all(known.get(name) is not None for name in found.names):
+            self._tell_kept(found.metrics_path)
+            return
+        summary = retrieval_runs.evaluate(found, retrieval_runs.load(found.path), output)
+        if not summary.n_questions:
+            why = "no question of the run has a record with ranking labels"
+            self.failures += [*summary.failures, (str(found.path), why)]
+            return
+        if not summary.n_found:
+            messages.remark(
+                self.args,
+                f"{found.path}: none of its documents is a ranking label; "
+                "are both ids of the same kind (pages, or passages)?",
+            )
+        experiment_folder.merge_metrics(found.metrics_path, summary.means)
+        report = _of_run(found, summary)
+        self._add(output, report, f"{stage}: {report.headline}", [found.metrics_path])
+
+    def _add(self, output: RagOutput, report: Report, line: str, files: list[Path]) -> None:
+        """Tell what was found, and keep it; the last of the files gets the manifest."""
+        print(one_line(f"{output.folder}: {line}"))
+        self._headlines.append(line)
+        self.failures += [(one.name, one.error) for one in report.failures]
+        self.files += [*files, outputs.write_manifest(self.args, None, files[-1], report)]
+
+    def _tell_kept(self, path: Path) -> None:
+        messages.remark(self.args, f"{path}: the metrics exist; --force computes them again")
+
+
+def _of_run(run: Run, summary: retrieval_runs.Summary) -> Report:
+    """A run's means as a report."""
+    n = summary.n_questions
+    found = Evaluation(
+        summary=summary.means,
+        items=(),
+        n_items=n,
+        rows=(),
+        details={"summary": summary.means},
+        long={},
+        headline=f"{_text(summary.means)} over {n} questions",
+        failures=[Failure(*one) for one in summary.failures],
+    )
+    return Report("metrics", found, {"run": str(run.path)})
 
 
 def _text(means: Mapping[str, float]) -> str:

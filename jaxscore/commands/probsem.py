@@ -3,21 +3,21 @@
 import argparse
 import math
 import re
-import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import shared
-from jaxscore.engine.noise import Draw, OtherLayouts
+from jaxscore.commands import closing, model_flags, outputs
+from jaxscore.commands.help_pages import advanced
+from jaxscore.evaluate import evaluate
 from jaxscore.files import run_files
 from jaxscore.files.atomic import atomic
 from jaxscore.files.csv_rows import csv_line
-from jaxscore.files.json_output import json_text
+from jaxscore.files.digest import digest
 from jaxscore.metrics.bootstrap import Estimate
 from jaxscore.printable import UNPRINTABLE, many_lines
-from jaxscore.reports import provenance
-from jaxscore.reports.probsem_report import report
 from jaxscore.tasks.probsem import query_scores
+from jaxscore.tasks.probsem.evaluation import DISABLED
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
@@ -26,39 +26,56 @@ DESCRIPTION = """\
 How probable is each of a few queries after a context? (ProbSem)
 
 inputs, in --input-dir:
-  <prompt>.txt           what stands before everything
-  <prompt>_<test>.json   {"pretext": "Answer True or False.", "context": [{"text": "Tova lives
-                         in Merrow.", "expected": 0}], "posttext": "The correct answer is:",
-                         "queries": ["True", "False"]}
-  `expected` is the index of the right query; -1 in one context disables the suite's accuracy.
+  <prompt>.txt           the text before everything else
+  <prompt>_<test>.json   {"pretext": "Answer True or False.",
+                          "context": [{"text": "Tova lives in Merrow.",
+                                       "expected": 0}],
+                          "posttext": "The correct answer is:",
+                          "queries": ["True", "False"]}
+  `expected` is the index of the right query; -1 in one context disables the
+  suite's accuracy.
 
-text scored:  {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}   (empty parts are left out)
+text scored, without its empty parts:
+  {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}
 
-A query's logp is the sum of its tokens' log-probabilities (--normalize: their mean), divided by
-the temperature; the scores of a context are the softmax over its queries.
+A query's logp is the sum of its tokens' log-probabilities (--normalize: their
+mean), divided by the temperature; the scores of a context are the softmax over
+its queries.
 
 outputs, in --output-dir:
   <prompt>_<test>_<model>_results.csv    text, query, logp, score
-  <prompt>_<test>_<model>_results.json   the same with token counts, verdicts and settings
-  <prompt>_<test>_<model>_report.md      for people
-  With --audit-noise a context of the JSON file also holds `within_noise`: whether rounding could
-  turn its verdict.
+  <prompt>_<test>_<model>_results.json   the same with token counts, verdicts
+                                         and settings
+  <prompt>_<test>_<model>_report.md      for people, the worst 50 contexts
+  <the table>.run.json                   what the result was made of and with
+  A flag that changes the numbers adds a suffix after <model>, so that runs with
+  different flags keep separate files: --normalize _norm, --temperature 2
+  _temp2, --boundary upstream _upstream, --truncate left _truncate-left,
+  --limit 9 _first9, --dtype float32 _float32, --quantize int8 _int8,
+  --revision X _revision-X, --lora X _lora-X. A run with the same flags replaces
+  its files.
+  With --audit-noise a context of the JSON file also holds `within_noise`:
+  whether rounding could change its verdict.
 
-exit code: 0 all scored, 1 some contexts failed (they are listed), 2 unusable input.
+exit code: 0 all scored, 1 some contexts failed (they are listed),
+           2 unusable input.
 """
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "probsem",
-        help="distributions over queries after the contexts of a test suite (ProbSem)",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("probsem", description=DESCRIPTION)
     parser.add_argument("--prompt", required=True, metavar="NAME", help="of the prompt's file")
     parser.add_argument("--test", required=True, metavar="NAME", help="of the test suite's file")
-    parser.add_argument("--input-dir", type=Path, default=Path("inputs"), metavar="DIR")
-    parser.add_argument("--output-dir", type=Path, default=Path("outputs"), metavar="DIR")
+    for name in ("input", "output"):
+        parser.add_argument(
+            f"--{name}-dir",
+            f"--{name}",
+            type=Path,
+            default=Path(f"{name}s"),
+            metavar="DIR",
+            help=f"default: {name}s",
+        )
+    model_flags.add_limit_flag(parser, "contexts")
     parser.add_argument(
         "--normalize",
         "--norm",
@@ -81,17 +98,10 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
         "the query has alone, as the published script does",
     )
-    parser.add_argument(
-        "--n-bootstrap",
-        type=shared.positive,
-        default=1000,
-        metavar="N",
-        help="draws for the accuracy's 95%% interval (default 1000)",
+    advanced(
+        parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
     )
-    parser.add_argument(
-        "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
-    )
-    shared.add_model_flags(parser)
+    model_flags.add_model_flags(parser)
     parser.set_defaults(run=run)
 
 
@@ -106,80 +116,78 @@ def _temperature(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    suite, failures = query_scores.load(args.input_dir, args.prompt, args.test)
-    remarks = query_scores.remarks(suite)
-    name = run_name(args.prompt, args.test, args.model)
-    with (
-        atomic(args.output_dir / f"{name}_results.csv") as table,
-        atomic(args.output_dir / f"{name}_results.json") as data,
-        atomic(args.output_dir / f"{name}_report.md") as page,
-    ):
-        scorer = shared.load_scorer(args, args.model, args.output_dir)
-        policy = query_scores.BOUNDARIES[args.boundary]
-        others = [other for other in query_scores.BOUNDARIES if other != args.boundary]
-        audit = shared.Audit(scorer, policy, [query_scores.BOUNDARIES[other] for other in others])
-        draw = Draw(args.audit_noise, args.seed)
-        started = time.perf_counter()
-        requests = draw.watch(audit.watch(query_scores.requests(suite)))
-        stream = scorer.score(requests, boundary=policy, truncate=args.truncate)
-        scored = list(draw.results(stream))
-        results = query_scores.evaluate(
+    inputs = query_scores.files(args.input_dir, args.prompt, args.test)
+    suite = query_scores.load(args.input_dir, args.prompt, args.test, args.limit)
+    name = run_name(args.prompt, args.test, args.model, *variant(args))
+    endings = ("_results.csv", "_results.json", "_report.md")
+    paths = [args.output_dir / f"{name}{ending}" for ending in endings]
+    for path in paths:
+        outputs.check_output(path, *inputs, flag="--output-dir")
+    with atomic(paths[0]) as table, atomic(paths[1]) as data, atomic(paths[2]) as page:
+        scorer = model_flags.load_scorer(args, args.model, args.output_dir)
+        report = evaluate(
+            "probsem",
+            scorer,
             suite,
-            scored,
-            boundary=args.boundary,
             normalize=args.normalize,
             temperature=args.temperature,
-        )
-        seconds = time.perf_counter() - started
-        noise = OtherLayouts(scorer).scores(draw.pairs, boundary=policy, truncate=args.truncate)
-        decisions = []
-        if noise is not None:
-            decisions = query_scores.mark(
-                results, noise, normalize=args.normalize, temperature=args.temperature
-            )
-        failures += query_scores.failures(suite, results)
-        accuracy = query_scores.accuracy(results, n_bootstrap=args.n_bootstrap, seed=args.seed)
-        record = {
-            "accuracy": accuracy,
-            "boundary_audit": {
-                "n_queries": audit.n_requests,
-                "changed": dict(zip(others, audit.changed.values(), strict=True)),
+            boundary=args.boundary,
+            about={
+                "prompt": args.prompt,
+                "test": args.test,
+                "limit": args.limit,
+                "prompt_sha256": digest(inputs[0]),
+                "test_sha256": digest(inputs[1]),
             },
-            "remarks": remarks,
-            "failures": [{"name": name, "error": why} for name, why in failures],
-            **shared.noise_fields(args, noise, decisions),
-            "settings": _settings(args, scorer),
-            "contexts": results,
-        }
-        for row in (["text", "query", "logp", "score"], *query_scores.rows(results)):
+            **model_flags.common_settings(args),
+        )
+        for row in (["text", "query", "logp", "score"], *query_scores.rows(report.items)):
             table.write(csv_line(row))
-        data.write(json_text(record))
-        page.write(report(record))
-    shared.write_manifest(args, scorer, seconds, args.output_dir / f"{name}_results.csv", noise)
-    for result in results:
+        data.write(report.json())
+        page.write(report.markdown())
+    manifest = outputs.write_manifest(args, scorer, paths[0], report)
+    for result in report.items:
         if "error" not in result:
             print(many_lines(sample_text(result)))
-    print(summary_text(accuracy))
-    shared.tell_noise(args, noise, decisions)
-    shared.tell_run(args, scorer, seconds)
-    shared.remark(args, audit.text(args.boundary, others))
-    for line in remarks:
-        shared.remark(args, f"remark: {line}")
-    return shared.tell_failures(failures)
+    print(summary_text(report.summary["accuracy"]))
+    return closing.close(args, report, "contexts", [*paths, manifest], scorer)
 
 
-def run_name(prompt: str, test: str, model: str) -> str:
+def run_name(prompt: str, test: str, model: str, *flags: str) -> str:
     """What the names of the outputs begin with.
 
     As in the published script, characters that some systems take in no file's name become `-`,
     and so does a blank or dot at either end.
+
+    Args:
+        flags: as of `variant`; none of them gives the published name.
     """
-    name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", f"{prompt}_{test}_{model}")
+    name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", "_".join((prompt, test, model, *flags)))
     name = UNPRINTABLE.sub("-", name)
     return run_files.fitting(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
 
 
-def sample_text(result: dict[str, Any]) -> str:
+def variant(args: argparse.Namespace) -> list[str]:
+    """The flags that change the numbers and are not as they are by default, for a file's name.
+
+    The other flags move a number by rounding at most.
+    """
+    temperature = f"{args.temperature!r}".removesuffix(".0")
+    flags = [
+        ("norm", args.normalize),
+        (f"temp{temperature}", args.temperature != 1),
+        (args.boundary, args.boundary != "joint"),
+        (f"truncate-{args.truncate}", args.truncate),
+        (f"first{args.limit}", args.limit),
+        (args.dtype, args.dtype != "auto"),
+        (args.quantize, args.quantize),
+        (f"revision-{run_files.distinct(str(args.revision))}", args.revision),
+        (f"lora-{run_files.distinct(str(args.lora))}", args.lora),
+    ]
+    return [part for part, given in flags if given]
+
+
+def sample_text(result: Mapping[str, Any]) -> str:
     """One context as the published script prints it."""
     lines = [RULE, "", "Text:", result["text"], "", "Scores:"]
     pairs = zip(result["queries"], result["scores"], strict=True)
@@ -194,29 +202,7 @@ def summary_text(accuracy: Estimate | None) -> str:
     mean = math.nan if accuracy is None or accuracy.mean is None else accuracy.mean
     lines = [RULE, f"TEST SUITE ACCURACY:\t{mean:.3f}"]
     if accuracy is None:
-        lines.append("disabled, since a context expects -1")
-    elif accuracy.mean is not None:
+        lines.append(DISABLED)
+    elif accuracy.low is not None and accuracy.high is not None:
         lines.append(f"95% interval {accuracy.low:.3f} to {accuracy.high:.3f}, n {accuracy.n}")
     return "\n".join([*lines, RULE])
-
-
-def _settings(args: argparse.Namespace, scorer: Any) -> dict[str, Any]:
-    inputs = [
-        args.input_dir / f"{args.prompt}.txt",
-        args.input_dir / f"{args.prompt}_{args.test}.json",
-    ]
-    return provenance.of_run(
-        {
-            **shared.made_by(args, scorer, args.model),
-            "prompt": args.prompt,
-            "test": args.test,
-            "boundary": args.boundary,
-            "normalize": args.normalize,
-            "temperature": args.temperature,
-            "truncate": args.truncate,
-            "seed": args.seed,
-            "n_bootstrap": args.n_bootstrap,
-            "prompt_sha256": provenance.digest(inputs[0]),
-            "test_sha256": provenance.digest(inputs[1]),
-        }
-    )

@@ -4,51 +4,52 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxscore.commands import shared
+from jaxscore.commands import closing, experiments, outputs
+from jaxscore.evaluate import Report
 from jaxscore.files.atomic import atomic
 from jaxscore.files.csv_rows import csv_line
 from jaxscore.reports.markdown import cell
+from jaxscore.tasks.evaluation import Evaluation, Failure
 from jaxscore.tasks.rag import results_table
 from jaxscore.tasks.rag.results_table import Row
 
 DESCRIPTION = """\
 Put the metrics of all RAG experiments side by side.
 
-input, in each folder of --experiments-folder (those named tmp_ are left out):
-  eval_<split>_metrics.json, and where there are config.yaml (data sets, retriever, reranker,
-  generator), eval_<split>_ranking_metrics.json and eval_<split>_generation_time.json
+input, in each folder of --experiments-folder (except tmp_...):
+  eval_<split>_metrics.json, and where they exist config.yaml (data sets,
+  retriever, reranker, generator), eval_<split>_ranking_metrics.json,
+  eval_<split>_generation_time.json, eval_<split>_out.json and reports of judge
 
 output:
-  <output-dir>/<experiments-folder, "_" for "/">.csv, and the same table on stdout
-  --format all (default) has every metric by the name that it has in the files; tiny, simple and
-  full are the published tables.
+  <output-dir>/<experiments-folder, "_" for "/">.csv, and the same table on
+  stdout; the name ends in _<format> for other formats than `all`
+  --format all (default) has every metric under its name in the files; tiny,
+  simple and full are the published tables. Every table also has n_records,
+  n_failed (records that could not be used or judged) and n_unread (records
+  whose answer names no label or several), blank where no file has the number.
+  A column that is empty in every row is left out.
 
-exit code: 0 all read, 1 some files could not be read (the others are kept), 2 unusable input.
+exit code: 0 all read, 1 some files could not be read (the others are kept),
+2 unusable input.
 """
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "results",
-        help="the metrics of all RAG experiments as one table and csv (BERGEN)",
         description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--experiments-folder",
-        type=Path,
-        default=Path("experiments"),
-        metavar="FOLDER",
-        help="where the experiments are (default: experiments/)",
-    )
+    experiments.add_experiments_flag(parser, "where the experiments are", "--input")
     parser.add_argument(
         "--output-dir",
+        "--output",
         type=Path,
         default=Path("results"),
         metavar="FOLDER",
         help="where to write the csv (default: results/)",
     )
-    parser.add_argument("--split", default="dev", help="default: dev")
+    experiments.add_split_flag(parser)
     parser.add_argument(
         "--format",
         choices=tuple(results_table.FORMATS),
@@ -58,32 +59,59 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--sort", default="Generator", metavar="COLUMN", help="order of rows (default: Generator)"
     )
-    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
+    experiments.add_quiet_flag(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     rows, failures = results_table.load(args.experiments_folder, args.split)
     table = results_table.table(rows, args.format, args.sort)
-    name = str(args.experiments_folder).replace("/", "_")
-    if not args.experiments_folder.name.strip("."):  # `.` and `..` say nothing
-        name = args.experiments_folder.resolve().name or "experiments"
-    path = args.output_dir / f"{name}.csv"
+    path = args.output_dir / f"{_name(args.experiments_folder, args.format)}.csv"
     with atomic(path) as file:
         file.write(csv_line(table[0]))
         file.writelines(csv_line(row.values()) for row in table)
+    report = Report("results", _evaluation(table, failures), {})
+    manifest = outputs.write_manifest(args, None, path, report)
     print(markdown(table))
-    shared.remark(args, f"written to {path}")
-    return shared.tell_failures(failures)
+    return closing.close(args, report, "folders", [path, manifest])
+
+
+def _name(folder: Path, form: str) -> str:
+    """The csv's, without its ending."""
+    name = str(folder).replace("/", "_")
+    if not folder.name.strip("."):  # `.` and `..` say nothing
+        name = folder.resolve().name or "experiments"
+    return name if form == "all" else f"{name}_{form}"
+
+
+def _evaluation(table: Sequence[Row], failures: Sequence[tuple[str, str]]) -> Evaluation:
+    """The table in the shape of every system."""
+    return Evaluation(
+        summary={"n_folders": len(table)},
+        items=table,
+        n_items=len(table),
+        rows=table,
+        details={},
+        long={"folders": list(table)},
+        headline=f"a table of {len(table)} folders and {len(table[0])} columns",
+        failures=[Failure(*one) for one in failures],
+    )
 
 
 def markdown(table: Sequence[Row]) -> str:
-    """The table for people, numbers with four decimals."""
+    """The table for people, numbers with four decimals and at the right of their columns."""
 
     def shown(value: object) -> str:
         text = f"{value:.4f}" if isinstance(value, float) else str("" if value is None else value)
         return cell(text)
 
-    names = list(table[0])
-    lines = [names, ["---"] * len(names), *([row[name] for name in names] for row in table)]
-    return "\n".join(f"| {' | '.join(map(shown, line))} |" for line in lines)
+    columns = []
+    for name in table[0]:
+        values = [row[name] for row in table]
+        right = all(isinstance(value, int | float) for value in values if value is not None)
+        cells = [shown(name), *map(shown, values)]
+        width = max(3, *map(len, cells))
+        rule = "-" * (width - 1) + ":" if right else "-" * width
+        aligned = [one.rjust(width) if right else one.ljust(width) for one in cells]
+        columns.append([aligned[0], rule, *aligned[1:]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))

@@ -1,19 +1,31 @@
-"""What commands say whose output a later run can continue."""
+"""What commands share whose output a later run can continue."""
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from jaxscore.commands import shared
+from jaxscore.commands import messages
 from jaxscore.files.growing import GrowingArray
+
+
+def model_facts(args: argparse.Namespace, model: str) -> dict[str, Any]:
+    """What each record says of the model: known before it is loaded. None for what is not given."""
+    return {
+        "model": model,
+        "revision": args.revision,
+        "lora": None if args.lora is None else str(args.lora),
+        "quantize": args.quantize,
+        "reproducible": args.reproducible or None,
+    }
 
 
 def tell_continued(args: argparse.Namespace, output: Path, n_previous: int, n_changed: int) -> None:
     """That an earlier run has left some items, if one has."""
     if n_previous:
-        shared.remark(args, f"continuing {output}, which holds {n_previous} items")
+        messages.remark(args, f"continuing {output}, which holds {n_previous} items")
     if n_changed:
-        shared.remark(args, f"{n_changed} of them have changed and are computed anew")
+        messages.remark(args, f"{n_changed} of them have changed and are computed again")
 
 
 def interrupted(args: argparse.Namespace, growing: GrowingArray) -> int:

@@ -1,38 +1,49 @@
-"""What the commands on files of sampled responses share: flags, the output, the summary."""
+"""What the commands on files of sampled responses share: flags, places, what is told."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
-from jaxscore.commands import shared
+from jaxscore.commands import closing, model_flags, outputs
+from jaxscore.errors import InputError
+from jaxscore.evaluate import evaluate
+from jaxscore.files.atomic import atomic
+from jaxscore.files.digest import digest
 from jaxscore.files.growing import write_array
-from jaxscore.tasks.samples import sample_items
-from jaxscore.tasks.samples.sample_items import Result
+from jaxscore.tasks.samples.sample_items import NothingUsable
 
 
 def add_flags(parser: argparse.ArgumentParser, output: str) -> None:
-    """The input, the output and --quiet; `output` is the default name, for people."""
+    """The input, the output and --limit; `output` ends the default name, for people."""
     parser.add_argument(
+        "--input",
         "--input-file",
         required=True,
         type=Path,
         metavar="FILE",
-        help="JSON array of items, or Parquet",
+        help="items: a JSON array, or a .parquet table",
     )
     parser.add_argument(
+        "--output",
         "--output-file",
         type=Path,
         metavar="FILE",
-        help=f"default: beside the input, its name with {output}",
+        help=f"JSON (default: beside the input, its name with {output})",
     )
+    model_flags.add_limit_flag(parser, "items")
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """--quiet, of the commands that load no model."""
     parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
 
 
 def add_best_n(parser: argparse.ArgumentParser, default: int) -> None:
+    """--best-N, of the commands that look at the first N responses."""
     parser.add_argument(
         "--best-N",
-        type=shared.positive,
+        type=model_flags.positive,
         default=default,
         metavar="N",
         help=f"consider the first N responses of each item (default {default}); "
@@ -41,36 +52,85 @@ def add_best_n(parser: argparse.ArgumentParser, default: int) -> None:
 
 
 def output_path(args: argparse.Namespace, suffix: str) -> Path:
-    """--output-file, or the input's name with a suffix, in the input's folder.
+    """--output, or the input's name with a suffix, in the input's folder.
 
     Raises:
-        InputError: it is the input.
+        InputError: it is the input, or no name for JSON.
     """
-    path = args.output_file or args.input_file.with_name(f"{args.input_file.stem}{suffix}.json")
-    shared.check_output(path, args.input_file, flag="--output-file")
+    path = args.output or args.input.with_name(f"{args.input.stem}{suffix}.json")
+    if path.suffix.lower() == ".parquet":
+        raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
+    outputs.check_output(path, args.input)
     return path
 
 
-def write(file: TextIO, results: Sequence[Result]) -> None:
-    """One record an item, in order."""
-    write_array(file, (one.record for one in results))
+def about_input(args: argparse.Namespace) -> dict[str, Any]:
+    """What a report's settings say of the input."""
+    return {"limit": args.limit, "input": str(args.input), "input_sha256": digest(args.input)}
 
 
-def tell(args: argparse.Namespace, results: Sequence[Result], output: Path, unanswered: str) -> int:
-    """The summary on stdout, what was odd and what failed on stderr; gives the exit code.
+def choose(
+    system: str,
+    args: argparse.Namespace,
+    items: Iterable[Any],
+    output: Path,
+    texts: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> int:
+    """Run a command that computes nothing with a model, and write its items.
 
-    `unanswered` goes on after "3 of them", about items whose choice has no answer; "" where that
-    does not matter.
+    Args:
+        texts: what people read of each fallback, see `print_counts`.
+        settings: of the system.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError: no item can be used; nothing is then written.
     """
-    summary = sample_items.summarise(results)
-    for name, note in summary.notes[: shared.SHOWN_FAILURES]:
-        shared.remark(args, f"note: {name}: {note}")
-    if len(summary.notes) > shared.SHOWN_FAILURES:
-        shared.remark(args, f"and {len(summary.notes) - shared.SHOWN_FAILURES} more notes")
-    print(f"{summary.n_items} items, {summary.n_decided} decided")
-    if unanswered and summary.n_unanswered:
-        print(f"{summary.n_unanswered} of them {unanswered}")
-    if marks := summary.within_noise:
-        print(f"{sum(marks)} of {len(marks)} within the noise: rounding could turn their answer")
-    print(f"written to {output}")
-    return shared.tell_failures(summary.failures)
+    with atomic(output) as file:
+        try:
+            report = evaluate(system, None, items, about=about_input(args), **settings)
+        except NothingUsable as problem:
+            raise NothingUsable(f"{args.input}: {problem}") from None
+        write_array(file, map(dict, report.items))
+    print_counts(report.summary, texts or {})
+    manifest = outputs.write_manifest(args, None, output, report, **_counts(report.summary))
+    return closing.close(args, report, "items", [output, manifest])
+
+
+def print_counts(summary: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """What a choice was made between, and what did not decide it, on stdout.
+
+    Args:
+        texts: fallback -> why the usual way did not decide.
+    """
+    if "best_n" in summary:
+        print(_responses(summary))
+    for name, count in summary.get("fallbacks", {}).items():
+        if count:
+            print(f"fallback, {count} of {summary['n_items']} items: {texts[name]}")
+    if summary.get("n_unanswered"):
+        print(f"{summary['n_unanswered']} items have no extractable answer in any response")
+    if n := summary.get("n_with_noise"):
+        within = summary["n_within_noise"]
+        print(f"{within} of {n} within the noise: rounding could turn their answer")
+
+
+def _counts(summary: Mapping[str, Any]) -> dict[str, int]:
+    """What the manifest counts beside failures."""
+    every = {name: n for name, n in summary.items() if name.startswith("n_")}
+    every |= {f"n_fallbacks_{name}": n for name, n in summary.get("fallbacks", {}).items()}
+    return {name: n for name, n in every.items() if n is not None and name != "n_failed"}
+
+
+def _responses(summary: Mapping[str, Any]) -> str:
+    """N, and how many responses it leaves out."""
+    fewest, most = summary["fewest_responses"], summary["most_responses"]
+    n, more = summary["best_n"], summary["n_with_more"]
+    each = f"{most} responses each" if fewest == most else f"{fewest} to {most} responses"
+    left = "all of them are considered"
+    if more:
+        left = f"{more} of them have more than {n}, and what is after the first {n} is left out"
+    return f"N = {n}: the {summary['n_items']} items have {each}; {left}"

@@ -2,48 +2,49 @@
 
 import argparse
 import json
-import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from jaxscore.commands import shared
-from jaxscore.engine.noise import Draw, OtherLayouts
+from jaxscore.commands import closing, model_flags, outputs
+from jaxscore.evaluate import evaluate
 from jaxscore.files.atomic import atomic, json_safe
-from jaxscore.printable import one_line
 from jaxscore.tasks.score import requests_file
-
-POLICIES = ("joint", "separate")
-SHOWN = 60  # characters of an id in a message
+from jaxscore.tasks.score.evaluation import BOUNDARIES
 
 DESCRIPTION = """\
 Score the continuation of each line under a causal language model.
 
-input, one object a line:
+input, one object per line:
   {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
-  `context` may be left out; `id` defaults to the line's number. A blank between the two belongs
-  to the continuation.
+  `context` may be left out; `id` defaults to the line's number. A blank between
+  the two belongs to the continuation.
 
 output, in the same order, numbers in nats:
-  id, token_ids, tokens, logprob[], entropy[], self_certainty[], greedy[], sum_logprob,
-  mean_logprob, perplexity, mean_entropy, mean_self_certainty, n_tokens, n_scored
-  Arrays align with the continuation's tokens; a token with nothing before it has null.
-  --audit-noise tells how far rounding moves these numbers, on stdout and in OUT.run.json.
+  id, token_ids, tokens, logprob[], entropy[], self_certainty[], greedy[],
+  sum_logprob, mean_logprob, perplexity, mean_entropy, mean_self_certainty,
+  n_tokens, n_scored
+  Arrays align with the continuation's tokens; a token with nothing before it
+  has null. Other fields of an input line are repeated in its output line.
+  Beside OUT lies OUT.run.json: what made it, and how many requests failed.
+  --audit-noise says there, and on stdout, how far rounding moves the numbers.
 
-exit code: 0 all scored, 1 some requests failed (their lines hold `error`), 2 unusable input.
+exit code: 0 all scored, 1 some requests failed (their lines hold `error`),
+           2 unusable input.
 """
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "score",
-        help="log-probability, entropy and self-certainty of each token of given texts",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = subparsers.add_parser("score", description=DESCRIPTION)
+    parser.add_argument(
+        "--input", required=True, type=Path, metavar="FILE", help="JSONL of requests"
     )
-    parser.add_argument("--input", required=True, type=Path, help="JSONL of requests")
-    parser.add_argument("--output", required=True, type=Path, help="JSONL of scores")
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="FILE", help="JSONL of scores"
+    )
     parser.add_argument(
         "--boundary",
-        choices=POLICIES,
+        choices=tuple(BOUNDARIES),
         default="joint",
         help="joint: encode context and continuation as one text (default); "
         "separate: encode each and join the ids",
@@ -51,37 +52,31 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--summary-only", action="store_true", help="leave the arrays out of the output"
     )
-    shared.add_model_flags(parser)
+    model_flags.add_limit_flag(parser, "requests")
+    model_flags.add_model_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    shared.check_output(args.output, args.input)
-    n_requests = requests_file.check(args.input)
-    failures: list[tuple[object, str]] = []
+    outputs.check_output(args.output, args.input)
+    n_requests = requests_file.check(args.input, args.limit)
     with atomic(args.output) as file:
-        scorer = shared.load_scorer(args, args.model, args.output)
-        others = [policy for policy in POLICIES if policy != args.boundary]
-        audit = shared.Audit(scorer, args.boundary, others, quiet=args.quiet)
-        draw = Draw(args.audit_noise, args.seed)
-        started = time.perf_counter()
-        stream = scorer.stream(
-            draw.watch(audit.watch(requests_file.load(args.input))),
+        scorer = model_flags.load_scorer(args, args.model, args.output)
+
+        def write(record: Mapping[str, Any]) -> None:
+            line = json.dumps(json_safe(record), ensure_ascii=False, allow_nan=False)
+            file.write(f"{line}\n")
+
+        report = evaluate(
+            "score",
+            scorer,
+            requests_file.load(args.input, args.limit),
+            on_item=write,
             boundary=args.boundary,
-            truncate=args.truncate,
+            summary_only=args.summary_only,
+            audit_boundary=not args.quiet,
             n_requests=n_requests,
+            **model_flags.common_settings(args),
         )
-        for scored in draw.results(stream):
-            if scored.error:
-                failures.append((one_line(str(scored.id), SHOWN), scored.error))
-            line = json_safe(requests_file.record(scored, summary_only=args.summary_only))
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
-        seconds = time.perf_counter() - started
-        noise = OtherLayouts(scorer).scores(
-            draw.pairs, boundary=args.boundary, truncate=args.truncate
-        )
-    shared.write_manifest(args, scorer, seconds, args.output, noise)
-    shared.tell_run(args, scorer, seconds)
-    shared.remark(args, audit.text(args.boundary, others))
-    shared.tell_noise(args, noise)
-    return shared.tell_failures(failures)
+    manifest = outputs.write_manifest(args, scorer, args.output, report)
+    return closing.close(args, report, "requests", [args.output, manifest], scorer)

@@ -3,49 +3,51 @@
 import argparse
 
 from jaxscore.commands import sample_files
-from jaxscore.files.atomic import atomic
 from jaxscore.tasks.samples import selection
+from jaxscore.tasks.samples.evaluations.select import Settings
 
 DESCRIPTION = """\
-For each question keep one of the first N responses: the one with the highest self-certainty among
-those with an extractable answer (best-of-N selection, arXiv 2502.18581).
+For each question keep one of the first N responses: the one with the highest
+self-certainty among those with an extractable answer (best-of-N selection,
+arXiv 2502.18581).
 
 input, a JSON array as `self-certainty` writes it:
   [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "gsm",
     "output": ["{\\"reasoning\\": \\"…\\", \\"answer\\": \\"42\\"}", "I do not know"],
     "confidence_list": [12.3, 19.8]}]
 
-An answer is, tried in this order, the `answer` of the first JSON object in the response, what
-follows "answer": in it, and for Llama-3.1 generators a \\boxed{…} near its end.
+The answer of a response is the first of these that it holds: `answer` of the
+first JSON object; the text after "answer":; for Llama-3.1 generators a
+\\boxed{…} near the end.
 
-output: the same items with `output` the chosen response in a list and `confidence` its value.
-Where no response has an answer the first is kept, at -1e9 as published. A response that is null
-has no answer; a confidence that is null ranks last. Where `confidence_settings` say the `noise`
-(`self-certainty --audit-noise`), `within_noise` tells whether a response with another answer is
-less certain by no more than twice that.
+output, the same items with
+  output        the chosen response, in a list
+  confidence    its self-certainty
+  within_noise  where `confidence_settings` hold `noise` (`self-certainty
+                --audit-noise`): whether a response with another answer is less
+                certain by no more than twice that
+  Where no response has an answer, the first one is kept, at -1e9 as published;
+  these fallbacks are counted apart. A response that is null has no answer; a
+  confidence that is null ranks last.
+  N and what it leaves out are printed. Beside OUT lies OUT.run.json.
 
-exit code: 0 all decided, 1 some items failed (they hold `error`), 2 unusable input.
+exit code: 0 all decided or by fallback, 1 some items failed (they hold
+           `error`), 2 unusable input or no usable item; nothing is written.
 """
-NO_ANSWER = "without any extractable answer: the first response, confidence -1e9"
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "select",
-        help="best-of-N by self-certainty",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("select", description=DESCRIPTION)
     sample_files.add_flags(parser, "-confidence-N")
-    sample_files.add_best_n(parser, 4)
+    sample_files.add_best_n(parser, Settings().best_n)
+    sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    items = selection.load(args.input_file, args.best_N)
+    items = selection.load(args.input, args.best_N, args.limit)
     n = selection.available(items) or args.best_N
     output = sample_files.output_path(args, f"-confidence-{n}")
-    with atomic(output) as file:
-        results = selection.evaluate_select(items)
-        sample_files.write(file, results)
-    return sample_files.tell(args, results, output, NO_ANSWER)
+    return sample_files.choose(
+        "select", args, items, output, selection.FALLBACKS, best_n=args.best_N
+    )

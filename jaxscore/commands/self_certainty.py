@@ -1,82 +1,82 @@
 """`jaxscore self-certainty`: a confidence for each of many outputs."""
 
 import argparse
-import collections
-import time
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import shared
-from jaxscore.commands.resumed_output import interrupted, tell_continued
-from jaxscore.engine.noise import Draw, Noise, OtherLayouts
+from jaxscore.commands import closing, messages, model_flags, outputs, sample_files
+from jaxscore.commands.help_pages import advanced
+from jaxscore.commands.resumed_output import interrupted, model_facts, tell_continued
 from jaxscore.errors import InputError
+from jaxscore.evaluate import evaluate
 from jaxscore.files.growing import GrowingArray
 from jaxscore.files.item_files import read_previous
-from jaxscore.scorer import WINDOW
 from jaxscore.tasks.samples import confidences as task
-
-CHARACTERS_PER_TOKEN = 3
-BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon
+from jaxscore.tasks.samples.evaluations.self_certainty import Settings, Work
 
 DESCRIPTION = """\
-How certain was the model of each of its outputs? The mean over an output's tokens of how far the
-model's prediction is from uniform: -1/(nV) sum log(V p(j | x, y<i)), in nats.
+How certain was the model of each of its outputs? The self-certainty is the mean
+of KL(uniform || prediction) over an output's tokens, in nats per token:
+-1/(nV) sum log(V p(j | x, y<i)).
 
 input, a .json array, or a .parquet table with these columns:
-  [{"model_input": "Question: ...", "output": ["first response", "second"], "generator": "MODEL"}]
-  `input` is read where `model_input` is absent; the model is the first item's `generator` where
-  --model-name is not given. Prompt and output are encoded apart and no special token is added,
-  so the input is the text as the model saw it, its chat template's tokens included.
+  [{"model_input": "Question: ...", "output": ["first response", "second"],
+    "generator": "MODEL"}]
+  `input` is read where `model_input` is absent. Without --model, the model is
+  the first item's `generator`. Prompt and output are encoded apart and no
+  special token is added, so `model_input` is the text as the model saw it, the
+  tokens of its chat template included.
 
 output, the same items with
-  confidence_list      one number an output; null where it has none (no tokens, no text, too long
-                       for the model's positions), which `confidence_errors` then explains
+  confidence_list      one number per output; null where it has none (no tokens,
+                       no text, longer than the model's positions)
+  confidence_errors    why an output has none
   processed_index      from 0
-  confidence_settings  model, alignment, dtype, the names of the two fields, `truncate` where the
-                       input was cut, and with --audit-noise `noise`: how far, in nats, rounding
-                       moves a confidence, by which `select` and `vote` mark what it could turn
+  confidence_settings  model, alignment, dtype, the names of the two fields;
+                       `truncate` where the input was cut; with --audit-noise
+                       `noise`: how far, in nats, rounding moves a confidence.
+                       `select` and `vote` mark what that could change.
+  Beside OUT lies OUT.run.json: what made it, and how many outputs failed.
 
-The file grows while the command runs. Started again, it goes on: outputs with a confidence are
-not scored again, those without are. An item whose input or outputs have changed is scored anew.
-A file that the published script has left half done is continued as well. That script reads every
-prediction one token late (--alignment upstream) and cuts long texts without a word.
+The file grows while the command runs. The same command continues it: it scores
+the outputs without a confidence, and again every item whose input or outputs
+have changed. It also continues a file that the published script has left half
+done. That script reads every prediction one token late (--alignment upstream)
+and cuts long texts silently.
 
-  jaxscore self-certainty --input-file samples.json       writes samples-confidence-list.json
+  python -m jaxscore self-certainty --input samples.json
+      writes samples-confidence-list.json
 
-exit code: 0 all scored, 1 some outputs have no confidence, 2 unusable input.
+exit code: 0 all scored, 1 some outputs have no confidence,
+           2 unusable input.
 """
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "self-certainty",
-        help="confidence of each of many outputs, to choose between them",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("self-certainty", description=DESCRIPTION)
+    sample_files.add_flags(parser, task.SUFFIX)
     parser.add_argument(
-        "--input-file", required=True, type=Path, metavar="FILE", help="items, .json or .parquet"
-    )
-    parser.add_argument(
-        "--output-file",
-        type=Path,
-        metavar="FILE",
-        help="JSON of items with confidences (default: INPUT-confidence-list.json beside it)",
-    )
-    parser.add_argument(
-        "--model-name",
         "--model",
+        "--model-name",
         metavar="NAME",
         help="a local Hugging Face folder, a hub id, or `demo` (default: the first `generator`)",
     )
-    parser.add_argument("--revision", help="branch, tag or commit of a hub id")
-    shared.add_lora_flag(parser)
+    advanced(parser, "--revision", help="branch, tag or commit of a hub id")
+    model_flags.add_lora_flag(parser)
     parser.add_argument(
-        "--input-field-name", default=task.INPUT_FIELD, metavar="NAME", help="default: model_input"
+        "--input-field",
+        "--input-field-name",
+        default=task.INPUT_FIELD,
+        metavar="NAME",
+        help=f"default: {task.INPUT_FIELD}",
     )
     parser.add_argument(
-        "--output-field-name", default=task.OUTPUT_FIELD, metavar="NAME", help="default: output"
+        "--output-field",
+        "--output-field-name",
+        default=task.OUTPUT_FIELD,
+        metavar="NAME",
+        help=f"default: {task.OUTPUT_FIELD}",
     )
     parser.add_argument(
         "--alignment",
@@ -85,62 +85,84 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="formula: the prediction of each token, made before it (default); upstream: the one "
         "made after it, as the published script counts",
     )
-    parser.add_argument(
+    advanced(
+        parser,
         "--batch-size",
-        type=shared.positive,
+        type=model_flags.positive,
         metavar="N",
-        help="of no effect, taken since the published script has it; see --batch-tokens",
+        help="no effect, accepted since the published script has it; see --batch-tokens",
     )
-    shared.add_model_flags(parser, model_required=False)
+    advanced(
+        parser,
+        "--n-bootstrap",
+        type=model_flags.positive,
+        default=1000,
+        metavar="N",
+        help="draws for the mean's 95%% interval (default 1000)",
+    )
+    model_flags.add_model_flags(parser, model_required=False)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    output = args.output_file or task.default_output(args.input_file)
-    if output.suffix.lower() == ".parquet":
-        raise InputError(f"--output-file {output}: the output is JSON; give a name ending in .json")
-    shared.check_output(output, args.input_file, flag="--output-file")
-    items = task.load(args.input_file, args.input_field_name, args.output_field_name)
-    model = _model(args, items)
-    settings = {
-        "model": model,
-        "revision": args.revision,
-        "lora": None if args.lora is None else str(args.lora),
-        "quantize": args.quantize,
-        "reproducible": args.reproducible or None,
+    output = sample_files.output_path(args, task.SUFFIX)
+    if args.batch_size is not None:
+        messages.remark(args, f"--batch-size {args.batch_size}: of no effect; see --batch-tokens")
+    given = {
         "alignment": args.alignment,
-        "input_field": args.input_field_name,
-        "output_field": args.output_field_name,
+        "input_field": args.input_field,
+        "output_field": args.output_field,
+        "n_bootstrap": args.n_bootstrap,
+        **model_flags.common_settings(args),
     }
-    if not args.truncate:  # a run that may cut inputs goes on with whole ones, not the reverse
-        settings["truncate"] = None
-    if args.dtype != "auto":  # which depends on the device, so the scorer says it later
-        settings["dtype"] = args.dtype
+    items = task.load(args.input, args.input_field, args.output_field, args.limit)
+    model = _model(args, items)
+    work = _begun(args, items, model_facts(args, model), output)
+    # What --dtype auto means depends on the device, so the scorer says it later.
+    work.made_with(Settings(**given), None if args.dtype == "auto" else args.dtype)
+    n_missing, n_scorable = len(work.missing), len(task.scorable(work.confidences))
+    growing, scorer = GrowingArray(output, work.records), None
+    try:
+        with growing.open():
+            if n_missing:
+                scorer = model_flags.load_scorer(args, model, output)
+            report = evaluate(
+                "self-certainty",
+                scorer,
+                work,
+                on_item=lambda _: growing.offer(),
+                about=sample_files.about_input(args),
+                **given,
+            )
+    except KeyboardInterrupt:
+        return interrupted(args, growing)
+    files = [output]
+    if n_missing or not work.n_previous:  # else the manifest of the run that did the work stays
+        n_before = n_scorable - n_missing
+        manifest = outputs.write_manifest(
+            args, scorer, output, report, outputs_from_before=n_before
+        )
+        files.append(manifest)
+    else:
+        print(f"nothing was left to do in {output}")
+    code = closing.close(args, report, "items", files, scorer)
+    return code or int(not report.summary["n_scored"])  # 1 too where items have no outputs
+
+
+def _begun(
+    args: argparse.Namespace, items: Sequence[task.Item], facts: Mapping[str, Any], output: Path
+) -> Work:
+    """The items with what an earlier run has left of them in the output."""
     previous = read_previous(output)
     confidences, n_changed = task.resume(items, previous, output)
-    task.check_settings(items, confidences, settings, output)
-    wanted, n_previous = task.missing(confidences), len(previous)
-    del previous  # as large as the input
-    tell_continued(args, output, n_previous, n_changed)
+    tell_continued(args, output, len(previous), n_changed)
     if n_unknown := task.n_of_unknown_origin(confidences):
-        shared.remark(
+        messages.remark(
             args,
             f"{n_unknown} of them do not say how they were computed and are kept as they are; the "
             "published script computes in half precision and as --alignment upstream does",
         )
-    growing = GrowingArray(output, lambda: task.evaluate(items, confidences, n_previous))
-    noise = None
-    try:
-        with growing.open():
-            if wanted:
-                noise = _score(args, items, confidences, wanted, settings, growing)
-    except KeyboardInterrupt:
-        return interrupted(args, growing)
-    summary = task.summarise(items, confidences)
-    print(text(summary))
-    shared.tell_noise(args, noise)
-    print(f"{'nothing was left to do in' if n_previous and not wanted else 'written to'} {output}")
-    return shared.tell_failures(summary.failures)
+    return Work(items, confidences, len(previous), facts, output)
 
 
 def _model(args: argparse.Namespace, items: Sequence[task.Item]) -> str:
@@ -150,101 +172,15 @@ def _model(args: argparse.Namespace, items: Sequence[task.Item]) -> str:
         InputError: neither.
     """
     named = [item.given.get("generator") for item in items]
-    if args.model_name:
-        return args.model_name
+    if args.model:
+        return args.model
     if not isinstance(named[0], str):
         raise InputError(
-            f'{args.input_file}: {items[0].name} has no string "generator" that names the model; '
-            "give --model-name"
+            f'{args.input}: {items[0].name} has no string "generator" that names the model; '
+            "give --model"
         )
     if others := sum(name != named[0] for name in named):
-        shared.remark(
+        messages.remark(
             args, f"{others} items name another generator; all are scored with {named[0]}"
         )
     return named[0]
-
-
-def _score(
-    args: argparse.Namespace,
-    items: Sequence[task.Item],
-    confidences: Sequence[task.Confidence],
-    wanted: Sequence[tuple[int, int]],
-    settings: dict[str, Any],
-    growing: GrowingArray,
-) -> Noise | None:
-    """Fill in what is wanted, and let the output grow with it; the noise, if it is asked for."""
-    scorer = shared.load_scorer(args, settings["model"], growing.path)
-    settings["dtype"] = scorer.model.dtype
-    task.check_settings(items, confidences, settings, growing.path)
-    draw = Draw(args.audit_noise, args.seed)
-    boundary = task.ALIGNMENTS[args.alignment]
-    started, n_cut = time.perf_counter(), 0
-    every, missing = task.scorable(confidences), {*wanted}
-    window = _window(items, every, scorer.batch_tokens)
-    # What is not missing costs nothing where the journal has it.
-    asked = wanted if scorer.journal is None else _whole_windows(every, missing, window)
-    stream = scorer.stream(
-        draw.watch(task.requests(items, asked)),
-        boundary=boundary,
-        truncate=args.truncate,
-        special_tokens=False,
-        window=window,
-        n_requests=len(asked),
-    )
-    for (k, place), scored in zip(asked, draw.results(stream), strict=True):
-        if (k, place) not in missing:
-            continue
-        confidences[k].take(place, scored, settings)
-        n_cut += scored.truncated > 0
-        if not confidences[k].missing:
-            growing.offer()
-    seconds = time.perf_counter() - started
-    noise = OtherLayouts(scorer).scores(
-        draw.pairs, boundary=boundary, truncate=args.truncate, special_tokens=False
-    )
-    if noise is not None:
-        task.note_noise(confidences, noise.spread["mean_self_certainty"].largest)
-    n_before = len(every) - len(missing)
-    shared.write_manifest(args, scorer, seconds, growing.path, noise, outputs_from_before=n_before)
-    shared.tell_run(args, scorer, seconds)
-    if n_cut:
-        shared.remark(args, f"{n_cut} outputs were scored after an input cut at its left")
-    return noise
-
-
-def _whole_windows(
-    every: Sequence[tuple[int, int]], missing: Set[tuple[int, int]], window: int
-) -> list[tuple[int, int]]:
-    """The windows of a run from the beginning in which something is missing.
-
-    So what is missing has the same neighbours, and with them the same last bits, as in a run that
-    was left alone; the journal has what is not missing.
-    """
-    windows = (every[first : first + window] for first in range(0, len(every), window))
-    return [one for own in windows if not missing.isdisjoint(own) for one in own]
-
-
-def _window(
-    items: Sequence[task.Item], wanted: Sequence[tuple[int, int]], batch_tokens: int
-) -> int:
-    """How many outputs to plan together: about `BATCHES_TOGETHER` batches of text.
-
-    Results come back a window at a time, so it bounds what an interruption costs; outputs of one
-    item share its input within a window.
-    """
-    per_item = collections.Counter(k for k, _ in wanted)
-    characters = sum(len(items[k].context) for k in per_item)
-    characters += sum(len(items[k].outputs[place]) for k, place in wanted)
-    at_most = BATCHES_TOGETHER * batch_tokens * CHARACTERS_PER_TOKEN
-    fitting = int(at_most * len(wanted) / max(1, characters))
-    return min(WINDOW, max(fitting, *per_item.values()))
-
-
-def text(summary: task.Summary) -> str:
-    """Counts and the mean, for people."""
-    if summary.mean is None:
-        return f"{summary.n_items} items, {summary.n_outputs} outputs, none has a confidence"
-    return (
-        f"{summary.n_items} items, {summary.n_outputs} outputs, {summary.n_scored} with a "
-        f"confidence\nMean self-certainty: {summary.mean:.6g} nats"
-    )

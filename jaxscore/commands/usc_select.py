@@ -3,35 +3,37 @@
 import argparse
 
 from jaxscore.commands import sample_files
-from jaxscore.files.atomic import atomic
 from jaxscore.tasks.samples import usc_choice
 
 DESCRIPTION = """\
-For each question read which response the model called the most consistent (universal
-self-consistency, arXiv 2311.17311), and keep that one.
+For each question keep the response that the model's reply calls the most
+consistent (universal self-consistency, arXiv 2311.17311).
 
 input, a JSON array as `usc-generate` writes it; responses are numbered from 0:
   [{"id": 0, "output": ["The most consistent response is Response 1"],
     "responses": ["{\\"answer\\": 41}", "{\\"answer\\": 42}", "{\\"answer\\": 42}"]}]
 
-The last `Response k` of the reply counts; without one, or with a k that is not there, it is
-response 0. With --dataset-type close, for questions with a fixed answer, a chosen response
-without an extractable answer gives way to the first one with an answer.
+The last `Response k` of the reply counts. Without one, or with a k that does
+not exist, response 0 is kept. --dataset-type close is for questions with a
+fixed answer: where the chosen response has no extractable answer, the first
+response with one is kept instead.
 
-output: the same items with `output` the chosen response in a list.
+output, the same items with
+  output        the chosen response, in a list
+  fallback      why, where the reply did not decide; counted apart:
+    none_named    the reply names no response
+    out_of_range  the reply names a response that does not exist
+    no_answer     the response that the reply names has no extractable answer
+                  (--dataset-type close)
+  Beside OUT lies OUT.run.json.
 
-exit code: 0 all decided, 1 some items failed (they hold `error`), 2 unusable input.
+exit code: 0 all decided or by fallback, 1 some items failed (they hold
+           `error`), 2 unusable input or no usable item; nothing is written.
 """
-NO_ANSWER = "without any extractable answer in any response: as the reply chose"
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "usc-select",
-        help="the response that universal self-consistency chose",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = subparsers.add_parser("usc-select", description=DESCRIPTION)
     sample_files.add_flags(parser, "-usc")
     parser.add_argument(
         "--dataset-type",
@@ -39,14 +41,13 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         default="open",
         help="close: the answers are extractable, so one without is not kept (default open)",
     )
+    sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    items = usc_choice.load(args.input_file)
+    items = usc_choice.load(args.input, args.limit)
     output = sample_files.output_path(args, "-usc")
-    with atomic(output) as file:
-        results = usc_choice.evaluate(items, args.dataset_type)
-        sample_files.write(file, results)
-    unanswered = NO_ANSWER if args.dataset_type == "close" else ""
-    return sample_files.tell(args, results, output, unanswered)
+    return sample_files.choose(
+        "usc-select", args, items, output, usc_choice.FALLBACKS, dataset_type=args.dataset_type
+    )

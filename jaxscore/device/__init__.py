@@ -1,6 +1,6 @@
 """Pure JAX: no I/O, no tokenizer, no logging, no family's name.
 
-Axes, as suffixes on array names: R rows, L row length, Q queries, T targets a query, D width,
-N query heads, K key/value heads, G = N/K heads a group, H head width, F MLP width,
+Axes, as suffixes on array names: R rows, L row length, Q queries, T targets per query, D width,
+N query heads, K key/value heads, G = N/K heads per group, H head width, F MLP width,
 V vocabulary columns.
 """

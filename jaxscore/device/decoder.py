@@ -14,12 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from jaxscore.device.attention.past import Past
+from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage, on_cpu
 from jaxscore.device.experts import mixture
-from jaxscore.device.layers import ACTIVATIONS, AttentionHalf, Layout, MlpHalf, Norm, Own
+from jaxscore.device.layers import ACTIVATIONS, AttentionHalf, Layout, MlpHalf, Norm, PerLayer
 from jaxscore.device.rows import Unembedding
+from jaxscore.device.split import UNSPLIT, Split
 
 Params = dict[str, Any]
 KeysValues = tuple[Num[Array, "N R L K H"], Num[Array, "N R L K H"]]  # of all N layers, as stored
@@ -46,15 +47,17 @@ def hidden_states(
     ids: Int[Array, "R L"],
     position: Int[Array, "R L"],
     subtree_end: Int[Array, "R L"],
-    past: tuple[Past, ...] = (),
+    caches: tuple[KVCache, ...] = (),
+    split: Split = UNSPLIT,
 ) -> Float[Array, "R L D"]:
     """Final normed hidden state of every token, float32.
 
     Args:
-        position: a token's depth in its trie, the tokens of `past` counted.
-        past: keys and values before the rows, of all layers.
+        position: a token's depth in its trie, the tokens of `caches` counted.
+        caches: keys and values before the rows, of all layers.
+        split: over a mesh; `params` are then one shard's.
     """
-    return _run(params, config, ids, position, subtree_end, past, keep=False)[0]
+    return _run(params, config, ids, position, subtree_end, caches, split, keep=False)[0]
 
 
 def extend(
@@ -63,15 +66,16 @@ def extend(
     ids: Int[Array, "R L"],
     position: Int[Array, "R L"],
     subtree_end: Int[Array, "R L"],
-    past: tuple[Past, ...] = (),
+    caches: tuple[KVCache, ...] = (),
+    split: Split = UNSPLIT,
 ) -> tuple[Float[Array, "R L D"], KeysValues]:
     """`hidden_states`, and every layer's keys and values [layers, R, L, K, H] as stored."""
-    return _run(params, config, ids, position, subtree_end, past, keep=True)
+    return _run(params, config, ids, position, subtree_end, caches, split, keep=True)
 
 
-def _run(params, config, ids, position, subtree_end, past, *, keep):
+def _run(params, config, ids, position, subtree_end, caches, split, *, keep):
     embed = params["embed"]
-    x = _looked_up(embed["token"], ids, config.split_vocabulary) * config.embedding_scale
+    x = _looked_up(embed["token"], ids, split.vocabulary_axis(config)) * config.embedding_scale
     if config.embedding_width:
         x = dot_last(x, from_storage(embed["into"]["weight"]))
     if config.learned_positions:
@@ -84,19 +88,19 @@ def _run(params, config, ids, position, subtree_end, past, *, keep):
     def step(x, layer):
         weights, window, before, index, table = layer
         weights = {"params": from_storage(weights)}
-        own = Own(
+        own = PerLayer(
             window,
             tuple(
                 one._replace(key=key, value=value)
-                for one, (key, value) in zip(past, before, strict=True)
+                for one, (key, value) in zip(caches, before, strict=True)
             ),
             *(turn[table] for turn in turns),
         )
-        added, kept = AttentionHalf(config).apply(weights, x, layout, own)
+        added, kept = AttentionHalf(config, split).apply(weights, x, layout, own)
         added = added * config.residual_scale
         read = x if config.parallel != "no" else _joined(config, weights, "attention", x, added)
         if config.experts is None:
-            more = by_tokens(lambda part: MlpHalf(config).apply(weights, part), read)
+            more = by_tokens(lambda part: MlpHalf(config, split).apply(weights, part), read)
         else:
             act = ACTIVATIONS[config.activation]
             run = functools.partial(
@@ -105,9 +109,9 @@ def _run(params, config, ids, position, subtree_end, past, *, keep):
                 index,
                 act,
                 quantized=config.quantized,
-                split=config.split,
+                split=split.axis,
             )
-            more = MlpHalf(config).apply(weights, read, run)
+            more = MlpHalf(config, split).apply(weights, read, run)
         more = more * config.residual_scale
         if config.parallel != "no":
             x = x + added + more
@@ -118,7 +122,7 @@ def _run(params, config, ids, position, subtree_end, past, *, keep):
     layers = jnp.arange(config.n_layers)
     windows = jnp.asarray(config.windows, jnp.int32)
     tables = jnp.asarray(config.rotary_of, jnp.int32) if config.rotary else layers
-    before = tuple((one.key, one.value) for one in past)
+    before = tuple((one.key, one.value) for one in caches)
     x, kept = lax.scan(step, x, (params["layers"], windows, before, layers, tables))
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
@@ -127,14 +131,14 @@ def _run(params, config, ids, position, subtree_end, past, *, keep):
     return x, kept
 
 
-def _looked_up(table, ids, split):
+def _looked_up(table, ids, axis):
     """float32 rows of the embedding; of a split one each shard adds those that it has."""
-    if split is None:
+    if axis is None:
         return from_storage(table[ids]).astype(jnp.float32)
-    own = ids - lax.axis_index(split) * table.shape[0]
+    own = ids - lax.axis_index(axis) * table.shape[0]
     here = (own >= 0) & (own < table.shape[0])
     rows = from_storage(table[jnp.where(here, own, 0)]).astype(jnp.float32)
-    return lax.psum(jnp.where(here[..., None], rows, 0.0), split)
+    return lax.psum(jnp.where(here[..., None], rows, 0.0), axis)
 
 
 def _turns(config, position):
@@ -155,12 +159,12 @@ def _joined(config, weights, half, x, added):
     return Norm(config).apply({"params": weights["params"][f"{half}_norm"]}, x)
 
 
-def unembedding(params: Params, config: DecoderConfig) -> Unembedding:
+def unembedding(params: Params, config: DecoderConfig, split: Split = UNSPLIT) -> Unembedding:
     """What turns a hidden state into logits."""
     weight = params["embed"]["token"] if config.tied else params["unembed"]["weight"]
     bias = params["unembed"]["bias"] if config.head_bias else None
     scale, softcap = config.logit_scale, config.logit_softcap
-    return Unembedding(weight, bias, scale, softcap, config.split_vocabulary)
+    return Unembedding(weight, bias, scale, softcap, split.vocabulary_axis(config))
 
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:
@@ -172,7 +176,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     x = jnp.zeros((1, 1, c.width))
     at = jnp.zeros((1, 1), jnp.int32)
     turn = jnp.zeros((1, 1, 1, len(c.rotary[0].frequencies))) if c.rotary else None
-    layout, own = Layout(at, at + 1, jnp.float32), Own(jnp.int32(0), (), turn, turn)
+    layout, own = Layout(at, at + 1, jnp.float32), PerLayer(jnp.int32(0), (), turn, turn)
 
     def norm(key):
         return Norm(c).init(key, x)["params"]

@@ -1,11 +1,17 @@
 """What differs between decoders, as data: `DecoderConfig`."""
 
 import dataclasses
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from jaxscore.device.attention.score_rule import Alibi
 
-MODEL = "model"  # mesh axis
-NORM_PLACES = ("before", "after", "both", "residual")  # of each half; "residual": after the sum
+NormKind = Literal["rms", "layer"]
+NormPlace = Literal["before", "after", "both", "residual"]  # of each half; the last: after the sum
+Parallel = Literal["no", "own", "shared"]
+QkNorm = Literal["", "head", "heads", "flat"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Quantized = Literal["", "float32", "bfloat16"]
+
 NORMS_BEFORE = ("before", "both")
 NORMS_AFTER = ("after", "both")
 
@@ -15,7 +21,7 @@ class Rotary:
     """How positions turn the first channels of queries and keys (RoPE, arXiv 2104.09864).
 
     Attributes:
-        frequencies: radians a position for each pair of channels; zeros turn nothing.
+        frequencies: radians per position for each pair of channels; zeros turn nothing.
         factor: multiplies cosine and sine (YaRN's attention factor).
     """
 
@@ -28,7 +34,7 @@ class Experts:
     """An MLP of which each token runs a few of many copies (arXiv 2401.04088).
 
     Attributes:
-        count, per_token: how many there are, and how many a token runs.
+        count, per_token: how many experts, and how many of them a token runs.
         renormalised: the weights of those are scaled to sum to one.
         shared_width: of an MLP that every token runs beside them, weighed by a sigmoid of its
             own; 0 is none.
@@ -51,7 +57,7 @@ class DecoderConfig:
         windows: for each layer how far along the path a token sees; 0 is everything.
         norm: "rms" or "layer", with a bias where `norm_bias`; `norm_eps` is added to the mean
             square or the variance.
-        norm_place: in NORM_PLACES.
+        norm_place: where each half has its norms.
         parallel: "no", or attention and MLP both read what the layer was given, through norms of
             their "own" or one "shared".
         qk_norm: queries and keys are normed: in each "head" by one scale, by scales for each of
@@ -60,7 +66,7 @@ class DecoderConfig:
         rotary: tables, as long as each other; empty where nothing turns.
         rotary_of: for each layer the index of its table.
         long_rotary: tables instead of `rotary` for requests of more than `long_from` tokens; empty
-            where there are none.
+            where those have the same.
         interleaved: rotary pairs are channels 2c and 2c + 1, else c and c + half of them.
         learned_positions: a table of `max_positions` is added to the embeddings.
         attention_scale, attention_softcap, alibi: see `ScoreRule`.
@@ -74,9 +80,9 @@ class DecoderConfig:
         quantized: the type of the layers' products where their weights are int8 with a scale for
             each output channel; "" where they are as stored. Embedding, unembedding and the
             choice of experts never are.
-        shards: over how many devices heads, inner widths, experts and vocabulary are split; the
-            sizes above are the whole model's. Functions of such a config run inside
-            `jax.shard_map` over the axis MODEL, on parameters as `device.sharding` places them.
+
+    Raises:
+        ValueError: a choice that does not exist, naming the field and the choices.
     """
 
     vocab_size: int
@@ -88,9 +94,9 @@ class DecoderConfig:
     mlp_width: int
     max_positions: int
     windows: tuple[int, ...]
-    norm: str
+    norm: NormKind
     norm_eps: float
-    activation: str
+    activation: Activation
     gated: bool
     attention_scale: float
     qkv_bias: bool
@@ -98,9 +104,9 @@ class DecoderConfig:
     mlp_bias: bool
     tied: bool
     norm_bias: bool = False
-    norm_place: str = "before"
-    parallel: str = "no"
-    qk_norm: str = ""
+    norm_place: NormPlace = "before"
+    parallel: Parallel = "no"
+    qk_norm: QkNorm = ""
     qk_norm_bias: bool = False
     rotary: tuple[Rotary, ...] = ()
     rotary_of: tuple[int, ...] = ()
@@ -119,20 +125,17 @@ class DecoderConfig:
     final_norm: bool = True
     logit_scale: float = 1.0
     logit_softcap: float | None = None
-    quantized: str = ""
-    shards: int = 1
+    quantized: Quantized = ""
 
-    @property
-    def split(self) -> str | None:
-        """The mesh axis to sum over, None on one device."""
-        return MODEL if self.shards > 1 else None
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                listed = ", ".join(map(repr, choices))
+                raise ValueError(f"{name} is {value!r}, expected one of {listed}")
 
-    @property
-    def split_vocabulary(self) -> str | None:
-        """The same for embedding and unembedding, which are whole where they do not divide."""
-        return MODEL if self.shards > 1 and not self.vocab_size % self.shards else None
 
-    @property
-    def whole_kv(self) -> bool:
-        """Whether each shard computes all key heads and keeps the one that its queries use."""
-        return self.n_kv_heads % self.shards != 0
+CHOICES = {
+    name: get_args(kind)
+    for name, kind in get_type_hints(DecoderConfig).items()
+    if get_origin(kind) is Literal
+}

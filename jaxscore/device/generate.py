@@ -1,4 +1,4 @@
-"""Greedy and sampled decoding over a key/value cache of static shape.
+"""Greedy and sampled decoding over a KV cache of static shape.
 
     prefill   prompts as packed tries, each shared token once -> keys and values of all tokens
     store     each request's path gathered from them into its row of the cache
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Num, UInt32
 
-from jaxscore.device.attention.past import Past
+from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.unembed import all_logits, vocabulary_terms
@@ -28,13 +28,13 @@ BROKEN = -2  # in place of a token: its logits were not all finite, so none of t
 
 
 class Decoding(NamedTuple):
-    """B requests on their way.
+    """B requests that are being decoded.
 
-    `past` is the cache, `token` what is fed next, `left` how many tokens a request may still
-    get, `drawn` how many it has.
+    `cache` holds their keys and values, `token` is what is fed next, `left` how many tokens a
+    request may still get, `drawn` how many it has.
     """
 
-    past: Past
+    cache: KVCache
     token: Int[Array, " B"]
     done: Bool[Array, " B"]
     left: Int[Array, " B"]
@@ -50,15 +50,15 @@ class Sampling(NamedTuple):
 
 
 def store(
-    past: Past,
+    cache: KVCache,
     kept: KeysValues,
     source: Int[Array, "B S"],
     mine: Bool[Array, " B"],
-) -> Past:
+) -> KVCache:
     """The cache with the rows `mine` filled from a prefill.
 
     Args:
-        past: of all layers, [layers, B, S, K, H].
+        cache: of all layers, [layers, B, S, K, H].
         kept: keys and values of a batch of rows, [layers, R, L, K, H].
         source: for each slot the token of the flattened [R * L] that it takes; any number
             beyond a row's length.
@@ -69,7 +69,7 @@ def store(
         return jnp.where(mine[:, None, None, None], flat[:, source], cache)
 
     key, value = kept
-    return past._replace(key=taken(past.key, key), value=taken(past.value, value))
+    return cache._replace(key=taken(cache.key, key), value=taken(cache.value, value))
 
 
 def decode(
@@ -78,7 +78,7 @@ def decode(
     params: Any,
     state: Decoding,
     sampling: Sampling,
-    trunk: tuple[Past, ...],
+    prefix: tuple[KVCache, ...],
     eos: Int[Array, " E"],
     *,
     steps: int,
@@ -88,7 +88,7 @@ def decode(
 
     Args:
         extend: see `decoder.extend`.
-        trunk: keys and values of what all prompts begin with.
+        prefix: keys and values of what all prompts begin with.
         eos: ids that end a text; one that is drawn is in the output.
         steps: T.
         greedy: no request samples; saves the [B, V] logits.
@@ -106,19 +106,20 @@ def decode(
             terms = vocabulary_terms(hidden_BD, nothing, head)
             return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, BROKEN)
         logits_BV = all_logits(hidden_BD, head)
-        finite = jnp.isfinite(logits_BV).all(axis=1)
-        return jnp.where(finite, draw(logits_BV, sampling, drawn), BROKEN)
+        # A logit of minus infinity is a token that is never drawn; the largest is NaN if one is.
+        sound = jnp.isfinite(logits_BV.max(axis=1))
+        return jnp.where(sound, draw(logits_BV, sampling, drawn), BROKEN)
 
     def step(carry):
-        t, (past, token, done, left, drawn), out = carry
-        at = past.first + past.length
+        t, (cache, token, done, left, drawn), out = carry
+        at = cache.first + cache.length
         hidden, (key, value) = extend(
-            params, token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), (*trunk, past)
+            params, token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), (*prefix, cache)
         )
-        past = past._replace(
-            key=past.key.at[:, rows, past.length].set(key[:, :, 0]),
-            value=past.value.at[:, rows, past.length].set(value[:, :, 0]),
-            length=past.length + jnp.where(done, 0, 1),
+        cache = cache._replace(
+            key=cache.key.at[:, rows, cache.length].set(key[:, :, 0]),
+            value=cache.value.at[:, rows, cache.length].set(value[:, :, 0]),
+            length=cache.length + jnp.where(done, 0, 1),
         )
         drawn_token = next_token(hidden[:, 0], drawn)
         out = out.at[:, t].set(jnp.where(done, NONE, drawn_token))
@@ -126,7 +127,7 @@ def decode(
         broken = drawn_token == BROKEN
         token = jnp.where(done | broken, token, drawn_token)
         done = done | broken | (left <= 0) | (token[:, None] == eos).any(axis=1)
-        return t + 1, Decoding(past, token, done, left, drawn), out
+        return t + 1, Decoding(cache, token, done, left, drawn), out
 
     def more(carry):
         t, state, _ = carry

@@ -1,6 +1,7 @@
 """The parts of a decoder layer as Flax modules, each reading its kind from `DecoderConfig`."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -10,14 +11,21 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxscore.device.attention.interval import attention, isolated
-from jaxscore.device.attention.past import Past
+from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.decoder_config import NORMS_AFTER, NORMS_BEFORE, DecoderConfig, Experts
+from jaxscore.device.decoder_config import (
+    NORMS_AFTER,
+    NORMS_BEFORE,
+    Activation,
+    DecoderConfig,
+    Experts,
+)
 from jaxscore.device.dots import dot_last, to_storage
+from jaxscore.device.split import UNSPLIT, Split
 
 SCALE = "channel_scale"  # of an int8 weight, beside it in the tree
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "relu": jax.nn.relu,
@@ -34,11 +42,11 @@ class Layout:
     dtype: Any
 
 
-class Own(NamedTuple):
-    """What a layer has of its own beside parameters; cosine and sine are [R, L, 1, pairs]."""
+class PerLayer(NamedTuple):
+    """What differs between layers beside parameters; cosine and sine are [R, L, 1, pairs]."""
 
     window: jax.Array
-    past: tuple[Past, ...] = ()
+    caches: tuple[KVCache, ...] = ()
     cos: jax.Array | None = None
     sin: jax.Array | None = None
 
@@ -121,13 +129,15 @@ class Attention(nn.Module):
     """Returns the mixed values and, for those who come later, this layer's keys and values."""
 
     config: DecoderConfig
+    split: Split = UNSPLIT
 
     @nn.compact
     def __call__(self, x, layout, own):
-        c = self.config
+        c, shards, axis = self.config, self.split.shards, self.split.axis
+        whole_kv = self.split.whole_kv(c)
         R, L, _ = x.shape
-        n_heads = c.n_heads // c.shards
-        n_kv_heads = c.n_kv_heads if c.whole_kv else c.n_kv_heads // c.shards
+        n_heads = c.n_heads // shards
+        n_kv_heads = c.n_kv_heads if whole_kv else c.n_kv_heads // shards
 
         def heads(name, count):
             y = Linear(count * c.head_width, c.qkv_bias, c.quantized, name=name)(x)
@@ -136,7 +146,7 @@ class Attention(nn.Module):
         def turned(name, y):
             if c.qk_norm:
                 flat, shape = c.qk_norm == "flat", y.shape[-2:]
-                split = c.split if flat and not (name == "k" and c.whole_kv) else None
+                split = axis if flat and not (name == "k" and whole_kv) else None
                 shape = shape[1:] if c.qk_norm == "head" else shape
                 axes = 2 if flat else 1
                 y = Norm(c, axes, shape, c.qk_norm_bias, split, name=f"{name}_norm")(y)
@@ -144,8 +154,8 @@ class Attention(nn.Module):
 
         q, k, v = heads("q", n_heads), heads("k", n_kv_heads), heads("v", n_kv_heads)
         q, k = turned("q", q), turned("k", k)
-        if c.whole_kv:
-            mine = lax.axis_index(c.split) * n_heads // (c.n_heads // c.n_kv_heads)
+        if whole_kv:
+            mine = lax.axis_index(axis) * n_heads // (c.n_heads // c.n_kv_heads)
             k, v = (lax.dynamic_slice_in_dim(y, mine, 1, axis=2) for y in (k, v))
         k, v = isolated(k, v)
         mixed = attention(
@@ -155,42 +165,44 @@ class Attention(nn.Module):
             layout.position,
             layout.subtree_end,
             own.window,
-            past=own.past,
-            rule=ScoreRule(c.attention_scale, c.attention_softcap, c.alibi, c.split),
+            caches=own.caches,
+            rule=ScoreRule(c.attention_scale, c.attention_softcap, c.alibi, axis),
             dtype=layout.dtype,
         )
         kept = to_storage((k.astype(layout.dtype), v.astype(layout.dtype)))
-        out = Linear(c.width, c.out_bias, c.quantized, c.split, name="out")
+        out = Linear(c.width, c.out_bias, c.quantized, axis, name="out")
         return out(mixed.reshape(R, L, -1)), kept
 
 
 class Mlp(nn.Module):
     config: DecoderConfig
     inner_width: int
+    split: Split = UNSPLIT
 
     @nn.compact
     def __call__(self, x):
-        c = self.config
+        c, split = self.config, self.split
         act = ACTIVATIONS[c.activation]
 
         def inward(name):
-            return Linear(self.inner_width // c.shards, c.mlp_bias, c.quantized, name=name)(x)
+            return Linear(self.inner_width // split.shards, c.mlp_bias, c.quantized, name=name)(x)
 
         up = inward("up")
         inner = act(inward("gate")) * up if c.gated else act(up)
-        return Linear(c.width, c.mlp_bias, c.quantized, c.split, name="down")(inner)
+        return Linear(c.width, c.mlp_bias, c.quantized, split.axis, name="down")(inner)
 
 
 class AttentionHalf(nn.Module):
     """What attention adds to the residual stream."""
 
     config: DecoderConfig
+    split: Split = UNSPLIT
 
     @nn.compact
     def __call__(self, x, layout, own):
         c = self.config
         read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
-        mixed, kept = Attention(c, name="attention")(read, layout, own)
+        mixed, kept = Attention(c, self.split, name="attention")(read, layout, own)
         if c.norm_place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
         return mixed, kept
@@ -201,6 +213,7 @@ class Mixture(nn.Module):
 
     config: DecoderConfig
     experts: Experts
+    split: Split = UNSPLIT
 
     @nn.compact
     def __call__(self, x, run):
@@ -212,7 +225,7 @@ class Mixture(nn.Module):
         y = run(x, share, chosen)
         if experts.shared_width:
             gate = jax.nn.sigmoid(Linear(1, False, name="shared_gate")(x))
-            y += gate * Mlp(c, experts.shared_width, name="shared")(x)
+            y += gate * Mlp(c, experts.shared_width, self.split, name="shared")(x)
         return y
 
 
@@ -220,6 +233,7 @@ class MlpHalf(nn.Module):
     """What the MLP adds to the residual stream; `run` is what its experts do, if it has any."""
 
     config: DecoderConfig
+    split: Split = UNSPLIT
 
     @nn.compact
     def __call__(self, x, run=None):
@@ -227,7 +241,7 @@ class MlpHalf(nn.Module):
         name = "attention_norm" if c.parallel == "shared" else "mlp_norm"
         x = Norm(c, name=name)(x) if c.norm_place in NORMS_BEFORE else x
         if c.experts is None:
-            y = Mlp(c, c.mlp_width, name="mlp")(x)
+            y = Mlp(c, c.mlp_width, self.split, name="mlp")(x)
         else:
-            y = Mixture(c, c.experts, name="mlp")(x, run)
+            y = Mixture(c, c.experts, self.split, name="mlp")(x, run)
         return Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y

@@ -51,7 +51,7 @@ def vocabulary_terms(hidden_QD, target_QT, head: Unembedding) -> Scores:
     return Scores(
         logprob=jnp.take_along_axis(logp, target_QT, axis=1),
         greedy=target_QT == greedy_id[:, None],
-        entropy=-jnp.sum(jnp.exp(logp) * logp, axis=-1),
+        entropy=-jnp.sum(jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0), axis=-1),
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(V)),
         greedy_id=greedy_id,
     )

@@ -6,12 +6,12 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 
 class Rows(NamedTuple):
-    """A batch of packed tries. `packing.RowBatch` is its host side.
+    """A batch of packed tries. `plan.row_batches.RowBatch` is its host side.
 
     `position` is a token's depth in its trie. Token i of a row sees token j of the same row
     if and only if `j <= i < subtree_end[j]`. `query` indexes the flattened [R * L] tokens;
     only the first `n_queries` are computed. `target` names the tokens whose log-probability
-    after the query is wanted; slots that nobody asked for hold 0 and are never read.
+    after the query is wanted; padding slots hold 0 and are never read.
     """
 
     ids: Int[Array, "R L"]

@@ -7,12 +7,12 @@ import jax
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxscore.device.attention.past import Past
+from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.rows import Rows, Scores, Unembedding
 from jaxscore.device.sharding import DATA
 from jaxscore.device.unembed import score_queries
 
-# (params, ids, position, subtree_end), each [R, L], and where the model takes one a past
+# (params, ids, position, subtree_end), each [R, L], and KV caches where the model takes them
 HiddenStates = Callable[..., Float[Array, "R L D"]]
 
 
@@ -21,14 +21,14 @@ def score_rows(
     unembedding: Callable[[Any], Unembedding],
     params: Any,
     rows: Rows,
-    *past: Past,
+    *caches: KVCache,
 ) -> Scores:
     """Scores of a batch's queries under the model that the two functions describe.
 
     Args:
-        past: keys and values that the rows continue, for models that take them.
+        caches: keys and values that the rows continue, for models that take them.
     """
-    before = (past,) if past else ()
+    before = (caches,) if caches else ()
     hidden = hidden_states(params, rows.ids, rows.position, rows.subtree_end, *before)
     flat = hidden.reshape(-1, hidden.shape[-1])
     return score_queries(flat, rows.query, rows.target, rows.n_queries, unembedding(params))
@@ -39,7 +39,7 @@ def score_shard(
     unembedding: Callable[[Any], Unembedding],
     params: Any,
     rows: Rows,
-    *past: Past,
+    *caches: KVCache,
 ) -> Scores:
     """`score_rows` of this shard's batch, and then the scores of all batches, one after another.
 
@@ -47,5 +47,5 @@ def score_shard(
     `n_queries` is [1] here.
     """
     own = rows._replace(n_queries=rows.n_queries[0])
-    scores = score_rows(hidden_states, unembedding, params, own, *past)
+    scores = score_rows(hidden_states, unembedding, params, own, *caches)
     return jax.tree.map(lambda x: lax.all_gather(x, DATA, tiled=True), scores)

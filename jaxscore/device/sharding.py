@@ -20,7 +20,8 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxscore.device.decoder_config import MODEL, DecoderConfig
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.split import MODEL
 
 DATA = "data"
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"

@@ -11,6 +11,9 @@ with no large number ever subtracted from another,
     logprob(t)     = (z_t - m) - ln s0
     entropy        = ln s0 - s1 / s0
     self-certainty = ln s0 - s2 / V - ln V     KL(uniform || p), arXiv 2502.18581
+
+A logit of minus infinity is a probability of 0: its part of the entropy is 0, the limit of p ln p,
+and self-certainty is plus infinity, as the definition has it.
 """
 
 import functools
@@ -25,7 +28,7 @@ from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.rows import Scores, Unembedding
 
 VOCABULARY_BLOCK = 2048  # columns; measured best of 512..4096 on the CPU
-QUERY_BLOCKS = (512, 128)  # queries a pass over the vocabulary: while so many are left, then
+QUERY_BLOCKS = (512, 128)  # queries in each pass over the vocabulary: while so many are left, then
 
 
 def transform(logits, bias, scale, softcap):
@@ -44,7 +47,7 @@ def vocabulary_terms(
 ) -> Scores:
     """Log-probability of the targets, entropy, self-certainty and argmax of each query.
 
-    Where the vocabulary is split over a mesh, only numbers a query travel between shards.
+    Where the vocabulary is split over a mesh, only a few numbers per query travel between shards.
     """
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     block = min(V, VOCABULARY_BLOCK)
@@ -68,7 +71,9 @@ def vocabulary_terms(
         below = jnp.where(fresh, z - new_m[:, None], 0.0)
         weights = jnp.where(fresh, jnp.exp(below), 0.0)
         rise, shrink = m - new_m, jnp.exp(m - new_m)
-        s1 = shrink * (s1 + rise * s0) + (weights * below).sum(axis=1)
+        # A column of probability 0 adds nothing, also where its logit is minus infinity.
+        added = jnp.where(weights > 0, weights * below, 0.0)
+        s1 = shrink * (s1 + rise * s0) + added.sum(axis=1)
         s0 = shrink * s0 + weights.sum(axis=1)
         s2 = s2 + first.astype(jnp.float32) * rise + below.sum(axis=1)
         # The lowest index that holds the maximum, as torch.argmax. jnp.argmax is a variadic

@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.http import Client, Limits
-from jaxscore.requests import ChatRequest, Generated
+from jaxscore.requests import ChatRequest
+from jaxscore.results import Generated
 
 DEFAULT_URL = "https://api.openai.com/v1"
 NOT_FOUND = (
@@ -39,11 +40,15 @@ class ChatEndpoint:
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.model = model
+        self.model, self.url = model, base_url
         self.client = Client(
             base_url, wants_key=True, not_found=NOT_FOUND, limits=limits, progress=progress
         )
         self._chat = response_fields.Spellings(self.client, "/chat/completions")
+
+    def describe(self) -> dict[str, Any]:
+        """The model and its server, for reports; the server does not say more."""
+        return {"model": self.model, "endpoint": self.url}
 
     def generate(self, requests: Sequence[ChatRequest]) -> list[Generated]:
         """The answer to each conversation; `token_ids` is empty.

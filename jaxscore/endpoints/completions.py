@@ -16,15 +16,8 @@ from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.alignment import align
 from jaxscore.endpoints.http import Client, Failed, Limits, shown
 from jaxscore.errors import InputError
-from jaxscore.requests import (
-    Generated,
-    GenerationRequest,
-    ListedLabelScores,
-    Request,
-    ScoredRequest,
-    TextLabelRequest,
-    failed,
-)
+from jaxscore.requests import GenerationRequest, Request, TextLabelRequest
+from jaxscore.results import Generated, ListedLabelScores, ScoredRequest, failed
 
 DEFAULT_URL = "http://localhost:9011/v1"  # where the published ChronoLogic script looks
 # Policies of `jaxscore.text.encoder`. The others join ids of texts that are encoded apart.
@@ -78,12 +71,16 @@ class CompletionsEndpoint:
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.model = model
+        self.model, self.url = model, base_url
         self.client = Client(
             base_url, wants_key=True, not_found=NOT_FOUND, limits=limits, progress=progress
         )
         self._scoring = response_fields.Spellings(self.client, "/completions")
         self._listing = response_fields.Spellings(self.client, "/completions")
+
+    def describe(self) -> dict[str, Any]:
+        """The model and its server, for reports; the server does not say more."""
+        return {"model": self.model, "endpoint": self.url}
 
     def score(
         self, requests: Iterable[Request], *, boundary: str = "joint", truncate: str | None = None

@@ -96,7 +96,7 @@ class Client:
         progress: a bar on stderr.
 
     Raises:
-        InputError: the URL or the key is of no use.
+        InputError: the URL or the key cannot be used.
     """
 
     def __init__(

@@ -8,7 +8,8 @@ from typing import Any
 
 from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.http import Client, Limits
-from jaxscore.requests import ChatRequest, Generated
+from jaxscore.requests import ChatRequest
+from jaxscore.results import Generated
 
 DEFAULT_URL = "http://localhost:11434"
 NOT_FOUND = "give the URL that /api/chat comes after, and a model that `ollama list` shows there"
@@ -35,10 +36,14 @@ class OllamaEndpoint:
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.model = model
+        self.model, self.url = model, base_url
         self.client = Client(
             base_url, wants_key=False, not_found=NOT_FOUND, limits=limits, progress=progress
         )
+
+    def describe(self) -> dict[str, Any]:
+        """The model and its server, for reports; the server does not say more."""
+        return {"model": self.model, "endpoint": self.url}
 
     def generate(self, requests: Sequence[ChatRequest]) -> list[Generated]:
         """The answer to each conversation; `token_ids` is empty.

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxscore.endpoints.http import Client, Failed, shown
-from jaxscore.requests import ChatRequest, Generated, GenerationRequest
+from jaxscore.requests import ChatRequest, GenerationRequest
+from jaxscore.results import Generated
 
 
 class Spellings:

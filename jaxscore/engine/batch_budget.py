@@ -1,4 +1,4 @@
-"""`--batch-tokens auto`: as many tokens a batch as the device has memory for, and no more."""
+"""`--batch-tokens auto`: the most tokens in each batch that fit in the memory of the device."""
 
 import os
 
@@ -9,22 +9,21 @@ from jaxscore.engine import processes
 from jaxscore.engine.footprint import Footprint, measure
 from jaxscore.models.model import Model
 
-AUTO = "auto"
-LENGTH = 1024  # of the rows that are measured: attention makes long ones dearer, a token
+LENGTH = 1024  # of the rows that are measured: attention makes each token of long ones dearer
 MEASURED = (4096, 8192)  # tokens; between two sizes memory grows by a straight line
 LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on accelerators
-SHARE = 0.8  # of the memory beside the parameters; the rest is for batches on their way
+SHARE = 0.8  # of the memory beside the parameters; the rest is for batches in flight
 
 
 def auto_batch_tokens(model: Model, free: int | None = None) -> int:
-    """The largest power of two whose batches fit, by the compiler's own account of them.
+    """The largest power of two whose batches fit, by what the compiler says they take.
 
     Args:
         model: loaded, so that what it takes is no longer free.
         free: bytes of the device that batches may take; None asks the device.
 
     Raises:
-        InputError: this device's compiler does not tell.
+        InputError: the compiler of this device does not say.
     """
     room = free_bytes() if free is None else free
     most = MOST_CPU if on_cpu() else MOST_ACCELERATOR
@@ -53,5 +52,5 @@ def free_bytes() -> int:
         with open("/proc/meminfo", encoding="ascii") as file:
             [kibibytes] = [line.split()[1] for line in file if line.startswith("MemAvailable:")]
         return int(kibibytes) * 1024
-    except (OSError, ValueError):  # no Linux: half of all there is
+    except (OSError, ValueError):  # no Linux: half of all memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

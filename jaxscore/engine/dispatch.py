@@ -7,22 +7,26 @@ import jax
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from jaxscore.device.attention.past import Past
+from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.mesh import ROWS, DeviceMesh
 from jaxscore.device.rows import Rows, Scores
-from jaxscore.engine.mesh import ROWS, Arrangement
+from jaxscore.engine.programs import prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted, halves
+from jaxscore.engine.variant import Variant
 from jaxscore.errors import InputError
-from jaxscore.plan.packing import RowBatch
-from jaxscore.plan.window import Variant
+from jaxscore.plan.row_batches import RowBatch
 
 
-class Flown(NamedTuple):
-    """Batches of one shape that are being computed; no scores where they do not fit in memory."""
+class InFlight(NamedTuple):
+    """Batches of one shape that are being computed; no scores where they do not fit in memory.
 
-    variant: Variant
+    `variant` is an index in the dispatch's `variants`.
+    """
+
+    variant: int
     batches: Sequence[RowBatch]
-    past: tuple[Past, ...]
+    caches: tuple[KVCache, ...]
     scores: Scores | None
 
 
@@ -30,23 +34,34 @@ class Dispatch:
     """Sends batches and fetches what they score.
 
     Attributes:
-        n_together: batches that go at once, one a device of those that share the rows; None
-            without an arrangement, which is one.
+        variants: of the model.
+        n_together: batches that go at once, one for each device along `data`; None without a
+            mesh, which is one.
         too_large: shapes that did not fit in memory, which from then on are halved at once.
     """
 
-    def __init__(self, arrangement: Arrangement | None) -> None:
-        self.n_together = None if arrangement is None else arrangement.shape.data
+    def __init__(self, variants: Sequence[Variant], mesh: DeviceMesh | None) -> None:
+        self.variants = variants
+        self.n_together = None if mesh is None else mesh.shape.data
         self.too_large: set[tuple[int, int]] = set()
+
+    def prefix(self, variant: int, ids: np.ndarray, progress: Progress) -> tuple[KVCache, ...]:
+        """The keys and values of a shared prefix; none where it has no tokens."""
+        if not len(ids):
+            return ()
+        own = self.variants[variant]
+        cache = prefix_cache(own.programs, own.model, ids, progress)
+        progress.advance(len(ids))
+        return (cache,)
 
     def send(
         self,
-        variant: Variant,
+        variant: int,
         batches: Sequence[RowBatch],
-        past: tuple[Past, ...],
+        caches: tuple[KVCache, ...],
         progress: Progress,
-    ) -> Flown:
-        """Batches of one shape, at most `n_together`, on their way.
+    ) -> InFlight:
+        """Dispatch batches of one shape, at most `n_together`, and do not wait for them.
 
         Raises:
             InputError: they do not fit in memory and cannot be halved, see `_give_up`.
@@ -54,18 +69,18 @@ class Dispatch:
         scores = None
         if batches[0].shape not in self.too_large:
             try:
-                scores = self._run(variant, batches, past, progress)
+                scores = self._run(variant, batches, caches, progress)
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].shape, problem, progress)
-        return Flown(variant, batches, past, scores)
+        return InFlight(variant, batches, caches, scores)
 
-    def fetched(self, flown: Flown, progress: Progress) -> Iterator[tuple[RowBatch, Scores]]:
+    def fetched(self, in_flight: InFlight, progress: Progress) -> Iterator[tuple[RowBatch, Scores]]:
         """Each batch, or each half of one, with its scores on the host.
 
         Raises:
-            InputError: as `send`; what ran out of memory at work is known only here.
+            InputError: as `send`; a program that ran out of memory while it ran is known only here.
         """
-        variant, batches, past, scores = flown
+        variant, batches, caches, scores = in_flight
         if scores is not None:
             try:
                 columns = jax.device_get(scores)
@@ -80,21 +95,22 @@ class Dispatch:
         smaller = [half for batch in batches for half in halves(batch)]
         n = self.n_together or 1
         for some in (smaller[k : k + n] for k in range(0, len(smaller), n)):
-            yield from self.fetched(self.send(variant, some, past, progress), progress)
+            yield from self.fetched(self.send(variant, some, caches, progress), progress)
 
     def _run(
         self,
-        variant: Variant,
+        variant: int,
         batches: Sequence[RowBatch],
-        past: tuple[Past, ...],
+        caches: tuple[KVCache, ...],
         progress: Progress,
     ) -> Scores:
-        slots = [one.key.shape[-3] for one in past]
+        slots = [one.key.shape[-3] for one in caches]
         rows = _side_by_side(batches, self.n_together)
-        return variant.programs.run(
+        own = self.variants[variant]
+        return own.programs.run(
             ("score", *batches[0].shape, *slots),
-            variant.score_rows,
-            (variant.model.params, variant.programs.put(rows, ROWS), *past),
+            own.score_rows,
+            (own.model.params, own.programs.put(rows, ROWS), *caches),
             progress,
         )
 
@@ -118,7 +134,7 @@ class Dispatch:
             ) from problem
         if jax.process_count() > 1:
             raise InputError(f"{what}give --batch-tokens {rows * length // 2}") from problem
-        if shape in self.too_large:  # another batch of it was on its way
+        if shape in self.too_large:  # another batch of it was in flight
             return
         self.too_large.add(shape)
         progress.tell(
@@ -128,7 +144,7 @@ class Dispatch:
 
 
 def _side_by_side(batches: Sequence[RowBatch], n: int | None) -> Rows:
-    """Host arrays of `n` batches, empty ones behind those that there are; of one for None."""
+    """Host arrays of `n` batches, the missing ones empty; of one batch for None."""
 
     def rows(batch: RowBatch, n_queries: int) -> Rows:
         of_batch: tuple[Any, ...] = (batch.ids, batch.position, batch.subtree_end)

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
+from jaxscore.device.mesh import EVERYWHERE, ROWS, DeviceMesh, specs_of
 from jaxscore.device.rows import Rows
 from jaxscore.device.score import score_rows, score_shard
-from jaxscore.engine.mesh import EVERYWHERE, ROWS, Arrangement, specs_of
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
-from jaxscore.plan.packing import TARGETS, batch_rows
+from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_shapes import batch_rows
 
 
 class Footprint(NamedTuple):
@@ -44,14 +45,14 @@ def measure(model: Model, rows: int, length: int) -> Footprint:
     """The scorer's program for a batch of this shape; bytes are those of each device.
 
     Args:
-        model: on one device or on an arrangement's; its `params` may be `jax.ShapeDtypeStruct`.
+        model: on one device or on a mesh; its `params` may be `jax.ShapeDtypeStruct`.
         rows, length: of a batch, of which each share of `data` has one.
 
     Raises:
-        InputError: this device's compiler does not tell.
+        InputError: the compiler of this device does not say.
     """
     started = time.perf_counter()
-    batch, where = abstract_rows(rows, length), model.arrangement
+    batch, where = abstract_rows(rows, length), model.mesh
     run = score_rows if where is None else score_shard
     scored: Any = functools.partial(run, model.hidden_states, model.unembedding)
     args = model.params, batch
@@ -64,7 +65,7 @@ def measure(model: Model, rows: int, length: int) -> Footprint:
     memory, costs = program.memory_analysis(), program.cost_analysis()
     if memory is None or not costs:
         raise InputError(
-            f"the compiler for {jax.default_backend()} does not tell what its programs take; "
+            f"the compiler for {jax.default_backend()} does not say what its programs take; "
             "give --device cpu"
         )
     batch_leaves = jax.tree.leaves((batch, lowered.out_info))
@@ -78,7 +79,7 @@ def measure(model: Model, rows: int, length: int) -> Footprint:
     )
 
 
-def _side_by_side(batch: Rows, where: Arrangement) -> Rows:
+def _side_by_side(batch: Rows, where: DeviceMesh) -> Rows:
     """A batch for each share of `data`, as `score_shard` takes them."""
     sharding = NamedSharding(where.mesh, ROWS)
 

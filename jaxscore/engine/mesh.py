@@ -1,82 +1,121 @@
-"""The devices of a run as a mesh, and how functions of one shard run on all of them.
+"""`--mesh`: how many devices share the rows, and how many share each layer."""
 
-Everything on the device is written for one shard: its rows, its heads, its columns of the
-vocabulary. `shard_map` runs it on each, and what has to travel is said where it is needed.
-"""
-
-from collections.abc import Callable
+import functools
+import re
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxscore.device.decoder_config import MODEL, DecoderConfig
-from jaxscore.device.sharding import DATA, MeshShape, check, spec
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.sharding import DATA, MeshShape, bytes_a_device, divides, specs
+from jaxscore.device.split import MODEL
+from jaxscore.engine.defaults import AUTO
 from jaxscore.errors import InputError
+from jaxscore.files.byte_sizes import byte_text
+from jaxscore.models.model import MeshChoice
 
-ROWS = PartitionSpec(DATA)
-EVERYWHERE = PartitionSpec()
-KEYS_VALUES = PartitionSpec(None, None, None, MODEL)  # [layers, rows, slots, heads, channels]
+WORKING = 0.2  # of a device's memory, for batches, keys and values
 
 
-class Arrangement:
-    """A mesh of devices.
+def parse_mesh(text: str) -> MeshShape | None:
+    """A mesh from `data=N,model=M`, either of which may be left out; None is `auto`.
 
-    Attributes:
-        shape: devices along `data`, which share the rows, and along `model`, which share each
-            layer.
-        mesh: JAX's own.
+    Raises:
+        InputError: anything else.
     """
-
-    def __init__(self, shape: MeshShape) -> None:
-        """Take the first devices there are.
-
-        Raises:
-            InputError: there are fewer, or another number over several processes.
-        """
-        found = jax.devices()
-        if len(found) < shape.size or (jax.process_count() > 1 and len(found) != shape.size):
+    if text == AUTO:
+        return None
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(rf"({DATA}|{MODEL})=([1-9][0-9]{{0,5}})", part)
+        if match is None or match[1] in found:
             raise InputError(
-                f"mesh {shape} takes {shape.size} devices, and there are {len(found)} "
-                f"({jax.process_count()} processes); give a mesh of that many"
+                f"mesh {text!r}: {part!r} is not expected there; give auto, or "
+                f"{DATA}=N,{MODEL}=M with whole numbers from 1, each once"
             )
-        self.shape = shape
-        self.mesh = Mesh(
-            np.array(found[: shape.size]).reshape(shape.data, shape.model), (DATA, MODEL)
-        )
-
-    def placement(self, config: DecoderConfig) -> Callable[..., NamedSharding]:
-        """Where each parameter of a decoder lies, see `models.params.Placement`.
-
-        Raises:
-            InputError: `model` does not split this decoder.
-        """
-        try:
-            check(config, self.shape.model)
-        except ValueError as problem:
-            raise InputError(str(problem)) from None
-        return lambda path, shape: NamedSharding(
-            self.mesh, spec(path, shape, config, self.shape.model)
-        )
-
-    def put(self, values: Any, where: PartitionSpec) -> Any:
-        """Arrays of the host, the same in every process, as those of the mesh."""
-        sharding = NamedSharding(self.mesh, where)
-
-        def one(value: Any) -> jax.Array:
-            array = np.asarray(value)
-            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
-
-        return jax.tree.map(one, values)
-
-    def over(self, function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
-        """`function` of a shard as one of whole arrays; a tree of specs for each argument."""
-        return jax.shard_map(
-            function, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
-        )
+        found[match[1]] = int(match[2])
+    return MeshShape(**found)
 
 
-def specs_of(tree: Any) -> Any:
-    """How the arrays of a tree lie; whole where they lie on one device."""
-    return jax.tree.map(lambda leaf: getattr(leaf.sharding, "spec", EVERYWHERE), tree)
+def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
+    """Bytes of all parameters on one device.
+
+    Args:
+        shapes: the tree of `decoder.init_params`, arrays or their shapes.
+
+    Raises:
+        ValueError: the mesh does not split this decoder, see `device.sharding.check`.
+    """
+    return sum(jax.tree.leaves(bytes_a_device(shapes, specs(shapes, config, mesh), mesh)))
+
+
+def auto_mesh(
+    shapes: Any, config: DecoderConfig, n_devices: int, memory: int, working: int = 0
+) -> MeshShape:
+    """All devices, with the smallest `model`, a power of two, whose parameters fit.
+
+    Args:
+        shapes: as in `parameter_bytes`.
+        memory: bytes of each device.
+        working: bytes that a batch takes beside the parameters.
+
+    Raises:
+        InputError: none fits.
+    """
+    tried = []
+    for power in range(n_devices.bit_length()):
+        model = 2**power
+        if n_devices % model or not divides(config, model):
+            continue
+        mesh = MeshShape(n_devices // model, model)
+        tried.append(f"{byte_text(parameter_bytes(shapes, config, mesh))} with {MODEL}={model}")
+        if parameter_bytes(shapes, config, mesh) + working <= memory:
+            return mesh
+    raise InputError(
+        f"mesh {AUTO}: no mesh of {n_devices} devices fits {byte_text(memory)} a device; "
+        f"parameters take {', '.join(tried)} a device, and a batch {byte_text(working)}; give "
+        "more devices or memory"
+    )
+
+
+def mesh_choice(text: str | None) -> MeshChoice | None:
+    """What picks the devices once the model is known, see `chosen`; None is the first device.
+
+    Raises:
+        InputError: `text` is not as `--mesh` has it.
+    """
+    if text is None:
+        return None
+    return functools.partial(chosen, parse_mesh(text))
+
+
+def chosen(shape: MeshShape | None, config: DecoderConfig | None, shapes: Any) -> DeviceMesh | None:
+    """The devices of this shape; None for one device alone.
+
+    Args:
+        shape: as `parse_mesh` gives it; None has "auto" choose.
+        config, shapes: of our decoder, its parameters as `jax.ShapeDtypeStruct`; with None for
+            both, "auto" has every device hold the whole model.
+
+    Raises:
+        InputError: too few devices, or no mesh on which the parameters fit.
+    """
+    if shape is None:
+        shape = _auto(config, shapes)
+    if shape.size == 1 and jax.process_count() == 1:
+        return None
+    try:
+        return DeviceMesh(shape)
+    except ValueError as problem:
+        raise InputError(str(problem)) from None
+
+
+def _auto(config: DecoderConfig | None, shapes: Any) -> MeshShape:
+    """The smallest `model` whose parameters fit; one where memory is unknown, as on a CPU."""
+    n_devices = jax.device_count()
+    told = jax.local_devices()[0].memory_stats() or {}
+    memory = told.get("bytes_limit")
+    if memory is None or config is None or n_devices == 1:
+        return MeshShape(data=n_devices)
+    return auto_mesh(shapes, config, n_devices, memory, int(WORKING * memory))

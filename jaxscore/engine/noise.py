@@ -1,4 +1,4 @@
-"""The noise floor: how far the numbers move when the same requests are laid out otherwise.
+"""The noise floor: how far the numbers move when the same requests are laid out in other ways.
 
 What stands beside a request (shared text, rows, batches) decides the order in which a device adds
 up, and with it the last bits of a score. An audit scores some requests of a run again:
@@ -16,16 +16,16 @@ import functools
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxscore.metrics.margins import Decisions
-from jaxscore.models.model import Model
-from jaxscore.plan.packing import SHORTEST_ROW
-from jaxscore.requests import LabelRequest, LabelScores, Request, ScoredRequest
-from jaxscore.scorer import Scorer
+from jaxscore.requests import LabelRequest, Request
+from jaxscore.results import LabelScores, ScoredRequest
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 OF_TOKENS = ("logprob", "entropy", "self_certainty")
 OF_REQUESTS = ("sum_logprob", "mean_logprob", "mean_self_certainty")
@@ -64,7 +64,7 @@ class Noise:
     n_tokens: int | None = None
     n_greedy_differs: int | None = None
 
-    def record(self, decisions: Sequence[Decisions] = ()) -> dict[str, Any]:
+    def record(self, decisions: Sequence["DataclassInstance"] = ()) -> dict[str, Any]:
         """As JSON has it, with what follows for a run's decisions."""
         out = dataclasses.asdict(self)
         return {**out, "decisions": [dataclasses.asdict(one) for one in decisions]}
@@ -115,26 +115,30 @@ class Draw:
             self.pairs[place] = request, result
 
 
+class AuditedScorer(Protocol):
+    """What an audit needs of a scorer; see `jaxscore.scorer.Scorer`."""
+
+    @property
+    def reproducible(self) -> bool: ...
+
+    def other_layouts(self) -> Mapping[str, "AuditedScorer"]: ...
+
+    def score(
+        self, requests: Iterable[Request], *, boundary: Any, truncate: Any, special_tokens: bool
+    ) -> list[ScoredRequest]: ...
+
+    def label(self, requests: Iterable[LabelRequest], *, truncate: Any) -> list[LabelScores]: ...
+
+
 class OtherLayouts:
     """Scores requests again under a scorer's model, without its journal and its counters."""
 
-    def __init__(self, scorer: Scorer) -> None:
+    def __init__(self, scorer: AuditedScorer) -> None:
         self._scorer = scorer
 
     @functools.cached_property
-    def _others(self) -> dict[str, Scorer]:
-        scorer, tokens = self._scorer, self._scorer.batch_tokens
-        other = tokens // 2 if tokens // 2 >= SHORTEST_ROW else 2 * tokens
-        # A model that shares no text takes one request a row; trunks would share it all the same.
-        apart = dataclasses.replace(scorer.model, shares_text=False, cached=None)
-
-        def of(model: Model, **options: Any) -> Scorer:
-            return Scorer(model, scorer.encoder, progress=scorer.progress, **options)
-
-        out = {} if scorer.reproducible else {"alone": of(scorer.model, reproducible=True)}
-        out[f"batches of {other} tokens"] = of(scorer.model, batch_tokens=other)
-        out["one request a row"] = of(apart, batch_tokens=tokens)
-        return out
+    def _others(self) -> Mapping[str, AuditedScorer]:
+        return self._scorer.other_layouts()
 
     def scores(
         self,
@@ -151,7 +155,7 @@ class OtherLayouts:
             boundary, truncate, special_tokens: of the first scoring.
         """
 
-        def again(scorer: Scorer, requests: list[Request]) -> list[ScoredRequest]:
+        def again(scorer: AuditedScorer, requests: list[Request]) -> list[ScoredRequest]:
             return scorer.score(
                 requests, boundary=boundary, truncate=truncate, special_tokens=special_tokens
             )
@@ -180,7 +184,7 @@ class OtherLayouts:
             truncate: of the first scoring.
         """
 
-        def again(scorer: Scorer, requests: list[LabelRequest]) -> list[LabelScores]:
+        def again(scorer: AuditedScorer, requests: list[LabelRequest]) -> list[LabelScores]:
             return scorer.label(requests, truncate=truncate)
 
         found = self._in_all(pairs, again)
@@ -196,7 +200,7 @@ class OtherLayouts:
         return ("alone" if self._scorer.reproducible else "as in the run", *self._others)
 
     def _in_all(
-        self, pairs: Sequence[Pair], again: Callable[[Scorer, list[Any]], list[Any]]
+        self, pairs: Sequence[Pair], again: Callable[[AuditedScorer, list[Any]], list[Any]]
     ) -> list[tuple[Any, ...]]:
         """For each request its results, the run's own first."""
         if not pairs:

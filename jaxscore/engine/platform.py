@@ -1,14 +1,11 @@
 """Which device JAX runs on, and where compiled programs are kept."""
 
-import os
-from pathlib import Path
-
 import jax
-import platformdirs
 
 from jaxscore.errors import InputError
+from jaxscore.files.cache_folder import cache_folder
 
-DEVICES = ("cpu", "gpu", "cuda", "tpu")
+INSTALL = {"cuda": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
 
 
 def choose_device(device: str | None) -> None:
@@ -25,10 +22,12 @@ def use_device(device: str | None) -> None:
     """Run on this kind of device; None leaves the choice to JAX, which takes the best.
 
     Raises:
-        InputError: this machine, or this installation of JAX, has none.
+        InputError: this machine, or this installation of JAX, has none; JAX's own choice is
+            then left as it was.
     """
     if device is None:
         return
+    before = jax.config.values["jax_platforms"]
     choose_device(device)
     platform = _platform(device)
     try:
@@ -37,10 +36,11 @@ def use_device(device: str | None) -> None:
         # JAX passes over "cuda" where it sees no card, and then asserts that it has a device.
         found, reason = None, (str(problem).splitlines() or ["no such card is visible"])[0]
     if found != ("gpu" if platform == "cuda" else platform):
-        extra = "" if device == "cpu" else f"; it needs the extra [{platform}] of this package"
+        jax.config.update("jax_platforms", before)  # the next call may still take another one
+        install = f", or {INSTALL[platform]}" if platform in INSTALL else ""
         raise InputError(
             f"--device {device}: JAX finds none here ({reason}); "
-            f"leave --device out to use what there is{extra}"
+            f"leave --device out to use what there is{install}"
         )
 
 
@@ -50,10 +50,9 @@ def use_compilation_cache() -> None:
     A folder that JAX was already told to use stays. JAXSCORE_CACHE names another one, and
     JAXSCORE_CACHE=off keeps nothing.
     """
-    chosen = os.environ.get("JAXSCORE_CACHE")
-    if chosen == "off" or jax.config.values["jax_compilation_cache_dir"]:
+    folder = cache_folder("xla")
+    if folder is None or jax.config.values["jax_compilation_cache_dir"]:
         return
-    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore")) / "xla"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -61,12 +60,3 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-
-
-def same_bits() -> dict[str, bool]:
-    """Compiler options with which a program gives equal inputs equal bits in every run.
-
-    On a GPU XLA otherwise times several kernels and takes the fastest, and some of them add up
-    in the order in which threads come along. On a CPU and a TPU nothing has to be said.
-    """
-    return {"xla_gpu_deterministic_ops": True} if jax.default_backend() == "gpu" else {}

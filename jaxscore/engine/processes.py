@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
-import jax
 import numpy as np
 
 from jaxscore.errors import InputError
@@ -65,6 +64,8 @@ def join(
     Raises:
         InputError: the three do not fit together, or JAX finds no cluster.
     """
+    import jax  # here: `--help` needs none
+
     given = [value for value in (coordinator, n_processes, index) if value is not None]
     if given and len(given) < 3:
         raise InputError(
@@ -181,6 +182,8 @@ def leave(code: int) -> int:
         return code
     if code not in (0, 1):
         _end(code)
+    import jax
+
     jax.distributed.shutdown()
     _Run.index, _Run.count = 0, 1
     return code

@@ -1,6 +1,8 @@
-"""Compiled programs by name, each made once and ahead of time."""
+"""Compiled programs, each made once and ahead of time."""
 
+import functools
 import time
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from jaxscore.device.attention.past import Past
-from jaxscore.engine.mesh import EVERYWHERE, KEYS_VALUES, Arrangement, specs_of
+from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.generate import Extend
+from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached, Model
-from jaxscore.plan.packing import row_lengths
+from jaxscore.plan.row_shapes import row_lengths
 
 
 class Compiled(NamedTuple):
-    """One program, for the record: its name begins with what it does, then its sizes."""
+    """One program, for the record: what it does and its sizes, for people."""
 
     name: tuple[Any, ...]
     seconds: float
@@ -26,22 +29,25 @@ class Compiled(NamedTuple):
 class Programs:
     """Programs ahead of time, so that nothing can ever be compiled behind the user's back.
 
-    On an arrangement of several devices the functions are one shard's, see there.
+    A program belongs to its function, to which arguments it may overwrite, and to the abstract
+    values of its arguments: shape, dtype, weak type and sharding of each array. On a mesh the
+    functions are one shard's, see `device.mesh`.
     """
 
     def __init__(
-        self, arrangement: Arrangement | None = None, options: dict[str, Any] | None = None
+        self, mesh: DeviceMesh | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """`options` are the compiler's, see `engine.platform.same_bits`."""
-        self.arrangement, self.options = arrangement, options or {}
+        """`options` are the compiler's, see `device.compiler_options.same_bits`."""
+        self.mesh, self.options = mesh, options or {}
         self.compiled: list[Compiled] = []
-        self._programs: dict[tuple[Any, ...], Any] = {}
+        self._programs: dict[Hashable, Any] = {}
+        self._parameters: tuple[Any, Hashable] | None = None
 
     def put(self, values: Any, where: PartitionSpec = EVERYWHERE) -> Any:
         """Arrays of the host on the devices, as `run` takes them."""
-        if self.arrangement is None:
+        if self.mesh is None:
             return jax.tree.map(jnp.asarray, values)
-        return self.arrangement.put(values, where)
+        return self.mesh.put(values, where)
 
     def run(
         self,
@@ -52,21 +58,33 @@ class Programs:
         donate: tuple[int, ...] = (),
         outputs: Any = EVERYWHERE,
     ) -> Any:
-        """`function(*args)` by the program of that name, made at its first call.
+        """`function(*args)` by its compiled program, made at the first call of its kind.
 
         Args:
-            name: what it does and every size that its arguments' shapes depend on.
+            name: what it does and some sizes, for people.
+            function: the same object in each call, or `functools.partial`s of the same objects.
             args: on the devices, see `put`.
             donate: arguments whose memory the result may take.
-            outputs: how the results lie on an arrangement, a spec for each part of the tree.
+            outputs: how the results lie on a mesh, a spec for each part of the tree.
         """
-        program = self._programs.get(name)
+        abstract = tuple(map(self._abstract, args))
+        key = function_key(function), abstract, donate, outputs if self.mesh is not None else None
+        program = self._programs.get(key)
         if program is None:
             with progress.says(f"compiling {name[0]} for {' x '.join(map(str, name[1:]))}"):
-                if self.arrangement is not None:
-                    function = self.arrangement.over(function, specs_of(args), outputs)
-                program = self._programs[name] = self._compile(name, function, args, donate)
+                if self.mesh is not None:
+                    function = self.mesh.over(function, specs_of(args), outputs)
+                program = self._programs[key] = self._compile(name, function, args, donate)
         return program(*args)
+
+    def _abstract(self, arg: Any) -> Hashable:
+        """See `abstract_value`; of a tree of parameters it is remembered, as it is large and the
+        same for every batch."""
+        if not isinstance(arg, dict):
+            return abstract_value(arg)
+        if self._parameters is None or self._parameters[0] is not arg:
+            self._parameters = arg, abstract_value(arg)
+        return self._parameters[1]
 
     def _compile(self, name: Any, function: Any, args: Any, donate: tuple[int, ...]) -> Any:
         started = time.perf_counter()
@@ -76,8 +94,27 @@ class Programs:
         self.compiled.append(Compiled(name, time.perf_counter() - started, temporary))
         return program
 
+    def as_text(self, what: str) -> list[str]:
+        """The optimised HLO of the programs whose name begins so."""
+        made = zip(self.compiled, self._programs.values(), strict=True)
+        return [program.as_text() for one, program in made if one.name[0] == what]
 
-def trunk_past(programs: Programs, model: Model, ids: np.ndarray, progress: Progress) -> Past:
+
+def abstract_value(tree: Any) -> Hashable:
+    """All of a tree of arrays that a compiled program depends on."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, *((x.shape, x.dtype, x.weak_type, x.sharding) for x in leaves)
+
+
+def function_key(function: Any) -> Hashable:
+    """Equal for equal functions, and for `functools.partial`s of equal parts."""
+    if not isinstance(function, functools.partial):
+        return function
+    options = tuple(sorted(function.keywords.items()))
+    return function_key(function.func), *map(function_key, function.args), options
+
+
+def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Progress) -> KVCache:
     """Keys and values of a path from the root, which rows may continue.
 
     Args:
@@ -92,15 +129,17 @@ def trunk_past(programs: Programs, model: Model, ids: np.ndarray, progress: Prog
     end = np.full((1, slots), slots, np.int32)
     args = (model.params, *programs.put((padded, at, end)))
     run = keys_and_values(cached)
-    key, value = programs.run(("trunk", slots), run, args, progress, outputs=KEYS_VALUES)
+    key, value = programs.run(("prefix", slots), run, args, progress, outputs=KEYS_VALUES)
     first, length = programs.put((np.int32(0), np.array([len(ids)], np.int32)))
-    return Past(key, value, first, length)
+    return KVCache(key, value, first, length)
 
 
 def keys_and_values(cached: Cached) -> Any:
-    """(params, ids, position, subtree_end, *past) -> keys and values of rows, as stored."""
+    """(params, ids, position, subtree_end, *caches) -> keys and values of rows, as stored."""
+    return functools.partial(_keys_and_values, cached.extend)
 
-    def run(params: Any, ids: Any, position: Any, subtree_end: Any, *past: Past) -> Any:
-        return cached.extend(params, ids, position, subtree_end, past)[1]
 
-    return run
+def _keys_and_values(
+    extend: Extend, params: Any, ids: Any, position: Any, subtree_end: Any, *caches: KVCache
+) -> Any:
+    return extend(params, ids, position, subtree_end, caches)[1]

@@ -1,4 +1,4 @@
-"""A bar on stderr: tokens done, tokens a second, time left."""
+"""A bar on stderr: tokens done, tokens per second, time left."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ class Progress:
     """Counts tokens that are laid out or written. Silent when not asked for."""
 
     def __init__(self, enabled: bool, what: str = "scoring") -> None:
-        # A log file gets a line every ten seconds, a terminal ten redraws a second.
+        # A log file gets a line every ten seconds, a terminal ten redraws per second.
         interval = 0.1 if sys.stderr.isatty() else 10.0
         self._tokens = self._requests = 0
         self._bar = tqdm(
@@ -37,7 +37,7 @@ class Progress:
         self._bar.close()
 
     def extend(self, tokens: int, requests: int, n_expected: int | None) -> None:
-        """More is to do: so many tokens for so many requests, of `n_expected` in all.
+        """Add so many tokens of so many requests to what is to be done, of `n_expected` in all.
 
         Requests that are not planned yet count with the tokens of those that are.
         """

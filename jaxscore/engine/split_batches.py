@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from jax.errors import JaxRuntimeError
 
-from jaxscore.plan.packing import RowBatch
+from jaxscore.plan.row_batches import RowBatch
 
 
 def exhausted(problem: JaxRuntimeError) -> bool:

@@ -1,46 +1,19 @@
-"""Requests for text in token ids, and what is written for them."""
+"""A text while it is written: its tokens so far, and whether it has ended."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from jaxscore.device import generate
+from jaxscore.plan.token_requests import TokenRequest, Written
 
 NOT_FINITE = "the model gave logits that are not finite; check the weights, or use float32"
 
 
-class TokenRequest(NamedTuple):
-    """All that decides what is written after a prompt, but for the model.
-
-    Attributes:
-        ids: int32 [n], the prompt.
-        n_new: at most so many tokens follow.
-        temperature, top_p, stop: as of `GenerationRequest`.
-        seed: of the draws, from 0 to 2^32 - 1.
-        eos_ids: tokens that end the text.
-    """
-
-    ids: np.ndarray
-    n_new: int
-    temperature: float
-    top_p: float
-    seed: int
-    stop: tuple[str, ...]
-    eos_ids: tuple[int, ...]
-
-
-class Written(NamedTuple):
-    """A finished text: int32 ids, the EOS left out, and "eos", "stop" or "length"."""
-
-    ids: np.ndarray
-    finish: str
-
-
 @dataclasses.dataclass
 class Writing:
-    """A text on its way: what was asked for, and what there is of it so far."""
+    """A text that is being written: what was asked for, and what is written so far."""
 
     request: TokenRequest
     written: list[int] = dataclasses.field(default_factory=list)

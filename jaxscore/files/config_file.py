@@ -14,9 +14,9 @@ Boolean and `revision: 010` not 8).
 import argparse
 import copy
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import yaml
 
@@ -25,6 +25,7 @@ from jaxscore.files.yaml_input import read_node
 from jaxscore.text.encoder import is_text
 
 FLAG = "--config"
+HELP = ("-h", "--help", "--help-all")
 PLAIN_TAGS = {  # what YAML makes of plain texts; others ask for objects of some program
     f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp seq".split()
 }
@@ -38,43 +39,68 @@ class Entry(NamedTuple):
     where: str
 
 
-def expand(words: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+def expand(
+    words: Sequence[str],
+    names: Collection[str],
+    parser_of: Callable[[str], argparse.ArgumentParser],
+) -> list[str]:
     """Words of the command line with those of its `--config FILE` put in.
 
     Args:
-        words: as given; those that do not start with `--config` come back as they are. After the
-            file the command may stand again, and flags that override the file's.
-        parser: has a subparser for each command.
+        words: as given; without `--config` they come back as they are. The command may stand
+            before or after the file, or be named in the file alone. Flags that are given override
+            the file's, wherever they stand.
+        names: of all commands.
+        parser_of: name of a command -> the parser of its words.
 
     Raises:
         InputError: the file cannot be read, or names what the parser does not know or take.
-        SystemExit: the words after the file are no good, or ask for help; from argparse.
+        SystemExit: the other words are no good; from argparse.
     """
-    if not words or words[0].partition("=")[0] != FLAG or list(words) == [FLAG]:
-        return list(words)
-    _, equals, value = words[0].partition("=")
-    path, rest = (value, list(words[1:])) if equals else (words[1], list(words[2:]))
-    entries = read(Path(path))
-    if "command" not in entries:
+    path, rest = _split(words)
+    if path is None:
+        return rest
+    entries = read(path)
+    named = rest[0] if rest and rest[0] in names else None
+    if "command" in entries:
+        command, where = entries.pop("command")
+        if not isinstance(command, str) or command not in names:
+            raise InputError(f"{where}: {command!r} is no command; {_near(str(command), names)}")
+        if named not in (None, command):
+            raise InputError(f"{where}: the file is for {command}, not for {named}")
+    elif named is not None:
+        command = named
+    else:
         raise InputError(f'{path}: no key "command", which says what to run')
-    commands = _commands(parser)
-    command, where = entries.pop("command")
-    if not isinstance(command, str) or command not in commands:
-        raise InputError(f"{where}: {command!r} is no command; {_near(str(command), commands)}")
-    if rest and rest[0] in commands:
-        if rest[0] != command:
-            raise InputError(f"{where}: the file is for {command}, not for {rest[0]}")
+    if named is not None:
         rest = rest[1:]
-    subparser = commands[command]
-    if not {"-h", "--help"}.isdisjoint(rest):
-        return [command, "--help"]
-    flags, places = _words(entries, subparser, _given(rest, subparser))
+    if pages := [word for word in rest if word in HELP]:
+        return [command, pages[0]]
+    parser = parser_of(command)
+    flags, places = _words(entries, parser, _given(rest, parser))
     try:
-        _lenient(subparser, refuse=True).parse_args(_joined(flags, places))
+        _lenient(parser, refuse=True).parse_args(_joined(flags, places))
     except ValueError as problem:
         raise InputError(f"{path}: {problem}") from None
     end = rest.index("--") if "--" in rest else len(rest)
     return [command, *_joined([*rest[:end], *flags], [*rest[end + 1 :], *places])]
+
+
+def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file of `--config`, None without the flag, and the other words."""
+    end = words.index("--") if "--" in words else len(words)
+    places = [k for k in range(end) if words[k].partition("=")[0] == FLAG]
+    if not places:
+        return None, list(words)
+    if len(places) > 1:
+        raise InputError(f"{FLAG} is given {len(places)} times, expected once")
+    [k] = places
+    _, equals, value = words[k].partition("=")
+    n = 1 if equals else 2
+    path = value if equals else "".join(words[k + 1 : k + 2])
+    if not path:
+        raise InputError(f"{FLAG}: expected a file after it")
+    return Path(path), [*words[:k], *words[k + n :]]
 
 
 def _joined(flags: list[str], places: list[str]) -> list[str]:
@@ -99,7 +125,7 @@ def read(path: Path) -> dict[str, Entry]:
             raise InputError(f"{where}: a key is a list or a mapping, expected a flag's name")
         key = key_node.value.replace("_", "-")
         if key in entries:
-            raise InputError(f"{where}: key {key!r} is there already, at {entries[key].where}")
+            raise InputError(f"{where}: key {key!r} is given twice, first at {entries[key].where}")
         entries[key] = Entry(_value(value_node, f"{where}: {key}"), where)
     return entries
 
@@ -109,7 +135,7 @@ def _value(node: yaml.Node, what: str) -> str | list[str] | bool | None:
         # A list in a list is not followed: it may hold itself.
         items = [isinstance(item, yaml.ScalarNode) and _value(item, what) for item in node.value]
         if not all(isinstance(item, str) for item in items):
-            raise InputError(f"{what}: its list holds something else than texts and numbers")
+            raise InputError(f"{what}: its list holds more than texts and numbers")
         return [str(item) for item in items]
     if not isinstance(node, yaml.ScalarNode) or node.tag not in PLAIN_TAGS:
         raise InputError(f"{what}: expected a text, a number, true, false, or a list of those")
@@ -209,11 +235,6 @@ def _lenient(parser: argparse.ArgumentParser, *, refuse: bool) -> argparse.Argum
     return made
 
 
-def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    [action] = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
-    return action.choices
-
-
 def _actions(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.Action]]:
     """For each key the flag's name, empty for one that goes by its place, and what it does."""
     out: dict[str, tuple[str, argparse.Action]] = {}
@@ -225,6 +246,6 @@ def _actions(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.A
     return out
 
 
-def _near(word: str, known: Any) -> str:
-    near = difflib.get_close_matches(word, known, n=3)
-    return f"is it {' or '.join(near)}?" if near else f"there are {', '.join(sorted(known))}"
+def _near(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=3)
+    return f"is it {' or '.join(near)}?" if near else f"expected one of {', '.join(sorted(known))}"

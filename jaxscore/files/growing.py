@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from jaxscore.files.atomic import atomic, json_safe
 
 PAUSE = 20.0  # seconds between two writings, at least
-SHARE = 30  # and so many times what the last one took, since each writes the whole file
+SHARE = 30  # and at least this many times what the last one took: each writes the whole file
 
 
 class GrowingArray:
@@ -26,11 +26,11 @@ class GrowingArray:
         ...         growing.offer()
 
     Attributes:
-        kept: whether the file holds something of a run that has not ended well.
+        kept: whether a run that has not ended well has written something to the file.
     """
 
     def __init__(self, path: Path, finished: Callable[[], Iterable[dict[str, Any]]]) -> None:
-        """`finished` gives all objects that there are by now."""
+        """`finished` gives all objects that are finished by now."""
         self.path, self._finished = path, finished
         self.kept = self._has_more = False
         self._due = time.monotonic() + PAUSE
@@ -52,7 +52,7 @@ class GrowingArray:
                 raise
 
     def offer(self) -> None:
-        """There is more than before: write it, unless the last writing was just now."""
+        """More is finished than before: write it, unless the last writing was just now."""
         self._has_more = True
         if time.monotonic() >= self._due:
             self._write()

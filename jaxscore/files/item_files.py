@@ -1,4 +1,4 @@
-"""Items of a JSON array or a Parquet table, with the file and the item in every complaint."""
+"""Items of a JSON array or a Parquet table; every complaint names the file and the item."""
 
 import contextlib
 import datetime
@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.files.json_input import MOST_NESTED, kind_of, nests_beyond, parse_json, read_text
 from jaxscore.printable import one_line
 
-INSTALL = "pip install 'jaxscore[parquet]'"
+INSTALL = "pip install pyarrow"
 NAME_FIELDS = ("question_id", "id", "session_id")
 
 
@@ -44,10 +44,10 @@ def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, An
 
 
 def read_previous(path: Path) -> list[dict[str, Any]]:
-    """What an earlier run left at the place of this run's output; nothing where there is none.
+    """What an earlier run left at the place of this run's output; empty where no file exists.
 
     Raises:
-        InputError: a file is there that is no array of objects.
+        InputError: the file that exists is no array of objects.
     """
     if not path.is_file() or not path.stat().st_size:
         return []
@@ -55,7 +55,7 @@ def read_previous(path: Path) -> list[dict[str, Any]]:
         return _array(path)
     except InputError as problem:
         raise InputError(
-            f"{problem}; this run would continue the file: delete it, or give another --output-file"
+            f"{problem}; this run would continue the file: delete it, or give another --output"
         ) from None
 
 
@@ -81,7 +81,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         from pyarrow import parquet
     except ImportError:
         raise InputError(
-            f"{path}: reading .parquet takes pyarrow, which is not installed; {INSTALL}, "
+            f"{path}: a .parquet file is read with pyarrow, which is not installed; {INSTALL}, "
             "or save the items as .json"
         ) from None
     try:

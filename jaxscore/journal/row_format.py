@@ -1,41 +1,14 @@
-"""What the rows of a journal hold: digests of what was asked for, and results with a checksum."""
+"""What the rows of a journal hold: results with a checksum."""
 
-import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from jaxscore.engine.writing import TokenRequest, Written
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.plan.window import SequenceScores
+from jaxscore.plan.token_requests import SequenceScores, Written
 
 FINISHES = ("eos", "stop", "length")  # by the byte that stands for each
-
-
-def scores_key(sequence: TokenSequence, n_unfed: int) -> bytes:
-    """A digest of the ids, of where scoring starts and of what is no part of the length.
-
-    The last decides where a model has other rotary frequencies for long requests.
-    """
-    digest = hashlib.blake2b(struct.pack("<qq", sequence.start, n_unfed), digest_size=20)
-    digest.update(np.ascontiguousarray(sequence.ids, "<i4").tobytes())
-    return digest.digest()
-
-
-def text_key(request: TokenRequest) -> bytes:
-    """A digest of all that a request holds, the number of each list's entries included."""
-    r = request
-    sizes = len(r.ids), len(r.eos_ids), len(r.stop)
-    digest = hashlib.blake2b(struct.pack("<3q", *sizes), digest_size=20)
-    digest.update(struct.pack("<qddq", r.n_new, r.temperature, r.top_p, r.seed))
-    digest.update(np.ascontiguousarray(r.ids, "<i4").tobytes())
-    digest.update(np.array(r.eos_ids, "<i8").tobytes())
-    for stop in r.stop:
-        text = stop.encode("utf-8", "surrogatepass")
-        digest.update(struct.pack("<q", len(text)) + text)
-    return digest.digest()
 
 
 def packed_scores(scores: SequenceScores) -> bytes:

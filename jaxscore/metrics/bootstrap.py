@@ -1,16 +1,25 @@
 """How sure is a mean?"""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-DRAWN_TOGETHER = 1 << 22  # indices, so that memory stays small on many values
+DRAWN_TOGETHER = 1 << 22  # indices drawn at a time, so that memory stays small on many values
+Z95 = 1.959963984540054  # the normal distribution's 97.5% point
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A mean over n values with a 95% interval; None where there are none."""
+    """A mean over n values with a 95% interval.
+
+    Attributes:
+        n: number of values.
+        mean: None where there are none.
+        low, high: None where the values cannot tell: fewer than two of them or of their groups,
+            or all values or all groups' means equal and no proportion.
+    """
 
     n: int
     mean: float | None
@@ -18,22 +27,65 @@ class Estimate:
     high: float | None
 
 
-def estimate(values: Sequence[float], n_bootstrap: int, seed: int) -> Estimate:
+def estimate(
+    values: Sequence[float],
+    n_bootstrap: int,
+    seed: int,
+    groups: Sequence[Hashable] | None = None,
+) -> Estimate:
     """The mean with its percentile bootstrap interval (Efron and Tibshirani 1993, chapter 13).
 
     The values are drawn with replacement n_bootstrap times; 2.5% of the means drawn lie below
     `low` and 2.5% above `high`. The same values and seed give the same interval.
+
+    Args:
+        groups: the group of each value, such as its question. Whole groups are then drawn (the
+            cluster bootstrap: Davison and Hinkley 1997, section 3.8), since values of one group
+            are not independent.
     """
     if not len(values):
         return Estimate(0, None, None, None)
     array = np.asarray(values, np.float64)
-    n, drawn = len(array), np.random.default_rng(seed % 2**128)  # NumPy takes none below 0
+    mean = float(array.mean())
+    sums: np.ndarray = array
+    counts: np.ndarray = np.ones(len(array))
+    if groups is not None:
+        number = {group: k for k, group in enumerate(dict.fromkeys(groups))}
+        members = np.array([number[group] for group in groups])
+        sums, counts = np.bincount(members, array), np.bincount(members).astype(np.float64)
+    if len(sums) < 2 or (array == array[0]).all():
+        return Estimate(len(array), mean, None, None)
+    n, drawn = len(sums), np.random.default_rng(seed % 2**128)  # NumPy takes none below 0
     together = max(1, DRAWN_TOGETHER // n)
-    means = np.concatenate(
-        [
-            array[drawn.integers(n, size=(min(together, n_bootstrap - done), n))].mean(axis=1)
-            for done in range(0, n_bootstrap, together)
-        ]
+    means = []
+    for done in range(0, n_bootstrap, together):
+        index = drawn.integers(n, size=(min(together, n_bootstrap - done), n))
+        if groups is None:
+            means.append(array[index].mean(axis=1))
+        else:
+            means.append(sums[index].sum(axis=1) / counts[index].sum(axis=1))
+    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
+    if low == high:  # one draw, or groups of one mean
+        return Estimate(len(array), mean, None, None)
+    return Estimate(len(array), mean, float(low), float(high))
+
+
+def proportion(hits: Sequence[bool]) -> Estimate:
+    """The share of hits with Wilson's 95% score interval (Wilson 1927).
+
+    It holds where all values are hits or none is, which a bootstrap cannot: the interval of 4 of
+    4 is 0.51 to 1. Below two values there is no interval.
+    """
+    n = len(hits)
+    if not n:
+        return Estimate(0, None, None, None)
+    share = sum(map(bool, hits)) / n
+    if n < 2:
+        return Estimate(n, share, None, None)
+    denominator = 1 + Z95**2 / n
+    centre = (share + Z95**2 / (2 * n)) / denominator
+    half = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2)) / denominator
+    # At 0 and n hits a bound is the share itself, which rounding would miss.
+    return Estimate(
+        n, share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))
     )
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Estimate(n, float(array.mean()), float(low), float(high))

@@ -1,4 +1,4 @@
-"""What a decoder takes by its config alone: parameters, bytes, and FLOPs a token.
+"""What a decoder takes by its config alone: parameters, bytes, and FLOPs per token.
 
 A product of n parameters with a token takes 2n FLOPs, a multiplication and an addition each.
 """
@@ -54,7 +54,7 @@ def active_parameters(shapes: Any, config: DecoderConfig) -> int:
 
 
 def linear_flops(shapes: Any, config: DecoderConfig) -> int:
-    """FLOPs a token of all products with weights, the unembedding left out."""
+    """FLOPs per token of all products with weights, the unembedding left out."""
     weights = _sizes(shapes, only="weight")
     weights.pop("unembed", None)
     return 2 * _met(weights, config)
@@ -89,12 +89,12 @@ def attention_flops(config: DecoderConfig, depth: int) -> int:
 
 
 def unembedding_flops(config: DecoderConfig) -> int:
-    """FLOPs a query."""
+    """FLOPs per query."""
     return 2 * config.vocab_size * (config.embedding_width or config.width)
 
 
 def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
-    """Bytes a token of the keys and values of all layers on one of `model` shards.
+    """Bytes per token of the keys and values of all layers on one of `model` shards.
 
     A shard of a model with fewer key heads than shards keeps the one that it uses.
     """

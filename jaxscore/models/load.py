@@ -4,26 +4,31 @@ from pathlib import Path
 
 import jax
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, check_choice
 from jaxscore.models import native
+from jaxscore.models.choices import (
+    DTYPES,
+    IMPLEMENTATIONS,
+    QUANTIZED,
+    AskedDtype,
+    AskedImplementation,
+    Dtype,
+    Quantize,
+)
 from jaxscore.models.families import FAMILIES
-from jaxscore.models.model import Model
+from jaxscore.models.model import MeshChoice, Model
 from jaxscore.models.transformers_flax import flax_classes
 from jaxscore.models.weights import checkpoint, converted, lora
-
-IMPLEMENTATIONS = ("auto", "native", "transformers")
-DTYPES = ("auto", "float32", "bfloat16")
-QUANTIZED = ("int8",)
 
 
 def load(
     folder: Path,
     *,
-    dtype: str = "auto",
-    implementation: str = "auto",
+    dtype: AskedDtype = "auto",
+    implementation: AskedImplementation = "auto",
     adapter: Path | None = None,
-    quantize: str | None = None,
-    mesh: str | None = None,
+    quantize: Quantize | None = None,
+    mesh_choice: MeshChoice | None = None,
 ) -> Model:
     """Parameters on the device and the functions over them.
 
@@ -37,19 +42,15 @@ def load(
         quantize: "int8" stores the layers' weights as int8 with a scale for each output channel;
             `dtype` is then that of the products and of embedding and unembedding. Of our decoder
             alone.
-        mesh: the devices, as `--mesh` has them; None is the first one.
+        mesh_choice: picks the devices once the model is known; None is the first one.
 
     Raises:
         InputError: naming the file and what in it is not handled.
         ValueError: a dtype or implementation that does not exist.
     """
-    if dtype not in DTYPES or implementation not in IMPLEMENTATIONS:
-        raise ValueError(
-            f"dtype {dtype!r} and implementation {implementation!r}: expected one of "
-            f"{', '.join(DTYPES)} and one of {', '.join(IMPLEMENTATIONS)}"
-        )
-    if quantize not in (None, *QUANTIZED):
-        raise ValueError(f"quantize {quantize!r}: expected None or one of {', '.join(QUANTIZED)}")
+    check_choice("dtype", dtype, DTYPES)
+    check_choice("implementation", implementation, IMPLEMENTATIONS)
+    check_choice("quantize", quantize, (None, *QUANTIZED))
     raw = checkpoint.read_config(folder)
     if raw.get("quantization_config"):
         raise InputError(
@@ -62,10 +63,10 @@ def load(
                 f"{folder}: is converted, which takes no LoRA adapter, no --quantize and no "
                 "--model-impl transformers; give the original checkpoint, or convert it with --lora"
             )
-        dtype = _chosen(dtype, converted.read_facts(folder).dtype)
-        return native.restore(folder, raw, dtype, mesh)
+        kept = _chosen(dtype, converted.read_facts(folder).dtype)
+        return native.restore(folder, raw, kept, mesh_choice)
     tensors = checkpoint.open_tensors(folder)
-    dtype = _chosen(dtype, tensors.dtype_name())
+    kept = _chosen(dtype, tensors.dtype_name())
     if adapter is not None:
         kind = raw["model_type"]
         prefix = FAMILIES[kind].prefix if kind in FAMILIES else ""
@@ -74,16 +75,16 @@ def load(
         ours = raw["model_type"] in FAMILIES or raw["model_type"] not in flax_classes.GUARDS
         implementation = "native" if ours else "transformers"
     if implementation == "native":
-        return native.build(folder, raw, tensors, dtype, quantize, mesh)
+        return native.build(folder, raw, tensors, kept, quantize, mesh_choice)
     if quantize is not None:
         raise InputError(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
             "class; leave it out"
         )
-    return flax_classes.build(folder, raw, tensors, dtype, mesh)
+    return flax_classes.build(folder, raw, tensors, kept, mesh_choice)
 
 
-def _chosen(dtype: str, stored: str) -> str:
+def _chosen(dtype: AskedDtype, stored: str) -> Dtype:
     """What "auto" stands for, given the type that most of the weights are stored in."""
     if dtype != "auto":
         return dtype

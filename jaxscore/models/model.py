@@ -2,30 +2,37 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from jaxscore.device.decoder import KeysValues
+from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.generate import Extend
+from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.score import HiddenStates
-from jaxscore.engine.mesh import Arrangement
+from jaxscore.errors import check_choice
+from jaxscore.models.choices import Dtype, Implementation
 
 # (params, prompt ids, max_new_tokens, temperature, top_p, seed) -> new ids, an EOS included, and
 # `generate.BROKEN` where the logits were not finite
 Write = Callable[[Any, np.ndarray, int, float, float, int], np.ndarray]
 
+# (config of our decoder, shapes of its parameters), None for both where the model is another, to
+# the devices that hold it; None is the first one
+MeshChoice = Callable[[DecoderConfig | None, Any], DeviceMesh | None]
+
 
 class Cached(NamedTuple):
     """What a model with keys and values of its own can do besides `hidden_states`.
 
-    `extend` is `decoder.extend`; `no_past(rows, slots)` makes empty keys and values of all
+    `extend` is `decoder.extend`; `empty_cache(rows, slots)` makes empty keys and values of all
     layers [layers, rows, slots, K, H], as stored.
     """
 
     extend: Extend
-    no_past: Callable[[int, int], KeysValues]
+    empty_cache: Callable[[int, int], KeysValues]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +54,11 @@ class Model:
         eos_ids: tokens that end a generated text.
         longer: for requests of more tokens than this, another model over the same parameters.
         quantized: the layers' weights are int8.
-        arrangement: the devices that hold the parameters; the functions are then one shard's.
+        mesh: the devices that hold the parameters; the functions are then one shard's.
             None is one device.
+
+    Raises:
+        ValueError: an implementation or dtype that does not exist.
     """
 
     hidden_states: HiddenStates
@@ -60,10 +70,14 @@ class Model:
     max_positions: int
     width: int
     shares_text: bool
-    implementation: str
-    dtype: str
+    implementation: Implementation
+    dtype: Dtype
     model_type: str
     eos_ids: tuple[int, ...]
     longer: tuple[int, "Model"] | None = None
     quantized: bool = False
-    arrangement: Arrangement | None = None
+    mesh: DeviceMesh | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("implementation", self.implementation, get_args(Implementation))
+        check_choice("dtype", self.dtype, get_args(Dtype))

@@ -10,13 +10,15 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.device import decoder
+from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.engine.mesh import Arrangement
-from jaxscore.engine.mesh_devices import arrange
+from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.split import UNSPLIT, Split
 from jaxscore.errors import InputError
+from jaxscore.models.choices import Dtype, Quantize
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.families import FAMILIES, Family
-from jaxscore.models.model import Cached, Model
+from jaxscore.models.model import Cached, MeshChoice, Model
 from jaxscore.models.weights import converted
 from jaxscore.models.weights.checkpoint import Tensors, eos_ids
 from jaxscore.models.weights.params import Placement, load_params, on_one_device, shapes_of
@@ -40,9 +42,9 @@ def build(
     folder: Path,
     raw: dict[str, Any],
     tensors: Tensors,
-    dtype: str,
-    quantize: str | None = None,
-    mesh: str | None = None,
+    dtype: Dtype,
+    quantize: Quantize | None = None,
+    mesh_choice: MeshChoice | None = None,
 ) -> Model:
     """The decoder and its parameters.
 
@@ -52,63 +54,74 @@ def build(
     family, config = translate(folder, raw)
     if quantize is not None:
         config = dataclasses.replace(config, quantized=dtype)
-    arrangement = arrange(mesh, config, shapes_of(config, NUMPY_DTYPES[dtype]))
-    placement = _placement(config, arrangement)
+    mesh = _mesh(mesh_choice, config, dtype)
+    placement = _placement(config, mesh)
     params = load_params(folder, family, config, tensors, NUMPY_DTYPES[dtype], placement)
     ends = eos_ids(folder, raw)
-    return from_params(config, params, dtype, raw["model_type"], ends, arrangement)
+    return from_params(config, params, dtype, raw["model_type"], ends, mesh)
 
 
-def restore(folder: Path, raw: dict[str, Any], dtype: str, mesh: str | None = None) -> Model:
+def restore(
+    folder: Path, raw: dict[str, Any], dtype: Dtype, mesh_choice: MeshChoice | None = None
+) -> Model:
     """The decoder and its parameters from a folder that `converted.save` wrote.
 
     Raises:
         InputError: as `build`.
     """
     _, config = translate(folder, raw)
-    arrangement = arrange(mesh, config, shapes_of(config, NUMPY_DTYPES[dtype]))
-    placement = _placement(config, arrangement)
+    mesh = _mesh(mesh_choice, config, dtype)
+    placement = _placement(config, mesh)
     params = converted.restore(folder, config, NUMPY_DTYPES[dtype], placement)
     ends = eos_ids(folder, raw)
-    return from_params(config, params, dtype, raw["model_type"], ends, arrangement)
+    return from_params(config, params, dtype, raw["model_type"], ends, mesh)
 
 
-def _placement(config: decoder.DecoderConfig, arrangement: Arrangement | None) -> Placement:
-    return on_one_device if arrangement is None else arrangement.placement(config)
+def _mesh(choice: MeshChoice | None, config: DecoderConfig, dtype: Dtype) -> DeviceMesh | None:
+    return None if choice is None else choice(config, shapes_of(config, NUMPY_DTYPES[dtype]))
+
+
+def _placement(config: DecoderConfig, mesh: DeviceMesh | None) -> Placement:
+    if mesh is None:
+        return on_one_device
+    try:
+        return mesh.placement(config)
+    except ValueError as problem:
+        raise InputError(str(problem)) from None
 
 
 def from_params(
-    config: decoder.DecoderConfig,
+    config: DecoderConfig,
     params: decoder.Params,
-    dtype: str,
+    dtype: Dtype,
     model_type: str,
     eos_ids: tuple[int, ...] = (),
-    arrangement: Arrangement | None = None,
+    mesh: DeviceMesh | None = None,
 ) -> Model:
     """Our decoder with these parameters, matrices in `dtype`."""
-    if arrangement is not None:
-        config = dataclasses.replace(config, shards=arrangement.shape.model)
+    split = UNSPLIT if mesh is None else Split(mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
-        model = from_params(other, params, dtype, model_type, eos_ids, arrangement)
+        model = from_params(other, params, dtype, model_type, eos_ids, mesh)
         longer = config.long_from, model
     kept = storage_dtype(NUMPY_DTYPES[dtype])
 
-    def no_past(rows: int, slots: int) -> decoder.KeysValues:
-        heads_here = 1 if config.whole_kv else config.n_kv_heads // config.shards
+    def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
+        heads_here = 1 if split.whole_kv(config) else config.n_kv_heads // split.shards
         shape = (config.n_layers, rows, slots, heads_here, config.head_width)
         return jnp.zeros(shape, kept), jnp.zeros(shape, kept)
 
-    def hidden_states(p: Any, ids: Any, at: Any, end: Any, past: Any = ()) -> jax.Array:
-        return decoder.hidden_states(p, config, ids, at, end, past)
+    def hidden_states(p: Any, ids: Any, at: Any, end: Any, caches: Any = ()) -> jax.Array:
+        return decoder.hidden_states(p, config, ids, at, end, caches, split)
 
     return Model(
         hidden_states=hidden_states,
-        unembedding=lambda p: decoder.unembedding(p, config),
+        unembedding=lambda p: decoder.unembedding(p, config, split),
         cached=Cached(
-            lambda p, i, at, end, past: decoder.extend(p, config, i, at, end, past), no_past
+            lambda p, i, at, end, caches: decoder.extend(p, config, i, at, end, caches, split),
+            empty_cache,
         ),
         write=None,
         params=params,
@@ -122,11 +135,11 @@ def from_params(
         eos_ids=eos_ids,
         longer=longer,
         quantized=bool(config.quantized),
-        arrangement=arrangement,
+        mesh=mesh,
     )
 
 
-def translate(folder: Path, raw: dict[str, Any]) -> tuple[Family, decoder.DecoderConfig]:
+def translate(folder: Path, raw: dict[str, Any]) -> tuple[Family, DecoderConfig]:
     """The family of a config, and what its decoder is."""
     where = str(folder / "config.json")
     family = FAMILIES.get(raw["model_type"])

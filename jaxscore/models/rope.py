@@ -41,7 +41,7 @@ KEYS: dict[str, set[str]] = {
 def rotary(
     width: int, theta: float, scaling: Mapping[str, Any] | None, max_positions: int
 ) -> Rotary:
-    """A table of width / 2 frequencies in radians a position, and its factor.
+    """A table of width / 2 frequencies in radians per position, and its factor.
 
     Args:
         width: rotated channels of a head.

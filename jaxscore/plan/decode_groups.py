@@ -5,32 +5,33 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscore.engine.writing import Writing
-from jaxscore.journal import row_format
-from jaxscore.plan.packing import SHORTEST_ROW
+from jaxscore.plan.row_shapes import SHORTEST_ROW
+from jaxscore.plan.token_requests import TokenRequest
 
 GROUPS = (1, 8, 32)  # requests decoded side by side
-SHORTEST_TRUNK = 64  # tokens; a shorter one, or one for a single group, saves too little
+SHORTEST_PREFIX = 64  # tokens; a shorter one, or one for a single group, saves too little
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Requests side by side in a cache of [`rows`, `slots`]."""
+    """Requests side by side in a cache of [`rows`, `slots`].
+
+    Attributes:
+        slots: tokens that each row of the cache can hold.
+        least_rows: of the cache, whatever the number of requests.
+        members: the requests, by their place.
+    """
 
     slots: int
     least_rows: int
-    members: list[Writing]
-
-    @property
-    def ended(self) -> bool:
-        return all(one.ended for one in self.members)
+    members: list[int]
 
     @property
     def rows(self) -> int:
         return next(n for n in GROUPS if n >= max(self.least_rows, len(self.members)))
 
 
-def groups(waiting: Sequence[Writing], shared: int, most_slots: int) -> list[Group]:
+def groups(requests: Sequence[TokenRequest], shared: int, most_slots: int) -> list[Group]:
     """Requests side by side whose caches are of like length, alike prompts together.
 
     The longest come first. One joins those before it where it fills a quarter of their cache's
@@ -39,7 +40,7 @@ def groups(waiting: Sequence[Writing], shared: int, most_slots: int) -> list[Gro
     by side is always a new one.
 
     Args:
-        waiting: distinct requests; their order has no effect.
+        requests: distinct; their order has no effect.
         shared: tokens that all prompts begin with and no cache holds.
         most_slots: of all rows of a cache together, unless it has a single one.
     """
@@ -47,33 +48,33 @@ def groups(waiting: Sequence[Writing], shared: int, most_slots: int) -> list[Gro
     def most(slots: int) -> int:
         return max(n for n in GROUPS if n == 1 or n * slots <= most_slots)
 
-    def rank(one: Writing) -> tuple[int, bytes, bytes]:
-        ids = one.request.ids.astype(">u4").tobytes()
-        return -_slots(one, shared), ids, row_format.text_key(one.request)
+    def rank(place: int) -> tuple[int, bytes, bytes]:
+        request = requests[place]
+        return -_slots(request, shared), request.ids.astype(">u4").tobytes(), request.digest()
 
     out: list[Group] = []
-    for one in sorted(waiting, key=rank):
-        need = _slots(one, shared)
+    for place in sorted(range(len(requests)), key=rank):
+        need = _slots(requests[place], shared)
         size = out[-1].slots if out else 0
         if not out or need * 4 < size or most(need) > most(size):
             out.append(Group(need, 1, []))
         elif len(out[-1].members) == most(size):
             out.append(Group(size, most(size), []) if need * 2 >= size else Group(need, 1, []))
-        out[-1].members.append(one)
+        out[-1].members.append(place)
     return out
 
 
-def each_alone(waiting: Sequence[Writing]) -> list[Group]:
+def one_each(requests: Sequence[TokenRequest]) -> list[Group]:
     """A cache for each request, of a length that depends on that request alone."""
-    return [Group(_slots(one, 0), 1, [one]) for one in waiting]
+    return [Group(_slots(request, 0), 1, [place]) for place, request in enumerate(requests)]
 
 
-def trunk_length(waiting: Sequence[Writing]) -> int:
-    """How many tokens that all prompts begin with are worth a trunk."""
-    if len(waiting) <= GROUPS[-1]:
+def prefix_length(requests: Sequence[TokenRequest]) -> int:
+    """How many tokens that all prompts begin with are worth computing once for all groups."""
+    if len(requests) <= GROUPS[-1]:
         return 0
-    n = _common_prefix([one.request.ids for one in waiting])
-    return 0 if n < SHORTEST_TRUNK else n
+    n = _common_prefix([request.ids for request in requests])
+    return 0 if n < SHORTEST_PREFIX else n
 
 
 def _common_prefix(prompts: Sequence[np.ndarray]) -> int:
@@ -86,9 +87,9 @@ def _common_prefix(prompts: Sequence[np.ndarray]) -> int:
     return n
 
 
-def _slots(one: Writing, shared: int) -> int:
+def _slots(request: TokenRequest, shared: int) -> int:
     # The prompt's last token is fed first and the last one written never is.
-    return power(len(one.request.ids) - shared + one.request.n_new - 2)
+    return power(len(request.ids) - shared + request.n_new - 2)
 
 
 def power(n: int) -> int:

@@ -15,36 +15,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class TokenSequence:
-    """Token ids of one request, and where its continuation starts.
-
-    Attributes:
-        ids: int32 [n], context and continuation.
-        start: index of the continuation's first token, 0 to n. The token at index 0 has
-            nothing before it and is never scored.
-    """
-
-    ids: np.ndarray
-    start: int
-
-    @property
-    def first_scored(self) -> int:
-        """Index of the first token that has a probability."""
-        return max(self.start, 1)
-
-    @property
-    def n_scored(self) -> int:
-        return max(0, len(self.ids) - self.first_scored)
+from jaxscore.plan.token_requests import TokenSequence
 
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
     """Tries of M nodes in depth-first order, and the E distinct edges that are asked for.
 
-    Only what a probability depends on is laid out: the last token of a sequence is a target,
-    not a node, and a sequence without scored tokens adds nothing.
+    Only what a probability depends on is laid out: the last token of a continuation is a target,
+    not a node, and a sequence without scored tokens adds nothing. The choices of a sequence are
+    edges of its last node.
 
     Attributes:
         ids, depth, subtree_end, reach: int32 [M]; `reach` is the longest path, in nodes, from
@@ -93,9 +73,9 @@ def build(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> 
     """Merge sequences, in any order and with duplicates, into tries."""
     scored = np.array([s.n_scored for s in sequences], np.int64)
     offsets = np.concatenate([[0], np.cumsum(scored)]).astype(np.int64)
-    n_given = sum(len(s.ids) for s in sequences)
+    n_given = sum(s.n_given for s in sequences)
     laid = [k for k, s in enumerate(sequences) if s.n_scored]
-    paths = [np.ascontiguousarray(sequences[k].ids[:-1], dtype=np.int32) for k in laid]
+    paths = [np.ascontiguousarray(sequences[k].fed, dtype=np.int32) for k in laid]
     # Big-endian bytes compare as the ids do.
     keys = [path.astype(">u4").tobytes() for path in paths]
     firsts = [sequences[k].first_scored for k in laid]
@@ -203,8 +183,8 @@ def _edges(
         request = laid[k]
         sequence = sequences[request]
         first, end = sequence.first_scored, starts[rank] + lengths[rank]
-        nodes = node_of[starts[rank] + first - 1 : end]
-        targets = sequence.ids[first:].astype(np.int64)
+        nodes = node_of[starts[rank] + first - 1 : end]  # one for all choices
+        targets = sequence.targets.astype(np.int64)
         wanted[offsets[request] : offsets[request + 1]] = (nodes << 32) | targets
     distinct, edge_of = np.unique(wanted, return_inverse=True)
     return distinct >> 32, distinct & 0xFFFFFFFF, edge_of.astype(np.int32)

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxscore.plan.forest import Forest
-from jaxscore.plan.packing import SHORTEST_ROW, TARGETS, RowBatch, attention_cost
+from jaxscore.plan.row_batches import TARGETS, RowBatch
+from jaxscore.plan.row_shapes import SHORTEST_ROW, attention_cost
 
 
 @dataclasses.dataclass(frozen=True)
-class Alone:
+class OnePerRow:
     """A batch for each path of a forest built with `Share.WHOLE`. As `packing.Plan`."""
 
     forest: Forest

@@ -2,9 +2,9 @@
 
 A trie that overflows a row is cut, and each piece carries the path from the root again. Where
 that path is long, what hangs at its end becomes a forest of its own: its rows leave the path
-out, and see the path's keys and values (`device.past.Past`) before their own tokens.
+out, and see the path's keys and values (`device.attention.kv_cache`) before their own tokens.
 
-    1500 prompt tokens -+- question 1      trunk: 1499 tokens, once
+    1500 prompt tokens -+- question 1      prefix: 1499 tokens, once
                         +- question 2      part:  a forest of the last one and the questions,
                         +- ...                    its root at depth 1499
 
@@ -27,13 +27,13 @@ class Part:
     """A forest that is planned by itself.
 
     Attributes:
-        trunk: int32 [p], the path that all its tries continue; empty where they have none. The
+        prefix: int32 [p], the path that all its tries continue; empty where they have none. The
             forest's `depth` counts it, its `reach` does not.
         forest: see `jaxscore.plan.forest`; without `edge_of` and `offsets`, which are the whole's.
         edges: int32 [E], for each of its edges the whole forest's.
     """
 
-    trunk: np.ndarray
+    prefix: np.ndarray
     forest: Forest
     edges: np.ndarray
 
@@ -44,26 +44,26 @@ def whole(forest: Forest) -> Part:
 
 
 def split(forest: Forest) -> list[Part]:
-    """The parts of a forest: one without a trunk, then one for each trunk.
+    """The parts of a forest: one without a prefix, then one for each prefix.
 
-    From the root down, a path becomes a trunk where it goes on for at least `SHORTEST` tokens
-    beyond the one above it and more tokens than these hang at its end. A trunk that the deeper
+    From the root down, a path becomes a prefix where it goes on for at least `SHORTEST` tokens
+    beyond the one above it and more tokens than these hang at its end. A prefix that the deeper
     ones have left with fewer gives them back to the one above.
     """
-    trunks = _trunks(forest)
+    prefixes = _prefixes(forest)
     owner = np.full(forest.n_nodes, -1, np.int64)
-    for k, trunk in enumerate(trunks):  # those above come first
-        owner[trunk.first : trunk.stop] = k
-    for k in reversed(range(len(trunks))):
-        own, above = owner == k, trunks[k].above
-        shorter = trunks[above].path if above >= 0 else 0
-        if int(own.sum()) <= trunks[k].path - shorter:
+    for k, prefix in enumerate(prefixes):  # those above come first
+        owner[prefix.first : prefix.stop] = k
+    for k in reversed(range(len(prefixes))):
+        own, above = owner == k, prefixes[k].above
+        shorter = prefixes[above].path if above >= 0 else 0
+        if int(own.sum()) <= prefixes[k].path - shorter:
             owner[own] = above
     parts = []
-    for k in range(-1, len(trunks)):
+    for k in range(-1, len(prefixes)):
         edges = np.flatnonzero(owner[forest.edge_node] == k)
         if len(edges):
-            first = trunks[k].first if k >= 0 else 0
+            first = prefixes[k].first if k >= 0 else 0
             # Nodes before the first whose subtrees go on beyond it are its path.
             path = forest.ids[:first][forest.subtree_end[:first] > first]
             parts.append(_part(forest, owner == k, path, edges.astype(np.int32)))
@@ -71,18 +71,18 @@ def split(forest: Forest) -> list[Part]:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Trunk:
+class _Prefix:
     """What hangs at the end of a path of so many tokens: the nodes [first, stop)."""
 
     first: int
     stop: int
     path: int
-    above: int  # index of the trunk that this one goes on from, -1 for none
+    above: int  # index of the prefix that this one goes on from, -1 for none
 
 
-def _trunks(forest: Forest) -> list[_Trunk]:
+def _prefixes(forest: Forest) -> list[_Prefix]:
     end, depth = forest.subtree_end, forest.depth
-    found: list[_Trunk] = []
+    found: list[_Prefix] = []
     todo = [(node, -1) for node in _siblings(end, 0, forest.n_nodes)]
     while todo:
         node, above = todo.pop()
@@ -94,7 +94,7 @@ def _trunks(forest: Forest) -> list[_Trunk]:
         fork = node + 1 + int(np.argmin(alone)) if not alone.all() else stop
         path = int(depth[node]) + fork - node - 1
         if path - behind >= SHORTEST and stop - fork > path - behind:
-            found.append(_Trunk(fork - 1, stop, path, above))
+            found.append(_Prefix(fork - 1, stop, path, above))
             above = len(found) - 1
         todo += [(child, above) for child in _siblings(end, fork, stop)]
     return found
@@ -109,7 +109,7 @@ def _siblings(end: np.ndarray, first: int, stop: int) -> list[int]:
     return nodes
 
 
-def _part(forest: Forest, own: np.ndarray, trunk: np.ndarray, edges: np.ndarray) -> Part:
+def _part(forest: Forest, own: np.ndarray, prefix: np.ndarray, edges: np.ndarray) -> Part:
     """The nodes of `own` that an edge of `edges` needs, as a forest of their own."""
     asked = forest.edge_node[edges]  # sorted, as all edges are
     nodes = np.arange(forest.n_nodes)
@@ -118,12 +118,12 @@ def _part(forest: Forest, own: np.ndarray, trunk: np.ndarray, edges: np.ndarray)
     index = np.concatenate([[0], np.cumsum(needed)]).astype(np.int32)
     depth = forest.depth[needed]
     return Part(
-        trunk.astype(np.int32),
+        prefix.astype(np.int32),
         Forest(
             ids=forest.ids[needed],
             depth=depth,
             subtree_end=index[forest.subtree_end[needed]],
-            reach=_reach(depth) - np.int32(len(trunk)),
+            reach=_reach(depth) - np.int32(len(prefix)),
             edge_node=index[asked],
             edge_target=forest.edge_target[edges],
             edge_of=np.zeros(0, np.int32),

@@ -1,46 +1,51 @@
-"""Requests that are planned together, and what has come back for them."""
+"""Sequences that are planned together, and the scores that have come back for them."""
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
-from jaxscore.device.rows import Scores
-from jaxscore.engine.programs import Programs
-from jaxscore.models.model import Model
-from jaxscore.plan.forest import Forest, TokenSequence
-from jaxscore.plan.one_per_row import Alone
-from jaxscore.plan.packing import Plan, RowBatch
+from jaxscore.plan.forest import Forest
+from jaxscore.plan.one_per_row import OnePerRow
+from jaxscore.plan.packing import Plan
 from jaxscore.plan.prefixes import Part
+from jaxscore.plan.row_batches import RowBatch
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 
-Planned = Plan | Alone  # how a part is laid out
-
-
-class SequenceScores(NamedTuple):
-    """float32 nats and bool, one entry for each scored token of a `TokenSequence`."""
-
-    logprob: np.ndarray
-    entropy: np.ndarray
-    self_certainty: np.ndarray
-    greedy: np.ndarray
+Planned = Plan | OnePerRow  # how a part is laid out
 
 
-class Variant(NamedTuple):
-    """A model as requests of some lengths see it, and its programs."""
+class QueryScores(Protocol):
+    """What comes back for a batch: arrays of the host, the fields of `device.rows.Scores`."""
 
-    model: Model
-    programs: Programs
-    score_rows: Callable[..., Scores]
+    @property
+    def logprob(self) -> Any: ...
+
+    @property
+    def greedy(self) -> Any: ...
+
+    @property
+    def entropy(self) -> Any: ...
+
+    @property
+    def self_certainty(self) -> Any: ...
 
 
-class Lot:
-    """Requests of one window that one variant scores, in one forest."""
+class ForestWork:
+    """Sequences of one window that one variant of the model scores, in one forest.
+
+    Attributes:
+        variant: index of the model's variant.
+        index: of each sequence of the forest, its place in the window.
+        forest: all of them.
+        plans: the forest's parts, and how each is laid out.
+    """
 
     def __init__(
         self,
-        variant: Variant,
+        variant: int,
         index: Sequence[int],
         forest: Forest,
         plans: list[tuple[Part, Planned]],
@@ -55,20 +60,20 @@ class Lot:
 
     @property
     def n_tokens(self) -> int:
-        """Tokens laid out, trunks included and padding not."""
-        return sum(plan.n_tokens + len(part.trunk) for part, plan in self.plans)
+        """Tokens laid out, prefixes included and padding not."""
+        return sum(plan.n_tokens + len(part.prefix) for part, plan in self.plans)
 
     def digest(self) -> bytes:
         """Of all that decides which batches there will be, whatever the requests' order."""
         out = hashlib.sha256()
         for part, plan in self.plans:
             forest = part.forest
-            for array in (part.trunk, forest.ids, forest.depth, forest.edge_node):
+            for array in (part.prefix, forest.ids, forest.depth, forest.edge_node):
                 out.update(np.int64(len(array)).tobytes() + array.tobytes())
             out.update(forest.edge_target.tobytes() + repr(plan.layout()).encode())
         return out.digest()
 
-    def take(self, part: Part, batch: RowBatch, scores: Scores) -> None:
+    def take(self, part: Part, batch: RowBatch, scores: QueryScores) -> None:
         """Put a batch's answers at their edges; what is known already stays as it is."""
         n = len(batch.edge)
         asked = batch.edge >= 0
@@ -116,7 +121,7 @@ class Lot:
         return SequenceScores(*(values[edge] for values in self._columns()))
 
     def scores(self) -> list[SequenceScores]:
-        """One entry a sequence, in the order of `index`."""
+        """One entry for each sequence, in the order of `index`."""
         columns = [values[self.forest.edge_of] for values in self._columns()]
         bounds = self.forest.offsets.tolist()
         return [
@@ -129,29 +134,29 @@ class Lot:
 
 
 class Window:
-    """All lots of requests that came together, and how many of their batches are on their way."""
+    """All work of sequences that came together, and how many of their batches are in flight."""
 
-    def __init__(self, lots: list[Lot], sequences: Sequence[TokenSequence], n_unfed: int) -> None:
-        self.lots, self.sequences, self.n_unfed = lots, sequences, n_unfed
-        self.n_open, self.planned = 0, False
+    def __init__(self, works: list[ForestWork], sequences: Sequence[TokenSequence]) -> None:
+        self.works, self.sequences = works, sequences
+        self.n_in_flight, self.all_sent = 0, False
 
     @property
     def done(self) -> bool:
-        return self.planned and not self.n_open
+        return self.all_sent and not self.n_in_flight
 
     @property
     def n_tokens(self) -> int:
-        return sum(lot.n_tokens for lot in self.lots)
+        return sum(work.n_tokens for work in self.works)
 
-    def planned_parts(self) -> Iterator[tuple[Lot, Part, Planned]]:
+    def planned_parts(self) -> Iterator[tuple[ForestWork, Part, Planned]]:
         """What is to be computed, one forest's rows after the other."""
-        for lot in self.lots:
-            for part, plan in lot.plans:
-                yield lot, part, plan
+        for work in self.works:
+            for part, plan in work.plans:
+                yield work, part, plan
 
     def scores(self) -> list[SequenceScores]:
-        """One entry a sequence, in the order in which they came."""
+        """One entry for each sequence, in the order in which they came."""
         found: dict[int, SequenceScores] = {}
-        for lot in self.lots:
-            found |= zip(lot.index, lot.scores(), strict=True)
+        for work in self.works:
+            found |= zip(work.index, work.scores(), strict=True)
         return [found[k] for k in range(len(self.sequences))]

@@ -1,6 +1,6 @@
 """Reports of `chronologic` for people: what matters first, what made it last."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.metrics.bootstrap import Estimate
@@ -12,36 +12,47 @@ Every answer is scored by its mean log-probability after the question; a softmax
 question's answers makes probabilities of the scores. **Brier**: mean over the answers of
 (probability - truth)², 0 is perfect, 1 is sure of everything wrong. **Uniform**: the Brier score
 of one who finds all answers equally probable. **Top answer**: share of questions whose most
-probable answer is correct. Intervals hold 95% of {n_bootstrap} bootstrap means over the questions.
+probable answer is correct, over the questions that have a correct one. The 95% interval of a share
+is Wilson's score interval; the others hold 95% of {n_bootstrap} bootstrap means over the questions.
+A dash stands where fewer than two questions, or equal values, cannot tell.
 """
 MCQ_INTRODUCTION = """\
 The model was asked to write the letter of the correct answer. **Accuracy**: share of questions
 whose first letter written is correct. **Skill score**: (observed - chance) / (1 - chance), 1 is
 all right, 0 what guessing gets, below 0 worse. **Likeliest letter**: accuracy, had it written the
 letter that it gives most probability. **Letter Brier**: Brier score of the letters'
-probabilities, 0 is perfect. Intervals hold 95% of {n_bootstrap} bootstrap means over the questions.
+probabilities, 0 is perfect. The 95% interval of a share is Wilson's score interval; the others
+hold 95% of {n_bootstrap} bootstrap means over the questions. A dash stands where fewer than two
+questions, or equal values, cannot tell.
 """
 
 
-def scored_report(record: dict[str, Any]) -> str:
-    """Markdown of a run that scored answers; `record` is what the JSON file holds."""
+def report(record: Mapping[str, Any]) -> str:
+    """Markdown of a run; `record` is what the JSON file holds."""
+    return _mcq_report(record) if record["settings"]["mode"] == "mcq" else _scored_report(record)
+
+
+def _scored_report(record: Mapping[str, Any]) -> str:
     rows = _category_rows(
         record["summary"],
         lambda means: [
             number(means["brier"].mean, 6),
             _interval(means["brier"]),
             number(means["uniform_brier"].mean),
+            str(means["brier"].n),
             number(means["top_accuracy"].mean, 3),
             _interval(means["top_accuracy"], 3),
-            str(means["brier"].n),
+            str(means["top_accuracy"].n),
         ],
     )
-    header = "Category|Brier|95% interval|Uniform|Top answer|95% interval|Questions".split("|")
+    header = (
+        "Category|Brier|95% interval|Uniform|Questions|Top answer|95% interval|With a correct one"
+    ).split("|")
     parts = [
         f"# ChronoLogic, probabilities of answers: {text(record['settings']['model'])}",
         table(header, rows),
         SCORED_INTRODUCTION.format(n_bootstrap=record["settings"]["n_bootstrap"]),
-        *_boundary(record),
+        *sections.boundary(record["settings"]["boundary"], record["boundary_audit"], "answers"),
         *sections.noise(record),
         *_calibration(record["calibration"], "answers"),
         *(_temperature(record["temperature_scaling"]) if "temperature_scaling" in record else []),
@@ -53,8 +64,7 @@ def scored_report(record: dict[str, Any]) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def mcq_report(record: dict[str, Any]) -> str:
-    """Markdown of a multiple-choice run; `record` is what the JSON file holds."""
+def _mcq_report(record: Mapping[str, Any]) -> str:
     rows = _category_rows(
         record["summary"],
         lambda means: [
@@ -62,15 +72,17 @@ def mcq_report(record: dict[str, Any]) -> str:
             _interval(means["accuracy"], 3),
             number(means["skill"].mean, 3),
             _interval(means["skill"], 3),
+            str(means["accuracy"].n),
             number(means["letter_accuracy"].mean, 3),
+            _interval(means["letter_accuracy"], 3),
             number(means["letter_brier"].mean),
             _interval(means["letter_brier"]),
-            str(means["accuracy"].n),
+            str(means["letter_brier"].n),
         ],
     )
     header = (
-        "Category|Accuracy|95% interval|Skill score|95% interval|Likeliest letter|Letter Brier|"
-        "95% interval|Questions"
+        "Category|Accuracy|95% interval|Skill score|95% interval|Questions|Likeliest letter|"
+        "95% interval|Letter Brier|95% interval|With letters"
     ).split("|")
     parts = [
         f"# ChronoLogic, multiple choice: {text(record['settings']['model'])}",
@@ -90,7 +102,7 @@ def mcq_report(record: dict[str, Any]) -> str:
 
 
 def _category_rows(
-    summary: dict[str, Any], cells: Callable[[dict[str, Estimate]], list[str]]
+    summary: Mapping[str, Any], cells: Callable[[Mapping[str, Estimate]], list[str]]
 ) -> list[list[str]]:
     named = [("Overall", summary["overall"])]
     named += [(text(name), means) for name, means in summary["by_category"].items()]
@@ -101,17 +113,7 @@ def _interval(estimate: Estimate, digits: int = 4) -> str:
     return interval(estimate.low, estimate.high, digits)
 
 
-def _boundary(record: dict[str, Any]) -> list[str]:
-    audit = record["boundary_audit"]
-    if audit is None:
-        return []
-    chosen = record["settings"]["boundary"]
-    return [sections.boundary(chosen, audit["n_answers"], "answers", audit["changed"])]
-
-
-def _calibration(calibration: dict[str, Any] | None, events: str) -> list[str]:
-    if calibration is None:
-        return []
+def _calibration(calibration: Mapping[str, Any], events: str) -> list[str]:
     bins = calibration["bins"]
     return [
         "## Calibration",
@@ -122,7 +124,7 @@ def _calibration(calibration: dict[str, Any] | None, events: str) -> list[str]:
     ]
 
 
-def _bins(bins: Sequence[dict[str, Any]], events: str) -> str:
+def _bins(bins: Sequence[Mapping[str, Any]], events: str) -> str:
     rows = []
     for one in bins:
         p, share = one["mean_probability"], one["frequency"]
@@ -139,7 +141,7 @@ def _bins(bins: Sequence[dict[str, Any]], events: str) -> str:
     return table(header, rows)
 
 
-def _temperature(scaling: dict[str, Any] | None) -> list[str]:
+def _temperature(scaling: Mapping[str, Any] | None) -> list[str]:
     if scaling is None:
         return [
             "## Temperature scaling",
@@ -164,7 +166,7 @@ def _temperature(scaling: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def _responses(record: dict[str, Any]) -> list[str]:
+def _responses(record: Mapping[str, Any]) -> list[str]:
     counts = record["responses"]
     n = counts["n"]
     if not n:
@@ -194,15 +196,17 @@ def _responses(record: dict[str, Any]) -> list[str]:
 
 
 def _worst(
-    record: dict[str, Any],
-    badness: Callable[[dict[str, Any]], Any],
-    block: Callable[[dict[str, Any]], str],
+    record: Mapping[str, Any],
+    badness: Callable[[Mapping[str, Any]], Any],
+    body: Callable[[Mapping[str, Any]], str],
 ) -> list[str]:
     good = [result for result in record["questions"] if "error" not in result]
-    return ["## Questions, worst first", *map(block, sorted(good, key=badness))] if good else []
+    return sections.items(
+        "Questions", sorted(good, key=badness), lambda result: result["question"], body
+    )
 
 
-def _scored_question(result: dict[str, Any]) -> str:
+def _scored_question(result: Mapping[str, Any]) -> str:
     types = result["answer_types"] or [""] * len(result["answers"])
     rows = [
         [text(answer), text(kind), f"{truth:g}", number(score, 4), number(p, 4), str(n)]
@@ -216,12 +220,12 @@ def _scored_question(result: dict[str, Any]) -> str:
             strict=True,
         )
     ]
-    header = ["Answer", "Type", "Truth", "Score, nats a token", "Probability", "Tokens"]
-    title = f"Brier {number(result['brier'])}{_marks(result, 'top answer', 'correct')}"
-    return _block(result, title, table(header, rows, left=2))
+    header = ["Answer", "Type", "Truth", "Score, nats per token", "Probability", "Tokens"]
+    score = f"Brier {number(result['brier'])}{_marks(result, 'top answer', 'correct')}"
+    return _body(result, score, table(header, rows, left=2))
 
 
-def _mcq_question(result: dict[str, Any]) -> str:
+def _mcq_question(result: Mapping[str, Any]) -> str:
     n = len(result["choices"])
     probabilities = result["letter_probabilities"] or [None] * n
     rows = [
@@ -236,21 +240,21 @@ def _mcq_question(result: dict[str, Any]) -> str:
     chosen = result["chosen"] or "no letter"
     verdict = "right" if result["correct"] else "wrong"
     marks = _marks(result, "likeliest letter", "letter_correct")
-    title = f"Skill {number(result['skill'], 3)}, chose {chosen}, {verdict}{marks}"
+    score = f"Skill {number(result['skill'], 3)}, chose {chosen}, {verdict}{marks}"
     written = f"Response: {text(result['response'])}" if result["response"].strip() else "No text."
     if result.get("letter_error"):
         written += f"\n\nLetters' probabilities: {text(result['letter_error'])}"
     header = ["Letter", "Choice", "Truth", "Probability"]
-    return _block(result, title, f"{written}\n\n{table(header, rows, left=3)}")
+    return _body(result, score, f"{written}\n\n{table(header, rows, left=3)}")
 
 
-def _marks(result: dict[str, Any], best: str, correct: str) -> str:
+def _marks(result: Mapping[str, Any], best: str, correct: str) -> str:
     """Which decisions on a question lie within the noise; a correct one is one of the best."""
     mark = sections.marked(result)
     right = sections.marked(result, f"{correct}_within_noise")
     return f"{mark} {best}{', right or wrong' if right else ''}" if mark else ""
 
 
-def _block(result: dict[str, Any], title: str, body: str) -> str:
-    where = f"line {result['line']}, {text(result['question_category'])}"
-    return f"### {title}\n\nQuestion ({where}): {text(result['question'])}\n\n{body}"
+def _body(result: Mapping[str, Any], score: str, rest: str) -> str:
+    where = f"Line {result['line']}, {text(result['question_category'])}."
+    return f"{score}. {where}{sections.whole(result['question'], 'Question')}\n\n{rest}"

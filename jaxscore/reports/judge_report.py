@@ -1,12 +1,13 @@
 """Reports of `judge` for people: what matters first, what made it last."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.reports import sections
 from jaxscore.reports.markdown import NOTHING, interval, number, table, text
 
-SHOWN = 20  # records in a list
+SHOWN = 50  # records in a list; all are in the JSON file
+TITLE = 100  # characters of a question in a heading
 HOW = {
     "logits": "The judge's next-token distribution after the prompt, over the first token of each "
     "label. Score: Σ worth · probability over the labels. **Outside**: mean probability of the "
@@ -19,10 +20,19 @@ HOW = {
     "bem": "A classifier's probability that the response is equivalent to a reference, the best "
     "of a record's references.",
 }
+INTERVALS = {
+    "wilson": "The interval is Wilson's 95% interval of a share",
+    "bootstrap": "The interval holds 95% of {n_bootstrap} bootstrap means that resample records",
+}
+NO_INTERVAL = {
+    "wilson": "below two records there is none.",
+    "bootstrap": "below two records, or where all values are equal, there is none.",
+}
 PAIRWISE = """\
 The judge read both responses and wrote which is better. {order} Rates are over the records whose \
-answers name one label; others have -100 in the column. **First preferred**: how many of the \
-answers for one response are for the one that stood first, 50 % where the place does not matter."""
+answers name one label, with Wilson's 95% interval of a share; other records have -100 in the \
+column. **First preferred**: how many of the answers for one response are for the one that stood \
+first, 50 % where the place does not matter."""
 ORDERS = {
     True: "Each pair was asked in both orders: a win or a loss is what both answers say, and "
     "answers that disagree are a tie.",
@@ -30,34 +40,39 @@ ORDERS = {
 }
 
 
-def report(record: dict[str, Any]) -> str:
-    """Markdown of one metric of one folder; `record` is what the JSON file holds."""
+def report(record: Mapping[str, Any]) -> str:
+    """Markdown of one metric of one set of records; `record` is what the JSON file holds."""
     records = record["records"]
     known = [one for one in records if one["known"]]
-    unread = [_block("no label, or several", one) for one in records if one["known"] is False]
+    unread = [_block("No label, or several", one) for one in records if one["known"] is False]
     if record["kind"] == "pairwise":
         top = _pairwise(record)
-        title, worst = "Lost", [_block("lost", one) for one in known if one["score"] == 0.0]
+        title, worst = "Lost", [_block("Lost", one) for one in known if one["score"] == 0.0]
     else:
         top, title = _scores(record), "Worst first"
         worst = [
-            _block(f"{one['score']:.4f}", one)
+            _block(f"Score {one['score']:.4f}", one)
             for one in sorted(known, key=lambda one: one["score"])
         ]
     parts = [
-        f"# {text(record['metric'])}: {text(record['settings']['folder'])}",
+        f"# {text(record['metric'])}: {text(_what(record['settings']))}",
         *top,
         *sections.noise(record),
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "records"),
         *_listed(title, worst),
-        *_listed("Answers of no use", unread),
+        *_listed("Answers that name no label, or several", unread),
         *sections.settings(record["settings"]),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _scores(record: dict[str, Any]) -> list[str]:
+def _what(settings: Mapping[str, Any]) -> str:
+    """What was judged, or else who judged."""
+    return str(settings.get("folder", settings.get("model", "responses")))
+
+
+def _scores(record: Mapping[str, Any]) -> list[str]:
     summary, kind = record["summary"], record["kind"]
     low, high = summary["interval"]
     row = [number(summary["mean"]), interval(low, high), str(summary["n"])]
@@ -70,10 +85,13 @@ def _scores(record: dict[str, Any]) -> list[str]:
         row += [str(summary["n_none"]), str(summary["n_several"])]
     header.append("Failed")
     row.append(str(summary["n_failed"]))
-    return [table(header, [row], left=0), HOW[kind], *_labels(summary)]
+    method = summary["interval_by"]
+    how = INTERVALS[method].format(n_bootstrap=record["settings"]["n_bootstrap"])
+    explained = f"{HOW[kind]}\n\n{how}; {NO_INTERVAL[method]}"
+    return [table(header, [row], left=0), explained, *_labels(summary)]
 
 
-def _labels(summary: dict[str, Any]) -> list[str]:
+def _labels(summary: Mapping[str, Any]) -> list[str]:
     if "labels" not in summary:
         return []
     rows = [
@@ -84,7 +102,7 @@ def _labels(summary: dict[str, Any]) -> list[str]:
     return ["## Labels", table(header, rows)]
 
 
-def _pairwise(record: dict[str, Any]) -> list[str]:
+def _pairwise(record: Mapping[str, Any]) -> list[str]:
     summary = record["summary"]
     rows = [
         [name, _percent(one["percent"]), _range(one["interval"])]
@@ -92,12 +110,12 @@ def _pairwise(record: dict[str, Any]) -> list[str]:
     ]
     counts = [
         ["Records", str(summary["n"])],
-        ["Answers of no use", str(summary["n_unknown"])],
+        ["No label, or several", str(summary["n_unknown"])],
         ["Failed", str(summary["n_failed"])],
         ["First preferred", _percent(summary["first"])],
         ["Both orders agree", _percent(summary["agree"])],
     ]
-    order = ORDERS[record["settings"]["both_orders"]]
+    order = ORDERS[bool(record["settings"]["both_orders"])]
     return [
         table(["", "Percent", "95% interval"], rows),
         PAIRWISE.format(order=order),
@@ -105,10 +123,13 @@ def _pairwise(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def _block(title: str, one: dict[str, Any]) -> str:
+def _block(outcome: str, one: Mapping[str, Any]) -> str:
+    """One record under its question, with what it scored."""
+    question = one["question"]
     lines = [
-        f"### {title} (q_id {text(str(one['q_id']))})",
-        f"Question: {text(one['question'])}",
+        f"### {text(question, TITLE) or NOTHING}",
+        f"{outcome} (q_id {text(str(one['q_id']))})",
+        *([f"Question: {text(question)}"] if len(question) > TITLE else []),
         f"References: {text('; '.join(one['label']))}",
         f"Response: {text(one['response']) or NOTHING}",
     ]
@@ -127,8 +148,9 @@ def _block(title: str, one: dict[str, Any]) -> str:
 def _listed(title: str, blocks: Sequence[str]) -> list[str]:
     if not blocks:
         return []
-    more = [f"and {len(blocks) - SHOWN} more"] if len(blocks) > SHOWN else []
-    return [f"## {title}", *blocks[:SHOWN], *more]
+    cut = len(blocks) > SHOWN
+    some = [f"{SHOWN} of {len(blocks)} shown; all are in the JSON file."] if cut else []
+    return [f"## {title}", *some, *blocks[:SHOWN]]
 
 
 def _percent(value: float | None) -> str:

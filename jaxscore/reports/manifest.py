@@ -1,58 +1,47 @@
 """`<output>.run.json`: what a result was made of and with, so that it can be made again."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from jaxscore.files.atomic import atomic
 from jaxscore.files.json_output import json_text
-from jaxscore.reports import provenance
 
-FLAGS_LEFT_OUT = {"run", "command", "loaded", "scorer"}  # what argparse carries beside flags
+# what argparse carries beside flags
+FLAGS_LEFT_OUT = {"run", "command", "loaded", "scorer"}
+SUFFIX = ".run.json"
 
 
 def path_of(output: Path) -> Path:
     """Where the manifest of an output lies."""
-    return output.parent / f"{output.name}.run.json"
+    return output.parent / f"{output.name}{SUFFIX}"
 
 
-def write(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+def write(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
     """Write an output's manifest beside it.
 
     Args:
-        flags: as argparse has them, defaults included.
-        facts: of the run: model, plan, counts, seconds, as JSON has them.
+        flags: as argparse has them, defaults included, with `command`.
+        facts: of the run: versions, machine, model, plan, counts, failures, seconds, as JSON has
+            them.
+
+    Returns:
+        Where it lies.
 
     Raises:
         InputError: as `files.atomic`.
     """
     given = {k: _plain(v) for k, v in sorted(flags.items()) if k not in FLAGS_LEFT_OUT}
     record = {
-        "command": flags.get("command"),
+        "command": flags["command"],
         "output": _plain(output),
         "flags": given,
-        "versions": provenance.of_run({}),
-        "machine": machine(),
         **facts,
     }
-    with atomic(path_of(output)) as file:
+    path = path_of(output)
+    with atomic(path) as file:
         file.write(json_text(record))
-
-
-def machine() -> dict[str, Any]:
-    """Devices and processes, and what was said to the compiler from outside."""
-    kinds = sorted({device.device_kind for device in jax.devices()})
-    return {
-        "platform": jax.default_backend(),
-        "device_kinds": kinds,
-        "devices": jax.device_count(),
-        "processes": jax.process_count(),
-        "host_cores": os.cpu_count(),
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
-    }
+    return path
 
 
 def _plain(value: Any) -> Any:

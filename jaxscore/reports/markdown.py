@@ -8,9 +8,11 @@ from jaxscore.printable import UNPRINTABLE, one_line
 LONGEST = 400  # characters of a user's text
 SPECIAL = re.compile(r"([\\`*_\[\]|~$#])")
 CELL = re.compile(r"([\[\]|])")
-ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+# `>` means something at the beginning of a line alone, and no tag begins without `<`.
+ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;"})
 LINE_END = re.compile("\r\n|[\n\r\u2028\u2029]")
 LIST_MARK = re.compile(r"^(\d*)([-+.)])(?=\s|$)")
+QUOTE_MARK = re.compile(r"^>")
 # GitHub makes links of bare addresses; of one with an @ even where that is escaped, so a joiner
 # without width stands behind it.
 SCHEME, WWW, MAIL = re.compile(":(?=//)"), re.compile(r"(?i)(?<=www)\."), re.compile(r"@(?=\S)")
@@ -30,7 +32,7 @@ def text(value: str, longest: int = LONGEST) -> str:
     line = LINE_END.sub(" ↵ ", cut).replace("\t", " ")
     line = UNPRINTABLE.sub(lambda found: f"⟨{ord(found.group()):04X}⟩", line)
     line = SPECIAL.sub(r"\\\1", line.translate(ENTITIES)).strip()
-    line = LIST_MARK.sub(r"\1\\\2", line)
+    line = QUOTE_MARK.sub("&gt;", LIST_MARK.sub(r"\1\\\2", line))
     line = MAIL.sub("@\u2060", WWW.sub(r"\\.", SCHEME.sub(r"\\:", line)))
     return f"{line} … ({rest} more characters)" if rest else line
 

@@ -23,9 +23,10 @@ def report(record: Mapping[str, Any]) -> str:
     parts = [
         f"# Path Evaluation: {text(settings['model'])}",
         table(["", "Mean", "95% interval", "Paths"], rows),
-        f"The interval holds 95% of {settings['n_bootstrap']} bootstrap means over the paths. "
-        "Relative improvement leaves out paths whose baseline is 0.",
-        sections.boundary(settings["boundary"], audit["n_answers"], "answers", audit["changed"]),
+        f"The interval holds 95% of {settings['n_bootstrap']} bootstrap means that resample "
+        "questions, since paths of one question are not independent; - where one question or "
+        "equal values cannot tell. Relative improvement leaves out paths whose baseline is 0.",
+        *sections.boundary(settings["boundary"], audit, "answers"),
         *sections.noise(record),
         *_by_length(record),
         *sections.failures(record["failures"], "paths"),

@@ -6,46 +6,49 @@ from typing import Any
 from jaxscore.reports import sections
 from jaxscore.reports.markdown import interval, number, table, text
 
+VERDICTS = {None: "No verdict, expected is -1", True: "Passed", False: "Failed"}
+
 
 def report(record: Mapping[str, Any]) -> str:
     """Markdown of a run; `record` is what the JSON file holds."""
-    settings, accuracy = record["settings"], record["accuracy"]
+    settings = record["settings"]
     good = [result for result in record["contexts"] if "error" not in result]
-    title = f"{text(settings['prompt'])}, {text(settings['test'])}: {text(settings['model'])}"
-    if accuracy is None:
-        summary = [f"{len(good)} contexts. Accuracy: none, since a context expects -1."]
-    else:
-        cells = [number(accuracy.mean, 4), interval(accuracy.low, accuracy.high), str(accuracy.n)]
-        summary = [
-            table(["", "Accuracy", "95% interval", "Contexts"], [["Suite", *cells]]),
-            "Accuracy: share of contexts whose expected query has the highest score. The interval "
-            f"holds 95% of {settings['n_bootstrap']} bootstrap means over the contexts.",
-        ]
-    audit = record["boundary_audit"]
-    worst = sorted(good, key=_surety)
+    named = [text(settings[name]) for name in ("prompt", "test") if name in settings]
+    title = f"{', '.join(named)}: {text(settings['model'])}".removeprefix(": ")
     parts = [
         f"# ProbSem, {title}",
-        *summary,
-        sections.boundary(settings["boundary"], audit["n_queries"], "queries", audit["changed"]),
+        *_accuracy(record["accuracy"], len(good)),
+        *sections.boundary(settings["boundary"], record["boundary_audit"], "queries"),
         *sections.noise(record),
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "contexts"),
-        *(["## Contexts, worst first"] if worst else []),
-        *map(_context, worst),
+        *sections.items(
+            "Contexts", sorted(good, key=_surety), lambda result: result["context_text"], _body
+        ),
         *sections.settings(settings),
     ]
     return "\n\n".join(parts) + "\n"
 
 
+def _accuracy(accuracy: Any, n_scored: int) -> list[str]:
+    if accuracy is None:
+        return [f"{n_scored} contexts. Accuracy is disabled, since a context expects -1."]
+    cells = [number(accuracy.mean, 4), interval(accuracy.low, accuracy.high), str(accuracy.n)]
+    return [
+        table(["", "Accuracy", "95% interval", "Contexts"], [["Suite", *cells]]),
+        "Accuracy: share of contexts whose expected query has the highest score, with Wilson's "
+        "score interval; a dash stands where fewer than two contexts cannot tell.",
+    ]
+
+
 def _surety(result: Mapping[str, Any]) -> tuple[bool, float]:
-    """Failed first, then by the score of the right query; of the highest where none is right."""
+    """Failed first, then by the score of the expected query, or of the highest without one."""
     k = result["expected"]
     score = max(result["scores"]) if result["passed"] is None else result["scores"][k]
     return bool(result["passed"]), score
 
 
-def _context(result: Mapping[str, Any]) -> str:
-    verdict = {None: "no query is right", True: "passed", False: "failed"}[result["passed"]]
+def _body(result: Mapping[str, Any]) -> str:
     columns = (result[name] for name in ("queries", "logp", "scores", "n_tokens"))
     rows = [
         [
@@ -57,6 +60,7 @@ def _context(result: Mapping[str, Any]) -> str:
         ]
         for k, (query, logp, score, n) in enumerate(zip(*columns, strict=True))
     ]
+    verdict = f"{VERDICTS[result['passed']]}{sections.marked(result)}."
+    shown = f"{verdict} Context {result['context']}: {text(result['text'])}"
     body = table(["Query", "", "logp", "Score", "Tokens"], rows, left=2)
-    title = f"### Context {result['context']}, {verdict}{sections.marked(result)}"
-    return f"{title}\n\nText: {text(result['text'])}\n\n{body}"
+    return f"{shown}\n\n{body}"

@@ -1,18 +1,21 @@
 """Sections that every report ends with. Each gives Markdown blocks, none where it is empty."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.reports.markdown import significant, table, text
 
 MARK = "≈"
+NO_TEXT = "(no text)"
+SHOWN = 50  # items of a page; all are in the JSON file
+LONGEST_HEADING = 100  # characters of an item in its heading
 NOISE = {
     "token_logprob": "log-probability of a token, nats",
     "token_entropy": "entropy at a token, nats",
     "token_self_certainty": "self-certainty at a token, nats",
     "sum_logprob": "log-probability of a request, nats",
-    "mean_logprob": "its mean a token, nats",
+    "mean_logprob": "its mean per token, nats",
     "mean_self_certainty": "self-certainty of a request, nats",
     "label_logprob": "log-probability of a label, nats",
     "label_probability": "probability of a label among the labels",
@@ -24,18 +27,60 @@ def remarks(lines: Sequence[str]) -> list[str]:
     return ["## Remarks", "\n".join(f"- {text(line)}" for line in lines)] if lines else []
 
 
-def boundary(chosen: str, n: int, what: str, changed: Mapping[str, int]) -> str:
-    """The policy of a run, and how many of its n `what` (answers, queries) others would change."""
+def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[str]:
+    """The boundary of a run, and how many of its `what` (answers, queries) another would change.
+
+    Args:
+        audit: `n_<what>` and `changed`, and `n_too_long` where some were left out; None without
+            an audit.
+    """
+    if audit is None:
+        return []
     others = " and ".join(
-        f"`{name}` would score {count} of them otherwise" for name, count in changed.items()
+        f"`{name}` would change {count} of them" for name, count in audit["changed"].items()
     )
-    return f"Boundary `{chosen}` says where {what} start. Of {n} {what} {others}."
+    left_out = ""
+    if n := audit.get("n_too_long"):
+        left_out = f" {n} longer {what} are not audited."
+    n_audited = audit[f"n_{what}"]
+    return [
+        f"Boundary `{chosen}` says where {what} start. Of {n_audited} {what} {others}.{left_out}"
+    ]
 
 
 def failures(failed: Sequence[Mapping[str, str]], what: str) -> list[str]:
     """`what` failed, each with its `name` and `error`."""
     lines = [f"- {text(one['name'])}: {text(one['error'])}" for one in failed]
     return [f"## Failed: {len(lines)} {what}, in no mean", "\n".join(lines)] if lines else []
+
+
+def items(
+    what: str,
+    worst_first: Sequence[Mapping[str, Any]],
+    heading: Callable[[Mapping[str, Any]], str],
+    body: Callable[[Mapping[str, Any]], str],
+) -> list[str]:
+    """The worst items of a run, each under itself as a heading.
+
+    Args:
+        what: the items, with a capital letter ("Questions").
+        heading: an item's own text.
+        body: the Markdown under the heading, its score first.
+    """
+    if not worst_first:
+        return []
+    n, shown = len(worst_first), min(len(worst_first), SHOWN)
+    some = f" ({shown} of {n} shown)" if shown < n else ""
+    parts = [f"## {what}, worst first{some}"]
+    for one in worst_first[:shown]:
+        title = text(heading(one), LONGEST_HEADING) or NO_TEXT
+        parts += [f"### {title}", body(one)]
+    return parts
+
+
+def whole(value: str, what: str) -> str:
+    """An item's whole text, for the body of an item whose heading cuts it; else nothing."""
+    return f" {what}: {text(value)}" if len(value) > LONGEST_HEADING else ""
 
 
 def noise(record: Mapping[str, Any]) -> list[str]:

@@ -9,60 +9,34 @@ Where it starts is a policy, since a token may straddle the two:
     skip_context  encode once; skip as many tokens as the context alone has
     last_query    encode once; keep as many tokens as the continuation alone has, its special
                   tokens and, on a GPT-2 tokenizer, a leading blank included
-    reencoded     separate, but after each token decode it, append it and encode the whole anew
+    reencoded     separate, but after each token decode it, append it and encode the whole again
     after         separate, but each token's terms are read after it instead of before it: it is
                   the next token that is scored, and after the last one id 0, whose
                   log-probability means nothing
 
 The last four are what published scripts do (ChronoLogic, ProbSem, Path Evaluation,
 Self-Certainty). They can count a token too few or too many, or score other ids;
-`boundary_audit` says how often.
+`jaxscore.text.boundary_audit` says how often.
 """
 
 import functools
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 import numpy as np
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
-from jaxscore.errors import InputError
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.errors import InputError, check_choice
+from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import Request
+from jaxscore.text.tokenizer import special_prefix
 
-BOUNDARIES = ("joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after")
+Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
+BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
 
-Encoded = tuple[TokenSequence, ...]  # of one request: one sequence, or one a token if reencoded
-
-
-def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """The checkpoint's fast tokenizer.
-
-    Raises:
-        InputError: no tokenizer there, or only a slow one, which has no offsets.
-    """
-    from transformers import AutoTokenizer
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), use_fast=True, trust_remote_code=trust_remote_code
-        )
-    except Exception as problem:  # each tokenizer class fails in its own way
-        reason = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise InputError(
-            f"{folder}: no usable tokenizer ({reason[0]}); expected tokenizer.json beside the model"
-        ) from None
-    if not tokenizer.is_fast:
-        raise InputError(
-            f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no offsets; "
-            "save it with a tokenizer.json (convert_slow_tokenizer)"
-        )
-    return tokenizer
+Encoded = tuple[TokenSequence, ...]  # of one request: one sequence, or one per token if reencoded
 
 
 class TextEncoder:
@@ -75,12 +49,12 @@ class TextEncoder:
         self._backend.no_padding()
         # What the tokenizer puts after a text (an EOS) would stand between context and
         # continuation, so only what comes before it is kept.
-        self.prefix = _special_prefix(tokenizer)
+        self.prefix = special_prefix(tokenizer)
 
     def encode(
         self,
         requests: Sequence[Request],
-        boundary: str = "joint",
+        boundary: Boundary = "joint",
         *,
         special_tokens: bool = True,
     ) -> list[Encoded]:
@@ -94,7 +68,11 @@ class TextEncoder:
         Returns:
             For each request one sequence; with "reencoded" one for each token of the
             continuation, with that token alone to score.
+
+        Raises:
+            ValueError: a policy that does not exist.
         """
+        check_choice("boundary", boundary, BOUNDARIES)
         prefix = self.prefix if special_tokens else []
         if boundary == "reencoded":
             return self._reencoded(requests, prefix)
@@ -126,10 +104,8 @@ class TextEncoder:
                 len(all_ids) - len(e.ids) + _first_after(e.offsets, limit, text)
                 for all_ids, e, limit, text in zip(ids, encodings, limits, texts, strict=True)
             ]
-        elif boundary == "skip_context":
+        else:  # "skip_context"
             starts = [len(_with_prefix(prefix, e.ids)) for e in self._encode(contexts)]
-        else:
-            raise ValueError(f"boundary {boundary!r} is none of {', '.join(BOUNDARIES)}")
         return [
             (_sequence(all_ids, min(start, len(all_ids)) if text else len(all_ids)),)
             for all_ids, start, text in zip(ids, starts, continuations, strict=True)
@@ -201,20 +177,6 @@ def _with_prefix(prefix: list[int], ids: list[int]) -> list[int]:
     return ids if ids[: len(prefix)] == prefix else prefix + ids
 
 
-def _special_prefix(tokenizer: Any) -> list[int]:
-    """Ids that the tokenizer puts before a text, found on one that it knows."""
-    for probe in ("a", "0", "e", ".", " "):
-        bare = tokenizer(probe, add_special_tokens=False)["input_ids"]
-        full = tokenizer(probe, add_special_tokens=True)["input_ids"]
-        for k in range(len(full) - len(bare) + 1):
-            if bare and full[k : k + len(bare)] == bare:
-                return full[:k]
-    raise InputError(
-        f"{type(tokenizer).__name__}: cannot tell which special tokens it puts before a text; "
-        "is tokenizer.json the one of this model?"
-    )
-
-
 def is_text(text: str) -> bool:
     """Whether a tokenizer can read it: Python strings may hold half a surrogate pair."""
     try:
@@ -222,42 +184,6 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def boundary_audit(
-    encoder: TextEncoder, requests: Iterable[Request], chosen: str, others: Sequence[str]
-) -> dict[str, int]:
-    """How many requests another boundary policy would score differently.
-
-    Returns:
-        For each policy of `others` the number of requests whose scored tokens, or the tokens
-        before them, are not those of `chosen`.
-    """
-    requests = list(requests)
-    base = encoder.encode(requests, chosen)
-    return {
-        other: sum(
-            _differ(a, b) for a, b in zip(base, encoder.encode(requests, other), strict=True)
-        )
-        for other in others
-    }
-
-
-def _differ(one: Encoded, other: Encoded) -> bool:
-    """Whether the two score other tokens, or the same after another context."""
-    if len(one) == len(other) == 1:
-        (a,), (b,) = one, other
-        return a.first_scored != b.first_scored or not np.array_equal(a.ids, b.ids)
-    pairs = zip(_scored_paths(one), _scored_paths(other), strict=False)
-    same = sum(s.n_scored for s in one) == sum(s.n_scored for s in other)
-    return not same or any(not np.array_equal(a, b) for a, b in pairs)
-
-
-def _scored_paths(encoded: Encoded) -> Iterator[np.ndarray]:
-    """For each scored token the ids up to and with it."""
-    for sequence in encoded:
-        for stop in range(sequence.first_scored, len(sequence.ids)):
-            yield sequence.ids[: stop + 1]
 
 
 def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:

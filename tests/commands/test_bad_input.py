@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from jaxscore.commands import shared
+from jaxscore.commands import model_flags
 from tests.commands.conftest import QWEN
 from tests.conftest import CASES
 
@@ -38,7 +38,7 @@ def assert_refused(ran, folder, *parts, kept=("in.jsonl",)):
     ],
 )
 def test_score_names_a_bad_line_before_it_loads_a_model(run, place, monkeypatch, line, parts):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     folder = place(GOOD, line)
     assert_refused(run(*command(folder, "score")), folder, "jaxscore score: error: ", *parts)
 
@@ -52,7 +52,7 @@ def test_score_names_a_bad_line_before_it_loads_a_model(run, place, monkeypatch,
     ],
 )
 def test_paths_names_a_bad_line_before_it_loads_a_model(run, place, monkeypatch, line, parts):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     folder = place({"question": "?", "paths": [["a"]]}, line)
     assert_refused(run(*command(folder, "paths")), folder, "jaxscore paths: error: ", *parts)
 
@@ -92,7 +92,7 @@ def test_the_output_may_not_be_an_input(run, place):
 
 @pytest.mark.parametrize("name", ["score", "paths"])
 def test_an_output_that_cannot_be_written(run, place, monkeypatch, name):
-    monkeypatch.setattr(shared, "load_scorer", None)  # known before the model is loaded
+    monkeypatch.setattr(model_flags, "load_scorer", None)  # known before the model is loaded
     folder = place({**GOOD, "question": "?", "paths": []})
     ran = run(*command(folder, name, "--output", folder))
     assert_refused(ran, folder, f"{folder}: found a folder, expected the name of a file")
@@ -174,7 +174,7 @@ def test_an_interrupt_leaves_nothing(run, place, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shared, "load_scorer", interrupted)
+    monkeypatch.setattr(model_flags, "load_scorer", interrupted)
     folder = place({**GOOD, "question": "?", "paths": []})
     (folder / "out").write_text("old", encoding="utf-8")
     for name in ("score", "paths"):

@@ -8,13 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jaxscore import generator
 from jaxscore.commands import chronologic as command
-from jaxscore.commands import shared
-from jaxscore.requests import Generated
+from jaxscore.commands import model_flags
+from jaxscore.results import Generated
+from jaxscore.tasks.chronologic import evaluation
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
 
 QUESTIONS = CASES / "chronologic/questions.jsonl"
+NOTHING = {"n": 0, "mean": None, "low": None, "high": None}
 GOOD = {
     "metadata_frame": "A book of 1887.",
     "main_question": "Which city?",
@@ -28,7 +31,9 @@ GOOD = {
 @pytest.fixture
 def models(monkeypatch, scorers):
     """The command takes the session's scorers instead of loading a model for each run."""
-    monkeypatch.setattr(shared, "load_scorer", lambda args, model, _: scorers(Path(model).name))
+    monkeypatch.setattr(
+        model_flags, "load_scorer", lambda args, model, _: scorers(Path(model).name)
+    )
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def writes(monkeypatch):
                 nothing = np.zeros(0, np.int32)
                 return [Generated(r.id, text, nothing, "length") for r in requests]
 
-        monkeypatch.setattr(command, "Generator", Fake)
+        monkeypatch.setattr(generator, "Generator", Fake)
 
     return set
 
@@ -81,11 +86,15 @@ def test_the_shared_cases(run, models, tmp_path, name, boundary):
         assert result["probabilities"] == pytest.approx(question[f"{boundary}_probs"], abs=1e-4)
         assert result["brier"] == pytest.approx(question[f"{boundary}_brier"], abs=1e-4)
         assert result["n_tokens"] == question[f"n_{boundary}"]
-    assert re.fullmatch(
-        rf"Overall Brier {results['summary']['overall']['brier']['mean']:.5f} \[0\.\d+, 0\.\d+\] "
-        rf"over 9 questions \(equal probabilities would get 0\.\d+\); report {tmp_path}/.*\.md\n",
+    mean = results["summary"]["overall"]["brier"]["mean"]
+    assert re.search(
+        rf"^result   overall Brier {mean:.5f}, 95% interval 0\.\d+ to 0\.\d+, 9 questions "
+        r"\(equal probabilities would get 0\.\d+\)$",
         out,
+        re.M,
     )
+    files = out[out.index("files ") :].split()[1:]
+    assert sorted(files) == sorted(str(one) for one in tmp_path.iterdir())
 
 
 def test_the_report_has_what_matters_first_and_what_made_it_last(run, models, tmp_path):
@@ -96,7 +105,9 @@ def test_the_report_has_what_matters_first_and_what_made_it_last(run, models, tm
              "## Questions, worst first", "## Settings and versions"]  # fmt: skip
     places = [report.index(part) for part in order]
     assert places == sorted(places)
-    briers = [float(value) for value in re.findall(r"^### Brier (0\.\d+)$", report, re.M)]
+    briers = [float(value) for value in re.findall(r"^Brier (0\.\d+)\. Line", report, re.M)]
+    asked = [one["question"] for one in sorted(results["questions"], key=lambda q: -q["brier"])]
+    assert re.findall(r"^### (.*)$", report, re.M) == asked
     assert briers == sorted(briers, reverse=True)
     assert len(briers) == 9
     settings = results["settings"]
@@ -107,7 +118,7 @@ def test_the_report_has_what_matters_first_and_what_made_it_last(run, models, tm
     audit = results["boundary_audit"]
     assert audit["n_answers"] == sum(len(q["answers"]) for q in results["questions"])
     assert set(audit["changed"]) == {"separate", "upstream"}
-    assert f"`upstream` would score {audit['changed']['upstream']} of them" in report
+    assert f"`upstream` would change {audit['changed']['upstream']} of them" in report
     ece = results["calibration"]["ece"]
     assert f"Expected calibration error {ece:.5f}" in report
 
@@ -155,7 +166,9 @@ def test_mcq(run, models, tmp_path):
     words = ("--mcq", "--seed", 3, "--output-dir", tmp_path, "--quiet")
     code, out, err = run("chronologic", QWEN, QUESTIONS, *words)
     assert (code, err) == (0, "")
-    assert re.match(r"Overall accuracy \d\.\d+ \[.*\], skill -?\d\.\d+ \[.*\] over 9 quest", out)
+    assert re.search(
+        r"^result   overall accuracy \d\.\d+, 95% interval .*, skill .*, 9 quest", out, re.M
+    )
     report, results = found(tmp_path, "mcq_")
     assert "Skill score" in report
     for result in results["questions"]:
@@ -178,7 +191,7 @@ def test_mcq_options_and_responses(run, models, writes, place):
         assert ran.code == 0
         report, results = found(out, "mcq_")
         assert [len(one["choices"]) for one in results["questions"]] == [n, n]
-        assert r"Response: A, I think \| \`A\` ↵ &lt;b&gt;" in report
+        assert r"Response: A, I think \| \`A\` ↵ &lt;b>" in report
     one, two = results["questions"]
     assert one["choices"] == GOOD["answer_strings"]
     assert "A) Oslo\nB) Vael\nC) Osk\nRespond only with" in one["prompt"]
@@ -195,14 +208,14 @@ def test_unparsable_responses_are_counted(run, models, writes, place):
     report, results = found(folder, "mcq_")
     assert "name no letter: 2 of 2 (100.0%)" in report
     assert results["summary"]["overall"]["accuracy"]["mean"] == 0.0
-    assert "chose no letter, wrong" in report
+    assert "chose no letter, wrong. Line 1" in report
 
 
 def test_a_vocabulary_without_letters_still_lets_the_model_write_them(
     run, models, writes, place, monkeypatch
 ):
     writes("A")
-    monkeypatch.setattr(command.multiple_choice, "BLANKS", ("no such blank",))
+    monkeypatch.setattr(evaluation.multiple_choice, "BLANKS", ("no such blank",))
     folder = place(GOOD)
     code, _, err = run("chronologic", QWEN, folder / "in.jsonl", "--mcq", "--quiet")
     assert (code, err) == (0, "")
@@ -224,7 +237,8 @@ def test_questions_that_cannot_be_quizzes_are_listed(run, models, writes, place)
     folder = place(GOOD, many, none)
     code, out, err = run("chronologic", QWEN, folder / "in.jsonl", "--mcq", "--quiet")
     assert code == 1
-    assert "over 1 questions" in out
+    assert ", 1 questions, " in out
+    assert out.startswith("done     3 questions, 2 failed in ")
     assert "failed: in.jsonl:2 'Too many?': 27 options, and there are letters for 26" in err
     assert "failed: in.jsonl:3 'None?': no answer is correct among those" in err
     report, results = found(folder, "mcq_")
@@ -241,15 +255,21 @@ def test_nothing_but_failures(run, models, writes, place):
     folder = place({**GOOD, "answer_probabilities": [0.0, 0.0, 0.0]})
     code, out, err = run("chronologic", QWEN, folder / "in.jsonl", "--mcq")
     assert code == 1
-    assert out.startswith("No question was answered; report ")
+    assert "result   no question was answered\n" in out
     assert "1 failed, the others are kept" in err
     _, results = found(folder, "mcq_")
     assert results["questions"] == []
+    assert results["summary"]["overall"]["accuracy"] == NOTHING
     long = {**GOOD, "main_question": " and" * 1100}
     folder = place(long)
-    code, out, err = run("chronologic", QWEN, folder / "in.jsonl", "--quiet")
+    words = ("--quiet", "--output", folder / "long")
+    code, out, err = run("chronologic", QWEN, folder / "in.jsonl", *words)
     assert code == 1
-    assert out.startswith("No question was scored; report ")
+    assert "result   no question was scored\n" in out
+    report, results = found(folder / "long")
+    assert results["summary"]["overall"]["brier"] == NOTHING
+    assert results["calibration"]["ece"] is None
+    assert "| Overall | - | - | - | 0 | - | - | 0 |" in report
     assert "answer 1: " in err
     assert "1024 positions" in err
 
@@ -284,7 +304,7 @@ def test_remarks_are_told_and_kept(run, models, place):
                     "answer_probabilities": [0.0, 0.0, 0.0]})  # fmt: skip
     code, _, err = run("chronologic", QWEN, folder / "in.jsonl", "--full-eval")
     assert code == 0
-    assert "remark: in.jsonl:1 'Which city?': answer 'Oslo' is there more than once" in err
+    assert "in.jsonl:1 'Which city?': answer 'Oslo' occurs more than once" in err
     report, results = found(folder, "full_")
     assert len(results["remarks"]) == 2
     assert "## Remarks" in report
@@ -329,20 +349,20 @@ def test_the_metadata_and_the_boundary_change_what_is_scored(run, models, tmp_pa
     ("words", "message"),
     [
         (("--full-eval", "--mcq"), "not allowed with"),
-        (("--mcq", "--calibrate"), "--calibrate scales the scores of answers"),
+        (("--mcq", "--calibrate"), "calibrate scales the scores of answers"),
         (("--calibrate", "--samples", "1"), "1 question to split in two parts"),
         (("--samples", "0"), "0 is not above 0"),
         (("--n-bootstrap", "-1"), "-1 is not above 0"),
         (("--boundary", "exact"), "invalid choice: 'exact'"),
-        (("--mcq", "--truncate", "left"), "--truncate: the prompts of --mcq are shown whole"),
+        (("--mcq", "--truncate", "left"), "truncate: mode mcq shows its prompts whole"),
         (("--vllm", "--boundary", "separate"), "an endpoint encodes context and answer as one"),
-        (("--api-base", "http://localhost/v1", "--truncate", "left"), "--truncate: an endpoint"),
+        (("--api-base", "http://localhost/v1", "--truncate", "left"), "truncate: an endpoint"),
         (("--api-base", "ftp://x"), "is no URL of a server"),
         (("--api-base", ""), "is no URL of a server"),
     ],
 )
 def test_flags_that_do_not_go_together(run, place, monkeypatch, words, message):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     folder = place(GOOD, GOOD)
     code, out, err = run("chronologic", QWEN, folder / "in.jsonl", *words)
     assert (code, out) == (2, "")
@@ -351,7 +371,7 @@ def test_flags_that_do_not_go_together(run, place, monkeypatch, words, message):
 
 
 def test_files_that_cannot_be_used_are_known_before_the_model_is_loaded(run, place, monkeypatch):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     folder = place({"main_question": "?"})
     for name, words, message in (
         ("in.jsonl", (), "no line holds a usable question"),
@@ -372,6 +392,113 @@ def test_as_a_user_would_run_it(run, tmp_path):
     words = ("--full-eval", "--output-dir", tmp_path, "--dtype", "float32", "--journal", "off")
     code, out, err = run("chronologic", QWEN, QUESTIONS, *words)
     assert code == 0
-    assert out.startswith("Overall Brier 0.2")
-    assert "boundary joint: of 27 requests separate would change" in err
-    assert "qwen2, native, float32" in err
+    assert "result   overall Brier 0.2" in out
+    assert "boundary joint: of 27 requests separate would change" in out
+    assert "model    qwen2, native, float32" in out
+    assert err.count("\n") <= 1, err  # the bar alone
+
+
+def test_top_accuracy_is_over_questions_that_have_a_right_answer(run, models, place):
+    """Two questions have one; of the others one has no truth and one has shares alone."""
+    folder = place(
+        GOOD,
+        GOOD | {"answer_probabilities": [1.0, 1.0, 1.0]},
+        GOOD | {"answer_probabilities": [0.0, 0.0, 0.0]},
+        GOOD | {"answer_probabilities": [0.5, 0.5, 0.0]},
+    )
+    code, _, err = run("chronologic", QWEN, folder / "in.jsonl", "--full-eval")
+    assert code == 0
+    report, results = found(folder, "full_")
+    named = [one["top_correct"] for one in results["questions"]]
+    assert named[1:] == [True, None, None]
+    overall = results["summary"]["overall"]
+    assert (overall["brier"]["n"], overall["top_accuracy"]["n"]) == (4, 2)
+    assert overall["top_accuracy"]["mean"] == (named[0] + 1) / 2
+    assert re.search(
+        r"^\| Overall \|.* \| 4 \| [01]\.\d+ \| 0\.\d+ to [01]\.\d+ \| 2 \|$", report, re.M
+    )
+    assert "in.jsonl:3 'Which city?': no answer is correct, so" in err
+    assert "in.jsonl:4 'Which city?': no answer has probability 1; top accuracy leaves" in err
+
+
+def test_shares_have_wilsons_interval_and_no_interval_is_of_zero_width(run, models, writes, place):
+    writes("A")
+    folder = place(GOOD | {"answer_probabilities": [1.0, 1.0, 0.0]}, GOOD | {
+        "main_question": "Who?", "answer_probabilities": [1.0, 1.0, 0.0]})  # fmt: skip
+    words = ("chronologic", QWEN, folder / "in.jsonl", "--mcq", "--quiet")
+    assert run(*words).code == 0
+    report, results = found(folder, "mcq_")
+    overall = results["summary"]["overall"]
+    assert (overall["accuracy"]["mean"], overall["accuracy"]["high"]) == (1.0, 1.0)
+    assert overall["accuracy"]["low"] == pytest.approx(0.3424, abs=1e-4)  # Wilson of 2 of 2
+    assert overall["skill"] == {"n": 2, "mean": 1.0, "low": None, "high": None}
+    assert "| Overall | 1.000 | 0.342 to 1.000 | 1.000 | - | 2 |" in report
+    code, out, _ = run(*words, "--limit", 1, "--output", folder / "one")
+    assert code == 0
+    assert "overall accuracy 1.0000, skill 1.0000, 1 questions" in out
+    report, results = found(folder / "one", "mcq_")
+    assert "| Overall | 1.000 | - | 1.000 | - | 1 |" in report
+    assert results["summary"]["overall"]["accuracy"]["low"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--full-eval", "--samples", "2"), "setting samples: of no effect in mode full"),
+        (("--mcq", "--samples", "2"), "setting samples: of no effect in mode mcq"),
+        (("--mcq", "--boundary", "upstream"), "setting boundary: of no effect in mode mcq"),
+        (("--no-shuffle",), "setting shuffle: of no effect in mode sample, only in mcq"),
+        (("--full-eval", "--include-negation"), "setting include_negation: of no effect in mode"),
+        (("--no-metadata",), "setting metadata: of no effect, no question has a metadata_frame"),
+    ],
+)
+def test_flags_of_no_effect_are_told(run, models, writes, place, words, told):
+    writes("A")
+    folder = place(GOOD | {"metadata_frame": None})
+    code, _, err = run("chronologic", QWEN, folder / "in.jsonl", *words)
+    assert code == 0
+    assert told in err
+    [path] = folder.glob("eval_results_*.json")
+    assert any(line.startswith(told) for line in strict(path.read_text("utf-8"))["remarks"])
+    run("chronologic", QWEN, folder / "in.jsonl", "--output", folder / "plain")
+    assert "of no effect" not in (report := found(folder / "plain")[0]), report
+
+
+def test_every_spelling_of_the_places(run, models, place):
+    folder = place(GOOD)
+    path = folder / "in.jsonl"
+    for k, words in enumerate((
+        (QWEN, path), ("--model", QWEN, path), (QWEN, "--input", path),
+        ("--input", path, "--model", QWEN), (QWEN, path, "--model", QWEN, "--input", path),
+        (QWEN, "--seed", 0, path),
+    )):  # fmt: skip
+        code, _, err = run("chronologic", *words, "--output", folder / str(k), "--quiet")
+        assert (code, err) == (0, ""), words
+        assert found(folder / str(k))[1]["settings"]["questions"] == str(path)
+    for words, message in (
+        ((QWEN, path, "--model", "other"), "--model: 'other' is one too many: MODEL is"),
+        ((QWEN, path, "--input", "other"), "--input: 'other' is one too many: QUESTIONS.jsonl is"),
+        (("--model", "other", QWEN, path), "is one too many: QUESTIONS.jsonl is"),
+        ((QWEN,), "QUESTIONS.jsonl is missing; give it by its place or by --input"),
+        (("--input", path), "MODEL is missing; give it by its place or by --model"),
+    ):
+        code, out, err = run("chronologic", *words)
+        assert (code, out) == (2, "")
+        assert message in err
+
+
+def test_a_limit(run, models, tmp_path):
+    words = ("chronologic", QWEN, QUESTIONS, "--full-eval", "--limit", 2, "--output", tmp_path)
+    assert run(*words, "--quiet").code == 0
+    _, results = found(tmp_path, "full_")
+    assert [one["line"] for one in results["questions"]] == [1, 2]
+    assert results["settings"]["limit"] == 2
+
+
+def test_a_manifest_with_the_failures(run, models, place):
+    folder = place(GOOD, {"main_question": "?"})
+    assert run("chronologic", QWEN, folder / "in.jsonl", "--quiet").code == 1
+    [path] = folder.glob("eval_report_*.md.run.json")
+    manifest = strict(path.read_text(encoding="utf-8"))
+    assert (manifest["failed"], manifest["command"]) == (1, "chronologic")
+    assert manifest["flags"]["model"] == QWEN

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.commands import shared
+from jaxscore.commands import model_flags
 from jaxscore.generator import Generator
 from jaxscore.requests import GenerationRequest, LabelRequest, Request
 from tests.commands.conftest import strict
@@ -62,7 +62,7 @@ class Completions:
 @pytest.fixture
 def url(scorers, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(shared, "load_scorer", None)  # no local model is loaded
+    monkeypatch.setattr(model_flags, "load_scorer", None)  # no local model is loaded
     with Server(Completions(scorers(MODEL))) as server:
         yield server.url
 
@@ -86,7 +86,8 @@ def test_full_eval(run, url, tmp_path, boundary):
     words = ("--full-eval", "--api-base", url, "--boundary", boundary, "--quiet")
     code, out, err = run("chronologic", "served/tiny:1", plain, *words)
     assert (code, err) == (0, "")
-    assert out.startswith("Overall Brier 0.")
+    assert "result   overall Brier 0." in out
+    assert out.startswith(f"done     {len(chosen)} questions, 0 failed\n")
     report, record = results(tmp_path, "full_")
     for question, k in zip(record["questions"], chosen, strict=True):
         assert question["scores"] == pytest.approx(want["questions"][k][boundary], abs=1e-4)
@@ -95,6 +96,10 @@ def test_full_eval(run, url, tmp_path, boundary):
     assert record["settings"]["endpoint"] == url
     assert "| endpoint | " in report
     assert "dtype" not in record["settings"]
+    [manifest] = tmp_path.glob("*.run.json")
+    facts = strict(manifest.read_text(encoding="utf-8"))
+    assert (facts["failed"], facts["flags"]["api_base"]) == (0, url)
+    assert "machine" not in facts
 
 
 def test_a_sample_of_questions(run, url, place):
@@ -103,7 +108,7 @@ def test_a_sample_of_questions(run, url, place):
     words = ("--api_base", url, "--samples", 3, "--quiet")
     code, out, _ = run("chronologic", "served/tiny:1", folder / "in.jsonl", *words)
     assert code == 0
-    assert "over 3 questions" in out
+    assert ", 3 questions " in out
 
 
 def test_mcq(run, url, scorers, tmp_path, monkeypatch):
@@ -111,7 +116,9 @@ def test_mcq(run, url, scorers, tmp_path, monkeypatch):
     code, _, _ = run("chronologic", "served/tiny:1", QUESTIONS, *words, "--quiet")
     assert code == 0
     report, served = results(tmp_path / "served", "mcq_")
-    monkeypatch.setattr(shared, "load_scorer", lambda args, model, _: scorers(Path(model).name))
+    monkeypatch.setattr(
+        model_flags, "load_scorer", lambda args, model, _: scorers(Path(model).name)
+    )
     words = ("--mcq", "--seed", 3, "--output-dir", tmp_path / "local", "--quiet")
     assert run("chronologic", CASES / "models" / MODEL, QUESTIONS, *words).code == 0
     [path] = (tmp_path / "local").glob("eval_results_*.json")
@@ -147,3 +154,13 @@ def test_vllm_asks_the_server_of_the_published_script(run, monkeypatch, tmp_path
     words = ("--vllm", "--full-eval", "--output-dir", tmp_path, "--quiet")
     assert run("chronologic", "served", QUESTIONS, *words).code == 130
     assert asked == [("served", "http://localhost:9011/v1", False)]
+
+
+def test_flags_of_a_local_model_are_told(run, url, place):
+    folder = place({"main_question": "Who?", "answer_strings": ["a", "b"],
+                    "answer_probabilities": [1, 0]})  # fmt: skip
+    words = ("--api-base", url, "--revision", "main", "--dtype", "bfloat16")
+    code, _, err = run("chronologic", "served/tiny:1", folder / "in.jsonl", *words)
+    assert code == 0
+    assert "--dtype: no effect, the endpoint computes" in err
+    assert "--revision: no effect, the endpoint computes" in err

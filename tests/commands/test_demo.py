@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.commands import demo, shared
+from jaxscore.commands import demo, help_pages, model_flags
 from jaxscore.errors import InputError
 
 
@@ -73,27 +73,42 @@ def test_a_command_it_prints_can_be_tried_again(shown, run, tmp_path):
     assert tables[0].read_text(encoding="utf-8") == tables[1].read_text(encoding="utf-8")
 
 
-def test_a_command_it_prints_has_the_flags_that_results_hang_on(capsys):
-    class Command:
-        __name__ = "jaxscore.commands.some_task"
-
-        @staticmethod
-        def add(subparsers):
-            parser = subparsers.add_parser("some-task")
-            parser.add_argument("--input")
-            parser.add_argument("--seed", type=int, default=0)
-            parser.add_argument("--dtype", default="auto")
-            parser.set_defaults(run=lambda args: ran.append(args) or 1)
+def test_a_command_it_prints_has_the_flags_that_results_depend_on(capsys, monkeypatch):
+    def parser(name):
+        made = help_pages.Parser(prog=f"jaxscore {name}")
+        made.add_argument("--input")
+        made.add_argument("--seed", type=int, default=0)
+        made.add_argument("--dtype", default="auto")
+        made.set_defaults(run=lambda args: ran.append(args) or 1, command=name)
+        return made
 
     ran = []
+    monkeypatch.setattr(demo.listing, "parser", parser)
     args = argparse.Namespace(
         seed=3, dtype="auto", device="cpu", model_impl="native", batch_tokens=64
     )
     commands = demo._Commands(args, None)
-    commands.run(Command(), "--input", "a b")
+    commands.run("some-task", "--input", "a b")
     assert capsys.readouterr().out == "jaxscore some-task --input 'a b' --seed 3\n"
     [given] = ran
-    assert (given.seed, given.dtype, given.quiet, commands.code) == (3, "auto", True, 1)
+    assert (given.seed, given.dtype, given.quiet, given.command) == (3, "auto", True, "some-task")
+    assert (commands.n, commands.failures) == (1, [("some-task", "exit code 1")])
+
+
+def test_manifests_name_their_command(shown):
+    _, _, folder = shown
+    manifests = [*folder.rglob("*.run.json")]
+    named = {json.loads(one.read_text(encoding="utf-8"))["command"] for one in manifests}
+    assert {"paths", "chronologic", "probsem", "self-certainty"} <= named
+    assert None not in named
+
+
+def test_it_ends_with_the_closing_block(shown):
+    _, out, folder = shown
+    titles = [line[:9].strip() for line in out.splitlines()[-5:]]
+    assert titles == ["done", "shared", "model", "result", "files"]
+    assert "\ndone     8 commands, 0 failed in " in out
+    assert out.endswith(f"files    {folder}\n")
 
 
 def test_support_paths_help_in_most_items(shown):
@@ -133,6 +148,6 @@ def test_a_run_that_cannot_start_leaves_the_earlier_one(run, shown, monkeypatch)
         raise InputError("no such device")
 
     _, _, folder = shown
-    monkeypatch.setattr(shared, "load_scorer", absent)
+    monkeypatch.setattr(model_flags, "load_scorer", absent)
     assert run("demo", "--output-dir", folder).code == 2
     assert (folder / "paths.json").is_file()

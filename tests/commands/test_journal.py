@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from jaxscore import Scorer
+from jaxscore.engine.text_writer import TextWriter
 from jaxscore.errors import InputError
-from jaxscore.generator import Generator
 from jaxscore.tasks.rag.evaluator_file import find
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -23,29 +23,95 @@ def kept(run, tmp_path):
     words = ("score", "--model", QWEN, "--input", source, "--output", tmp_path / "out.jsonl")
     for dtype in ("float32", "bfloat16"):
         assert run(*words, "--dtype", dtype, "--quiet").code == 0
-    return tmp_path / "out.jsonl.journal"
+    return tmp_path / ".jaxscore/out.jsonl.journal"
+
+
+def table(out):
+    """The cells of the table, by row."""
+    return [re.split(r"  +", line.strip()) for line in out.splitlines()[1:]]
 
 
 def test_info_and_prune(run, kept):
     code, out, _ = run("journal", "info", kept)
-    lines = out.splitlines()
+    size = kept.stat().st_size / 1000
+    head, columns, *lines = out.splitlines()
     assert code == 0
-    assert [line.split(",")[0] for line in lines] == [f"{k}: 5 texts scored" for k in (1, 2)]
+    assert head == f"journal {kept}: 2 models, {size:.1f} kB on disk"
+    assert table(out)[0] == ["scored", "written", "size", "last used", "computed by"]
+    assert [row[:3] for row in table(out)[1:]] == [["1", "5", "0"], ["2", "5", "0"]]
     assert "dtype=bfloat16" in lines[0]  # the last used first
     assert "dtype=float32" in lines[1]
+    # Numbers end below their heading, and texts start below it.
+    assert {line[columns.index("scored") + 5] for line in lines} == {"5"}
+    assert {line[columns.index("computed") - 2 :][:3] for line in lines} == {"  d"}
     code, out, _ = run("journal", "prune", kept)
-    assert (code, out.splitlines()[0].split(",")[0]) == (0, "1 models dropped")
-    assert "dtype=bfloat16" in out.splitlines()[1]
-    assert len(out.splitlines()) == 2
+    dropped, head, _, line = out.splitlines()
+    assert code == 0
+    assert dropped.startswith("dropped 1 model, freed ")
+    assert ": 1 model, " in head
+    assert "dtype=bfloat16" in line
 
 
-@pytest.mark.parametrize("words", [("prune", "--keep", -1), ("info", "--keep", 2)], ids=str)
-def test_a_keep_that_means_nothing_drops_nothing(run, kept, words):
+def test_the_output_or_its_folder_names_its_journal(run, kept, monkeypatch):
+    want = run("journal", "info", kept).out
+    assert want
+    assert run("journal", "info", kept.parents[1] / "out.jsonl").out == want
+    (kept.parents[1] / "out.jsonl").unlink()
+    assert run("journal", "info", kept.parents[1] / "out.jsonl").out == want
+    kept.rename(kept.with_name("jaxscore.journal"))
+    assert run("journal", "info", kept.parents[1]).out.splitlines()[1:] == want.splitlines()[1:]
+
+
+@pytest.mark.parametrize("given", ["other.jsonl", "in.jsonl", ".", ".jaxscore", ".jaxscore/x"])
+def test_a_hint_names_the_journals_that_exist(run, kept, given):
+    path = kept.parents[1] / given
+    code, out, err = run("journal", "info", path)
+    assert (code, out) == (2, "")
+    assert f"journal {path}: " in err
+    if given != ".jaxscore/x":
+        assert f"give one of {kept}\n" in err
+    if given in ("other.jsonl", "in.jsonl"):
+        assert f"an output whose journal is {kept.with_name(given)}.journal;" in err
+
+
+def test_a_journal_with_nothing_left_is_removed(run, kept):
+    code, out, _ = run("journal", "prune", kept, "--keep", 0)
+    assert code == 0
+    assert out.splitlines()[0].startswith("dropped 2 models, freed ")
+    assert out.splitlines()[1] == f"journal {kept}: removed"
+    assert not kept.parent.exists()
+    assert (kept.parents[1] / "out.jsonl").exists()
+
+
+def test_only_an_empty_folder_of_ours_is_removed(run, kept):
+    other = kept.with_name("notes")
+    other.write_text("mine")
+    assert run("journal", "prune", kept, "--keep", 0).code == 0
+    assert [path.name for path in kept.parent.iterdir()] == ["notes"]
+
+
+def test_off_keeps_none(run, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"context": "a", "continuation": " b"}\n')
+    words = ("score", "--model", QWEN, "--input", source, "--output", tmp_path / "out.jsonl")
+    assert run(*words, "--journal", "off", "--quiet").code == 0
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["in.jsonl", "out.jsonl", "out.jsonl.run.json"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("prune", "--keep", -1), "--keep -1: expected the number of models to keep, 0 or more"),
+        (("info", "--keep", 2), "--keep 2: `journal info` drops nothing; leave --keep out"),
+    ],
+)
+def test_a_keep_that_means_nothing_drops_nothing(run, kept, words, message):
     action, *flags = words
     code, _, err = run("journal", action, kept, *flags)
     assert code == 2
-    assert "expected a number of at least 0, with prune" in err
-    assert len(run("journal", "info", kept).out.splitlines()) == 2
+    assert message in err
+    assert len(table(run("journal", "info", kept).out)) == 3
 
 
 def test_a_file_that_is_no_journal(run, tmp_path):
@@ -63,28 +129,28 @@ def usc_generate(folder):
     (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
     output = folder / "out.json"
     words = ("usc-generate", "--input-file", folder / "in.json", "--output-file", output, "-n", 1)
-    return (*words, "--model", QWEN, "--max-new-tokens", 5), output, "out.json.journal"
+    return (*words, "--model", QWEN, "--max-new-tokens", 5), output, ".jaxscore/out.json.journal"
 
 
 def judge(folder):
     ours = shutil.copytree(CASES / "judge/ours", folder / "ours")
     (folder / "text.yaml").write_text(EVALUATOR, encoding="utf-8")
     words = ("judge", "--folder", ours, "--llm", QWEN, "j", "--llm-prompt", folder / "text.yaml")
-    return (*words, "--sample", 3), ours / "eval_dev_out_3.json", "ours/jaxscore.journal"
+    return (*words, "--sample", 3), ours / "eval_dev_out_3.json", "ours/.jaxscore/jaxscore.journal"
 
 
 def judge_pairwise(folder):
     ours, theirs = (shutil.copytree(CASES / "judge" / k, folder / k) for k in ("ours", "theirs"))
     words = ("judge", "--folder", ours, "--opponent-folder", theirs, "--opponent-name", "them")
     words = (*words, "--llm", QWEN, "j", "--sample", 3)
-    return words, ours / "eval_dev_out_3.json", "ours/jaxscore.journal"
+    return words, ours / "eval_dev_out_3.json", "ours/.jaxscore/jaxscore.journal"
 
 
 def chronologic(folder):
     questions = folder / "in.jsonl"
     text = (CASES / "chronologic/questions.jsonl").read_text(encoding="utf-8")
     questions.write_text("".join(text.splitlines(keepends=True)[:3]), encoding="utf-8")
-    return ("chronologic", QWEN, questions, "--mcq"), folder, "jaxscore.journal"
+    return ("chronologic", QWEN, questions, "--mcq"), folder, ".jaxscore/jaxscore.journal"
 
 
 @pytest.mark.parametrize("command", [usc_generate, judge, judge_pairwise, chronologic])
@@ -99,11 +165,11 @@ def test_commands_that_write_keep_it_beside_their_output(run, tmp_path, monkeypa
         found.unlink()
         return record["questions"], record["summary"]
 
-    code, _, err = run(*words)
+    code, out, _ = run(*words)
     first = outputs()
-    assert "\n0 of " in err
+    assert re.search(r"^journal .*, 0 of \d+ texts come from it$", out, re.M)
     info = run("journal", "info", tmp_path / name).out
-    n_scored, n_written = map(int, re.match(r"1: (\d+) texts scored, (\d+) written", info).groups())
+    n_scored, n_written = map(int, info.splitlines()[2].split()[1:3])
     assert n_written > 0
     assert (n_scored > 0) == (command is chronologic)  # the letters' probabilities
 
@@ -113,22 +179,22 @@ def test_commands_that_write_keep_it_beside_their_output(run, tmp_path, monkeypa
     def written(*args):
         raise AssertionError
 
-    monkeypatch.setattr(Generator, "_write_group", written)
+    monkeypatch.setattr(TextWriter, "_write_group", written)
     again = run(*words, *(("--force",) if words[0] == "judge" else ()))
     assert again.code == code
     assert outputs() == first
-    restored, total = re.search(r"(\d+) of (\d+) \w+ were in the journal", again.err).groups()
+    restored, total = re.search(r", (\d+) of (\d+) texts come from it", again.out).groups()
     assert restored == total
-    assert run("journal", "prune", tmp_path / name, "--keep", 0).out.startswith("1 models dropped")
-    assert run("journal", "info", tmp_path / name).out == ""
+    assert run("journal", "prune", tmp_path / name, "--keep", 0).out.startswith("dropped 1 model,")
+    assert not (tmp_path / name).parent.exists()
 
 
-def test_a_command_that_begins_anew_says_that_it_keeps_nothing(run, tmp_path, monkeypatch):
+def test_a_command_that_starts_again_says_that_it_keeps_nothing(run, tmp_path, monkeypatch):
     def stop(*args, **options):
         raise InputError(f"journal {options['journal']}")
 
     monkeypatch.setattr(Scorer, "from_pretrained", stop)
     code, _, err = run("demo", "--output-dir", tmp_path / "d", "--journal", tmp_path / "j")
     assert code == 2
-    assert "begins anew each time and keeps nothing\n" in err
+    assert "this command keeps no journal\n" in err
     assert "error: journal None" in err

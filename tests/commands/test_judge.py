@@ -7,10 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
-from jaxscore.commands import shared
+from jaxscore import generator
+from jaxscore.commands import model_flags
 from jaxscore.reports.markdown import NOTHING
-from jaxscore.requests import Generated
-from jaxscore.tasks.rag import judge_model
+from jaxscore.results import Generated
 from jaxscore.tasks.rag.evaluator_file import find
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -46,7 +46,7 @@ def says(monkeypatch):
                     for k, r in enumerate(requests)
                 ]
 
-        monkeypatch.setattr(judge_model, "Generator", Scripted)
+        monkeypatch.setattr(generator, "Generator", Scripted)
         return prompts
 
     return use
@@ -54,11 +54,16 @@ def says(monkeypatch):
 
 @pytest.fixture
 def no_model(monkeypatch):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
 
 
 def read(path):
     return strict(path.read_text(encoding="utf-8"))
+
+
+def told(out):
+    """What a run says of its folders, before the closing block."""
+    return out[: out.index("done     ")]
 
 
 def rows_of(folder, name="eval_dev_out.json"):
@@ -101,7 +106,8 @@ def test_the_shared_cases(run, experiments, tmp_path, monkeypatch, name):
     assert code == 0
     assert "of its probability on average" in err  # the outside mass is told
     want = json.loads((CASES / "expected/tiny-gpt2/judge.json").read_text(encoding="utf-8"))
-    for side, line in zip(SIDES, out.splitlines(), strict=True):
+    assert "LLMeval_j_logits: means from " in out
+    for side, line in zip(SIDES, told(out).splitlines(), strict=True):
         expected = want[f"{name} {side}"]
         assert line.startswith(f"{experiments / side}: LLMeval_j_logits {expected['mean']:.5f} [")
         assert line.endswith(f" of the probability outside the labels; report {REPORT}.md")
@@ -118,6 +124,8 @@ def test_the_shared_cases(run, experiments, tmp_path, monkeypatch, name):
             f"{REPORT}.json", f"{REPORT}.md", f"{REPORT}.md.run.json",
             "eval_dev_metrics.json", "eval_dev_out.json",
         ]  # fmt: skip
+        for path in (experiments / side).iterdir():
+            assert str(path) in out
 
 
 def test_the_report(run, experiments):
@@ -142,10 +150,12 @@ def test_the_report(run, experiments):
     page = (folder / f"{REPORT}.md").read_text(encoding="utf-8")
     assert page.index("| Mean |") < page.index("## Labels") < page.index("## Remarks")
     assert page.index("## Worst first") < page.index("## Settings and versions")
-    worst = [line for line in page.splitlines() if line.startswith("### ")]
-    assert worst == [
-        f"### {score:.4f} (q_id {one['q_id']})"
-        for score, one in sorted(zip(scores, rows_of(folder), strict=True), key=lambda x: x[0])
+    worst = sorted(zip(scores, rows_of(folder), strict=True), key=lambda x: x[0])
+    assert [line for line in page.splitlines() if line.startswith("### ")] == [
+        f"### {one['question']}" for _, one in worst
+    ]
+    assert [line for line in page.splitlines() if line.startswith("Score ")] == [
+        f"Score {score:.4f} (q_id {one['q_id']})" for score, one in worst
     ]
 
 
@@ -154,10 +164,11 @@ def test_what_is_there_is_kept_unless_forced(run, experiments, monkeypatch):
     (folder / "eval_dev_metrics.json").write_text('{"EM": 0.5, "LLMeval_j_logits": 0.25}')
     words = ("judge", "--folder", folder, "--llm", GPT2, "j")
     with monkeypatch.context() as patch:
-        patch.setattr(shared, "load_scorer", None)  # not even loaded
+        patch.setattr(model_flags, "load_scorer", None)  # not even loaded
         code, out, err = run(*words)
-        assert (code, out) == (0, "")
-        assert "LLMeval_j_logits there; --force judges anew" in err
+        assert (code, told(out)) == (0, "")
+        assert "0 records in 0 folders, 1 skipped: the metric exists, 0 failed" in out
+        assert "LLMeval_j_logits exists, made with settings that are unknown; --force" in err
     assert run(*words, "--force").code == 0
     assert metrics_of(folder)["EM"] == 0.5
     assert metrics_of(folder)["LLMeval_j_logits"] != 0.25
@@ -192,8 +203,8 @@ def test_llm_alone_is_the_published_default(run, experiments, monkeypatch):
         asked.append(name)
         return real(args, GPT2, folder)
 
-    real = shared.load_scorer
-    monkeypatch.setattr(shared, "load_scorer", load)
+    real = model_flags.load_scorer
+    monkeypatch.setattr(model_flags, "load_scorer", load)
     assert run("judge", "--folder", experiments / "ours", "--llm", "--quiet").code == 0
     assert asked == ["upstage/SOLAR-10.7B-Instruct-v1.0"]
     assert list(metrics_of(experiments / "ours")) == ["LLMeval_logits"]
@@ -215,8 +226,9 @@ def test_text_mode(run, experiments, tmp_path, says):
     assert prompts[0] == want["default_qa ours"]["first_prompt"]
     page = (folder / "eval_dev_judge_LLMeval_j.md").read_text(encoding="utf-8")
     assert "| Mean | 95% interval | Records | No label | Several labels | Failed |" in page
+    assert "| 0.75000 | 0.3006 to 0.9544 | 4 | 2 | 1 | 0 |" in page  # Wilson's, of 3 of 4
     assert f"| Yes | 1 | 3 | {NOTHING} |" in page
-    assert page.count("### no label, or several (q_id") == 3
+    assert page.count("\nNo label, or several (q_id") == 3
     assert "The judge wrote: Yes or No" in page
 
 
@@ -225,10 +237,18 @@ def test_text_mode_where_no_answer_is_of_use(run, experiments, tmp_path, says):
     folder = experiments / "ours"
     evaluator = own_evaluator(tmp_path, TEXT_MODE)
     code, out, err = run("judge", "--folder", folder, "--llm", GPT2, "j", "--llm-prompt", evaluator)
-    assert code == 0
-    assert metrics_of(folder) == {"LLMeval_j": 0.0}
-    assert "over 0 records" in out
-    assert "which is over nothing and 0" in err
+    assert code == 1
+    assert metrics_of(folder) == {"LLMeval_j": None}
+    assert [row["LLMeval_j"] for row in rows_of(folder)] == [-100] * 7
+    assert "LLMeval_j no record was judged" in out
+    assert "outside the mean, which is null: no record is in it" in err
+    assert f"failed: {folder}: no answer names exactly one label" in err
+    assert read(folder / "eval_dev_judge_LLMeval_j.json")["summary"]["mean"] is None
+    page = (folder / "eval_dev_judge_LLMeval_j.md").read_text(encoding="utf-8")
+    assert f"| {NOTHING} | {NOTHING} | 0 | 7 | 0 | 0 |" in page
+    assert run("results", "--experiments-folder", experiments, "--output-dir", tmp_path).code == 0
+    [line] = (tmp_path / f"{str(experiments).replace('/', '_')}.csv").read_text().splitlines()[1:]
+    assert line == "ours,7,0,7"
 
 
 def pairwise(folder, other, *more):
@@ -259,7 +279,10 @@ def test_a_comparison(run, experiments, says):
         assert f"Answer 1: {first}\n\nAnswer 2: {second}\n\n" in prompt
     assert "win " in out
     assert "over 7 records" in out
-    assert run(*pairwise(folder, other)).out == ""  # there already
+    again = run(*pairwise(folder, other))
+    assert (again.code, told(again.out)) == (0, "")
+    rates = found["summary"]["rates"].values()
+    assert all(0 <= one["interval"][0] < one["interval"][1] <= 100 for one in rates)
     assert sorted(path.name for path in other.iterdir()) == ["eval_dev_out.json"]
 
 
@@ -340,7 +363,8 @@ def test_a_long_response_in_text_mode_fails_alone(run, tmp_path):
     code, _, err = run(*words)
     assert code == 1
     assert "record 1 (q_id 'long')" in err
-    assert "1 failed" in err
+    assert "no answer names exactly one label" in err
+    assert "2 failed" in err
     assert [row["LLMeval_j"] for row in rows_of(folder)] == [None, -100]
 
 
@@ -353,7 +377,7 @@ def test_a_folder_that_cannot_be_read_leaves_the_others(run, experiments):
     )
     code, out, err = run("judge", "--experiments-folder", experiments, "--llm", GPT2, "j")
     assert code == 1
-    assert len(out.splitlines()) == 1
+    assert len(told(out).splitlines()) == 1
     assert "theirs/eval_dev_out.json:2: found more than one JSON value (JSONL?)" in err
     assert "LLMeval_j_logits" in metrics_of(experiments / "ours")
     assert not (experiments / "tmp_running/eval_dev_metrics.json").exists()
@@ -363,7 +387,7 @@ def test_a_metrics_file_that_cannot_be_read_leaves_the_others(run, experiments):
     (experiments / "ours/eval_dev_metrics.json").write_text("[]")
     code, out, err = run("judge", "--experiments-folder", experiments, "--llm", GPT2, "j")
     assert code == 1
-    assert len(out.splitlines()) == 1
+    assert len(told(out).splitlines()) == 1
     assert "ours/eval_dev_metrics.json: found a list" in err
     assert rows_of(experiments / "ours") == rows_of(CASES / "judge/ours")
     assert "LLMeval_j_logits" in metrics_of(experiments / "theirs")
@@ -378,7 +402,7 @@ def test_a_folder_that_changes_meanwhile_leaves_the_others(run, experiments, tmp
             put(experiments / "ours", [record("other")])
             return [Generated(r.id, "Yes", np.zeros(0, np.int32), "eos") for r in requests]
 
-    monkeypatch.setattr(judge_model, "Generator", Meddler)
+    monkeypatch.setattr(generator, "Generator", Meddler)
     evaluator = own_evaluator(tmp_path, TEXT_MODE)
     words = ("judge", "--llm", GPT2, "j", "--llm-prompt", evaluator)
     code, out, err = run(*words, "--experiments-folder", experiments)
@@ -400,7 +424,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_others(run, experiments, tmp
     words = ("judge", "--llm", GPT2, "j", "--quiet")
     code, out, err = run(*words, "--experiments-folder", experiments)
     assert code == 1
-    assert len(out.splitlines()) == 1
+    assert len(told(out).splitlines()) == 1
     assert "ours: cannot be written, and the scores belong there" in err
     assert run(*words, "--folder", experiments / "ours").code == 2
 
@@ -408,7 +432,7 @@ def test_a_folder_that_cannot_be_written_leaves_the_others(run, experiments, tmp
 def test_no_record_is_left(run, tmp_path, no_model):
     folder = put(tmp_path / "one", [record("a", response=None)])
     code, out, err = run("judge", "--folder", folder, "--llm", GPT2)
-    assert (code, out) == (1, "")
+    assert (code, told(out)) == (1, "")
     assert "no record is left to judge" in err
     assert not (folder / "eval_dev_metrics.json").exists()
 
@@ -502,7 +526,9 @@ def test_a_published_file_gives_the_same_scores(run, experiments, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "one of the arguments --llm --llm-ollama --gpt --bem is required"),
+        ((), "one of the arguments --llm --model --llm-ollama --gpt --bem is required"),
+        (("--llm", "a", "--model", "b"), "not allowed with argument --llm"),
+        (("--gpt", "x.md.run"), "would replace the manifest of 'x'"),
         (("--llm", "a", "--gpt", "b"), "not allowed with argument --llm"),
         (("--llm", "a", "b", "c"), "expected MODEL and SHORT at most"),
         (("--llm-ollama", "a", "b", "c"), "expected MODEL and SHORT at most"),
@@ -510,9 +536,10 @@ def test_a_published_file_gives_the_same_scores(run, experiments, tmp_path):
         (("--llm", "a", "--opponent-name", "x"), "belong together"),
         (("--llm", "a", "--both-orders"), "give --opponent-folder too"),
         (("--bem", "--opponent-folder", "x", "--opponent-name", "y"), "takes no opponent"),
-        (("--gpt", "a", "--truncate", "left"), "--truncate is of prompts whose labels"),
+        (("--gpt", "a", "--truncate", "left"), "truncate (--truncate) is for prompts whose labels"),
         (("--bem", "--truncate", "left"), "leaves out the ends of texts that are too long"),
-        (("--gpt", "a", "--label-score", "sequence"), "which needs --llm"),
+        (("--gpt", "a", "--label-score", "sequence"), "which needs a model that runs here"),
+        (("--bem", "--label-score", "sequence"), "which needs a model that runs here"),
         (("--gpt", ""), "an empty name"),
         (("--bem", ""), "an empty name"),
         (("--llm", "a", " "), "an empty name"),
@@ -598,7 +625,7 @@ def test_an_endpoint_compares(run, experiments, served):
     words = ("--opponent-folder", other, "--opponent-name", "them", "--both-orders", "--quiet")
     code, _, _ = run("judge", "--folder", folder, "--gpt", "g", "--api-base", served.url, *words)
     assert code == 1  # "Yes" and "No" are no labels here, and q3 fails
-    assert metrics_of(folder) == {"g_VS_them_win": 0.0, "g_VS_them_tie": 0.0, "g_VS_them_lose": 0.0}
+    assert metrics_of(folder) == dict.fromkeys(f"g_VS_them_{one}" for one in ("win", "tie", "lose"))
     assert [row["g_VS_them"] for row in rows_of(folder)] == [-100] * 3 + [None] + [-100] * 3
 
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from jaxscore import cli
+from jaxscore.commands import listing
 from tests.commands import adapters
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -26,8 +26,7 @@ def adapter(tmp_path):
     "score paths probsem chronologic judge self-certainty usc-generate convert".split(),
 )
 def test_every_command_with_a_model_takes_an_adapter(command):
-    [subparsers] = [action for action in cli.parser()._actions if action.dest == "command"]
-    flags = subparsers.choices[command]._option_string_actions
+    flags = listing.parser(command)._option_string_actions
     assert flags["--lora"].dest == "lora"
 
 

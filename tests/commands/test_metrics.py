@@ -3,9 +3,12 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
+from jaxscore.errors import InputError
+from jaxscore.evaluate import evaluate
 from tests.commands.conftest import strict
 from tests.conftest import CASES
 
@@ -20,7 +23,7 @@ def experiments(tmp_path):
 
 
 def read(path):
-    return strict(path.read_text(encoding="utf-8"))
+    return strict(Path(path).read_text(encoding="utf-8"))
 
 
 def write(path, value):
@@ -44,6 +47,14 @@ def test_the_shared_cases(run, experiments):
         for row, old in zip(rows, before[side], strict=True):
             assert list(row.items())[: len(old)] == list(old.items())
         assert not (experiments / side / "eval_dev_ranking_metrics.json").exists()
+        manifest = read(experiments / side / "eval_dev_metrics.json.run.json")
+        assert (manifest["command"], manifest["failed"]) == ("metrics", 0)
+    assert out.splitlines()[2:4] == [
+        "done     14 records in 2 folders, 0 failed",
+        "result   EM: means from 0.1429 to 0.4286 over 2 folders",
+    ]
+    for path in experiments.glob("*/*"):
+        assert str(path) in out
 
 
 def test_one_folder_and_what_is_there_is_skipped(run, experiments):
@@ -57,10 +68,13 @@ def test_one_folder_and_what_is_there_is_skipped(run, experiments):
     assert not (experiments / "theirs/eval_dev_metrics.json").exists()
     stamp = os.stat(place / "eval_dev_out.json").st_mtime_ns
     code, out, err = run("metrics", "--folder", place)
-    assert (code, out) == (0, "")
-    assert "the metrics are there; --force computes them anew" in err
+    assert (code, out) == (
+        0,
+        "done     0 records in 0 folders, 1 skipped: the metrics exist, 0 failed\n",
+    )
+    assert "the metrics exist; --force computes them again" in err
     assert os.stat(place / "eval_dev_out.json").st_mtime_ns == stamp
-    assert run("metrics", "--folder", place, "--quiet") == (0, "", "")
+    assert run("metrics", "--input", place, "--quiet")[::2] == (0, "")
     assert run("metrics", "--folder", place, "--force").code == 0
     got = read(place / "eval_dev_metrics.json")
     assert got.pop("LLMeval_x") == 0.5
@@ -84,7 +98,7 @@ def test_a_mean_that_is_null_is_not_there(run, experiments):
 
 def test_a_split_that_is_no_file_name(run, experiments):
     code, out, err = run("metrics", "--experiments-folder", experiments, "--split", "x" * 300)
-    assert (code, out) == (1, "")
+    assert (code, out) == (1, "done     0 records in 0 folders, 2 failed\n")
     assert err.count("File name too long") == 2
 
 
@@ -98,6 +112,7 @@ def test_a_run_gives_ranking_metrics(run, experiments):
     path = experiments / "ours/eval_dev_ranking_metrics.json"
     assert read(path) == {"P_1": pytest.approx(3 / 5), "recall_5": 1.0}
     assert f"{experiments}/ours: ranking: P_1 0.6000, recall_5 1.0000 over 5 questions" in out
+    assert read(f"{path}.run.json")["failed"] == 0
     write(path, {"P_1": 0, "recall_5": 0, "map": 0.5})
     assert run("metrics", "--folder", experiments / "ours").code == 0
     assert read(path)["P_1"] == 0
@@ -119,7 +134,7 @@ def test_a_run_that_is_of_no_use_leaves_the_lexical_metrics(run, experiments):
     code, out, err = run("metrics", "--experiments-folder", experiments)
     assert code == 1
     assert err.startswith(f"failed: {experiments}/ours: ranking: {experiments}/ours: nothing says")
-    assert len(out.splitlines()) == 2
+    assert len(out[: out.index("done")].splitlines()) == 2
     (experiments / "ours/config.yaml").write_text("generation_top_k: 1", encoding="utf-8")
     code, _, err = run("metrics", "--folder", experiments / "ours", "--quiet")
     assert (code, "no question of the run has a record with ranking labels" in err) == (1, True)
@@ -140,6 +155,8 @@ def test_bad_records_are_named_and_outside_the_means(run, experiments):
     assert f"failed: {path}: record 4 (q_id 'q3'): field \"label\" is a string" in err
     assert f"failed: {path}: record 6: found null" in err
     assert "3 failed, the others are kept" in err
+    assert "done     4 records in 1 folders, 3 failed" in out
+    assert read(experiments / "ours/eval_dev_metrics.json.run.json")["failed"] == 3
     kept = [WANT["ours"]["per_item"]["F1"][k] for k in (0, 2, 4, 6)]
     got = read(experiments / "ours/eval_dev_metrics.json")
     assert got["F1"] == pytest.approx(sum(kept) / 4)
@@ -153,7 +170,7 @@ def test_no_usable_record(run, experiments):
     write(path, [{"q_id": "a", "response": None, "label": []}])
     before = path.read_bytes()
     code, out, err = run("metrics", "--folder", experiments / "ours")
-    assert (code, out) == (1, "")
+    assert (code, out) == (1, "done     0 records in 0 folders, 2 failed\n")
     assert "no record is left to evaluate" in err
     assert path.read_bytes() == before
     assert not (experiments / "ours/eval_dev_metrics.json").exists()
@@ -205,3 +222,21 @@ def test_nowhere(run, tmp_path):
     code, _, err = run("metrics", "--experiments-folder", tmp_path)
     assert (code, "none of its 0 folders holds eval_dev_out.json" in err) == (2, True)
     assert run("metrics", "--folder", tmp_path, "--split", "test").code == 2
+
+
+def test_from_python():
+    rows = read(CASES / "judge/ours/eval_dev_out.json")
+    report = evaluate("metrics", None, [*rows, {"q_id": "bad"}])
+    assert {k: one.mean for k, one in report.summary.items()} == pytest.approx(WANT["ours"]["mean"])
+    em = report.summary["EM"]
+    assert em.low < em.mean < em.high
+    assert [one["EM"] for one in report.items] == WANT["ours"]["per_item"]["EM"]
+    assert [one.name for one in report.failures] == ["record 8 (q_id 'bad')"]
+    assert report.to_dict()["summary"]["EM"] == em
+    one = evaluate("metrics", None, rows[:1], names=("EM",)).summary
+    assert (list(one), one["EM"].mean, one["EM"].low) == (["EM"], 1.0, None)
+    assert evaluate("metrics", None, []).summary["F1"].mean is None
+    with pytest.raises(InputError, match="names has 'X', expected some of M, EM"):
+        evaluate("metrics", None, rows, names=("X",))
+    with pytest.raises(InputError, match="found an object, expected a list of records"):
+        evaluate("metrics", None, rows[0])

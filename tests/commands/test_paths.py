@@ -57,7 +57,8 @@ def test_the_documented_output(run, place):
         for name in PATH_FIELDS
         if name.endswith("improvement")
     }
-    assert out.splitlines()[0] == "2 items, 3 paths"
+    [done] = [line for line in out.splitlines() if line.startswith("done")]
+    assert done.startswith("done     2 items, 0 failed in ")
     assert f"Average absolute improvement: {means['absolute_improvement']:.6g}" in out
     assert f"Average relative improvement: {means['relative_improvement']:.6g} (over 3" in out
 
@@ -94,7 +95,8 @@ def test_a_path_that_cannot_be_scored(run, place):
     folder = place(bad, LINES[0], empty)
     code, out, err = run(*flags(folder, "--quiet"))
     assert code == 1
-    assert out.startswith("3 items, 1 paths\n")
+    assert "\ndone     3 items, 2 failed in " in out
+    assert ", 1 paths\n" in out
     assert err.startswith("failed: bad: a -> b: ")
     assert "failed: empty: a -> : the answer has no tokens" in err
     assert "2 failed, the others are kept" in err
@@ -110,7 +112,8 @@ def test_a_path_that_cannot_be_scored(run, place):
 def test_no_path_at_all(run, place):
     folder = place({"question": "?", "paths": [[]]})
     code, out, _ = run(*flags(folder, "--quiet"))
-    assert (code, out.splitlines()[0]) == (0, "1 items, no path was scored")
+    assert (code, out.splitlines()[0]) == (0, "No path was scored")
+    assert "result   no path was scored\n" in out
     assert result(folder) == [{"id": 1, "question": "?", "path_evaluations": []}]
 
 
@@ -148,7 +151,7 @@ def test_the_report_says_what_another_boundary_would_change(run, tmp_path):
     given, out = CASES / "paths/input.jsonl", tmp_path / "out.json"
     code, printed, _ = run("paths", "--model", QWEN, "--input", given, "--output", out, "--quiet")
     assert code == 0
-    [line] = [line for line in printed.splitlines() if line.startswith("boundary separate")]
+    [line] = [line for line in printed.splitlines() if line.startswith("boundary ")]
     n_requests, _, upstream = (int(n) for n in re.findall(r"\d+", line))
     n_paths = sum(len(item["path_evaluations"]) for item in strict(out.read_text(encoding="utf-8")))
     assert n_requests == 2 * n_paths
@@ -161,7 +164,8 @@ def test_the_report_beside_the_output(run, place):
     words = flags(folder, "--quiet", "--seed", 4, "--n-bootstrap", 50)
     code, out, err = run(*words)
     assert code == 1
-    assert f"report {folder / 'out_report.md'}\n" in out
+    names = ("out.json", "out_report.md", "out_report.json", "out.json.run.json")
+    assert "files    " + "\n         ".join(str(folder / name) for name in names) in out
     assert "\x1b" not in err
     page = (folder / "out_report.md").read_text(encoding="utf-8")
     record = strict((folder / "out_report.json").read_text(encoding="utf-8"))
@@ -175,12 +179,13 @@ def test_the_report_beside_the_output(run, place):
         assert f"| {found['mean']:.4g} | {found['low']:.4g} to {found['high']:.4g} | 3 |" in page
     gains = [one["absolute_improvement"] for one in record["paths"]]
     assert gains == sorted(one["absolute_improvement"] for one in every)
-    shown = re.findall(r"^\| [^|]*\? \| [^|]* -&gt; [^|]* \| .* \| (\S+) \|$", page, re.M)
+    shown = re.findall(r"^\| [^|]*\? \| [^|]* -> [^|]* \| .* \| (\S+) \|$", page, re.M)
     assert [float(gain) for gain in shown] == pytest.approx(gains, rel=1e-3)
     assert [(one["entities"], one["gain"]["n"]) for one in record["by_length"]] == [(2, 1), (3, 2)]
     audit = record["boundary_audit"]
     assert (audit["n_answers"], set(audit["changed"])) == (8, {"joint", "upstream"})
     assert "Boundary `separate` says where answers start. Of 8 answers" in page
+    assert record["remarks"] == []
     assert [one["name"] for one in record["failures"]] == ["bad: a|b\\x1b[31m -> b"]
     assert "## Failed: 1 paths, in no mean" in page
     settings = record["settings"]
@@ -188,6 +193,40 @@ def test_the_report_beside_the_output(run, place):
     assert settings["system_prompts"] == [path_gain.DEFAULT_SYSTEM_PROMPT]
     assert page.index("95% interval") < page.index("## Failed") < page.index("## Paths, least gain")
     assert page.index("## Paths, least gain") < page.index("## Settings and versions")
+
+
+def test_the_intervals_resample_questions(run, place):
+    """Paths of one question depend on each other: they are no independent draws."""
+    two = {"id": "two", "question": "Who ran?", "paths": [["a", "the cat"], ["b", "the dog"]]}
+    folder = place(two)
+    assert run(*flags(folder, "--quiet")).code == 0
+    gain = strict((folder / "out_report.json").read_text(encoding="utf-8"))["summary"]["absolute"]
+    assert (gain["n"], gain["low"], gain["high"]) == (2, None, None)
+    page = (folder / "out_report.md").read_text(encoding="utf-8")
+    assert re.search(r"^\| Absolute improvement \| \S+ \| - \| 2 \|$", page, re.M)
+    place(two, {**LINES[0], "paths": [["Ada", "Oslo"], ["Ada", "born in", "Oslo"]]})
+    assert run(*flags(folder, "--quiet")).code == 0
+    data = strict((folder / "out_report.json").read_text(encoding="utf-8"))
+    of = {}
+    for one in data["paths"]:
+        of.setdefault(one["question"], []).append(one["absolute_improvement"])
+    gain, means = data["summary"]["absolute"], sorted(sum(gains) / 2 for gains in of.values())
+    # A quarter of the draws holds one question alone, so these are the ends of the interval;
+    # single paths lie outside them.
+    assert [gain["low"], gain["high"]] == pytest.approx(means)
+    assert min(min(gains) for gains in of.values()) < gain["low"]
+    assert "resample questions" in (folder / "out_report.md").read_text(encoding="utf-8")
+
+
+def test_reports_of_two_outputs_lie_apart(run, place):
+    folder = place(LINES[0])
+    assert run(*flags(folder, "--quiet")).code == 0
+    before = (folder / "out_report.json").read_bytes()
+    assert run(*flags(folder, "--quiet", "--seed", 3, "--output", folder / "out")).code == 0
+    assert (folder / "out_report.json").read_bytes() == before
+    assert (folder / "out.report.md").is_file()
+    record = strict((folder / "out.report.json").read_text(encoding="utf-8"))
+    assert record["settings"]["seed"] == 3
 
 
 def test_a_report_on_nothing_has_no_empty_tables(run, place):

@@ -1,7 +1,6 @@
 """`plan`: what it says of a model, on stdout and as JSON, and what it refuses."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 from jaxscore.commands import plan
 from jaxscore.models.load import load
 from tests.commands.conftest import QWEN, strict
-from tests.conftest import CASES
+from tests.conftest import CASES, with_devices
 from tests.models.test_large_shapes import MODELS
 
 LLAMA3 = CASES / "models/tiny-llama3"
@@ -215,6 +214,11 @@ def test_progress_is_on_stderr(run):
     assert code == 0
     assert err.startswith("compiling 1 x 64 tokens\ncompiled in ")
     assert "compiling" not in out
+    lines = out.splitlines()
+    assert lines[-2:] == [
+        "done     1 model, 1 programs compiled, 0 failed",
+        f"result   at most {lines[-5].split()[5]} MB per device",
+    ]
 
 
 def test_a_shards_own_program(pytestconfig, tmp_path):
@@ -226,7 +230,7 @@ def test_a_shards_own_program(pytestconfig, tmp_path):
         done = subprocess.run(
             [sys.executable, "-m", "jaxscore", "plan", "--quiet", *words],
             capture_output=True, text=True, check=False, cwd=pytestconfig.rootpath,
-            env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
+            env=with_devices(4),
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         return strict((tmp_path / "plan.json").read_text(encoding="utf-8")), done.stdout
@@ -277,9 +281,9 @@ def test_models_that_are_none(run, tmp_path):
     other = tmp_path / "other.json"
     shutil.copy(LLAMA3 / "config.json", other)
     for model, message in (
-        ("nobody/nothing", "no folder and no config.json here; give one of the two"),
-        ("x" * 5000, "no folder and no config.json here"),
-        (other, "no folder and no config.json here"),
+        ("nobody/nothing", "neither a folder nor a config.json; give one of the two"),
+        ("x" * 5000, "neither a folder nor a config.json"),
+        (other, "neither a folder nor a config.json"),
         (tmp_path, f"{tmp_path / 'config.json'}: No such file"),
     ):
         code, out, err = run("plan", "--model", model)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxscore.commands import model_flags
 from jaxscore.commands import probsem as command
-from jaxscore.commands import shared
+from jaxscore.commands.listing import parser
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
 
@@ -20,7 +21,9 @@ COLUMNS = {"joint": "exact", "upstream": "upstream"}
 @pytest.fixture
 def models(monkeypatch, scorers):
     """The command takes the session's scorers instead of loading a model for each run."""
-    monkeypatch.setattr(shared, "load_scorer", lambda args, model, _: scorers(Path(model).name))
+    monkeypatch.setattr(
+        model_flags, "load_scorer", lambda args, model, _: scorers(Path(model).name)
+    )
 
 
 @pytest.fixture
@@ -105,10 +108,12 @@ def test_a_suite_of_which_nobody_knows_the_answers(run, models, tmp_path):
     code, out, _ = run(*flags(INPUTS, tmp_path, "--quiet", test="B"))
     assert code == 0
     assert "TEST SAMPLE" not in out
-    assert "TEST SUITE ACCURACY:\tnan\ndisabled, since a context expects -1" in out
+    assert "TEST SUITE ACCURACY:\tnan\naccuracy is disabled, since a context expects -1" in out
     results, page = other_files(tmp_path)
     assert results["accuracy"] is None
-    assert "Accuracy: none, since a context expects -1" in page
+    assert "Accuracy is disabled, since a context expects -1." in page
+    assert "no query is right" not in page
+    assert page.count("No verdict, expected is -1") == len(results["contexts"])
 
 
 def test_one_open_context_disables_the_accuracy_alone(run, models, suite):
@@ -136,10 +141,14 @@ def test_bad_contexts_fail_alone(run, models, suite):
     assert "3 failed, the others are kept" in err
     assert len(table(folder / "out")) == 2
     assert out.count("TEST SAMPLE") == 1
-    assert "n 1\n" in out
+    assert "result   accuracy 1.000, 1 contexts\n" in out or "accuracy 0.000, 1 contexts\n" in out
+    assert "interval" not in out  # one context has none
+    assert out.splitlines()[-9].startswith("done     4 contexts, 3 failed in ")
     results, page = other_files(folder / "out")
     assert len(results["failures"]) == 3
     assert "## Failed: 3 contexts" in page
+    assert "| Suite | " in page
+    assert " | - | 1 |" in page
 
 
 def test_every_context_failing(run, models, suite):
@@ -147,14 +156,18 @@ def test_every_context_failing(run, models, suite):
     code, out, _ = run(*flags(folder, folder / "out", "--quiet"))
     assert code == 1
     assert "TEST SUITE ACCURACY:\tnan\n" in out
+    assert "result   no context was scored\n" in out
     assert table(folder / "out") == []
+    results, page = other_files(folder / "out")
+    assert results["accuracy"] == {"n": 0, "mean": None, "low": None, "high": None}
+    assert "| Suite | - | - | 0 |" in page
 
 
 def test_two_identical_queries_share_and_are_told(run, models, suite):
     folder = suite(queries=["True", "False", "True"])
     code, _, err = run(*flags(folder, folder / "out"))
     assert code == 0
-    assert "remark: query 'True' is there 2 times" in err
+    assert "query 'True' occurs 2 times" in err
     rows = table(folder / "out")
     assert rows[0]["score"] == rows[2]["score"]
 
@@ -207,7 +220,7 @@ def test_a_long_name_fits():
     ],
 )
 def test_what_cannot_be_used(run, suite, monkeypatch, words, message):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     folder = suite()
     code, out, err = run(*flags(folder, folder / "out", *words))
     assert (code, out) == (2, "")
@@ -219,7 +232,7 @@ def test_outputs_are_kept_where_a_run_fails(run, suite, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shared, "load_scorer", interrupted)
+    monkeypatch.setattr(model_flags, "load_scorer", interrupted)
     folder = suite()
     (folder / "out").mkdir()
     path = folder / "out" / f"{command.run_name('towns', 'A', QWEN)}_results.csv"
@@ -248,3 +261,66 @@ def test_a_hub_id_is_taken_from_the_cache_dir(run, tmp_path):
     ran = run(*flags(INPUTS, tmp_path / "out", model="someone/tiny"))
     assert ran.code == 2
     assert "model someone/tiny: no such folder here, and the hub gave none" in ran.err
+
+
+def test_runs_with_other_settings_keep_their_files(run, models, tmp_path):
+    """The default run has the published name, and none of the others replaces its files."""
+    variants = {
+        "": (),
+        "_norm": ("--norm",),
+        "_temp2": ("--temp", 2),
+        "_temp0.5": ("--temperature", 0.5),
+        "_upstream": ("--boundary", "upstream"),
+        "_first2": ("--limit", 2),
+        "_truncate-left": ("--truncate", "left"),
+        "_norm_temp2_separate": ("--boundary", "separate", "--temp", 2, "--normalize"),
+    }
+    stem = f"towns_A_{re.sub('/', '-', QWEN)}"
+    kept = {}
+    for words in variants.values():
+        assert run(*flags(INPUTS, tmp_path, "--quiet", *words)).code == 0
+        kept |= {one: one.read_bytes() for one in tmp_path.iterdir() if one not in kept}
+    endings = ("_results.csv", "_results.json", "_report.md", "_results.csv.run.json")
+    names = {f"{stem}{variant}{ending}" for variant in variants for ending in endings}
+    assert {one.name for one in kept} == names
+    assert {one: one.read_bytes() for one in tmp_path.iterdir()} == kept
+
+
+def test_every_flag_that_changes_the_numbers_is_in_the_name():
+    words = ["probsem", "--prompt", "p", "--test", "t", "--model", "m"]
+
+    def variant(*more):
+        return command.variant(parser("probsem").parse_args([*words[1:], *more]))
+
+    assert variant() == variant("--seed", "3", "--audit-noise", "4", "--mesh", "data=1") == []
+    assert variant("--dtype", "bfloat16", "--quantize", "int8") == ["bfloat16", "int8"]
+    assert variant("--revision", "v1.0") == ["revision-v1.0"]
+    one, other = variant("--lora", "a/x"), variant("--lora", "b/x")
+    assert one != other
+    assert one[0].startswith("lora-a_x")
+    assert variant("--temp", "2.0000001") != variant("--temp", "2") == ["temp2"]
+    assert command.run_name("p", "t", "m", *variant("--norm")) == "p_t_m_norm"
+
+
+def test_the_report_shows_the_worst_under_their_texts(run, models, suite):
+    contexts = [{"text": f"Tova -> {k} | lives.", "expected": 0} for k in range(51)]
+    folder = suite(context=contexts)
+    assert run(*flags(folder, folder / "out", "--quiet")).code == 0
+    results, page = other_files(folder / "out")
+    assert len(results["contexts"]) == 51
+    assert "\n## Contexts, worst first (50 of 51 shown)\n" in page
+    right = [context["scores"][0] for context in results["contexts"]]
+    worst = sorted(range(51), key=lambda k: (right[k] >= 0.5, right[k]))[:50]
+    shown = re.findall(r"^### Tova -> (\d+) \\\| lives\.$", page, re.M)
+    assert [int(k) for k in shown] == worst
+    assert "-&gt;" not in page
+
+
+def test_a_limit_and_the_other_spellings(run, models, tmp_path):
+    words = ("--prompt", "towns", "--test", "A", "--model", QWEN, "--quiet", "--limit", 3)
+    assert run("probsem", *words, "--input", INPUTS, "--output", tmp_path).code == 0
+    results, _ = other_files(tmp_path)
+    assert [one["context"] for one in results["contexts"]] == [1, 2, 3]
+    assert (results["settings"]["limit"], results["accuracy"]["n"]) == (3, 3)
+    [path] = tmp_path.glob("*_results.csv.run.json")
+    assert strict(path.read_text(encoding="utf-8"))["failed"] == 0

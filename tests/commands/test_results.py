@@ -25,25 +25,51 @@ def table(path):
 
 def test_the_csv_and_the_table(run, here):
     code, out, err = run("results")
-    assert (code, err) == (0, "written to results/experiments.csv\n")
+    assert (code, err) == (0, "")
     rows = table(here / "results/experiments.csv")
     assert [row["exp_folder"] for row in rows] == ["a|c", "b"]
     assert float(rows[1]["M"]) == 0.1 + 0.2  # to the last bit
     assert rows[1]["EM"] == rows[0]["LLMeval_x"] == ""
     lines = out.splitlines()
-    assert lines[0].startswith("| exp_folder | query_dataset | doc_dataset | Generator |")
-    assert lines[0].endswith("| M | EM | LLMeval_x |")
-    assert lines[2].startswith("| a\\|c | ")
-    assert lines[3].endswith("| 0.3000 |  | 0.5000 |")
+    assert lines == [
+        "| exp_folder |      M |     EM | LLMeval_x |",
+        "| ---------- | -----: | -----: | --------: |",
+        "| a\\|c       | 1.0000 | 0.2500 |           |",
+        "| b          | 0.3000 |        |    0.5000 |",
+        "done     2 folders, 0 failed",
+        "result   a table of 2 folders and 4 columns",
+        "files    results/experiments.csv",
+        "         results/experiments.csv.run.json",
+    ]
+    manifest = json.loads((here / "results/experiments.csv.run.json").read_text(encoding="utf-8"))
+    assert (manifest["command"], manifest["failed"]) == ("results", 0)
 
 
 def test_flags(run, here):
     words = ("results", "--experiments_folder", here / "experiments/", "--output_dir", here / "x")
     assert run(*words, "--format", "tiny", "--sort", "M", "--quiet")[::2] == (0, "")
-    [path] = (here / "x").iterdir()
-    assert path.name == f"{here}/experiments.csv".replace("/", "_")
+    path, manifest = sorted((here / "x").iterdir())
+    assert path.name == f"{here}/experiments_tiny.csv".replace("/", "_")
+    assert manifest.name == f"{path.name}.run.json"
     assert [row["exp_folder"] for row in table(path)] == ["b", "a|c"]
-    assert list(table(path)[0])[-2:] == ["M", "LLMeval"]
+    assert list(table(path)[0]) == ["exp_folder", "M"]  # the others are empty in every row
+
+
+def test_no_format_replaces_the_table_of_another(run, here):
+    for form in ("all", "tiny", "simple", "full"):
+        assert run("results", "--format", form).code == 0
+    found = {path.name: list(table(path)[0]) for path in (here / "results").glob("*.csv")}
+    assert found == {
+        "experiments.csv": ["exp_folder", "M", "EM", "LLMeval_x"],
+        "experiments_tiny.csv": ["exp_folder", "M"],
+        "experiments_simple.csv": ["exp_folder", "M", "EM"],
+        "experiments_full.csv": ["exp_folder", "M", "EM"],
+    }
+
+
+def test_other_spellings(run, here):
+    assert run("results", "--input", here / "experiments", "--output", here / "y").code == 0
+    assert len(list((here / "y").glob("*.csv"))) == 1
 
 
 def test_the_working_folder_has_a_name(run, here, monkeypatch):

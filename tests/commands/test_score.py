@@ -38,7 +38,9 @@ def records(folder, name="out.jsonl"):
 
 def test_fields_order_and_ids(run, place, scorers):
     folder = place(*LINES)
-    assert run(*flags(folder)) == (0, "", "")
+    code, out, err = run(*flags(folder))
+    assert (code, err) == (0, "")
+    assert out.startswith("done     4 requests, 0 failed in ")
     got = records(folder)
     assert [list(one) for one in got] == [["id", *ARRAYS, *SUMMARY]] * 4
     # A missing id is the number of the line, blank lines counted.
@@ -60,9 +62,13 @@ def test_fields_order_and_ids(run, place, scorers):
     assert without["n_scored"] == without["n_tokens"] - 1
     assert "é" in (folder / "out.jsonl").read_text(encoding="utf-8")
     assert sorted(one.name for one in folder.iterdir()) == [
-        "in.jsonl", "out.jsonl", "out.jsonl.journal", "out.jsonl.journal.lock",
-            "out.jsonl.run.json",
-    ]  # fmt: skip
+        ".jaxscore",
+        "in.jsonl",
+        "out.jsonl",
+        "out.jsonl.run.json",
+    ]
+    # No lock file and no write-ahead log are left.
+    assert [one.name for one in (folder / ".jaxscore").iterdir()] == ["out.jsonl.journal"]
 
 
 def test_the_numbers_are_the_scorers(run, place, scorers):
@@ -70,7 +76,8 @@ def test_the_numbers_are_the_scorers(run, place, scorers):
 
     folder = place(*LINES)
     assert run(*flags(folder)).code == 0
-    want = scorers("tiny-qwen2").score(requests_file.load(folder / "in.jsonl"))
+    lines = requests_file.load(folder / "in.jsonl")
+    want = scorers("tiny-qwen2").score([line.request for line in lines])
     for got, one in zip(records(folder), want, strict=True):
         assert got["token_ids"] == one.token_ids.tolist()
         assert got["sum_logprob"] == pytest.approx(one.sum_logprob, abs=1e-4)
@@ -85,15 +92,43 @@ def test_summary_only_and_separate(run, place):
     assert (one["id"], one["n_tokens"], one["n_scored"]) == (1, 3, 3)
 
 
-def test_remarks_go_to_stderr_unless_quiet(run, place):
+def test_other_fields_of_a_line_are_repeated(run, place):
+    lines = (
+        {"gold": True, "continuation": "The cat", "id": "a", "tags": ["x", {"é": None}]},
+        {"continuation": "ran"},
+        {"id": "long", "context": " and then" * 2000, "continuation": " x", "tag": 3},
+    )
+    folder = place(*lines)
+    assert run(*flags(folder, "--summary-only", "--batch-tokens", 2048)).code == 1
+    got = records(folder)
+    assert (got[0]["gold"], got[0]["tags"]) == (True, ["x", {"é": None}])
+    assert list(got[1]) == ["id", *SUMMARY]
+    assert set(got[2]) == {"id", "error", "tag"}
+
+
+def test_the_first_requests_alone(run, place):
+    folder = place(*LINES)
+    code, out, _ = run(*flags(folder, "--limit", 2))
+    assert code == 0
+    assert out.startswith("done     2 requests, 0 failed")
+    assert [one["id"] for one in records(folder)] == ["b", 3]
+
+
+def test_the_closing_block(run, place):
     folder = place({"context": "ANSWER: ", "continuation": "Oslo"}, {"continuation": "x"})
     words = [word for word in flags(folder) if word != "--quiet"]
-    code, out, err = run(*words)
-    assert (code, out) == (0, "")
+    code, out, _ = run(*words)
+    assert code == 0
+    block = {line.split()[0]: line for line in out.splitlines()}
+    titles = "done shared model result boundary files  journal"
+    assert [line[:9].strip() for line in out.splitlines()] == titles.split(" ")
     # ANSWER : ĠO s lo, and x; `lo` is only a target and `x` has nothing before it.
-    assert "6 tokens given, 4 unique, 3 scored" in err
-    assert "qwen2, native, float32" in err
-    assert "boundary joint: of 2 requests separate would change 1" in err
+    assert "6 tokens given, 4 computed, 1.5 given per computed token, 3 scored" in block["shared"]
+    assert block["model"] == "model    qwen2, native, float32"
+    assert block["boundary"] == "boundary joint: of 2 requests separate would change 1"
+    mean = records(folder)[0]["mean_logprob"]
+    assert block["result"].endswith(f"log-probability {mean:.4f} nats per token, 3 tokens")
+    assert f"files    {folder / 'out.jsonl'}\n         {folder / 'out.jsonl.run.json'}\n" in out
 
 
 def test_a_request_that_is_too_long_fails_alone(run, place):
@@ -106,12 +141,14 @@ def test_a_request_that_is_too_long_fails_alone(run, place):
     assert "the model takes 1024 positions" in err
     assert "--truncate left" in err
     assert "1 failed, the others are kept" in err
+    manifest = strict((folder / "out.jsonl.run.json").read_text(encoding="utf-8"))
+    assert (manifest["command"], manifest["failed"]) == ("score", 1)
     failed, kept = records(folder)
     assert list(failed) == ["id", "error"]
     assert list(kept) == ["id", *ARRAYS, *SUMMARY]
 
-    code, out, err = run(*flags(folder, "--batch-tokens", 2048, "--truncate", "left"))
-    assert (code, out, err) == (0, "", "")
+    code, _, err = run(*flags(folder, "--batch-tokens", 2048, "--truncate", "left"))
+    assert (code, err) == (0, "")
     cut, again = records(folder)
     assert list(cut) == ["id", *ARRAYS, *SUMMARY, "truncated"]
     # What is left fills the positions, and the last token takes none.
@@ -163,5 +200,6 @@ def test_as_a_process(place, tmp_path):
     good = subprocess.run(
         words, capture_output=True, text=True, timeout=120, check=False, env=dict(os.environ)
     )
-    assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
+    assert (good.returncode, good.stderr) == (0, "")
+    assert good.stdout.startswith("done     1 requests, 0 failed in ")
     assert records(folder)[0]["n_scored"] == 2

@@ -54,11 +54,22 @@ def assert_as_expected(key, path):
 
 @pytest.mark.parametrize("n", [4, 8])
 def test_select_on_the_shared_cases(run, tmp_path, n):
+    considered = {
+        4: "N = 4: the 8 items have 8 responses each; 8 of them have more than 4, and what "
+        "is after the first 4 is left out",
+        8: "N = 8: the 8 items have 8 responses each; all of them are considered",
+    }
     path = shutil.copy(CASES / "voting/samples.json", tmp_path)
     ran = run("select", "--input-file", path, "--best-N", n)
     assert (ran.code, ran.err) == (0, "")
     out = tmp_path / f"samples-confidence-{n}.json"
-    assert ran.out == f"8 items, 8 decided\nwritten to {out}\n"
+    assert ran.out == (
+        f"{considered[n]}\n"
+        "done     8 items, 0 failed\n"
+        "result   8 of 8 items decided by confidence, 0 by fallback\n"
+        f"files    {out}\n"
+        f"         {out}.run.json\n"
+    )
     assert_as_expected(f"select {n}", out)
 
 
@@ -77,8 +88,8 @@ def test_defaults_and_names(run, write):
     assert run("select", "--input-file", path).code == 0
     assert run("vote", "--input-file", path).code == 0
     assert run("vote", "--input-file", path, "--power", 1, "--best-N", "3").code == 0
-    names = sorted(one.name for one in path.parent.iterdir())
-    assert names == [
+    names = [one.name for one in path.parent.iterdir() if not one.name.endswith(".run.json")]
+    assert sorted(names) == [
         "in-confidence-4.json",
         "in-confidence-borda-power-0.5-64-kl.json",
         "in-confidence-borda-power-1.0-3-kl.json",
@@ -102,11 +113,14 @@ def test_nothing_extractable(run, write):
     path = write([{**item(["1"], [1]), "output": ["no", "none"], "confidence_list": [1, 2]}])
     ran = run("select", "--input-file", path)
     assert ran.code == 0
-    assert "1 of them without any extractable answer" in ran.out
+    told = "fallback, 1 of 1 items: no response has an extractable answer"
+    assert told in ran.out
+    assert "result   0 of 1 items decided by confidence, 1 by fallback" in ran.out
+    assert "note: item 1 (id i): no response has an extractable answer, so the first" in ran.err
     [one] = result(path.parent / "in-confidence-2.json")
     assert (one["output"], one["confidence"]) == (["no"], -1e9)
     ran = run("vote", "--input-file", path)
-    assert "1 of them without any extractable answer" in ran.out
+    assert told in ran.out
     [one] = result(path.parent / "in-confidence-borda-power-0.5-2-kl.json")
     assert (one["output"], one["confidence"]) == (["no"], 0.0)
 
@@ -132,7 +146,8 @@ def test_items_that_go_wrong_are_named_and_the_others_kept(run, write, command, 
     path = write(HOSTILE)
     code, out, err = run(command, "--input-file", path)
     assert (code, "Traceback" in err) == (1, False)
-    assert out.startswith("12 items, 6 decided\n")
+    assert "done     12 items, 6 failed\n" in out
+    assert "result   6 of 12 items decided by " in out
     bad = (
         "failed: item 2 (id short): ", "failed: item 3 (id empty): ", "failed: item 4 (id null): ",
         "failed: item 5 (id text): ", "failed: item 6 (id unknown): ", "failed: item 7 (id bare): ",
@@ -198,8 +213,8 @@ def test_half_a_surrogate_pair(run, write):
     assert one["output"] == ["\ud83d answer: 1"]
     path = write('[{"id": "\\ud83d", "output": []}]')
     ran = run("vote", "--input-file", path)
-    assert ran.code == 1
-    assert r"failed: item 1 (id \ud83d): " in ran.err
+    assert ran.code == 2
+    assert r"no item can be used; item 1 (id \ud83d): " in ran.err
 
 
 @pytest.mark.parametrize(
@@ -207,12 +222,12 @@ def test_half_a_surrogate_pair(run, write):
     [
         (("--best-N", "0"), "0 is not above 0"),
         (("--best-N", "x"), "'x' is not a whole number"),
-        (("--power", "nan"), "nan is not a finite number"),
-        (("--power", "inf"), "inf is not a finite number"),
-        (("--power", "x"), "'x' is not a number"),
-        (("--power", "5000"), "--power 5000.0: the votes of 2 responses"),
-        (("--time-limit", "0"), "0 is not above 0"),
-        (("--time-limit", "-1"), "-1 is not above 0"),
+        (("--power", "nan"), "setting power is nan, expected a finite number"),
+        (("--power", "inf"), "setting power is inf, expected a finite number"),
+        (("--power", "x"), "invalid float value: 'x'"),
+        (("--power", "5000"), "setting power is 5000.0: the votes of 2 responses"),
+        (("--time-limit", "0"), "0.0, expected seconds above 0"),
+        (("--time-limit", "-1"), "-1.0, expected seconds above 0"),
         (("--time-limit", "1e9"), "at most a day"),
     ],
 )
@@ -229,7 +244,7 @@ def test_the_output_may_not_be_the_input(run, write):
     for command in ("select", "vote", "livecode-select", "livecode-parse", "usc-select"):
         ran = run(command, "--input-file", path, "--output-file", path)
         assert (ran.code, ran.out) == (2, "")
-        assert f"--output-file {path} is an input of this run" in ran.err
+        assert f"--output {path} is an input of this run" in ran.err
 
 
 def test_vote_with_sympy_ends_on_answers_made_to_hang(run, write):
@@ -242,7 +257,7 @@ def test_vote_with_sympy_ends_on_answers_made_to_hang(run, write):
     )
     code, out, err = run("vote", "--input-file", path, "--power", 1, "--time-limit", 0.5)
     assert code == 0
-    assert out.startswith("2 items, 2 decided")
+    assert "result   2 of 2 items decided by votes, 0 by fallback" in out
     assert "note: item 1 (id hangs): SymPy ran out of time or memory 3 times, so the rest" in err
     first, _ = result(path.parent / "in-confidence-borda-power-1.0-9-kl.json")
     assert first["output"] == [answer("x+x")]
@@ -256,3 +271,45 @@ def test_help_teaches_with_an_input(run, command):
     assert ran.code == 0
     for part in ("input, a JSON array", "[{", "output", "exit code: 0 all"):
         assert part in ran.out
+
+
+COMMANDS = ("select", "vote", "livecode-select", "livecode-parse", "usc-select")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nothing_usable_leaves_no_file(run, write, command):
+    path = write([{"id": "a", "output": []}, {"id": "b"}])
+    ran = run(command, "--input", path)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{path}: no item can be used; item 1 (id a): " in ran.err
+    assert [one.name for one in path.parent.iterdir()] == ["in.json"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_made_its_output(run, write, tmp_path, command):
+    good = {**item(["1", "2"], [1, 2]), "responses": ["a", "b"]}
+    good["output"][0] = "Response 1, answer: 1"
+    path = write([good, {"id": "bad"}])
+    ran = run(command, "--input", path, "--output", tmp_path / "out.json")
+    assert ran.code == 1
+    facts = result(tmp_path / "out.json.run.json")
+    assert facts["command"] == command
+    assert (facts["n_items"], facts["failed"]) == (2, 1)
+    assert "model" not in facts
+    assert "done     2 items, 1 failed\n" in ran.out
+    assert ran.out.endswith(f"{tmp_path / 'out.json'}\n         {tmp_path / 'out.json'}.run.json\n")
+
+
+def test_limit_takes_the_first_items(run, write):
+    path = write([item(["1"], [1], id=k) for k in range(3)])
+    assert run("select", "--input", path, "--limit", 2).code == 0
+    assert [one["id"] for one in result(path.parent / "in-confidence-1.json")] == [0, 1]
+
+
+def test_how_many_responses_n_leaves_out(run, write):
+    path = write([item(["1"] * 6, [1] * 6), item(["1", "2"], [1, 2]), {"id": "bad"}])
+    out = run("select", "--input", path).out
+    assert out.startswith(
+        "N = 4: the 3 items have 2 to 6 responses; 1 of them have more than 4, and what is "
+        "after the first 4 is left out\n"
+    )

@@ -1,6 +1,7 @@
 """`self-certainty`: the published script's files, resumed runs, and files that go wrong."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -8,9 +9,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from jaxscore.commands import self_certainty, shared
+from jaxscore.commands import model_flags
 from jaxscore.files import growing
-from jaxscore.scorer import Scorer
+from jaxscore.scorer import WINDOW, Scorer
+from jaxscore.tasks.samples import confidences
+from jaxscore.tasks.samples.evaluations import self_certainty
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
 
@@ -80,15 +83,19 @@ def test_the_shared_cases_as_a_user_would_run_them(run, tmp_path, name, words, c
         }
         assert {name: got[name] for name in item} == item
     values = [value for item in want for value in item[column]]
-    mean = float(out.splitlines()[1].split()[2])
+    mean = float(re.search(r"mean self-certainty (\S+) nats per token", out)[1])
     assert mean == pytest.approx(sum(values) / len(values), abs=1e-4)
 
 
 def test_what_is_printed(run, folder):
-    code, out, err = run(*flags(folder, "--quiet", "--batch_size", 4))
+    code, out, err = run(*flags(folder, "--quiet"))
     assert code == 1
-    assert out.splitlines()[0] == "2 items, 5 outputs, 4 with a confidence"
-    assert out.splitlines()[2] == f"written to {folder / 'in-confidence-list.json'}"
+    lines = out.splitlines()
+    assert lines[0].startswith("done     2 items, 1 failed in ")
+    assert lines[3].startswith("result   mean self-certainty ")
+    assert lines[3].endswith(", 4 of 5 outputs")
+    path = folder / "in-confidence-list.json"
+    assert lines[4:] == [f"files    {path}", f"         {path}.run.json"]
     assert err == (
         "failed: item 2 (session_id b): output 2: no tokens, so there is no prediction to be "
         "certain of\n1 failed, the others are kept\n"
@@ -128,10 +135,10 @@ def test_a_table_gives_what_the_array_gives(run, folder):
 def test_a_finished_file_is_left_and_the_model_not_loaded(run, folder, monkeypatch):
     assert run(*flags(folder)).code == 1
     before = (folder / "in-confidence-list.json").read_bytes()
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     code, out, err = run(*flags(folder))
     assert code == 1  # the output without tokens is still without a confidence
-    assert out.splitlines()[-1].startswith("nothing was left to do in ")
+    assert out.startswith("nothing was left to do in ")
     assert "continuing" in err
     assert (folder / "in-confidence-list.json").read_bytes() == before
 
@@ -185,7 +192,7 @@ def test_files_that_cannot_be_continued(run, folder, monkeypatch):
     assert run(*flags(folder)).code == 1
     path = folder / "in-confidence-list.json"
     whole = result(folder)
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     for records, words, parts in (
         (whole, ("--model-name", "other"), [f"computed with model {QWEN}, this run has model oth"]),
         (whole, ("--alignment", "upstream"), ["computed with alignment formula, this run has"]),
@@ -200,7 +207,7 @@ def test_files_that_cannot_be_continued(run, folder, monkeypatch):
         path.write_text(text, encoding="utf-8")
         code, out, err = run(*flags(folder, *words))
         assert (code, out) == (2, "")
-        for part in (str(path), *parts, "another --output-file", "delete it"):
+        for part in (str(path), *parts, "another --output", "delete it"):
             assert part in err
         assert path.read_text(encoding="utf-8") == text
 
@@ -222,7 +229,7 @@ def test_confidences_of_another_field_are_not_taken_for_this_ones(run, folder, m
     (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
     assert run(*flags(folder)).code == 0
     before = (folder / "in-confidence-list.json").read_bytes()
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     for flag, name, found in (
         ("output", "greedy", "output"),
         ("input", "prompt", "model_input"),
@@ -253,14 +260,14 @@ def test_confidences_of_a_cut_input_say_so_and_are_not_mixed_with_whole_ones(run
     assert "was computed with truncate left, this run has truncate None" in err
 
 
-def test_a_changed_item_is_scored_anew(run, folder, counted):
+def test_a_changed_item_is_scored_again(run, folder, counted):
     assert run(*flags(folder)).code == 1
     changed = [ITEMS[0] | {"output": [" the cat", " a fish"]}, ITEMS[1]]
     (folder / "in.json").write_text(json.dumps(changed), encoding="utf-8")
     counted.clear()
     code, _, err = run(*flags(folder))
     assert code == 1
-    assert "1 of them have changed and are computed anew" in err
+    assert "1 of them have changed and are computed again" in err
     assert counted == [f"item 1 (session_id a), output {k}" for k in (1, 2)]
     assert result(folder)[0]["output"] == [" the cat", " a fish"]
 
@@ -306,7 +313,7 @@ def test_an_interrupt_before_anything_is_done(run, folder, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(shared, "load_scorer", interrupted)
+    monkeypatch.setattr(model_flags, "load_scorer", interrupted)
     ran = run(*flags(folder))
     assert ran == (
         130,
@@ -325,13 +332,13 @@ def test_outputs_that_are_too_long(run, folder):
     (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
     code, out, err = run(*flags(folder, "--quiet"))
     assert code == 1
-    assert out.startswith("2 items, 4 outputs, 2 with a confidence\n")
+    assert ", 2 of 4 outputs\n" in out
     assert "failed: item 1: output 2: " in err
     assert "failed: item 2: output 1: " in err
     assert "1024 positions" in err
     code, out, err = run(*flags(folder, "--truncate", "left"))
     assert code == 1
-    assert out.startswith("2 items, 4 outputs, 3 with a confidence\n")
+    assert ", 3 of 4 outputs\n" in out
     assert "1 outputs were scored after an input cut at its left" in err
 
 
@@ -345,7 +352,7 @@ def test_outputs_that_are_too_long(run, folder):
     ],
 )
 def test_unusable_input(run, folder, monkeypatch, text, parts):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     (folder / "in.json").write_text(text, encoding="utf-8")
     code, out, err = run(*flags(folder))
     assert (code, out) == (2, "")
@@ -355,7 +362,7 @@ def test_unusable_input(run, folder, monkeypatch, text, parts):
 
 
 def test_usage_that_cannot_work(run, folder, monkeypatch):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     name = ("self-certainty", "--input-file", folder / "in.json")
     ran = run(*name)
     assert ran.code == 2
@@ -365,7 +372,7 @@ def test_usage_that_cannot_work(run, folder, monkeypatch):
     assert "the output is JSON; give a name ending in .json" in ran.err
     ran = run(*flags(folder, "--output-file", folder / "in.json"))
     assert ran.code == 2
-    assert f"--output-file {folder / 'in.json'} is an input of this run" in ran.err
+    assert f"--output {folder / 'in.json'} is an input of this run" in ran.err
     ran = run(*flags(folder, "--output-file", folder))
     assert ran.code == 2
     assert "found a folder, expected the name of a file" in ran.err
@@ -376,17 +383,17 @@ def test_a_window_holds_some_batches_of_text_and_every_output_of_an_item(tmp_pat
     text = "x" * 3000  # about 1,000 tokens
     given = [{"model_input": text, "output": [text] * 20} for _ in range(100)]
     (tmp_path / "in.json").write_text(json.dumps(given), encoding="utf-8")
-    items = self_certainty.task.load(tmp_path / "in.json")
+    items = confidences.load(tmp_path / "in.json")
     wanted = [(k, place) for k in range(100) for place in range(20)]
     # 64 batches of 4,096 tokens hold 262 outputs, of which 12 or 13 inputs are shared
-    assert 240 < self_certainty._window(items, wanted, 4096) < 262
-    assert self_certainty._window(items, wanted, 16) == 20
-    assert self_certainty._window(items, wanted, 1 << 22) == self_certainty.WINDOW
+    assert 240 < self_certainty.window_size(items, wanted, 4096) < 262
+    assert self_certainty.window_size(items, wanted, 16) == 20
+    assert self_certainty.window_size(items, wanted, 1 << 22) == WINDOW
 
 
 def test_a_continued_run_has_the_bits_of_one_left_alone(run, folder, monkeypatch, counted):
     """What is missing is planned in the windows of a run from the beginning."""
-    monkeypatch.setattr(self_certainty, "_window", lambda *_: 7)
+    monkeypatch.setattr(self_certainty, "window_size", lambda *_: 7)
     draw = np.random.default_rng(3)
 
     def text(n: int) -> str:
@@ -404,3 +411,28 @@ def test_a_continued_run_has_the_bits_of_one_left_alone(run, folder, monkeypatch
     assert counted[0] == "item 8, output 1"  # the fourth window begins in it
     facts = strict((folder / "in-confidence-list.json.run.json").read_text(encoding="utf-8"))
     assert facts["outputs_from_before"] == 27
+
+
+def test_batch_size_is_told_as_of_no_effect(run, folder):
+    (folder / "in.json").write_text(json.dumps(ITEMS[:1]), encoding="utf-8")
+    ran = run(*flags(folder, "--batch_size", 4))
+    assert ran.code == 0
+    assert "--batch-size 4: of no effect; see --batch-tokens" in ran.err
+    (folder / "in-confidence-list.json").unlink()
+    assert "--batch-size" not in run(*flags(folder)).err
+
+
+@pytest.mark.parametrize("outputs", [[], [""]])
+def test_a_mean_over_nothing_is_no_number(run, folder, outputs):
+    items = [{"model_input": "Q", "output": outputs}]
+    (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    ran = run(*flags(folder, "--quiet"))
+    assert ran.code == 1
+    assert f"result   no confidence: none of {len(outputs)} outputs was scored\n" in ran.out
+
+
+def test_the_spellings_that_all_commands_have(run, folder):
+    words = ("self-certainty", "--input", folder / "in.json", "--output", folder / "out.json")
+    words = (*words, "--model", QWEN, "--limit", 1, "--journal", "off")
+    assert run(*words, "--input-field", "model_input", "--output-field", "output").code == 0
+    assert len(result(folder, "out.json")) == 1

@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore.commands import shared, usc_generate
-from jaxscore.requests import Generated
+from jaxscore import generator
+from jaxscore.commands import model_flags
+from jaxscore.results import Generated
+from jaxscore.tasks.samples.evaluations import usc_generate
 from tests.commands.conftest import QWEN, strict
 
 ITEMS = [
@@ -39,7 +41,7 @@ def asked(monkeypatch):
                 seen.append(one)
             return out
 
-    monkeypatch.setattr(usc_generate, "Generator", Fake)
+    monkeypatch.setattr(generator, "Generator", Fake)
     return seen
 
 
@@ -58,7 +60,10 @@ def test_prompts_and_replies(run, folder, asked):
     code, out, err = run(*flags(folder, "--max_new_tokens", 9, "--quiet"))
     assert (code, err) == (0, "")
     path = folder / "in-consistency-2.json"
-    assert out == f"3 items, 3 with a reply\nwritten to {path}\n"
+    lines = out.splitlines()
+    assert lines[0].startswith("done     3 items, 0 failed in ")
+    assert lines[3] == ("result   3 of 3 items have a reply, 15 tokens written in this run")
+    assert lines[4:] == [f"files    {path}", f"         {path}.run.json"]
     records = result(folder)
     for k, (record, request) in enumerate(zip(records, asked, strict=True)):
         assert record["output"] == [f"The most consistent response is Response {k}"]
@@ -82,8 +87,8 @@ def test_prompts_and_replies(run, folder, asked):
 def test_a_real_model_writes(run, folder):
     code, out, err = run(*flags(folder, "--max-new-tokens", 3, "--batch-tokens", 1024))
     assert code == 0
-    assert out.startswith("3 items, 3 with a reply\n")
-    assert "tokens written in " in err
+    assert "3 of 3 items have a reply, 9 tokens written in this run" in out
+    assert "3 replies ended at the limit, not by themselves" in err
     for record in result(folder):
         [reply] = record["output"]
         assert reply == reply.strip() != ""
@@ -100,10 +105,10 @@ def test_a_run_goes_on_where_another_ended(run, folder, asked, monkeypatch):
     assert [one.id for one in asked[3:]] == ["item 2 (id 1)", "item 3 (id 2)"]
     assert result(folder)[0] == whole[0]
 
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     code, out, _ = run(*flags(folder))
     assert code == 0
-    assert out.splitlines()[-1] == f"nothing was left to do in {path}"
+    assert out.startswith(f"nothing was left to do in {path}\n")
     code, _, err = run(*flags(folder, "--temperature", 0.7))
     assert code == 2
     assert "was computed with temperature 0.0, this run has temperature 0.7" in err
@@ -133,7 +138,7 @@ def test_items_that_fail(run, folder, asked):
     for _ in range(2):  # what failed for want of room is tried again
         code, out, err = run(*flags(folder, "--quiet"))
         assert code == 1
-        assert out.startswith("3 items, 1 with a reply\n")
+        assert "result   1 of 3 items have a reply" in out
         assert err == (
             'failed: item 2 (id bad): no question: expected "chat_history", a list that begins '
             "with a string, or a string \"model_input\" or \"input\"; there are 'id', 'output'\n"
@@ -145,19 +150,19 @@ def test_items_that_fail(run, folder, asked):
 
 def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
     monkeypatch.setattr(usc_generate, "ASKED_TOGETHER", 2)
-    genuine = usc_generate.Generator.generate
+    genuine = generator.Generator.generate
 
     def interrupted(self, requests):
         if asked:
             raise KeyboardInterrupt
         return genuine(self, requests)
 
-    monkeypatch.setattr(usc_generate.Generator, "generate", interrupted)
+    monkeypatch.setattr(generator.Generator, "generate", interrupted)
     code, out, err = run(*flags(folder))
     assert (code, out) == (130, "")
     assert "holds the items that were finished, and the same command goes on" in err
     assert len(result(folder)) == 2
-    monkeypatch.setattr(usc_generate.Generator, "generate", genuine)
+    monkeypatch.setattr(generator.Generator, "generate", genuine)
     assert run(*flags(folder)).code == 0
     assert len(asked) == 3
 
@@ -166,8 +171,8 @@ def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
     ("words", "part"),
     [
         (("--temperature", "-1"), "expected 0 or more"),
-        (("--temperature", "nan"), "expected 0 or more"),
-        (("--temperature", "inf"), "expected 0 or more"),
+        (("--temperature", "nan"), "expected a finite number"),
+        (("--temperature", "inf"), "expected a finite number"),
         (("--top-p", "0"), "above 0 up to 1"),
         (("--truncate", "left"), "show fewer of them with -n"),
         (("-n", "0"), "0 is not above 0"),
@@ -175,7 +180,7 @@ def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
     ],
 )
 def test_usage_that_cannot_work(run, folder, monkeypatch, words, part):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     ran = run(*flags(folder, *words))
     assert ran.code == 2
     assert part in ran.err
@@ -183,7 +188,7 @@ def test_usage_that_cannot_work(run, folder, monkeypatch, words, part):
 
 
 def test_unusable_input(run, folder, monkeypatch):
-    monkeypatch.setattr(shared, "load_scorer", None)
+    monkeypatch.setattr(model_flags, "load_scorer", None)
     for text, part in (
         ("[]", "in.json: there is no item in it"),
         ('{"a": 1}\n{"b": 2}', "in.json:2: found more than one JSON value (JSONL?)"),
@@ -222,7 +227,7 @@ def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypat
                 for one in requests
             ]
 
-    monkeypatch.setattr(usc_generate, "Generator", Fake)
+    monkeypatch.setattr(generator, "Generator", Fake)
     assert run(*flags(folder)).code == 1
     whole = result(folder)
     assert together == [["1", "2"], ["3", "4"], ["5", "6"], ["7"]]
@@ -231,3 +236,26 @@ def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypat
     assert run(*flags(folder)).code == 1
     assert together == [["1"], ["5", "6"], ["7"]]
     assert result(folder) == whole
+
+
+def test_no_reply_at_all_leaves_no_file(run, folder, asked):
+    items = [ITEMS[0] | {"chat_history": ["fails"]}, {"id": "bad"}]
+    (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    code, out, err = run(*flags(folder))
+    assert (code, out) == (2, "")
+    assert f"{folder / 'in.json'}: no item can be used; item 1 (id 0): too long" in err
+    assert [one.name for one in folder.iterdir()] == ["in.json"]
+
+
+def test_top_p_without_temperature_is_told(run, folder, asked):
+    told = "top_p 0.5: of no effect, since temperature 0 is greedy"
+    assert told in run(*flags(folder, "--top-p", 0.5)).err
+    (folder / "in-consistency-2.json").unlink()
+    assert told not in run(*flags(folder, "--top-p", 0.5, "--temperature", 1)).err
+
+
+def test_the_spellings_that_all_commands_have(run, folder, asked):
+    words = ("usc-generate", "--input", folder / "in.json", "--output", folder / "out.json")
+    words = (*words, "--model", QWEN, "--best-N", 2, "--limit", 2, "--journal", "off")
+    assert run(*words).code == 0
+    assert len(asked) == len(result(folder, "out.json")) == 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device import generate
-from jaxscore.device.attention.past import Past
+from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.dots import to_storage
 from jaxscore.device.generate import Sampling, draw
 from jaxscore.device.rows import Unembedding
@@ -104,10 +104,10 @@ def test_all_logits_by_blocks(monkeypatch, softcap):
 
 def test_store_fills_its_rows_and_no_others():
     cache = jnp.full((2, 3, 4, 1, 2), 9.0)
-    past = Past(cache, cache, jnp.int32(0), jnp.array([2, 0, 1]))
+    cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 1]))
     rows = jnp.arange(2 * 1 * 5 * 1 * 2, dtype=jnp.float32).reshape(2, 1, 5, 1, 2)
     source = jnp.array([[4, 1, 0, 0], [0, 0, 0, 0], [3, 0, 0, 0]])
-    filled = generate.store(past, (rows, -rows), source, jnp.array([True, False, True]))
+    filled = generate.store(cache, (rows, -rows), source, jnp.array([True, False, True]))
     for layer in range(2):
         np.testing.assert_array_equal(filled.key[layer, 0, :2], rows[layer, 0, jnp.array([4, 1])])
         np.testing.assert_array_equal(filled.value[layer, 2, 0], -rows[layer, 0, 3])

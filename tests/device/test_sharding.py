@@ -1,11 +1,9 @@
 """Parameters lie where the split decoder looks for them, and nothing is left without a rule."""
 
 import dataclasses
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -25,6 +23,7 @@ from jaxscore.device.sharding import (
     specs,
     whole,
 )
+from tests.conftest import ROOT, with_devices
 from tests.device.configs import gpt2like, llamalike
 
 ALIBI = Alibi((0.5, 0.25, 0.1, 0.05))
@@ -47,26 +46,28 @@ CONFIGS = {
         vocab_size=52,
     ),
 }
-RUN = "int8", "int8 experts", "other widths"  # tests/test_arrangement.py runs the others
+RUN = "int8", "int8 experts", "other widths"  # tests/engine/test_on_eight_devices.py runs others
 # On four devices, since a process sets their number once.
 SPLIT = """
-import dataclasses
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxscore.device import decoder
 from jaxscore.device.rows import Rows
 from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
+from jaxscore.device.split import UNSPLIT, Split
 from jaxscore.device.unembed import score_queries
-from jaxscore.platform import use_compilation_cache
+from jaxscore.engine.platform import use_compilation_cache
 from tests.device.test_sharding import CONFIGS, RUN
 
 R, L = 2, 16
 use_compilation_cache()
 
-def scored(config):
+def scored(config, split=UNSPLIT):
     def run(params, rows):
-        hidden = decoder.hidden_states(params, config, rows.ids, rows.position, rows.subtree_end)
-        flat, head = hidden.reshape(-1, hidden.shape[-1]), decoder.unembedding(params, config)
+        where = rows.ids, rows.position, rows.subtree_end
+        hidden = decoder.hidden_states(params, config, *where, split=split)
+        flat = hidden.reshape(-1, hidden.shape[-1])
+        head = decoder.unembedding(params, config, split)
         return hidden, score_queries(flat, rows.query, rows.target, rows.n_queries, head)
     return run
 
@@ -92,7 +93,7 @@ for name in RUN:
     held = jax.tree.map(lambda x: x.addressable_shards[0].data.nbytes, put)
     assert held == bytes_a_device(params, placed, MeshShape(1, 4)), name
     split = jax.shard_map(
-        scored(dataclasses.replace(config, shards=4)), mesh=mesh, check_vma=False,
+        scored(config, Split(4)), mesh=mesh, check_vma=False,
         in_specs=(placed, PartitionSpec()), out_specs=PartitionSpec(),
     )
     got = jax.jit(split)(put, rows)
@@ -114,13 +115,8 @@ def names(config):
 
 def test_a_split_decoder_finds_its_parameters():
     """Bias, norm or weight out of its place would move hidden states by about 0.1."""
-    root = Path(__file__).parents[2]
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
-        "PYTHONPATH": str(root),
-    }
     command = [sys.executable, "-c", SPLIT]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root)
+    done = subprocess.run(command, capture_output=True, text=True, env=with_devices(4), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == list(RUN)
 

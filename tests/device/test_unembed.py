@@ -154,6 +154,35 @@ def test_all_logits_equal():
     assert got.greedy_id.tolist() == [0] * Q
 
 
+@pytest.mark.parametrize("columns", [[0], [5, BLOCK + 1], range(BLOCK), range(3, 1013)], ids=str)
+def test_a_logit_of_minus_infinity_is_a_probability_of_0(columns):
+    """Its part of the entropy is 0, and self-certainty, the divergence from uniform, infinite."""
+    V, columns = 1013, np.array(columns)
+    hidden, target = queries(V)
+    of = head(V, std=0.5, bias=0.0)
+    masked = of._replace(bias=of.bias.at[columns].set(-jnp.inf))
+    target = target.at[:, 0].set(columns[0]).at[:, 1].set(1)
+    got, twin = terms(hidden, target, masked), reference.vocabulary_terms(hidden, target, masked)
+    rest = np.setdiff1d(np.arange(V), columns)
+    fewer = of._replace(weight=of.weight[rest], bias=of.bias[rest])
+    exact = float64_terms(hidden, jnp.zeros_like(target), fewer)
+    for one in (got, twin):
+        np.testing.assert_allclose(one.entropy, exact[1], atol=1e-5, rtol=1e-5)
+        assert np.isposinf(one.self_certainty).all()
+        assert np.isneginf(one.logprob[:, 0]).all()
+    np.testing.assert_allclose(got.logprob[:, 1], twin.logprob[:, 1], atol=1e-5)
+    assert got.greedy_id.tolist() == rest[exact[3]].tolist() == twin.greedy_id.tolist()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_logit_that_is_no_number_leaves_nothing_finite(value):
+    hidden, target = queries(1013)
+    of = head(1013, bias=0.0)
+    got = terms(hidden, target, of._replace(bias=of.bias.at[70].set(value)))
+    for name in ("entropy", "self_certainty", "logprob"):
+        assert not np.isfinite(getattr(got, name)).any()
+
+
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_a_certain_token_has_no_positive_logprob(softcap):
     """The target is the argmax and takes nearly all probability, where rounding could overshoot."""

@@ -1,7 +1,7 @@
-"""Run by test_arrangement.py in a process with eight CPU devices, which a process has for good.
+"""Run by test_on_eight_devices.py in a process with eight CPU devices, which it has for good.
 
-Prints one JSON line: for each decoder and mesh the largest difference from one device, and what
-the compiled program sends between devices.
+Takes the parts to report as words. Prints one JSON line: for each decoder and mesh the largest
+difference from one device, and what the compiled program sends between devices.
 """
 
 import hashlib
@@ -18,19 +18,19 @@ from jaxscore import Scorer
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.device.layers import SCALE
+from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape
-from jaxscore.engine import pipeline
-from jaxscore.engine.mesh import Arrangement
-from jaxscore.engine.pipeline import SequenceScorer
+from jaxscore.engine import planner
+from jaxscore.engine.engine import Engine
 from jaxscore.generator import Generator
 from jaxscore.models import native
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import shapes_of
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import GenerationRequest
 from tests.device.configs import gpt2like, llamalike, rules
 
-SHAPES = [(8, 1), (2, 4), (4, 2), (1, 8)]
+SHAPES = [(2, 4), (8, 1), (4, 2), (1, 8)]
 EIGHT = {"n_heads": 8, "width": 32, "vocab_size": 208}
 CONFIGS = {
     "grouped": llamalike(**EIGHT, n_kv_heads=2),  # on 4 and 8 shards key heads are whole
@@ -74,33 +74,33 @@ def model_on(config: DecoderConfig, params: decoder.Params, shape) -> Model:
     if shape is None:
         placed = jax.tree.map(jnp.asarray, params)
         return native.from_params(config, placed, "float32", "test")
-    arrangement = Arrangement(MeshShape(*shape))
-    place = arrangement.placement(config)
+    mesh = DeviceMesh(MeshShape(*shape))
+    place = mesh.placement(config)
 
     def put(path, leaf):
         keys = tuple(entry.key for entry in path)
         return jax.device_put(leaf, place(keys, leaf.shape))
 
     placed = jax.tree_util.tree_map_with_path(put, params)
-    return native.from_params(config, placed, "float32", "test", arrangement=arrangement)
+    return native.from_params(config, placed, "float32", "test", mesh=mesh)
 
 
 def sequences(least_shared: int = 0, most_shared: int = 90) -> list[TokenSequence]:
     draw = np.random.default_rng(2)
-    trunk = draw.integers(0, 200, most_shared)
+    prefix = draw.integers(0, 200, most_shared)
     out = []
     for _ in range(70):
         cut, own = (
             int(draw.integers(least_shared, most_shared)),
             draw.integers(0, 208, int(draw.integers(2, 30))),
         )
-        ids = np.concatenate([trunk[:cut], own]).astype(np.int32)
+        ids = np.concatenate([prefix[:cut], own]).astype(np.int32)
         out.append(TokenSequence(ids, int(draw.integers(0, len(ids)))))
     return out
 
 
-def scored(model: Model, *shared: int) -> tuple[list, SequenceScorer]:
-    scorer = SequenceScorer(model, batch_tokens=128)
+def scored(model: Model, *shared: int) -> tuple[list, Engine]:
+    scorer = Engine(model, batch_tokens=128)
     return scorer.score_sequences(sequences(*shared)), scorer
 
 
@@ -112,13 +112,11 @@ def distance(got, want) -> float:
     )
 
 
-def sent(scorer: SequenceScorer) -> list[tuple[str, int]]:
+def sent(scorer: Engine) -> list[tuple[str, int]]:
     """Collectives of the scoring programs: kind and the largest array of each, in numbers."""
     found: dict[str, int] = {}
-    for name, program in scorer.programs._programs.items():
-        if name[0] != "score":
-            continue
-        for line in program.as_text().splitlines():
+    for text in scorer.programs.as_text("score"):
+        for line in text.splitlines():
             match = re.search(r"= (.*?) (all-reduce|all-gather|all-to-all|collective-\w+)\(", line)
             for dims in re.findall(r"\[([\d,]*)\]", match[1]) if match else []:
                 size = int(np.prod([int(n) for n in dims.split(",") if n]))
@@ -141,18 +139,18 @@ def alone(params: decoder.Params, shape, order) -> str:
     """A digest of all bits with `reproducible`, of the sequences in another order."""
     model = model_on(CONFIGS["grouped"], params, shape)
     asked = sequences()
-    found = SequenceScorer(model, reproducible=True).score_sequences([asked[k] for k in order])
+    found = Engine(model, reproducible=True).score_sequences([asked[k] for k in order])
     at = np.argsort(order)
     columns = (column.tobytes() for k in at for column in found[k])
     return hashlib.sha256(b"".join(columns)).hexdigest()
 
 
-def main() -> None:
-    report = {}
-    for name, config in CONFIGS.items():
+def against_one_device(name: str, shapes: list) -> dict[str, list]:
+    report, config = {}, CONFIGS[name]
+    if shapes:
         params = parameters(config)
         want, _ = scored(model_on(config, params, None))
-        for shape in SHAPES:
+        for shape in shapes:
             got, scorer = scored(model_on(config, params, shape))
             same = all(
                 np.array_equal(a, b)
@@ -160,21 +158,42 @@ def main() -> None:
                 for a, b in zip(one, other, strict=True)
             )
             report[f"{name} {shape}"] = [distance(got, want), same, sent(scorer)]
+    return report
+
+
+def with_prefixes() -> list:
     config = CONFIGS["grouped"]
-    pipeline.LEAST_SAVED_CPU = 0
-    pipeline.LEAST_SHARE = 0
+    planner.LEAST_SAVED_CPU = 0
+    planner.LEAST_SHARE = 0
     want, scorer = scored(model_on(config, parameters(config), None), 150, 160)
     got, other = scored(model_on(config, parameters(config), (2, 4)), 150, 160)
     for one in (scorer, other):
-        assert any(program.name[0] == "trunk" for program in one.programs.compiled)
-    report["trunks"] = distance(got, want)
-    report["written"] = [written(mesh) for mesh in (None, "data=2,model=2", "model=2")]
-    params, draw = parameters(config), np.random.default_rng(3)
+        assert any(program.name[0] == "prefix" for program in one.programs.compiled)
+    return [distance(got, want), sent(other)]
+
+
+def reproducible() -> dict[str, list[str]]:
+    report: dict[str, list[str]] = {}
+    params, draw = parameters(CONFIGS["grouped"]), np.random.default_rng(3)
     for shape in (None, (2, 1), (8, 1), (1, 4), (2, 4)):
         digest = alone(params, shape, draw.permutation(len(sequences())))
         report.setdefault(f"reproducible {1 if shape is None else shape[1]}", []).append(digest)
+    return report
+
+
+def main(*parts: str) -> None:
+    report = {}
+    for name in CONFIGS:
+        shapes = [shape for shape in SHAPES if f"{name} {shape}" in parts]
+        report |= against_one_device(name, shapes)
+    if "prefixes" in parts:
+        report["prefixes"] = with_prefixes()
+    if "written" in parts:
+        report["written"] = [written(mesh) for mesh in (None, "data=2,model=2", "model=2")]
+    if "reproducible" in parts:
+        report |= reproducible()
     json.dump(report, sys.stdout)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxscore.cli import parser
+from jaxscore.cli import parse
 from jaxscore.engine import batch_budget, footprint
 from jaxscore.engine.batch_budget import (
     LEAST,
@@ -56,7 +56,7 @@ def test_the_flag(tmp_path, capsys):
     assert main([*words, "--output", str(output), "--batch-tokens", "auto"]) == 0
     assert f"--batch-tokens auto: {MOST_CPU}" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        parser().parse_args([*words, "--output", "o", "--batch-tokens", "automatic"])
+        parse([*words, "--output", "o", "--batch-tokens", "automatic"])
 
 
 def test_what_is_free_is_told():

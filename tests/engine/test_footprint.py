@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 
@@ -10,13 +9,15 @@ import jax
 import numpy as np
 import pytest
 
+from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape
 from jaxscore.engine.footprint import abstract_rows, batch_shapes, measure
-from jaxscore.engine.mesh import Arrangement
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import keys_of, shapes_of
-from jaxscore.plan import packing
-from jaxscore.plan.forest import TokenSequence, build
+from jaxscore.plan import packing, row_shapes
+from jaxscore.plan.forest import build
+from jaxscore.plan.token_requests import TokenSequence
+from tests.conftest import with_devices
 from tests.device.configs import llamalike
 
 FLOAT32 = np.dtype(np.float32)
@@ -24,7 +25,7 @@ FLOAT32 = np.dtype(np.float32)
 
 def model(config, shape=None):
     """Of shapes alone, on one device or on a mesh."""
-    where = None if shape is None else Arrangement(MeshShape(*shape))
+    where = None if shape is None else DeviceMesh(MeshShape(*shape))
     place = (lambda path, shape: None) if where is None else where.placement(config)
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.ShapeDtypeStruct(
@@ -32,7 +33,7 @@ def model(config, shape=None):
         ),
         shapes_of(config, FLOAT32),
     )
-    return native.from_params(config, params, "float32", "llama", arrangement=where)
+    return native.from_params(config, params, "float32", "llama", mesh=where)
 
 
 def test_the_scorers_own_program(scorers):
@@ -40,7 +41,7 @@ def test_the_scorers_own_program(scorers):
     scorer = scorers("tiny-qwen2", batch_tokens=256)
     ids = np.arange(40, dtype=np.int32) % scorer.model.vocab_size
     scorer.score_sequences([TokenSequence(ids, 1)])
-    [compiled] = [one for one in scorer.programs.compiled if one.name[0] == "score"][:1]
+    [compiled] = [one for one in scorer.engine.programs.compiled if one.name[0] == "score"][:1]
     rows, length = compiled.name[1:]
     found = measure(scorer.model, rows, length)
     assert found.temporary_bytes == compiled.temporary_bytes > 0
@@ -85,7 +86,7 @@ def test_flops_against_xla():
 def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
     allowed = {
         shape
-        for length in packing.row_lengths(max_positions)
+        for length in row_shapes.row_lengths(max_positions)
         for shape in batch_shapes(length, batch_tokens)
     }
     draw, seen = np.random.default_rng(0), set()
@@ -114,9 +115,9 @@ def test_abstract_rows_are_the_packers():
 
 SPLIT = """
 import json
-from jaxscore.footprint import measure
+from jaxscore.engine.footprint import measure
 from tests.device.configs import llamalike
-from tests.test_footprint import model
+from tests.engine.test_footprint import model
 
 config = llamalike(width=256, mlp_width=2048, vocab_size=4096, n_heads=8)
 found = [measure(model(config, shape), 8, 64) for shape in (None, (1, 2), (1, 8), (4, 2))]
@@ -124,13 +125,9 @@ print(json.dumps([(one.temporary_bytes, one.batch_bytes) for one in found]))
 """
 
 
-def test_a_shard_takes_less(pytestconfig):
-    environment = os.environ | {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "PYTHONPATH": str(pytestconfig.rootpath),
-    }
+def test_a_shard_takes_less():
     command = [sys.executable, "-c", SPLIT]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=with_devices(8))
     assert done.returncode == 0, done.stderr
     (whole, batch), *shards = json.loads(done.stdout)
     assert all(0 < temporary < whole for temporary, _ in shards)

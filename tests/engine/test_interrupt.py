@@ -14,7 +14,7 @@ from tests.journal.test_killed import complete, finish, kept, place, start  # no
 
 def test_a_run_that_is_interrupted_keeps_what_is_finished_and_goes_on(place):  # noqa: F811
     finish(start(place, "undisturbed.jsonl"))
-    journal = place / "stopped.jsonl.journal"
+    journal = place / ".jaxscore/stopped.jsonl.journal"
     process = start(place, "stopped.jsonl")
     while process.poll() is None and not kept(journal):
         time.sleep(0.01)
@@ -22,7 +22,7 @@ def test_a_run_that_is_interrupted_keeps_what_is_finished_and_goes_on(place):  #
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert interrupt.NOTICE in said
-    assert f"what is finished is in {journal}" in said
+    assert f"finished work is in {journal}" in said
     assert "Traceback" not in said
     assert not (place / "stopped.jsonl").exists()
     n_before = complete(journal)
@@ -87,7 +87,7 @@ def test_scores_of_the_batch_in_flight_are_kept(scorers, tmp_path, monkeypatch):
     )
     requests = [Request(str(k), "", json.dumps({"n": k}) * 10) for k in range(12)]
     sent = []
-    send = scorer.dispatch.send
+    send = scorer.engine.dispatch.send
 
     def counted(*args):
         sent.append(len(args[1]))
@@ -95,7 +95,7 @@ def test_scores_of_the_batch_in_flight_are_kept(scorers, tmp_path, monkeypatch):
             monkeypatch.setattr(interrupt, "wished", lambda: True)
         return send(*args)
 
-    monkeypatch.setattr(scorer.dispatch, "send", counted)
+    monkeypatch.setattr(scorer.engine.dispatch, "send", counted)
     with pytest.raises(KeyboardInterrupt):
         scorer.score(requests)
     scorer.close()

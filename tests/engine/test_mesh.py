@@ -1,89 +1,112 @@
-"""Eight devices against one: the same numbers, and only small ones sent between devices."""
+"""`--mesh` as it is written, and the mesh that `auto` takes."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
+import jax
 import pytest
 
+from jaxscore.device import decoder
+from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape
-from jaxscore.engine.mesh import Arrangement
+from jaxscore.engine.mesh import auto_mesh, chosen, mesh_choice, parameter_bytes, parse_mesh
 from jaxscore.errors import InputError
-from tests.engine.on_eight_devices import CONFIGS, SHAPES
+from tests.device.configs import llamalike
 
-ROOT = Path(__file__).parents[2]
-HIDDEN = 192 * 32  # a batch's tokens, the half-step row over its 128, and the width
-SCORES = 192 * 4  # a batch's queries and their targets
+CONFIG = llamalike(vocab_size=1000, tied=False)
 
 
-def on_eight_devices(module, *words):
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    command = [sys.executable, "-m", module, *map(str, words)]
-    ran = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=os.environ | flags, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran
+def shapes(config):
+    return jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
 
 
-@pytest.fixture(scope="module")
-def report():
-    return json.loads(on_eight_devices("tests.engine.on_eight_devices").stdout)
+@pytest.mark.parametrize(
+    ("text", "mesh"),
+    [
+        ("auto", None),
+        ("data=2,model=4", MeshShape(2, 4)),
+        ("model=4,data=2", MeshShape(2, 4)),
+        ("model=8", MeshShape(1, 8)),
+        ("data=16", MeshShape(16, 1)),
+    ],
+)
+def test_meshes(text, mesh):
+    assert parse_mesh(text) == mesh
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_numbers_are_those_of_one_device(report, name, shape):
-    difference, same, sent = report[f"{name} {shape}"]
-    data, model = shape
-    assert difference < 1e-5
-    # Each device scores whole batches as one device does, if it has the whole layers.
-    assert same == (model == 1)
-    assert difference > 0 or same
-    sizes = dict(sent)
-    assert sizes["all-gather"] == data * SCORES
-    if model == 1:
-        assert set(sizes) == {"all-gather"}
-    else:
-        assert set(sizes) == {"all-gather", "all-reduce"}
-        assert sizes["all-reduce"] == HIDDEN
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "''"),
+        ("Auto", "'Auto'"),
+        ("auto,model=2", "'auto'"),
+        ("data=2,", "''"),
+        ("data=2,data=2", "'data=2'"),
+        ("data=0", "'data=0'"),
+        ("model=-1", "'model=-1'"),
+        ("model=1.5", "'model=1.5'"),
+        ("model=٣", "'model=٣'"),
+        ("model=4 ", "'model=4 '"),
+        ("model=4\n", r"'model=4\n'"),
+        ("tensor=4", "'tensor=4'"),
+        ("2,4", "'2'"),
+        ("data=99999999999999999999", "'data=99999999999999999999'"),
+    ],
+)
+def test_no_meshes(text, part):
+    with pytest.raises(InputError) as problem:
+        parse_mesh(text)
+    assert f": {part} is not expected there" in str(problem.value)
+    assert "data=N,model=M" in str(problem.value)
 
 
-def test_a_trunk_on_a_mesh(report):
-    assert 0 < report["trunks"] < 1e-5
+def test_parameters_on_a_device():
+    tree = shapes(CONFIG)
+    everything = sum(leaf.size * 4 for leaf in jax.tree.leaves(tree))
+    assert parameter_bytes(tree, CONFIG, MeshShape(5, 1)) == everything
+    norms = (2 * 2 + 1) * 24 * 4
+    assert parameter_bytes(tree, CONFIG, MeshShape(1, 2)) == (everything - norms) // 2 + norms
+    with pytest.raises(ValueError, match="model=3 does not split"):
+        parameter_bytes(tree, CONFIG, MeshShape(1, 3))
 
 
-@pytest.mark.parametrize("model", [1, 4])
-def test_reproducible_bits_do_not_depend_on_the_devices_that_share_the_rows(report, model):
-    digests = report[f"reproducible {model}"]
-    assert len(digests) == 3 - (model == 4)
-    assert len(set(digests)) == 1
+@pytest.mark.parametrize("working", [0, 1000])
+def test_auto_takes_the_smallest_that_fits(working):
+    tree = shapes(CONFIG)
+    sizes = {n: parameter_bytes(tree, CONFIG, MeshShape(1, n)) + working for n in (1, 2, 4)}
+    assert sizes[1] > sizes[2] > sizes[4]
+    for memory, mesh in (
+        (sizes[1], MeshShape(8, 1)),
+        (sizes[1] - 1, MeshShape(4, 2)),
+        (sizes[2], MeshShape(4, 2)),
+        (sizes[2] - 1, MeshShape(2, 4)),
+    ):
+        assert auto_mesh(tree, CONFIG, 8, memory, working) == mesh
+    assert auto_mesh(tree, CONFIG, 1, sizes[1], working) == MeshShape(1, 1)
+    with pytest.raises(InputError, match=r"of 8 devices .* model=1, .* model=2, .* model=4"):
+        auto_mesh(tree, CONFIG, 8, sizes[4] - 1, working)
+    # 2 divides 6 devices and 4 does not; 3 is no power of two
+    assert auto_mesh(tree, CONFIG, 6, sizes[2], working) == MeshShape(3, 2)
+    with pytest.raises(InputError, match="no mesh of 6 devices"):
+        auto_mesh(tree, CONFIG, 6, sizes[2] - 1, working)
 
 
-def test_text_written_on_a_mesh(report):
-    alone, *others = report["written"]
-    assert all(len(ids) > 3 for ids in alone)
-    assert others == [alone, alone]
-
-
-def test_commands_on_a_mesh(tmp_path):
-    """The same bytes from one device and from four that share the rows."""
-    model = ROOT / "tests/cases/models/tiny-qwen2"
-    lines = [{"context": f"The {k} ", "continuation": f"cat {k % 7}"} for k in range(40)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    for name, mesh in (("one", "data=1"), ("four", "data=4"), ("split", "data=2,model=2")):
-        words = ("score", "--model", model, "--input", tmp_path / "in.jsonl", "--quiet")
-        output = tmp_path / f"{name}.jsonl"
-        on_eight_devices("jaxscore", *words, "--output", output, "--mesh", mesh)
-    one, four, split = (tmp_path / f"{name}.jsonl" for name in ("one", "four", "split"))
-    assert one.read_bytes() == four.read_bytes()
-    pairs = zip(*(path.read_text().splitlines() for path in (one, split)), strict=True)
-    for a, b in pairs:
-        assert json.loads(a)["logprob"] == pytest.approx(json.loads(b)["logprob"], abs=1e-5)
+def test_auto_leaves_out_what_does_not_split():
+    config = llamalike(vocab_size=1000, n_heads=6, n_kv_heads=3, mlp_width=48)
+    tree = shapes(config)
+    everything = parameter_bytes(tree, config, MeshShape())
+    assert auto_mesh(tree, config, 8, everything) == MeshShape(8, 1)
+    with pytest.raises(InputError, match=r"parameters take [^,]* with model=1 a device"):
+        auto_mesh(tree, config, 8, everything - 1)
 
 
 def test_too_few_devices():
-    with pytest.raises(InputError, match=r"mesh data=64,model=2 takes 128 devices, and there are"):
-        Arrangement(MeshShape(64, 2))
+    words = r"mesh data=64,model=2 takes 128 devices, and there are"
+    with pytest.raises(ValueError, match=words):
+        DeviceMesh(MeshShape(64, 2))
+    with pytest.raises(InputError, match=words):
+        chosen(MeshShape(64, 2), None, None)
+
+
+def test_one_device_is_no_mesh():
+    assert mesh_choice(None) is None
+    choose = mesh_choice("data=1")
+    assert choose is not None
+    assert choose(None, None) is None

@@ -3,11 +3,9 @@
 import dataclasses
 import json
 import math
-import os
 import random
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +14,13 @@ import pytest
 
 from jaxscore import Request, Scorer
 from jaxscore.engine.noise import Draw, Noise, OtherLayouts, Spread
-from jaxscore.requests import LabelRequest, failed
-from tests.conftest import CASES
-from tests.engine.test_reproducible import WORDS
+from jaxscore.requests import LabelRequest
+from jaxscore.results import failed
+from tests.conftest import CASES, ROOT, with_devices
+from tests.engine.test_reproducible import WORDS, moved_by_layout
 
 WAYS = (
+    ("tiny-llama3", {"moved": True}),
     ("tiny-llama3", {}),
     ("tiny-gpt2", {"implementation": "transformers"}),
     ("demo", {"dtype": "bfloat16"}),
@@ -44,9 +44,13 @@ def texts(n: int) -> list[Request]:
     ]
 
 
-def loaded_as(name: str, **options) -> Scorer:
+def loaded_as(name: str, moved: bool = False, **options) -> Scorer:
     folder = name if name == "demo" else str(CASES / "models" / name)
-    return Scorer.from_pretrained(folder, **{"dtype": "float32", "batch_tokens": 256} | options)
+    options = {"dtype": "float32", "batch_tokens": 256} | options
+    scorer = Scorer.from_pretrained(folder, **options)
+    if not moved:
+        return scorer
+    return Scorer(moved_by_layout(scorer.model), scorer.encoder, batch_tokens=256)
 
 
 def by_hand(scorer: Scorer, ask) -> list[list]:
@@ -106,11 +110,11 @@ def test_scores_against_each_layout_by_hand(name, options):
     ]  # fmt: skip
     assert noise.n_tokens == len(tokens)
     assert noise.n_greedy_differs == sum(len(found) == 2 for found in tokens)
-    if name == "tiny-llama3":  # coarser rounding hides much, and may hide all of so few texts
+    if "moved" in options:
         assert all(one.largest > 0 for one in noise.spread.values())
 
 
-@pytest.mark.parametrize(("name", "options"), WAYS[:3], ids=lambda value: str(value))
+@pytest.mark.parametrize(("name", "options"), WAYS[:4], ids=lambda value: str(value))
 def test_labels_against_each_layout_by_hand(name, options):
     loaded = loaded_as(name, **options)
     draw = Draw(5, seed=0)
@@ -144,20 +148,22 @@ def test_the_layouts_are_what_they_are_called(scorers):
         assert other.journal is None
     shared, apart = others["batches of 128 tokens"], others["one request a row"]
     assert shared.batch_tokens == 128  # 32 would be below the shortest row
-    assert shared.tokens_laid_out < sum(sizes)
-    assert apart.tokens_laid_out == others["alone"].tokens_laid_out == sum(sizes)
+    assert shared.statistics.tokens_laid_out < sum(sizes)
+    assert (
+        apart.statistics.tokens_laid_out == others["alone"].statistics.tokens_laid_out == sum(sizes)
+    )
     assert others["alone"].reproducible
-    assert len({other.plan_hash for other in others.values()}) == 3
+    assert len({other.statistics.plan_hash for other in others.values()}) == 3
 
 
 def test_reproducible_runs_have_a_layout_less(scorers):
     base = scorers("tiny-qwen2")
-    scorer = Scorer(base.model, base.encoder, reproducible=True)
+    scorer = Scorer(moved_by_layout(base.model), base.encoder, reproducible=True)
     draw = Draw(3, 0)
     list(draw.results(scorer.score(draw.watch(texts(6)))))
     noise = OtherLayouts(scorer).scores(draw.pairs)
     assert noise.layouts == ("alone", "batches of 2048 tokens", "one request a row")
-    assert max(one.largest for one in noise.spread.values()) > 0
+    assert all(one.largest > 0 for one in noise.spread.values())
 
 
 def test_no_spread_where_one_layout_is_possible(scorers):
@@ -231,15 +237,16 @@ def test_each_request_is_as_likely_to_be_drawn():
 
 MESH = """
 import dataclasses, json
-from jaxscore.noise import Draw, OtherLayouts
-from tests.test_noise import PROMPTS, loaded_as, texts
-scorer = loaded_as("tiny-gpt2", mesh="data=2,model=1")
-draw, labels = Draw(3, 0), Draw(3, 0)
-list(draw.results(scorer.score(draw.watch(texts(12)))))
-list(labels.results(scorer.label(labels.watch(PROMPTS[:4]))))
-layouts = OtherLayouts(scorer)
-found = layouts.scores(draw.pairs), layouts.labels(labels.pairs)
-print(json.dumps([str(scorer.model.arrangement.shape), *map(dataclasses.asdict, found)]))
+from jaxscore.engine.noise import Draw, OtherLayouts
+from tests.engine.test_noise import PROMPTS, loaded_as, texts
+for moved in (False, True):
+    scorer = loaded_as("tiny-gpt2", moved, mesh="data=2,model=1")
+    draw, labels = Draw(3, 0), Draw(3, 0)
+    list(draw.results(scorer.score(draw.watch(texts(12)))))
+    list(labels.results(scorer.label(labels.watch(PROMPTS[:4]))))
+    layouts = OtherLayouts(scorer)
+    found = layouts.scores(draw.pairs), layouts.labels(labels.pairs)
+    print(json.dumps([str(scorer.model.mesh.shape), *map(dataclasses.asdict, found)]))
 """
 
 
@@ -248,15 +255,19 @@ def test_a_mesh():
         [sys.executable, "-c", MESH],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"},
+        cwd=ROOT,
+        env=with_devices(2),
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    shape, scores, labels = json.loads(ran.stdout)
-    assert shape == "data=2,model=1"
-    for found in (scores, labels):
-        assert found["n_requests"] == 3
-        assert len(found["layouts"]) == 4
-        assert all(0 <= one["mean"] <= one["largest"] < 1e-5 for one in found["spread"].values())
-    assert scores["spread"]["sum_logprob"]["largest"] > 0
+    rounded, moved = map(json.loads, ran.stdout.splitlines())
+    for shape, *audits in (rounded, moved):
+        assert shape == "data=2,model=1"
+        assert [len(found["layouts"]) for found in audits] == [4, 4]
+        assert [found["n_requests"] for found in audits] == [3, 3]
+
+    def spreads(audits):
+        return [one for found in audits for one in found["spread"].values()]
+
+    assert all(0 <= one["mean"] <= one["largest"] < 1e-5 for one in spreads(rounded[1:]))
+    assert all(0 < one["mean"] <= one["largest"] for one in spreads(moved[1:]))

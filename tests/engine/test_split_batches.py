@@ -13,9 +13,10 @@ from jax.errors import JaxRuntimeError
 from jaxscore.engine.split_batches import halves
 from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
-from jaxscore.plan import packing
-from jaxscore.plan.forest import TokenSequence, build
+from jaxscore.plan import row_batches, row_shapes
+from jaxscore.plan.forest import build
 from jaxscore.plan.packing import plan
+from jaxscore.plan.token_requests import TokenSequence
 from tests.plan.test_packing import row_paths
 from tests.sequences import paths, sequence_lists
 from tests.test_scorer import COLUMNS, fresh, random_sequences
@@ -29,7 +30,10 @@ NO_ROOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12345 byte
 )
 @settings(max_examples=200, deadline=None)
 def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
-    with mock.patch.multiple(packing, SHORTEST_ROW=4, TARGETS=2):
+    with (
+        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+        mock.patch.object(row_batches, "TARGETS", 2),
+    ):
         forest = build(sequences)
         made = plan(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
         batches = [batch for batch in made.batches() if batch.shape[0] > 1]
@@ -54,7 +58,7 @@ def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
 
 def short_of_memory(scorer, most: int, *, late: bool):
     """The scorer's devices hold batches of so many tokens: told at the call, or at the fetch."""
-    program = scorer.dispatch._run
+    program = scorer.engine.dispatch._run
     refused = []
 
     def run(variant, batches, *rest):
@@ -74,7 +78,7 @@ def short_of_memory(scorer, most: int, *, late: bool):
     fetch = jax.device_get
     return (
         refused,
-        mock.patch.object(scorer.dispatch, "_run", run),
+        mock.patch.object(scorer.engine.dispatch, "_run", run),
         mock.patch("jax.device_get", get),
     )
 
@@ -94,7 +98,7 @@ def test_scoring_goes_on_with_halves(scorers, late, capsys):
             np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=1e-5, rtol=0)
         np.testing.assert_array_equal(a.greedy, b.greedy)
     assert refused
-    assert set(refused) == scorer.dispatch.too_large
+    assert set(refused) == scorer.engine.dispatch.too_large
     if not late:
         assert len(refused) == len(set(refused))  # once a shape
     said = capsys.readouterr().err
@@ -114,16 +118,16 @@ def test_another_failure_of_the_device_is_not_taken_for_it(scorers):
     scorer = fresh(scorers("tiny-gpt2"))
     broken = mock.Mock(side_effect=JaxRuntimeError("INTERNAL: the device is gone"))
     with (
-        mock.patch.object(scorer.dispatch, "_run", broken),
+        mock.patch.object(scorer.engine.dispatch, "_run", broken),
         pytest.raises(JaxRuntimeError, match="the device is gone"),
     ):
         scorer.score_sequences(random_sequences(0))
     assert broken.call_count == 1
 
 
-def test_halves_go_to_the_journal_and_behind_a_trunk(scorers, tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxscore.engine.pipeline.LEAST_SAVED_CPU", 0)
-    monkeypatch.setattr("jaxscore.engine.pipeline.LEAST_SHARE", 0)
+def test_halves_go_to_the_journal_and_behind_a_prefix(scorers, tmp_path, monkeypatch):
+    monkeypatch.setattr("jaxscore.engine.planner.LEAST_SAVED_CPU", 0)
+    monkeypatch.setattr("jaxscore.engine.planner.LEAST_SHARE", 0)
     draw = np.random.default_rng(4)
     prompt = draw.integers(5, 1200, 300)
     own = [draw.integers(5, 1200, int(draw.integers(3, 30))) for _ in range(60)]
@@ -138,10 +142,10 @@ def test_halves_go_to_the_journal_and_behind_a_trunk(scorers, tmp_path, monkeypa
         with patches[0], patches[1]:
             found.append(scorer.score_sequences(sequences))
         scorer.close()
-        assert any(program.name[0] == "trunk" for program in scorer.programs.compiled) == bool(
-            refused
-        )
-    assert scorer.sequences_restored == len(sequences)
+        assert any(
+            program.name[0] == "prefix" for program in scorer.engine.programs.compiled
+        ) == bool(refused)
+    assert scorer.statistics.sequences_restored == len(sequences)
     assert not refused
     for a, b, c in zip(*found, want, strict=True):
         assert a.logprob.tobytes() == b.logprob.tobytes()

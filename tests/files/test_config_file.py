@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore import cli
+from jaxscore.commands import listing
 from jaxscore.errors import InputError
 from jaxscore.files.config_file import expand
 from tests.commands.conftest import QWEN, run  # noqa: F401
@@ -33,11 +34,11 @@ def write(tmp_path):
 
 
 def words(path, *rest):
-    return expand(["--config", path, *rest], cli.parser())
+    return expand(["--config", path, *rest], listing.NAMES, listing.parser)
 
 
 def parsed(path, *rest):
-    return cli.parser().parse_args(words(path, *rest))
+    return cli.parse(["--config", path, *rest])
 
 
 def refusal(path, *rest):
@@ -51,17 +52,16 @@ def test_other_words_stay():
         [],
         ["paths", "--input", "i"],
         ["--version"],
-        ["--config"],
-        ["score", "--config"],
+        ["score", "--", "--config", "f"],
     ):
-        assert expand(given, cli.parser()) == given
+        assert expand(given, listing.NAMES, listing.parser) == given
 
 
 def test_a_flag_of_each_kind(write):
     text = PATHS + "max_samples: 3\nsystem-prompts: [One., two, 3]\nquiet: true\njournal: off\n"
     args = parsed(write(text))
     assert (args.command, args.model, args.input) == ("paths", "m", Path("i.jsonl"))
-    assert (args.max_samples, args.system_prompts) == (3, ["One.", "two", "3"])
+    assert (args.limit, args.system_prompts) == (3, ["One.", "two", "3"])
     assert (args.quiet, args.journal, args.trust_remote_code) == (True, "off", False)
     assert not parsed(write(PATHS + "quiet: false\n")).quiet
 
@@ -73,15 +73,20 @@ def test_values_are_taken_as_they_are_written(write, word):
     assert parsed(write(f"{PATHS}revision: {word}\n")).revision == word
 
 
-@pytest.mark.parametrize("rest", [[], ["paths"]])
+@pytest.mark.parametrize("order", ["F", "FC", "CF", "FCM", "CFM", "CMF", "MF"])
 @pytest.mark.parametrize("equals", [False, True])
-def test_the_command_may_stand_again_and_flags_override(write, rest, equals):
+def test_the_file_stands_anywhere_and_flags_override_it(write, order, equals):
     text = PATHS + "max-samples: 3\nsystem-prompts: [a, b]\nquiet: true\n"
     more = ["--max-samples", "5", "--system-prompts", "c", "--output=p.json"]
     path = write(text)
-    head = [f"--config={path}"] if equals else ["--config", path]
-    args = cli.parser().parse_args(expand([*head, *rest, *more], cli.parser()))
-    assert (args.max_samples, args.system_prompts, args.output) == (5, ["c"], Path("p.json"))
+    parts = {
+        "F": [f"--config={path}"] if equals else ["--config", path],
+        "C": ["paths"],
+        "M": more,
+    }
+    given = [word for part in order for word in parts[part]]
+    args = cli.parse(given if "M" in order else [*given, *more])
+    assert (args.limit, args.system_prompts, args.output) == (5, ["c"], Path("p.json"))
     assert (args.input, args.quiet) == (Path("i.jsonl"), True)
 
 
@@ -136,15 +141,15 @@ def test_flags_with_some_values_or_none(write):
         ("command: path\n", "c.yaml:1: 'path' is no command; is it paths?"),
         ("command: [paths]\n", "c.yaml:1: ['paths'] is no command"),
         ("command:\n", "c.yaml:1: None is no command"),
-        ("command: zzz\n", "'zzz' is no command; there are chronologic, convert, demo"),
+        ("command: zzz\n", "'zzz' is no command; expected one of chronologic, convert, demo"),
         (PATHS + "max_sample: 3\n", "c.yaml:5: no key 'max-sample'; is it max-samples?"),
-        (PATHS + "zzz: 3\n", "c.yaml:5: no key 'zzz'; there are audit-noise, batch-tokens, "),
+        (PATHS + "zzz: 3\n", "c.yaml:5: no key 'zzz'; expected one of audit-noise, batch-tokens, "),
         (PATHS + "help: true\n", "no key 'help'"),
         (PATHS + "config: c.yaml\n", "no key 'config'"),
         (PATHS + "--quiet: true\n", "no key '--quiet'; is it quiet?"),
         (PATHS + "run: x\n", "no key 'run'"),
-        (PATHS + "max-samples: x\n", "c.yaml: argument --max-samples: 'x' is not a whole number"),
-        (PATHS + "max-samples: 0\n", "c.yaml: argument --max-samples: 0 is not above 0"),
+        (PATHS + "max-samples: x\n", "argument --limit/--max-samples: 'x' is not a whole number"),
+        (PATHS + "max-samples: 0\n", "c.yaml: argument --limit/--max-samples: 0 is not above 0"),
         (PATHS + "max-samples: 1.5\n", "'1.5' is not a whole number"),
         (PATHS + "max-samples: [3]\n", "c.yaml:5: max-samples is a list, expected a text or a"),
         (PATHS + "max-samples: true\n", "max-samples is true, expected a text or a number"),
@@ -153,9 +158,9 @@ def test_flags_with_some_values_or_none(write):
         (PATHS + "max-samples: {a: 1}\n", "c.yaml:5: max-samples: expected a text, a number"),
         (PATHS + "system-prompts: One.\n", "system-prompts is 'One.', expected a list"),
         (PATHS + "system-prompts: []\n", "--system-prompts: expected at least one argument"),
-        (PATHS + "system-prompts: [a, [b]]\n", "system-prompts: its list holds something else"),
-        (PATHS + "system-prompts: [a, true]\n", "system-prompts: its list holds something else"),
-        (PATHS + "system-prompts: [a, null]\n", "system-prompts: its list holds something else"),
+        (PATHS + "system-prompts: [a, [b]]\n", "system-prompts: its list holds more than"),
+        (PATHS + "system-prompts: [a, true]\n", "system-prompts: its list holds more than"),
+        (PATHS + "system-prompts: [a, null]\n", "system-prompts: its list holds more than"),
         (PATHS + "system-prompts: [a, --quiet]\n", "c.yaml:5: system-prompts holds '--quiet'"),
         (PATHS + "system-prompts: [--model=n]\n", "system-prompts holds '--model=n'"),
         (PATHS + "system-prompts: [a, --]\n", "system-prompts holds '--'"),
@@ -164,10 +169,10 @@ def test_flags_with_some_values_or_none(write):
         (PATHS + "quiet: 1\n", "quiet is '1', expected true or false"),
         (PATHS + "quiet: yes\n", "quiet is 'yes', expected true or false"),
         (PATHS + "boundary: middle\n", "c.yaml: argument --boundary: invalid choice: 'middle'"),
-        (PATHS + "model: n\n", "c.yaml:5: key 'model' is there already, at "),
-        (PATHS + "max-samples: 1\nmax_samples: 2\n", "c.yaml:6: key 'max-samples' is there"),
+        (PATHS + "model: n\n", "c.yaml:5: key 'model' is given twice, first at "),
+        (PATHS + "max-samples: 1\nmax_samples: 2\n", "c.yaml:6: key 'max-samples' is given twice"),
         ("command: usc-generate\nn: 1\nbest-N: 2\n", "c.yaml:3: best-N is the same as n, at "),
-        (PATHS + "system-prompts: &a [*a]\n", "system-prompts: its list holds something else"),
+        (PATHS + "system-prompts: &a [*a]\n", "system-prompts: its list holds more than"),
         (PATHS + "system-prompts: &a {b: *a}\n", "system-prompts: expected a text, a number"),
         ("? [a]\n: b\n", "c.yaml:1: a key is a list or a mapping"),
         ("<<: {a: b}\n", 'no key "command"|expected a text'),
@@ -192,7 +197,7 @@ def test_a_list_that_repeats_itself_many_times_is_refused_at_once(write):
     bomb = "a: &a [x, x]\n" + "".join(
         f"{chr(98 + k)}: &{chr(98 + k)} [{', '.join(['*' + chr(97 + k)] * 9)}]\n" for k in range(20)
     )
-    assert "its list holds something else" in refusal(write(bomb))
+    assert "its list holds more than" in refusal(write(bomb))
 
 
 def test_marks_and_line_ends_of_other_systems(write):
@@ -205,6 +210,20 @@ def test_a_file_that_is_not_there(run, tmp_path):  # noqa: F811
     code, out, err = run("--config", tmp_path / "none.yaml")
     assert (code, out) == (2, "")
     assert "none.yaml: No such file or directory" in err
+
+
+def test_flags_without_a_file(run):  # noqa: F811
+    for given in (["--config"], ["score", "--config"], ["score", "--config="]):
+        code, out, err = run(*given)
+        assert (code, out, err) == (2, "", "jaxscore: error: --config: expected a file after it\n")
+    code, _, err = run("score", "--config", "a", "--config", "b")
+    assert (code, err) == (2, "jaxscore: error: --config is given 2 times, expected once\n")
+
+
+def test_the_command_line_may_name_the_command_for_the_file(write):
+    path = write(PATHS.replace("command: paths\n", ""))
+    assert cli.parse(["paths", "--config", path]).input == Path("i.jsonl")
+    assert 'no key "command"' in refusal(path)
 
 
 def test_another_command_than_the_files(write):
@@ -232,6 +251,7 @@ def test_help_of_the_files_command(write, capsys):
     text = capsys.readouterr().out
     assert text.startswith("usage: jaxscore paths")
     assert "--system-prompts-file FILE" in text
+    assert words(write(PATHS), "--help-all") == ["paths", "--help-all"]
 
 
 def test_a_run(run, write, tmp_path, monkeypatch):  # noqa: F811
@@ -240,7 +260,9 @@ def test_a_run(run, write, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path / "work")
     Path("in.jsonl").write_text('{"continuation": "The cat."}\n' * 2, encoding="utf-8")
     path = write(f"command: score\nmodel: {QWEN}\ninput: in.jsonl\noutput: o.jsonl\nquiet: true\n")
-    assert run("--config", path, "--summary_only") == (0, "", "")
+    code, out, err = run("--config", path, "--summary_only")
+    assert (code, err) == (0, "")
+    assert out.startswith("done     2 requests, 0 failed")
     lines = Path("o.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["id"] for line in lines] == [1, 2]
     assert "logprob" not in json.loads(lines[0])
@@ -250,8 +272,7 @@ def test_a_run(run, write, tmp_path, monkeypatch):  # noqa: F811
 
 
 def test_there_is_a_file_for_each_command():
-    commands = {module.__name__.rpartition(".")[2].replace("_", "-") for module in cli.COMMANDS}
-    assert {path.stem for path in CONFIGS} == commands
+    assert {path.stem for path in CONFIGS} == set(listing.NAMES)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

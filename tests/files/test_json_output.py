@@ -24,3 +24,8 @@ def test_numbers_that_json_does_not_have_also_in_dataclasses():
 def test_what_is_no_json_is_refused():
     with pytest.raises(TypeError):
         json_text({"a": object()})
+
+
+def test_half_a_surrogate_pair_can_be_written():
+    text = json_text({"q_id": "a\ud83d", "b": "\U0001f600"})
+    assert json.loads(text.encode("utf-8")) == {"q_id": "a\ud83d", "b": "\U0001f600"}

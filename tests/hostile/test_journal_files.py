@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.journal.database import Journal, held, prune
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.plan.window import SequenceScores
+from jaxscore.journal.contents import held, prune
+from jaxscore.journal.database import Journal
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from tests.hostile.inputs import HOSTILE, outcome, put, refused
 
 ABOUT = {"model": "m"}
@@ -102,5 +102,5 @@ def test_what_describes_a_model_is_one_line(run, tmp_path, whole):
         )
     code, out, err = run("journal", "info", path)
     assert (code, err) == (0, "")
-    assert out.count("\n") == 2
+    assert out.count("\n") == 4  # the file, the heading and two models
     assert out.replace("\n", "").isprintable()

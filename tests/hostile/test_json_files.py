@@ -214,8 +214,8 @@ def test_any_values_in_a_suites_fields(folder, suite, context):
     path = put(folder / "p_t.json", json.dumps(suite).encode())
     got = outcome(lambda: query_scores.load(folder, "p", "t"), path)
     if not isinstance(got, InputError):
-        query_scores.requests(got[0])
-        query_scores.remarks(got[0])
+        query_scores.requests(got)
+        query_scores.remarks(got)
 
 
 def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
@@ -229,9 +229,9 @@ def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
     path = put(tmp_path / "in.jsonl", json.dumps(question).encode())
     questions, _ = answer_scores.load(path)
     assert answer_scores.repeated(questions) == [
-        f"{questions[0].name}: answer '29999' is there more than once"
+        f"{questions[0].name}: answer '29999' occurs more than once"
     ]
     put(tmp_path / "p.txt", b"")
     put(tmp_path / "p_t.json", json.dumps(SUITE | {"queries": [*many, "7"]}).encode())
-    [remark] = query_scores.remarks(query_scores.load(tmp_path, "p", "t")[0])
-    assert remark.startswith("query '7' is there 2 times")
+    [remark] = query_scores.remarks(query_scores.load(tmp_path, "p", "t"))
+    assert remark.startswith("query '7' occurs 2 times")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore import cli
+from jaxscore.commands import listing
 from jaxscore.files import config_file, yaml_input
 from jaxscore.tasks.rag import evaluator_file, experiment_config
 from tests.hostile.inputs import FILES, HOSTILE, contents, outcome, put, refused
@@ -20,11 +20,10 @@ prompt:
 """
 EXPERIMENT = b"retriever: {init_args: {model_name: a}}\ngeneration_top_k: 5\ndataset: &d {dev: 1}\n"
 FLAGS = b"command: paths\nmodel: demo\ninput: in.jsonl\nsystem-prompts: [a, b]\nquiet: true\n"
-PARSER = cli.parser()
 
 
 def read_flags(path):
-    return config_file.expand(["--config", str(path)], PARSER)
+    return config_file.expand(["--config", str(path)], listing.NAMES, listing.parser)
 
 
 READERS = {

@@ -1,7 +1,5 @@
 """The journal: what it keeps it gives back, to the same key and to no other."""
 
-import os
-import shutil
 import sqlite3
 
 import numpy as np
@@ -10,10 +8,9 @@ import pytest
 from jaxscore import Scorer
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.errors import InputError
-from jaxscore.journal.database import Journal, held, prune
-from jaxscore.models.weights.fingerprint import fingerprint
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.plan.window import SequenceScores
+from jaxscore.journal.contents import held, prune
+from jaxscore.journal.database import Journal
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from tests.commands.conftest import run  # noqa: F401
 from tests.conftest import CASES
 
@@ -23,11 +20,11 @@ ABOUT = {"model": "m", "dtype": "float32"}
 def sequences(n=40, seed=0):
     """Some share text, some are equal."""
     draw = np.random.default_rng(seed)
-    trunk = draw.integers(0, 200, 30)
+    prefix = draw.integers(0, 200, 30)
     out = []
     for _ in range(n):
         cut, own = int(draw.integers(0, 30)), draw.integers(0, 200, int(draw.integers(2, 20)))
-        ids = np.concatenate([trunk[:cut], own]).astype(np.int32)
+        ids = np.concatenate([prefix[:cut], own]).astype(np.int32)
         out.append(TokenSequence(ids, int(draw.integers(0, len(ids)))))
     return [*out, out[0]]
 
@@ -75,7 +72,8 @@ def test_another_model_start_or_text_is_not_found(journal):
     first.keep([(one, scores_of(one, 1))])
     others = [TokenSequence(one.ids, one.start + 1), TokenSequence(one.ids[:-1], one.start)]
     assert list(first.found([one, *others])) == [0]
-    assert first.found([one], n_unfed=1) == {}  # a label after a prompt, whose length is another
+    labelled = TokenSequence(one.ids[:-1], len(one.ids) - 1, one.ids[-1:])
+    assert first.found([labelled]) == {}  # a choice after a prompt, whose length is another
     first.close()
     assert journal(ABOUT | {"dtype": "bfloat16"}).found([one]) == {}
 
@@ -120,7 +118,7 @@ def test_a_file_that_is_no_journal(journal, tmp_path, content):
         held(path)
     assert path.read_bytes() == before
     path.unlink()
-    journal()  # and the lock is free
+    journal()  # and nothing holds it
 
 
 def test_a_damaged_journal_is_named(journal, tmp_path):
@@ -194,9 +192,9 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
     dispatched = []
     real = Dispatch.send
 
-    def counted(self, variant, batches, past, progress):
+    def counted(self, variant, batches, caches, progress):
         dispatched.extend(batches)
-        return real(self, variant, batches, past, progress)
+        return real(self, variant, batches, caches, progress)
 
     monkeypatch.setattr(Dispatch, "send", counted)
     want = scorer().score_sequences(given)
@@ -208,11 +206,11 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
         one, seen = scorer(own), [0]
         write = own.keep
 
-        def keep(rows, n_unfed, write=write, seen=seen, n_kept=n_kept):
+        def keep(rows, write=write, seen=seen, n_kept=n_kept):
             if seen[0] == n_kept:
                 raise Cut
             seen[0] += 1
-            write(rows, n_unfed)
+            write(rows)
 
         own.keep = keep
         dispatched.clear()
@@ -233,7 +231,7 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
     again = scorer(journal(name="cut.journal"))
     got = again.score_sequences(given)
     assert not dispatched
-    assert again.sequences_restored == len(given)
+    assert again.statistics.sequences_restored == len(given)
     assert all(same(a, b) for a, b in zip(got, want, strict=True))
 
 
@@ -277,22 +275,3 @@ def test_a_place_where_no_journal_can_be(
     assert message in err
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert "continuation" in (tmp_path / "in.jsonl").read_text()
-
-
-def test_another_models_weights_make_another_fingerprint(tmp_path):
-    for name in "ab":
-        shutil.copytree(CASES / "models/tiny-gpt2", tmp_path / name)  # times and all
-    first = fingerprint(tmp_path / "a")
-    assert fingerprint(tmp_path / "b") == first
-    (tmp_path / "b/checkpoint-1").mkdir()
-    (tmp_path / "b/checkpoint-1/model.safetensors").write_bytes(b"x")
-    (tmp_path / "b/tokenizer.json").write_text("{}")
-    assert fingerprint(tmp_path / "b") == first
-    weights = tmp_path / "b/model.safetensors"
-    times, content = weights.stat(), bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
-    changed = fingerprint(tmp_path / "b")
-    assert changed != first
-    assert fingerprint(tmp_path / "b", tmp_path / "a") not in (changed, first)

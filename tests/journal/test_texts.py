@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine.writing import TokenRequest, Written
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
-from jaxscore.journal.database import LAYOUT, Journal, held, prune
-from jaxscore.journal.row_format import text_key
+from jaxscore.journal.contents import held, prune
+from jaxscore.journal.database import Journal
+from jaxscore.journal.opening import LAYOUT
 from jaxscore.plan import decode_groups
+from jaxscore.plan.token_requests import TokenRequest, Written
 from jaxscore.requests import GenerationRequest
 from tests.journal.test_database import ABOUT, journal  # noqa: F401
 
@@ -46,9 +47,9 @@ def variants():
 
 
 def test_every_part_of_a_request_is_in_its_key():
-    keys = [text_key(one) for one in variants()]
+    keys = [one.digest() for one in variants()]
     assert len(set(keys)) == len(keys)
-    assert text_key(ASKED) == text_key(ASKED._replace(ids=ASKED.ids.astype(np.int64)))
+    assert ASKED.digest() == ASKED._replace(ids=ASKED.ids.astype(np.int64)).digest()
 
 
 def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F811
@@ -141,7 +142,7 @@ class Cut(Exception):
 
 
 def asked():
-    """Requests of all kinds: several groups, a trunk, equal ones, and one that fails."""
+    """Requests of all kinds: several groups, a prefix, equal ones, and one that fails."""
     options = [
         {"max_new_tokens": 12},
         {"max_new_tokens": 24, "temperature": 0.9, "stop": ("e",)},
@@ -169,27 +170,27 @@ def writer(monkeypatch, scorers):
     One scorer each, whose programs are compiled once.
     """
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
-    monkeypatch.setattr(decode_groups, "SHORTEST_TRUNK", 8)
+    monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
 
     def make(own=None, implementation="native", **changes):
         base = scorers("tiny-gpt2", implementation=implementation)
         model = dataclasses.replace(base.model, **changes)
         one = Generator(Scorer(model, base.encoder, journal=own) if changes else base)
         monkeypatch.setattr(one.scorer, "journal", own)
-        one.scorer.sequences = one.scorer.sequences_restored = 0
+        one.scorer.statistics.sequences = one.scorer.statistics.sequences_restored = 0
         one.batches = []
 
         def counted(name, members):
-            write = getattr(one, name)
+            write = getattr(one._writer, name)
 
             def run(*args):
                 one.batches.append(members(*args))
                 write(*args)
 
-            setattr(one, name, run)
+            setattr(one._writer, name, run)
 
-        counted("_write_group", lambda variant, group, *_: group.members)
-        counted("_write_alone", lambda text: [text])
+        counted("_write_group", lambda variant, layout, members, *_: members)
+        counted("_write_one", lambda text: [text])
         return one
 
     return make
@@ -234,7 +235,11 @@ def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
     assert told(again.generate(asked())) == want
     assert again.batches == []
     # All but the one that cannot be written.
-    assert again.scorer.sequences_restored == again.scorer.sequences == len(want) - 1
+    assert (
+        again.scorer.statistics.sequences_restored
+        == again.scorer.statistics.sequences
+        == len(want) - 1
+    )
 
 
 def test_what_is_missing_is_written_beside_its_old_neighbours(writer, journal):  # noqa: F811
@@ -247,13 +252,13 @@ def test_what_is_missing_is_written_beside_its_old_neighbours(writer, journal): 
     lost, known = members[0], members[-1]
     database, _ = own._open
     with database:
-        database.execute("DELETE FROM texts WHERE key = ?", (text_key(lost.request),))
+        database.execute("DELETE FROM texts WHERE key = ?", (lost.request.digest(),))
     invented = Written(np.full(known.request.n_new, 7, np.int32), "length")
     own.keep_texts([(known.request, invented)])
     second = writer(own)
     got = told(second.generate(asked()))
     [batch] = second.batches
-    assert [text_key(one.request) for one in batch] == [text_key(one.request) for one in members]
+    assert [one.request.digest() for one in batch] == [one.request.digest() for one in members]
     [changed] = [one for one, other in zip(got, want, strict=True) if one != other]
     assert changed[2] == invented.ids.tolist()
     assert own.found_texts([known.request])[0].ids.tolist() == invented.ids.tolist()

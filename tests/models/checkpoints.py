@@ -16,8 +16,7 @@ from jaxscore import Scorer
 from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.plan.window import SequenceScores
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from tests.models.families import BASE, POSITIONS, VOCABULARY
 
 torch.set_num_threads(1)  # models this small lose more to the threads than they win
@@ -55,11 +54,11 @@ def saved(folder: Path, kind: str, **config) -> torch.nn.Module:
 def ragged() -> list[TokenSequence]:
     """Paths that branch at several depths, strangers, a repetition, and the extreme ids."""
     draw = np.random.default_rng(3)
-    trunk = draw.integers(0, VOCABULARY, 40)
-    paths = [trunk]
+    prefix = draw.integers(0, VOCABULARY, 40)
+    paths = [prefix]
     for shared, own in ((10, 3), (25, 23), (39, 2), (1, 12)):
-        paths.append(np.concatenate([trunk[:shared], draw.integers(0, VOCABULARY, own)]))
-    paths += [trunk, np.array([VOCABULARY - 1, 0, VOCABULARY - 1]), draw.integers(0, 9, POSITIONS)]
+        paths.append(np.concatenate([prefix[:shared], draw.integers(0, VOCABULARY, own)]))
+    paths += [prefix, np.array([VOCABULARY - 1, 0, VOCABULARY - 1]), draw.integers(0, 9, POSITIONS)]
     return [TokenSequence(path.astype(np.int32), 0) for path in paths]
 
 

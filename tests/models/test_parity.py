@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 from jaxscore import Scorer
 from jaxscore.device.layers import ACTIVATIONS
 from jaxscore.models.families import FAMILIES, parts
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
 from tests.models.checkpoints import (
     assert_agree,
     distance,
@@ -49,12 +49,12 @@ def assert_parity(folder, torch_answers):
     sequences = ragged()
     own = scorer(loaded(folder))
     assert_agree(own.score_sequences(sequences), torch_answers, TOLERANCE)
-    shared = own.tokens_laid_out
+    shared = own.statistics.tokens_laid_out
     alone = [own.score_sequences([one])[0] for one in sequences]
     assert_agree(alone, torch_answers, TOLERANCE)
-    laid_out_alone = own.tokens_laid_out - shared
+    laid_out_alone = own.statistics.tokens_laid_out - shared
     assert laid_out_alone == sum(len(s.ids) - 1 for s in sequences) > shared
-    assert [program.name for program in own.programs.compiled] == [("score", 1, 64)]
+    assert [program.name for program in own.engine.programs.compiled] == [("score", 1, 64)]
 
 
 def without(kind, config, one):

@@ -1,17 +1,17 @@
-"""A trunk never changes a score of a family whose scores are more than products of q and k."""
+"""A prefix never changes a score of a family whose scores are more than products of q and k."""
 
 import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine import pipeline
+from jaxscore.engine import planner
 from jaxscore.engine.platform import use_compilation_cache
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
 from tests.models.checkpoints import loaded, saved
 from tests.models.families import VOCABULARY
 from tests.test_scorer import assert_same
 
-TRUNK = 290  # beyond 256, where Falcon's positions are rounded
+PREFIX = 290  # beyond 256, where Falcon's positions are rounded
 
 
 @pytest.mark.parametrize(
@@ -19,24 +19,24 @@ TRUNK = 290  # beyond 256, where Falcon's positions are rounded
     [
         ("bloom", {}),
         ("falcon", {"alibi": True, "max_position_embeddings": 512}),
-        # Of the trunk a question sees the last tokens in one layer, and all in the other.
+        # Of the prefix a question sees the last tokens in one layer, and all in the other.
         ("gemma2", {"sliding_window": 20, "max_position_embeddings": 512}),
     ],
 )
-def test_a_trunk_never_changes_a_score(monkeypatch, tmp_path, kind, config):
+def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
     use_compilation_cache()
     saved(tmp_path, kind, **config)
     model = loaded(tmp_path)
     draw = np.random.default_rng(7)
-    trunk = draw.integers(0, VOCABULARY, TRUNK)
+    prefix = draw.integers(0, VOCABULARY, PREFIX)
     asked = []
     for _ in range(40):
-        ids = np.r_[trunk, draw.integers(0, VOCABULARY, int(draw.integers(2, 30)))]
-        asked.append(TokenSequence(ids.astype(np.int32), TRUNK - int(draw.integers(0, 2))))
+        ids = np.r_[prefix, draw.integers(0, VOCABULARY, int(draw.integers(2, 30)))]
+        asked.append(TokenSequence(ids.astype(np.int32), PREFIX - int(draw.integers(0, 2))))
     found = []
-    for least, kinds in ((0, {"trunk", "score"}), (1e30, {"score"})):
-        monkeypatch.setattr(pipeline, "LEAST_SAVED_CPU", least)
+    for least, kinds in ((0, {"prefix", "score"}), (1e30, {"score"})):
+        monkeypatch.setattr(planner, "LEAST_SAVED_CPU", least)
         own = Scorer(model, None, batch_tokens=512)
         found.append(own.score_sequences(asked))
-        assert {program.name[0] for program in own.programs.compiled} == kinds
+        assert {program.name[0] for program in own.engine.programs.compiled} == kinds
     assert_same(*found)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from jaxscore.plan.forest import Share, TokenSequence, build
+from jaxscore.plan.forest import Share, build
+from jaxscore.plan.token_requests import TokenSequence
 from tests.sequences import asked_for, laid_out, paths, sequence, sequence_lists
 
 STRICT = settings(max_examples=300, deadline=None)
@@ -24,7 +25,7 @@ def test_each_scored_token_is_an_edge_from_its_prefix(share, sequences):
     ]
     assert [edges[k] for k in forest.edge_of] == asked_for(sequences)
     assert np.diff(forest.offsets).tolist() == [s.n_scored for s in sequences]
-    assert forest.n_given == sum(len(s.ids) for s in sequences)
+    assert forest.n_given == sum(len(s.ids) + len(s.choices) for s in sequences)
     pairs = list(zip(forest.edge_node.tolist(), forest.edge_target.tolist(), strict=True))
     assert pairs == sorted(set(pairs))
 

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 
 from jaxscore.plan.forest import Share, build
-from jaxscore.plan.one_per_row import Alone, row_length
-from jaxscore.plan.packing import SHORTEST_ROW, TARGETS
+from jaxscore.plan.one_per_row import OnePerRow, row_length
+from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_shapes import SHORTEST_ROW
 from tests.plan.test_packing import row_paths
 from tests.sequences import paths, sequence, sequence_lists
 
@@ -15,7 +16,7 @@ STRICT = settings(max_examples=200, deadline=None)
 
 
 def made(sequences):
-    return Alone(build(sequences, share=Share.WHOLE), width=8)
+    return OnePerRow(build(sequences, share=Share.WHOLE), width=8)
 
 
 def given_to_the_device(batch):

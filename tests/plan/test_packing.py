@@ -8,17 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.plan import packing
+from jaxscore.plan import row_batches, row_shapes
+from jaxscore.plan.cutting import best_fit
 from jaxscore.plan.forest import Share, build
-from jaxscore.plan.packing import (
-    SHORTEST_ROW,
-    TARGETS,
-    batch_rows,
-    best_fit,
-    plan,
-    plan_uniform,
-    row_lengths,
-)
+from jaxscore.plan.packing import plan, plan_uniform
+from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_shapes import SHORTEST_ROW, batch_rows, row_lengths
 from tests.sequences import paths, sequence, sequence_lists
 
 STRICT = settings(max_examples=200, deadline=None)
@@ -34,7 +29,7 @@ def checked(made):
         assert length in row_lengths(4096)
         assert size <= made.batch_tokens or rows == 1
         assert batch.ids.shape == batch.position.shape == batch.subtree_end.shape
-        assert (batch.query.shape, batch.target.shape) == ((size,), (size, packing.TARGETS))
+        assert (batch.query.shape, batch.target.shape) == ((size,), (size, row_batches.TARGETS))
         assert 0 < n <= size
         seen = [row_paths(batch, row) for row in range(rows)]
         assert batch.n_tokens in (0, int((batch.ids > 0).sum()))
@@ -79,7 +74,10 @@ def row_paths(batch, row):
 @STRICT
 def test_each_edge_once_after_its_own_prefix(share, pack, sequences, batch_tokens, width):
     # Short rows and few targets, so that small cases split tries and fill batches.
-    with mock.patch.multiple(packing, SHORTEST_ROW=4, TARGETS=2):
+    with (
+        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+        mock.patch.object(row_batches, "TARGETS", 2),
+    ):
         forest = build(sequences, share=share)
         made = plan(forest, max_positions=20, width=width, batch_tokens=batch_tokens, pack=pack)
         batches = checked(made)
@@ -108,7 +106,7 @@ def test_the_same_at_the_real_sizes(seed):
 @given(sequences=sequence_lists(longest=20, most=20))
 @STRICT
 def test_without_packing_a_row_holds_one_path(sequences):
-    with mock.patch.object(packing, "SHORTEST_ROW", 4):
+    with mock.patch.object(row_shapes, "SHORTEST_ROW", 4):
         forest = build(sequences, share=Share.PATHS)
         made = plan(forest, max_positions=20, width=4, batch_tokens=32, pack=False)
         rows = [

@@ -1,4 +1,4 @@
-"""Parts and their trunks are the forest again: every edge once, after its own prefix."""
+"""Parts and their prefixes are the forest again: every edge once, after its own prefix."""
 
 from collections import Counter
 from unittest import mock
@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.engine import pipeline
-from jaxscore.plan import packing, prefixes
-from jaxscore.plan.forest import TokenSequence, build
+from jaxscore.engine import planner
+from jaxscore.plan import prefixes, row_shapes
+from jaxscore.plan.forest import build
 from jaxscore.plan.packing import plan
 from jaxscore.plan.prefixes import split, whole
+from jaxscore.plan.token_requests import TokenSequence
 from tests.sequences import paths, sequence, sequence_lists
 from tests.test_scorer import assert_same, fresh
 
@@ -23,7 +24,7 @@ def checked(forest):
     """The parts of a forest, after the properties that every split has."""
     parts, prefixes, answered = split(forest), paths(forest), Counter()
     for part in parts:
-        before, own = tuple(part.trunk.tolist()), part.forest
+        before, own = tuple(part.prefix.tolist()), part.forest
         assert own.n_nodes > 0
         assert own.n_edges == len(part.edges)
         assert (np.diff(own.edge_node) >= 0).all()
@@ -48,17 +49,20 @@ def checked(forest):
 def test_each_edge_is_in_one_part_after_its_own_prefix(sequences, shortest):
     with mock.patch.object(prefixes, "SHORTEST", shortest):
         parts = checked(build(sequences))
-    assert sum(not len(part.trunk) for part in parts) <= 1
-    assert all(len(part.trunk) >= shortest for part in parts if len(part.trunk))
+    assert sum(not len(part.prefix) for part in parts) <= 1
+    assert all(len(part.prefix) >= shortest for part in parts if len(part.prefix))
 
 
 @given(sequences=sequence_lists(longest=24, alphabet=2, most=24))
 @STRICT
 def test_parts_pack_as_forests_do(sequences):
-    with mock.patch.object(prefixes, "SHORTEST", 2), mock.patch.object(packing, "SHORTEST_ROW", 4):
+    with (
+        mock.patch.object(prefixes, "SHORTEST", 2),
+        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+    ):
         for part in checked(build(sequences)):
-            n = len(part.trunk)
-            made = plan(part.forest, max_positions=24 - n, width=8, batch_tokens=16, trunk=n)
+            n = len(part.prefix)
+            made = plan(part.forest, max_positions=24 - n, width=8, batch_tokens=16, prefix=n)
             answered = Counter()
             for batch in made.batches():
                 answered.update(batch.edge[batch.edge >= 0].tolist())
@@ -81,7 +85,7 @@ def questions(draw, count, *before):
     return out
 
 
-def test_a_preamble_hides_no_long_prompt_and_a_short_one_gets_no_trunk():
+def test_a_preamble_hides_no_long_prompt_and_a_short_one_gets_no_prefix():
     draw = np.random.default_rng(0)
     preamble, long, longer, short = prompts(draw, 20, 200, 300, 30)
     asked = [
@@ -90,22 +94,22 @@ def test_a_preamble_hides_no_long_prompt_and_a_short_one_gets_no_trunk():
         *questions(draw, 50, preamble, short),
     ]
     parts = checked(build(asked))
-    assert sorted(len(part.trunk) for part in parts) == [0, 219, 319]
+    assert sorted(len(part.prefix) for part in parts) == [0, 219, 319]
 
 
-def test_a_trunk_beyond_a_trunk():
+def test_a_prefix_beyond_a_prefix():
     draw = np.random.default_rng(1)
     first, second = prompts(draw, 200, 150)
     few = questions(draw, 40, first)
     parts = checked(build([*few, *questions(draw, 40, first, second)]))
-    assert sorted(len(part.trunk) for part in parts) == [199, 349]
+    assert sorted(len(part.prefix) for part in parts) == [199, 349]
     # With little else on the first one, its own part is not worth it.
     parts = checked(build([*few[:2], *questions(draw, 40, first, second)]))
-    assert sorted(len(part.trunk) for part in parts) == [0, 349]
+    assert sorted(len(part.prefix) for part in parts) == [0, 349]
 
 
-def test_a_chain_alone_is_no_trunk():
-    assert [len(part.trunk) for part in checked(build([sequence(list(range(1, 400)), 5)]))] == [0]
+def test_a_chain_alone_is_no_prefix():
+    assert [len(part.prefix) for part in checked(build([sequence(list(range(1, 400)), 5)]))] == [0]
     assert checked(build([])) == []
 
 
@@ -114,11 +118,11 @@ def test_the_whole_is_itself():
     part = whole(forest)
     assert part.forest is forest
     assert part.edges.tolist() == [0, 1, 2]
-    assert not len(part.trunk)
+    assert not len(part.prefix)
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama3", "tiny-qwen2"])
-def test_a_trunk_never_changes_a_score(monkeypatch, scorers, name):
+def test_a_prefix_never_changes_a_score(monkeypatch, scorers, name):
     draw = np.random.default_rng(2)
     first, second, third = prompts(draw, 180, 140, 170)
     asked = [
@@ -126,16 +130,16 @@ def test_a_trunk_never_changes_a_score(monkeypatch, scorers, name):
         *questions(draw, 40, first, second),
         *questions(draw, 40, third),
         *questions(draw, 3, np.zeros(0, np.int32)),
-        sequence([*first.tolist(), 7, 8], 0),  # asks for what is in the trunk itself
+        sequence([*first.tolist(), 7, 8], 0),  # asks for what is in the prefix itself
     ]
-    monkeypatch.setattr(pipeline, "LEAST_SAVED_CPU", 0)
-    with_trunks = fresh(scorers(name))
-    got = with_trunks.score_sequences(asked)
-    kinds = [program.name[0] for program in with_trunks.programs.compiled]
-    assert kinds.count("trunk") == 2  # 180 and 170 tokens in one bucket, 320 in another
-    monkeypatch.setattr(pipeline, "LEAST_SAVED_CPU", 1e30)
+    monkeypatch.setattr(planner, "LEAST_SAVED_CPU", 0)
+    with_prefixes = fresh(scorers(name))
+    got = with_prefixes.score_sequences(asked)
+    kinds = [program.name[0] for program in with_prefixes.engine.programs.compiled]
+    assert kinds.count("prefix") == 2  # 180 and 170 tokens in one bucket, 320 in another
+    monkeypatch.setattr(planner, "LEAST_SAVED_CPU", 1e30)
     without = fresh(scorers(name))
     assert_same(got, without.score_sequences(asked))
-    assert {program.name[0] for program in without.programs.compiled} == {"score"}
-    assert with_trunks.tokens_laid_out < without.tokens_laid_out
-    assert with_trunks.tokens_unique == without.tokens_unique
+    assert {program.name[0] for program in without.engine.programs.compiled} == {"score"}
+    assert with_prefixes.statistics.tokens_laid_out < without.statistics.tokens_laid_out
+    assert with_prefixes.statistics.tokens_unique == without.statistics.tokens_unique

@@ -6,23 +6,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.engine.split_batches import halves
-from jaxscore.plan import packing
+from jaxscore.plan import row_batches, row_shapes
 from jaxscore.plan.forest import build
 from jaxscore.plan.packing import plan
 from jaxscore.plan.prefixes import whole
-from jaxscore.plan.window import Lot, Variant
+from jaxscore.plan.window import ForestWork
 from tests.sequences import sequence, sequence_lists
 
 
 @given(sequences=sequence_lists(longest=20, most=20), batch_tokens=st.integers(8, 64))
 @settings(max_examples=100, deadline=None)
 def test_the_sequences_that_ask_for_an_edge_of_a_batch(sequences, batch_tokens):
-    with mock.patch.multiple(packing, SHORTEST_ROW=4, TARGETS=2):
+    with (
+        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+        mock.patch.object(row_batches, "TARGETS", 2),
+    ):
         forest = build(sequences)
         made = plan(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
         batches = list(made.batches())
     part = whole(forest)
-    lot = Lot(mock.Mock(spec=Variant), range(len(sequences)), forest, [(part, made)])
+    work = ForestWork(0, range(len(sequences)), forest, [(part, made)])
     own = [
         set(forest.edge_of[a:b].tolist())
         for a, b in zip(forest.offsets, forest.offsets[1:], strict=False)
@@ -30,7 +33,7 @@ def test_the_sequences_that_ask_for_an_edge_of_a_batch(sequences, batch_tokens):
     for batch in [*batches, *(half for one in batches for half in halves(one))]:
         asked = set(part.edges[batch.edge[batch.edge >= 0]].tolist())
         want = [k for k, edges in enumerate(own) if edges & asked]
-        assert lot.asking(part, batch).tolist() == want
+        assert work.asking(part, batch).tolist() == want
 
 
 def test_the_digest_is_that_of_the_requests_and_of_the_batches():
@@ -39,7 +42,7 @@ def test_the_digest_is_that_of_the_requests_and_of_the_batches():
     def digest(sequences, batch_tokens=512):
         forest = build(sequences)
         made = plan(forest, max_positions=128, width=8, batch_tokens=batch_tokens)
-        return Lot(mock.Mock(), range(9), forest, [(whole(forest), made)]).digest()
+        return ForestWork(0, range(9), forest, [(whole(forest), made)]).digest()
 
     assert digest(asked) == digest(asked[::-1])
     others = [digest(asked[:-1]), digest(asked, 256)]

@@ -59,7 +59,9 @@ def test_it_counts_what_a_journal_had(tmp_path):
 
 
 def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path):
-    manifest.write(tmp_path / "out", {"input": Path("a\udcff"), "n": float("nan")}, {})
+    manifest.write(
+        tmp_path / "out", {"command": "score", "input": Path("a\udcff"), "n": float("nan")}, {}
+    )
     found = json.loads((tmp_path / "out.run.json").read_text("utf-8"))
     assert found["flags"] == {"input": "a\\udcff", "n": None}
 

@@ -27,6 +27,6 @@ def test_the_title_says_whether_some_are_left_out(n, title):
         }
     )
     assert title in page
-    assert page.count("| ? | a -&gt; b | 3e-07 | 0.25 | 0.25 |") == paths_report.SHOWN
+    assert page.count("| ? | a -> b | 3e-07 | 0.25 | 0.25 |") == paths_report.SHOWN
     assert f"| 3.2e-07 | 1e-07 to 0.5 | {n} |" in page
     assert page.startswith(r"# Path Evaluation: m\|n")

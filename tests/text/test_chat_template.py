@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.text import chat_template
-from jaxscore.text.encoder import load_tokenizer
+from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
 SYSTEM = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
 from jaxscore import Request
-from jaxscore.text.encoder import BOUNDARIES, TextEncoder, boundary_audit, load_tokenizer
+from jaxscore.text.boundary_audit import boundary_audit
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder
+from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
 LLAMA_BOS = "<|begin_of_text|>"

@@ -9,7 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from jaxscore import Request
 from jaxscore.errors import InputError
-from jaxscore.text.encoder import BOUNDARIES, TextEncoder, load_tokenizer
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder
+from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
 
 BOS = "<|begin_of_text|>"

@@ -92,6 +92,6 @@ def test_a_text_of_the_stream_has_as_many_tokens_as_it_says(tmp_path):
 def test_a_workload_that_is_none(capsys):
     with pytest.raises(SystemExit, match="2"):
         bench.main(["journals"])
-    assert "there are answers, prompt, paths, plain, write, trunk, devices, journal, stream" in (
+    assert "there are answers, prompt, paths, plain, write, prefix, devices, journal, stream" in (
         capsys.readouterr().err
     )

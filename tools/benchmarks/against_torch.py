@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tools.benchmarks.contenders import CONTENDERS, Worker, make_checkpoint
-from tools.benchmarks.token_requests import Tokens, trunk_pair, workloads
+from tools.benchmarks.token_requests import Tokens, prefix_pair, workloads
 
 WRITTEN = 32  # tokens generated a prompt
 VOCABULARY = 50257
-NAMES = ("answers", "prompt", "paths", "plain", "write", "trunk")
+NAMES = ("answers", "prompt", "paths", "plain", "write", "prefix")
 
 
 def run(chosen: list[str], turns: int, letters: str, small: bool) -> None:
@@ -33,9 +33,9 @@ def run(chosen: list[str], turns: int, letters: str, small: bool) -> None:
         peaks = {letter: worker.ask("peak") for letter, worker in workers.items()}
         print("matmul peak, GFLOP/s:", {CONTENDERS[k]: round(v) for k, v in peaks.items()})
         for workload in chosen:
-            if workload == "trunk":
+            if workload == "prefix":
                 ours = {letter: worker for letter, worker in workers.items() if letter in "cde"}
-                report_trunk(ours, turns, *trunk_pair(VOCABULARY, small))
+                report_prefix(ours, turns, *prefix_pair(VOCABULARY, small))
                 continue
             requests = todo[workload]
             message: Any = (requests, WRITTEN) if workload == "write" else requests
@@ -81,11 +81,11 @@ def report_write(
         print(f"  {CONTENDERS[letter]:16}{rate:8.0f} tok/s  {ratios}  {same} texts the same")
 
 
-def report_trunk(
+def report_prefix(
     workers: dict[str, Worker], turns: int, asked: list[Tokens], texts: list[Tokens]
 ) -> None:
     """Seconds a unique token of each, and their ratio."""
-    print(f"\ntrunk: {len(asked)} requests on a prompt of 1500 tokens")
+    print(f"\nprefix: {len(asked)} requests on a prompt of 1500 tokens")
     for letter, worker in workers.items():
         ratios, facts = [], {}
         for turn in range(turns + 1):
@@ -95,7 +95,7 @@ def report_trunk(
             facts = worker.ask("facts")
             if turn:
                 ratios.append(asked_s / facts["unique"] / per_token)
-            print(f"\rtrunk turn {turn} {letter} {asked_s:.1f} s  ", end="", file=sys.stderr)
+            print(f"\rprefix turn {turn} {letter} {asked_s:.1f} s  ", end="", file=sys.stderr)
         print(file=sys.stderr)
         given, unique = facts["given"], facts["unique"]
         print(

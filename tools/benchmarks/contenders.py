@@ -108,10 +108,10 @@ class JaxContender:
         self.scorer = Scorer.from_pretrained(str(folder), dtype=dtype, quantize=quantize)
 
     def run(self, requests: list[Tokens]) -> list[np.ndarray]:
-        from jaxscore.plan.forest import TokenSequence
+        from jaxscore.plan.token_requests import TokenSequence
 
         scorer = self.scorer
-        scorer.tokens_given = scorer.tokens_unique = scorer.tokens_scored = 0
+        scorer.begin_output()
         scores = scorer.score_sequences([TokenSequence(r.ids, r.start) for r in requests])
         return [one.logprob for one in scores]
 
@@ -126,13 +126,14 @@ class JaxContender:
 
     def facts(self) -> dict[str, Any]:
         s = self.scorer
+        counts = s.statistics.facts()["counts"]
         return {
-            "compiled": len(s.programs.compiled),
-            "compile_s": sum(c.seconds for c in s.programs.compiled),
-            "shapes": sorted({c.name for c in s.programs.compiled}),
-            "given": s.tokens_given,
-            "unique": s.tokens_unique,
-            "scored": s.tokens_scored,
+            "compiled": len(s.engine.programs.compiled),
+            "compile_s": sum(c.seconds for c in s.engine.programs.compiled),
+            "shapes": sorted({c.name for c in s.engine.programs.compiled}),
+            "given": counts["tokens_given"],
+            "unique": counts["tokens_unique"],
+            "scored": counts["tokens_scored"],
         }
 
     def peak(self) -> float:

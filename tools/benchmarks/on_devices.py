@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxscore import Scorer
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
 from tools.benchmarks.token_requests import workloads
 
 BATCH_TOKENS = 512  # small, so that there are more batches than devices
@@ -26,7 +26,7 @@ def main(folder: str, n: int, out: str, names: list[str]) -> None:
     made = workloads(scorer.model.vocab_size)
     sequences = [TokenSequence(one.ids, one.start) for name in names for one in made[name]]
     scorer.score_sequences(sequences)  # compiles
-    given, unique = scorer.tokens_given, scorer.tokens_unique
+    given, unique = scorer.statistics.tokens_given, scorer.statistics.tokens_unique
     started = time.perf_counter()
     scores = scorer.score_sequences(sequences)
     seconds = time.perf_counter() - started

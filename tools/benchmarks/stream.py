@@ -70,7 +70,7 @@ def measured(n: int) -> Taken:
             **json.loads(report.read_text(encoding="utf-8")),
             tokens_given=counts["tokens_given"],
             tokens_scored=counts["tokens_scored"],
-            written_bytes=sum(file.stat().st_size for file in folder.glob("scores.jsonl*")),
+            written_bytes=sum(file.stat().st_size for file in folder.rglob("scores.jsonl*")),
         )
 
 

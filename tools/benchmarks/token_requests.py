@@ -48,7 +48,7 @@ def workloads(vocab: int) -> dict[str, list[Tokens]]:
     }
 
 
-def trunk_pair(vocab: int, small: bool) -> tuple[list[Tokens], list[Tokens]]:
+def prefix_pair(vocab: int, small: bool) -> tuple[list[Tokens], list[Tokens]]:
     """Questions on one long prompt, and whole texts as long with as many scored tokens a token."""
     rng = np.random.default_rng(1)
 

@@ -57,7 +57,7 @@ def attention(
     subtree_end_RL: Int[Array, "R L"],
     window: Int[Array, ""],
     *,
-    past: tuple[()],
+    caches: tuple[()],
     rule: ScoreRule,
     dtype,
 ) -> Float[Array, "R L N H"]:

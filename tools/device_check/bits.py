@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from jaxscore.device.compiler_options import same_bits
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape
-from jaxscore.engine.mesh import Arrangement
-from jaxscore.engine.pipeline import SequenceScorer
-from jaxscore.engine.platform import same_bits
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.engine.engine import Engine
+from jaxscore.plan.token_requests import TokenSequence
 from tools.device_check import qwen, random_model
 from tools.device_check.comparison import moved
 from tools.device_check.options import Options
@@ -34,7 +34,7 @@ def run(options: Options) -> bool:
     verdicts, written = [], {}
     for dtype in DTYPES:
         model = random_model.from_host(config, dtype)
-        scorers = {mode: SequenceScorer(model, reproducible=flag) for mode, flag in MODES.items()}
+        scorers = {mode: Engine(model, reproducible=flag) for mode, flag in MODES.items()}
         found = {mode: bits(scorer, sequences) for mode, scorer in scorers.items()}
         for mode, scorer in scorers.items():
             verdicts.append(_by_order(f"{dtype}, {mode}", scorer, sequences, found[mode]))
@@ -42,8 +42,8 @@ def run(options: Options) -> bool:
         name, alone = f"{dtype}, {ALONE}", scorers[ALONE]
         verdicts.append(_by_neighbours(name, alone, sequences, others, found[ALONE]))
         if (n := jax.device_count()) > 1:
-            spread = random_model.from_host(config, dtype, Arrangement(MeshShape(data=n)))
-            got = bits(SequenceScorer(spread, reproducible=True), sequences)
+            spread = random_model.from_host(config, dtype, DeviceMesh(MeshShape(data=n)))
+            got = bits(Engine(spread, reproducible=True), sequences)
             verdicts.append(_held(name, found[ALONE], got, f"on data={n}"))
     if jax.device_count() == 1:
         say(None, "one device: whether the bits are those of more was not tried")
@@ -59,7 +59,7 @@ def again(options: Options) -> bool:
     for dtype in DTYPES:
         model = random_model.from_host(config, dtype)
         for mode, flag in MODES.items():
-            got = bits(SequenceScorer(model, reproducible=flag), sequences)
+            got = bits(Engine(model, reproducible=flag), sequences)
             written[f"{dtype}, {mode}"] = np.concatenate(got[::-1])
     assert options.out is not None
     np.savez(options.out, **written)
@@ -85,7 +85,7 @@ def texts(seed: int, vocab_size: int) -> list[TokenSequence]:
     return out
 
 
-def bits(scorer: SequenceScorer, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
+def bits(scorer: Engine, sequences: Sequence[TokenSequence]) -> list[np.ndarray]:
     """uint32 of each sequence's log-probabilities, entropies and self-certainties."""
     scores = scorer.score_sequences(sequences)
     return [np.concatenate(one[:3]).astype(np.float32).view(np.uint32) for one in scores]
@@ -93,7 +93,7 @@ def bits(scorer: SequenceScorer, sequences: Sequence[TokenSequence]) -> list[np.
 
 def _by_order(
     name: str,
-    scorer: SequenceScorer,
+    scorer: Engine,
     sequences: Sequence[TokenSequence],
     found: Sequence[np.ndarray],
 ) -> bool:
@@ -104,7 +104,7 @@ def _by_order(
 
 def _by_neighbours(
     name: str,
-    scorer: SequenceScorer,
+    scorer: Engine,
     sequences: Sequence[TokenSequence],
     others: Sequence[TokenSequence],
     found: Sequence[np.ndarray],

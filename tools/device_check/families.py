@@ -6,8 +6,8 @@ layers as wide as Qwen2.5-0.5B's, whose products are large enough for an acceler
 
 import numpy as np
 
-from jaxscore.engine.pipeline import SequenceScorer
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.engine.engine import Engine
+from jaxscore.plan.token_requests import TokenSequence
 from tests.engine.on_eight_devices import CONFIGS, model_on, parameters, scored
 from tools.device_check import qwen, random_model
 from tools.device_check.options import Options
@@ -31,7 +31,7 @@ def numbers(*, small: bool) -> dict[str, np.ndarray]:
         scores, _ = scored(model_on(config, parameters(config), None))
         out[name] = np.concatenate([np.stack(one[:3]) for one in scores], axis=1)
     config = qwen.decoder_config("Qwen2.5-0.5B", small=small, num_hidden_layers=2)
-    scores = SequenceScorer(random_model.from_host(config, "float32")).score_sequences(
+    scores = Engine(random_model.from_host(config, "float32")).score_sequences(
         _texts(config.vocab_size)
     )
     out[WIDE] = np.concatenate([np.stack(one[:3]) for one in scores], axis=1)

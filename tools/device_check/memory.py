@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 
-from jaxscore.engine.pipeline import SequenceScorer
+from jaxscore.engine.engine import Engine
 from jaxscore.errors import InputError
 from jaxscore.files.byte_sizes import byte_text
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
 from tools.device_check import qwen, random_model
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
@@ -37,7 +37,7 @@ def run(options: Options) -> bool:
     draw = np.random.default_rng(0)
     ids = draw.integers(0, config.vocab_size, (rows, LENGTH + 1)).astype(np.int32)
     sequences = [TokenSequence(one, LENGTH - 10) for one in ids]
-    scorer = SequenceScorer(model, batch_tokens=rows * LENGTH)
+    scorer = Engine(model, batch_tokens=rows * LENGTH)
     try:
         got = scorer.score_sequences(sequences)
     except InputError as problem:
@@ -45,7 +45,7 @@ def run(options: Options) -> bool:
     refused = sorted(scorer.dispatch.too_large, reverse=True)
     if not refused:
         return say(None, f"out of memory: not reached with {rows} x {LENGTH} tokens")
-    one_by_one = SequenceScorer(model, batch_tokens=LENGTH).score_sequences(sequences[:4])
+    one_by_one = Engine(model, batch_tokens=LENGTH).score_sequences(sequences[:4])
     worst = max(
         float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(got[:4], one_by_one, strict=True)
     )

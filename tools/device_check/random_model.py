@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
-from jaxscore.engine.mesh import Arrangement
+from jaxscore.device.mesh import DeviceMesh
 from jaxscore.models import native
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import keys_of, shapes_of
@@ -37,8 +37,8 @@ def on_device(config: DecoderConfig, dtype: str) -> Model:
     return native.from_params(config, jax.tree_util.tree_unflatten(tree, leaves), dtype, "random")
 
 
-def from_host(config: DecoderConfig, dtype: str, where: Arrangement | None = None) -> Model:
-    """The same weights on any machine, on the first device or on all of an arrangement's."""
+def from_host(config: DecoderConfig, dtype: str, where: DeviceMesh | None = None) -> Model:
+    """The same weights on any machine, on the first device or on all of a mesh."""
     draw = np.random.default_rng(0)
     place = None if where is None else where.placement(config)
 
@@ -53,7 +53,7 @@ def from_host(config: DecoderConfig, dtype: str, where: Arrangement | None = Non
 
     shapes = shapes_of(config, native.NUMPY_DTYPES[dtype])
     params = jax.tree_util.tree_map_with_path(one, shapes)
-    return native.from_params(config, params, dtype, "random", arrangement=where)
+    return native.from_params(config, params, dtype, "random", mesh=where)
 
 
 def n_bytes(config: DecoderConfig, dtype: str) -> int:

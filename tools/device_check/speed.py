@@ -14,7 +14,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.rows import Rows
-from jaxscore.engine.pipeline import SequenceScorer
+from jaxscore.engine.engine import Engine
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
@@ -23,8 +23,8 @@ from jaxscore.models import costs
 from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES
 from jaxscore.models.weights.params import shapes_of
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.plan.packing import TARGETS
+from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.token_requests import TokenSequence
 from tools.device_check import peaks, qwen, random_model
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
@@ -103,7 +103,7 @@ def _measured(
     """Every token scored of texts that share nothing and fill their rows."""
     rows = batch_tokens // length
     draw = np.random.default_rng(0)
-    scorer = SequenceScorer(model, batch_tokens=batch_tokens)
+    scorer = Engine(model, batch_tokens=batch_tokens)
 
     def texts(n: int) -> list[TokenSequence]:
         ids = draw.integers(0, config.vocab_size, (n, length + 1)).astype(np.int32)
@@ -149,7 +149,7 @@ def _batch(draw: np.random.Generator, vocab_size: int, rows: int, length: int) -
     )
 
 
-def _program_seconds(scorer: SequenceScorer, batch: Rows) -> float:
+def _program_seconds(scorer: Engine, batch: Rows) -> float:
     """Of one batch, the host left out: five calls, one after the other on the device."""
     rows, length = batch.ids.shape
     variant = scorer.variant(length + 1)
@@ -174,9 +174,9 @@ def _shared_prompt(name: str, config: DecoderConfig, model: Model, batch_tokens:
     prompt = draw.integers(0, config.vocab_size, 300)
     asked = [np.concatenate([prompt, draw.integers(0, config.vocab_size, 20)]) for _ in range(1000)]
     sequences = [TokenSequence(ids.astype(np.int32), 315) for ids in asked]
-    scorer = SequenceScorer(model, batch_tokens=batch_tokens)
+    scorer = Engine(model, batch_tokens=batch_tokens)
     scorer.score_sequences(sequences)
-    given, unique = scorer.tokens_given, scorer.tokens_unique
+    given, unique = scorer.statistics.tokens_given, scorer.statistics.tokens_unique
     started = time.perf_counter()
     scorer.score_sequences(sequences)
     seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""Every token of the expected values in tests/cases, trunks, and greedy text."""
+"""Every token of the expected values in tests/cases, prefixes, and greedy text."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import numpy as np
 from jaxscore import Request, Scorer
 from jaxscore.engine import pipeline
 from jaxscore.generator import Generator
-from jaxscore.plan.forest import TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import GenerationRequest
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
@@ -21,7 +21,7 @@ NAMES = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")
 def run(options: Options) -> bool:
     """All of them, also after a wrong one."""
     names = NAMES[-1:] if options.small else NAMES
-    checks = (agrees, trunks_agree, greedy_is_best)
+    checks = (agrees, prefixes_agree, greedy_is_best)
     verdicts = [check(name) for name in names for check in checks]
     return all(verdicts)
 
@@ -57,7 +57,7 @@ def agrees(name: str) -> bool:
     )
 
 
-def trunks_agree(name: str) -> bool:
+def prefixes_agree(name: str) -> bool:
     """The same scores whether a shared prefix is computed once or in each row."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(5, 900, n) for n in (300, 420)]
@@ -66,15 +66,15 @@ def trunks_agree(name: str) -> bool:
         for prompt in prompts
         for _ in range(60)
     ]
-    found, trunks = [], 0
+    found, prefixes = [], 0
     for least in (0.0, 1e30):
         both = {"LEAST_SAVED_CPU": least, "LEAST_SAVED_ACCELERATOR": least}
         with mock.patch.multiple(pipeline, **both):
             one = loaded(name)
             found.append(one.score_sequences(asked))
-        trunks += sum(program.name[0] == "trunk" for program in one.programs.compiled)
+        prefixes += sum(program.name[0] == "prefix" for program in one.engine.programs.compiled)
     worst = max(float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(*found, strict=True))
-    return say(worst < 1e-5 and trunks > 0, f"{name}: with {trunks} trunks and none {worst:.1e}")
+    return say(worst < 1e-5 and prefixes > 0, f"{name}: {prefixes} prefixes and none {worst:.1e}")
 
 
 def greedy_is_best(name: str) -> bool:

@@ -15,7 +15,7 @@ from jaxscore.device.rows import Scores, Unembedding
 from jaxscore.device.unembed import score_queries
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.files.byte_sizes import byte_text
-from jaxscore.plan.packing import TARGETS
+from jaxscore.plan.row_batches import TARGETS
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
 

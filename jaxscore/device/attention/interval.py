@@ -9,7 +9,7 @@ Both are the same function; `reference.attention` is the slow twin that says wha
       3    x x x x
       4    x x . . x
 
-A token may also see a `Past`: keys and values that were computed before. Each part of what it
+A token may also see a `KVCache`: keys and values that were computed before. Each part of what it
 sees gives its own softmax and that softmax's log-sum-exp, by which the parts are weighed.
 """
 
@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.attention.past import MASKED, Past, attend_past, merge
+from jaxscore.device.attention.kv_cache import MASKED, KVCache, attend_cache, merge
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.dots import from_storage, on_cpu, to_storage
 
-BLOCK = 128  # query rows a block on the CPU; measured best of 64..512 at L 128..1024
+BLOCK = 128  # query rows in each block on the CPU; measured best of 64..512 at L 128..1024
 MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones ...
 LARGEST_BLOCK = 1024  # ... up to here: a block of scores is [block, L] float32
 
@@ -41,7 +41,7 @@ def attention(
     subtree_end_RL: Int[Array, "R L"],
     window: Int[Array, ""],
     *,
-    past: tuple[Past, ...] = (),
+    caches: tuple[KVCache, ...] = (),
     rule: ScoreRule,
     dtype,
 ) -> Float[Array, "R L N H"]:
@@ -49,16 +49,16 @@ def attention(
 
     Args:
         k_RLKH, v_RLKH: as `isolated` gives them.
-        past: one layer's keys and values before the rows, seen by all their tokens.
+        caches: one layer's keys and values before the rows, seen by all their tokens.
         window: 0, or how far along the path a token sees (its own position counts).
         rule: what the products become before the softmax.
         dtype: of the two products' inputs; scores, softmax and sums are float32.
     """
     run = mapped if on_cpu() else dense
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
-    if not past:
+    if not caches:
         return own[0]
-    parts = [attend_past(q_RLNH, one, position_RL, window, rule=rule) for one in past]
+    parts = [attend_cache(q_RLNH, one, position_RL, window, rule=rule) for one in caches]
     return merge([own, *parts])
 
 

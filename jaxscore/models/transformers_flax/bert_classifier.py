@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxscore.engine.platform import same_bits
+from jaxscore.device.compiler_options import same_bits
 from jaxscore.errors import InputError
 from jaxscore.models.config_check import check_attributes, transformers_config
 from jaxscore.models.weights import checkpoint
+from jaxscore.text.transformers_log import errors_only
 
 READS = frozenset(
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size hidden_act "
@@ -51,13 +52,12 @@ class BertClassifier:
         raw = checkpoint.read_config(folder)
         config = _config(raw, str(folder / "config.json"))
         from transformers.models.bert.modeling_flax_bert import FlaxBertForSequenceClassification
-        from transformers.utils import logging
 
-        logging.set_verbosity_error()  # the class says of itself that it is deprecated
         kind = jnp.dtype("float32" if dtype == "auto" else dtype)
-        model = FlaxBertForSequenceClassification(
-            config, input_shape=(1, 1), dtype=kind, _do_init=False
-        )
+        with errors_only():  # the class says of itself that it is deprecated
+            model = FlaxBertForSequenceClassification(
+                config, input_shape=(1, 1), dtype=kind, _do_init=False
+            )
         self.max_positions = int(config.max_position_embeddings)
         self.n_classes, self.n_types = int(config.num_labels), int(config.type_vocab_size)
         self.n_compiled = 0
@@ -88,7 +88,7 @@ class BertClassifier:
             rows = 1 if self._reproducible else max(1, BATCH_TOKENS // length)
             for start in range(0, len(members), rows):
                 part = members[start : start + rows]
-                # Rows that nobody asked for have one token, so that no mask is empty.
+                # Padding rows have one token, so that no mask is empty.
                 ids, types, mask = (np.zeros((rows, length), np.int32) for _ in range(3))
                 mask[:, 0] = 1
                 for row, k in enumerate(part):

@@ -1,4 +1,4 @@
-"""transformers' own Flax classes behind our interface, where `transformers_guards` trusts them."""
+"""transformers' own Flax classes behind our interface, where `guards` trusts them."""
 
 import functools
 import re
@@ -11,18 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jaxscore.device.compiler_options import same_bits
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.generate import BROKEN
+from jaxscore.device.mesh import EVERYWHERE
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.unembed import vocabulary_terms
-from jaxscore.engine.mesh import EVERYWHERE
-from jaxscore.engine.mesh_devices import arrange
-from jaxscore.engine.platform import same_bits
 from jaxscore.errors import InputError
-from jaxscore.models.model import Model, Write
+from jaxscore.models.choices import Dtype
+from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
 from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied, eos_ids
-from jaxscore.plan.packing import row_lengths
+from jaxscore.plan.row_shapes import row_lengths
+from jaxscore.text.transformers_log import errors_only
 
 # Where every class keeps an untied unembedding, [D, V], and its bias where it has one.
 HEAD, HEAD_BIAS = ("lm_head", "kernel"), ("lm_head", "bias")
@@ -32,8 +33,8 @@ def build(
     folder: Path,
     raw: dict[str, Any],
     tensors: Tensors,
-    dtype: str,
-    mesh: str | None = None,
+    dtype: Dtype,
+    mesh_choice: MeshChoice | None = None,
 ) -> Model:
     """transformers' Flax model with this checkpoint's weights, whole on every device.
 
@@ -42,10 +43,10 @@ def build(
             not fit.
     """
     where = str(folder / "config.json")
-    arrangement = arrange(mesh)
-    if arrangement is not None and arrangement.shape.model > 1:
+    mesh = None if mesh_choice is None else mesh_choice(None, None)
+    if mesh is not None and mesh.shape.model > 1:
         raise InputError(
-            f"mesh {arrangement.shape}: transformers' Flax classes are not split over devices; "
+            f"mesh {mesh.shape}: transformers' Flax classes are not split over devices; "
             "give model=1, or --model-impl native where our decoder covers the family"
         )
     config = guarded(raw, where)
@@ -55,13 +56,12 @@ def build(
     if max_positions < 1:
         raise InputError(f"{where}: {most} is {max_positions}, expected at least 1")
     from transformers.models.auto.modeling_flax_auto import FLAX_MODEL_FOR_CAUSAL_LM_MAPPING
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()  # the classes say of themselves that they are deprecated
     try:
-        model = FLAX_MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](
-            config, input_shape=(1, 1), dtype=jnp.dtype(dtype), _do_init=False
-        )
+        with errors_only():  # the classes say of themselves that they are deprecated
+            model = FLAX_MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](
+                config, input_shape=(1, 1), dtype=jnp.dtype(dtype), _do_init=False
+            )
     except Exception as problem:  # each class fails in its own way
         reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
         raise InputError(
@@ -111,8 +111,8 @@ def build(
 
     params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head)}
     params["unembed_bias"] = bias
-    if arrangement is not None:
-        params = arrangement.put(params, EVERYWHERE)
+    if mesh is not None:
+        params = mesh.put(params, EVERYWHERE)
     return Model(
         hidden_states=hidden_states,
         unembedding=unembedding,
@@ -127,7 +127,7 @@ def build(
         dtype=dtype,
         model_type=raw["model_type"],
         eos_ids=ends,
-        arrangement=arrangement,
+        mesh=mesh,
     )
 
 

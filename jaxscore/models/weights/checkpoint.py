@@ -39,6 +39,7 @@ LARGEST_HEADER = 1 << 25
 MOST = (1 << 48) - 1  # of a shape, and of an offset
 MOST_AXES = 32  # of a tensor; a model's have at most four
 LARGEST = (1 << 31) - 1  # token id
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def resolve(
@@ -184,18 +185,22 @@ def check_tied(folder: Path, embedding: np.ndarray, head: np.ndarray) -> None:
         )
 
 
-def open_tensors(folder: Path) -> Tensors:
-    """Map `model.safetensors`, or the files of `model.safetensors.index.json`.
+def weight_files(folder: Path) -> list[Path]:
+    """`model.safetensors`, or the files of `model.safetensors.index.json` by name.
 
     Raises:
-        InputError: no such file, a missing shard, a damaged file, or a stored type that is not
-            a plain float.
+        InputError: neither file, or an index that is damaged or leads out of the folder.
     """
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    expected: dict[str, str] | None = None
+    files, _ = _listed(folder)
+    return files
+
+
+def _listed(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
+    """The files, and the file's name for each tensor as the index has it; None without an index."""
+    single, index = folder / SINGLE, folder / INDEX
     if single.exists():
-        files = [single]
-    elif index.exists():
+        return [single], None
+    if index.exists():
         content = read_json(index)
         expected = content.get("weight_map") if isinstance(content, dict) else None
         if not isinstance(expected, dict) or not expected:
@@ -205,16 +210,25 @@ def open_tensors(folder: Path) -> Tensors:
         names = sorted(set(expected.values()))
         if outside := [name for name in names if Path(name).name != name or name == ".."]:
             raise InputError(f"{index}: files outside the folder: {outside[:5]}")
-        files = [folder / name for name in names]
-    else:
-        held = sorted(path.name for path in folder.iterdir())
-        hint = ""
-        if any(name.endswith((".bin", ".pt", ".pth")) for name in held):
-            hint = "; PyTorch pickles are not read: save with save_pretrained(safe_serialization)"
-        raise InputError(
-            f"{folder}: no model.safetensors and no model.safetensors.index.json "
-            f"(it holds {', '.join(held[:8]) or 'nothing'}){hint}"
-        )
+        return [folder / name for name in names], expected
+    held = sorted(path.name for path in folder.iterdir())
+    hint = ""
+    if any(name.endswith((".bin", ".pt", ".pth")) for name in held):
+        hint = "; PyTorch pickles are not read: save with save_pretrained(safe_serialization)"
+    raise InputError(
+        f"{folder}: no model.safetensors and no model.safetensors.index.json "
+        f"(it holds {', '.join(held[:8]) or 'nothing'}){hint}"
+    )
+
+
+def open_tensors(folder: Path) -> Tensors:
+    """Map `model.safetensors`, or the files of `model.safetensors.index.json`.
+
+    Raises:
+        InputError: no such file, a missing shard, a damaged file, or a stored type that is not
+            a plain float.
+    """
+    files, expected = _listed(folder)
     arrays: dict[str, np.ndarray] = {}
     where: dict[str, Path] = {}
     for file in files:
@@ -227,7 +241,7 @@ def open_tensors(folder: Path) -> Tensors:
         wanted = set(expected.items())
         if found != wanted:
             raise InputError(
-                f"{index}: it names {sorted(wanted - found)[:5]}, which are not there; "
+                f"{folder / INDEX}: it names {sorted(wanted - found)[:5]}, which do not exist; "
                 f"the shards have {sorted(found - wanted)[:5]} instead"
             )
     return Tensors(arrays, where, arrays)

@@ -24,6 +24,7 @@ import numpy as np
 from jaxscore.device.decoder import DecoderConfig, Params
 from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
+from jaxscore.models.choices import Dtype
 from jaxscore.models.weights.checkpoint import FILES, read_json
 from jaxscore.models.weights.params import Placement, keys_of, shapes_of
 
@@ -45,7 +46,7 @@ class Facts:
     """
 
     model_type: str
-    dtype: str
+    dtype: Dtype
     source: str
     revision: str | None
     lora: str | None
@@ -88,9 +89,9 @@ def check_absent(output: Path) -> None:
     """
     with _as_refusals(output):
         if output.is_symlink() or (output.exists() and not output.is_dir()):
-            raise InputError(f"{output}: is there and no folder; give another name")
+            raise InputError(f"{output}: exists and is no folder; give another name")
         if output.is_dir() and any(output.iterdir()):
-            raise InputError(f"{output}: is there and not empty; give another name, or empty it")
+            raise InputError(f"{output}: exists and is not empty; give another name, or empty it")
         output.parent.mkdir(parents=True, exist_ok=True)
 
 

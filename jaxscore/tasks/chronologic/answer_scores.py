@@ -7,23 +7,36 @@ become probabilities by a softmax, and the Brier score says how far they are fro
 
 import collections
 import dataclasses
+import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.engine.noise import Noise
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import read_jsonl, take
+from jaxscore.files.json_input import kind_of, read_jsonl, take
 from jaxscore.metrics import margins
 from jaxscore.metrics.brier import brier, uniform_brier
 from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.softmax import softmax
-from jaxscore.requests import Request, ScoredRequest
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+from jaxscore.tasks.chronologic.by_category import Column
+from jaxscore.tasks.evaluation import Failure
+from jaxscore.text.encoder import Boundary
 
 # flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
-BOUNDARIES = {"joint": "joint", "separate": "separate", "upstream": "skip_context"}
-COLUMNS = {"brier": "brier", "uniform_brier": "uniform_brier", "top_accuracy": "top_correct"}
+BOUNDARIES: dict[str, Boundary] = {
+    "joint": "joint",
+    "separate": "separate",
+    "upstream": "skip_context",
+}
+COLUMNS = {
+    "brier": Column("brier"),
+    "uniform_brier": Column("uniform_brier"),
+    "top_accuracy": Column("top_correct", share=True),
+}
 NO_CATEGORY = "(none)"
 SHOWN = 60  # characters of a question in a message
 
@@ -33,7 +46,8 @@ class Question:
     """A question with its answers.
 
     Attributes:
-        line: its number in the file.
+        file: its name; empty where the question comes from no file.
+        line: its number in the file, else its position from 1.
         frame: what is told before the question; may be empty.
         types: the kind of each answer, such as "negation"; None where the file has none.
         truth: of each answer, 0 to 1.
@@ -53,32 +67,71 @@ class Question:
         """What to call it in a list of failures."""
         return _name(self.file, self.line, self.text)
 
+    @property
+    def has_right_answer(self) -> bool:
+        """Whether an answer has truth 1, so that naming it is right."""
+        return 1.0 in self.truth
+
 
 def _name(file: str, line: int, text: object) -> str:
+    where = f"{file}:{line}" if file else f"question {line}"
     if not isinstance(text, str):
-        return f"{file}:{line}"
-    return f"{file}:{line} {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
+        return where
+    return f"{where} {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
 
 
-def load(path: Path) -> tuple[list[Question], list[tuple[str, str]]]:
-    """Questions of a JSONL file, and (name, why) of the lines that hold none.
+def load(path: Path, limit: int | None = None) -> tuple[list[Question], list[Failure]]:
+    """Questions of a JSONL file, and the lines that hold none.
 
     `main_question`, `answer_strings` and `answer_probabilities` must be there; `metadata_frame`,
     `question_category` and `answer_types` may be null or left out.
 
+    Args:
+        limit: lines that are read; None for all.
+
     Raises:
         InputError: the file cannot be read, a line is no JSON object, or no line is usable.
     """
-    questions, failures = [], []
-    for number, item in read_jsonl(path):
-        name = _name(path.name, number, item.get("main_question"))
+    lines = itertools.islice(read_jsonl(path), limit)
+    return read(lines, path)
+
+
+def read(
+    items: Iterable[tuple[int, Any]], path: Path | None = None
+) -> tuple[list[Question], list[Failure]]:
+    """Questions from (number, object as the input file has it), and the objects that are none.
+
+    A `Question` stays as it is, and so does a `Failure`.
+
+    Args:
+        path: the file, for messages.
+
+    Raises:
+        InputError: no object is usable.
+    """
+    file = "" if path is None else path.name
+    questions: list[Question] = []
+    failures: list[Failure] = []
+    for number, item in items:
+        if isinstance(item, Question):
+            questions.append(item)
+            continue
+        if isinstance(item, Failure):
+            failures.append(item)
+            continue
+        known = isinstance(item, dict)
+        name = _name(file, number, item.get("main_question") if known else None)
         try:
-            questions.append(_question(item, path.name, number, name))
+            if not known:
+                raise InputError(f"{name}: found {kind_of(item)}, expected an object")
+            questions.append(_question(item, file, number, name))
         except InputError as problem:
-            failures.append((name, str(problem).removeprefix(f"{name}: ")))
+            failures.append(Failure(name, str(problem).removeprefix(f"{name}: ")))
     if not questions:
-        name, why = failures[0]
-        raise InputError(f"{path}: no line holds a usable question; the first, {name}: {why}")
+        where = "" if path is None else f"{path}: "
+        what = "object" if path is None else "line"
+        first = f"; the first, {failures[0].name}: {failures[0].error}" if failures else ""
+        raise InputError(f"{where}no {what} holds a usable question{first}")
     return questions, failures
 
 
@@ -140,17 +193,27 @@ def repeated(questions: Sequence[Question]) -> list[str]:
         counts = collections.Counter(question.answers)
         twice = next((answer for answer, count in counts.items() if count > 1), None)
         if twice is not None:
-            out.append(f"{question.name}: answer {twice[:SHOWN]!r} is there more than once")
+            out.append(f"{question.name}: answer {twice[:SHOWN]!r} occurs more than once")
     return out
 
 
 def without_truth(questions: Sequence[Question]) -> list[str]:
-    """Remarks on questions without a correct answer: legal, as in the published script."""
-    return [
-        f"{question.name}: no answer is correct, so no Brier score of 0 is possible"
-        for question in questions
-        if not any(question.truth)
-    ]
+    """Remarks on questions without a right answer: legal, as in the published script."""
+    out = []
+    for question in questions:
+        if not any(question.truth):
+            why = "no answer is correct, so no Brier score of 0 is possible"
+        elif not question.has_right_answer:
+            why = "no answer has probability 1"
+        else:
+            continue
+        out.append(f"{question.name}: {why}; top accuracy leaves the question out")
+    return out
+
+
+def without_frame(questions: Sequence[Question]) -> bool:
+    """Whether no question has a metadata frame that could be left out."""
+    return not any(question.frame for question in questions)
 
 
 def context(question: Question, *, metadata: bool = True) -> str:
@@ -160,7 +223,7 @@ def context(question: Question, *, metadata: bool = True) -> str:
 
 
 def requests(questions: Sequence[Question], *, metadata: bool = True) -> list[Request]:
-    """One an answer."""
+    """One per answer."""
     return [
         Request(f"{question.line}.{k + 1}", context(question, metadata=metadata), answer)
         for question in questions
@@ -171,7 +234,7 @@ def requests(questions: Sequence[Question], *, metadata: bool = True) -> list[Re
 def evaluate(
     questions: Sequence[Question], scored: Sequence[ScoredRequest], boundary: str
 ) -> list[dict[str, Any]]:
-    """One result a question; one that failed has `error` and no scores.
+    """One result per question; one that failed has `error` and no scores.
 
     Args:
         boundary: of the flag; "upstream" gives an answer with no token left the score 0.0, as
@@ -204,8 +267,10 @@ def _evaluate(question: Question, left: Iterator[ScoredRequest], boundary: str) 
         "n_tokens": [one.n_tokens for one in own],
         "brier": brier(probabilities, question.truth),
         "uniform_brier": uniform_brier(question.truth),
-        # Ties go to the first, as argmax has it.
-        "top_correct": question.truth[int(probabilities.argmax())] == 1.0,
+        # Ties go to the first, as argmax has it. Without a right answer nobody can name it.
+        "top_correct": question.truth[int(probabilities.argmax())] == 1.0
+        if question.has_right_answer
+        else None,
     }
     if any(one.truncated for one in own):
         out["truncated"] = [one.truncated for one in own]
@@ -216,15 +281,16 @@ def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
     """Add to each question that was scored what rounding could turn.
 
     `within_noise` is of which answer is the most probable, `correct_within_noise` of whether that
-    one is correct. Both are decided by the scores, whose order a softmax keeps.
+    one is correct, None where no answer is. Both are decided by the scores, whose order a softmax
+    keeps.
     """
     spread = noise.spread["mean_logprob"].largest
     good = [result for result in results if "error" not in result]
     for result in good:
         scores, right = result["scores"], [value == 1.0 for value in result["truth"]]
         result["within_noise"] = margins.within(margins.lead(scores), spread)
-        result["correct_within_noise"] = margins.within(
-            margins.right_from_wrong(scores, right), spread
+        result["correct_within_noise"] = (
+            margins.within(margins.right_from_wrong(scores, right), spread) if any(right) else None
         )
     return [
         margins.count(what, "mean_logprob", spread, [result[field] for result in good])
@@ -235,9 +301,7 @@ def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
     ]
 
 
-def failures(
-    questions: Sequence[Question], results: Sequence[dict[str, Any]]
-) -> list[tuple[str, str]]:
-    """(name, why) of the questions that could not be evaluated."""
+def failures(questions: Sequence[Question], results: Sequence[dict[str, Any]]) -> list[Failure]:
+    """The questions that could not be evaluated."""
     pairs = zip(questions, results, strict=True)
-    return [(q.name, result["error"]) for q, result in pairs if "error" in result]
+    return [Failure(q.name, result["error"]) for q, result in pairs if "error" in result]

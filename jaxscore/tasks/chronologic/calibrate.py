@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.device.temperature import HIGHEST, LOWEST, fit_temperature
 from jaxscore.errors import InputError
 from jaxscore.metrics.brier import brier
 from jaxscore.metrics.calibration import expected_calibration_error, reliability
@@ -31,8 +30,8 @@ def check_enough(n_questions: int) -> None:
     """Raises InputError where there is nothing to split."""
     if n_questions < FEWEST:
         raise InputError(
-            f"--calibrate: {n_questions} question to split in two parts, expected at least "
-            f"{FEWEST}; take more, or leave --calibrate out"
+            f"calibrate: {n_questions} question to split in two parts, expected at least "
+            f"{FEWEST}; take more, or leave calibrate out"
         )
 
 
@@ -56,10 +55,10 @@ def rescale(results: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | No
     second = [result for k, result in enumerate(good) if k not in fitted]
     if not first or not second:
         return None
-    temperature = _fit(first)
+    temperature, at_bound = _fit(first)
     return {
         "temperature": temperature,
-        "at_bound": not 1.2 * LOWEST < temperature < HIGHEST / 1.2,
+        "at_bound": at_bound,
         "fitted_on": [result["line"] for result in first],
         "evaluated_on": [result["line"] for result in second],
         "before": _quality(second, 1.0),
@@ -67,7 +66,14 @@ def rescale(results: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | No
     }
 
 
-def _fit(results: Sequence[dict[str, Any]]) -> float:
+def _fit(results: Sequence[dict[str, Any]]) -> tuple[float, bool]:
+    """The temperature, and whether it is near a bound of the search."""
+    from jaxscore.tasks.chronologic.temperature import (  # here: importing it imports JAX
+        HIGHEST,
+        LOWEST,
+        fit_temperature,
+    )
+
     shape = len(results), max(len(result["scores"]) for result in results)
     scores, truth = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
     asked = np.zeros(shape, bool)
@@ -76,7 +82,8 @@ def _fit(results: Sequence[dict[str, Any]]) -> float:
         scores[k, :n] = result["scores"]
         truth[k, :n] = np.array(result["truth"]) / sum(result["truth"])
         asked[k, :n] = True
-    return float(fit_temperature(scores, truth, asked))
+    temperature = float(fit_temperature(scores, truth, asked))
+    return temperature, not 1.2 * LOWEST < temperature < HIGHEST / 1.2
 
 
 def _quality(results: Sequence[dict[str, Any]], temperature: float) -> dict[str, Any]:

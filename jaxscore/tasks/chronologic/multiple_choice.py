@@ -16,15 +16,11 @@ from jaxscore.metrics import margins
 from jaxscore.metrics.brier import brier
 from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.skill import skill
-from jaxscore.requests import (
-    Generated,
-    GenerationRequest,
-    LabelRequest,
-    LabelScores,
-    ListedLabelScores,
-    TextLabelRequest,
-)
+from jaxscore.requests import GenerationRequest, LabelRequest, TextLabelRequest
+from jaxscore.results import Generated, LabelScores, ListedLabelScores
 from jaxscore.tasks.chronologic.answer_scores import Question
+from jaxscore.tasks.chronologic.by_category import Column
+from jaxscore.tasks.evaluation import Failure
 from jaxscore.text.encoder import TextEncoder
 
 LETTERS = string.ascii_uppercase
@@ -32,10 +28,10 @@ INSTRUCTION = "Respond only with the letter of the correct answer:"
 MAX_NEW_TOKENS = 10
 CHOICE = re.compile(r"\b[A-Z]\b")
 COLUMNS = {
-    "accuracy": "correct",
-    "skill": "skill",
-    "letter_accuracy": "letter_correct",
-    "letter_brier": "letter_brier",
+    "accuracy": Column("correct", share=True),
+    "skill": Column("skill"),
+    "letter_accuracy": Column("letter_correct", share=True),
+    "letter_brier": Column("letter_brier"),
 }
 # What a letter's token begins with in a vocabulary: nothing, or a blank as byte-level BPE and
 # SentencePiece write it.
@@ -81,8 +77,8 @@ def quizzes(
     metadata: bool = True,
     include_negation: bool = False,
     shuffle: bool = True,
-) -> tuple[list[Quiz], list[tuple[str, str]]]:
-    """The quizzes, and (name, why) of the questions that make none.
+) -> tuple[list[Quiz], list[Failure]]:
+    """The quizzes, and the questions that make none.
 
     The order of a question's choices follows from the seed and its own texts alone: the same on
     every machine, and whichever other questions are in the file. The published script draws
@@ -93,7 +89,7 @@ def quizzes(
         try:
             made.append(_quiz(question, seed, metadata, include_negation, shuffle))
         except InputError as problem:
-            failures.append((question.name, str(problem)))
+            failures.append(Failure(question.name, str(problem)))
     return made, failures
 
 
@@ -105,7 +101,7 @@ def _quiz(
         if question.types is None:
             raise InputError(
                 'no field "answer_types", which tells the negations that are left out; '
-                "add it, or give --include-negation"
+                "add it, or keep the negations (--include-negation)"
             )
         kept = [k for k in kept if question.types[k] != "negation"]
     if not any(question.truth[k] == 1.0 for k in kept):
@@ -207,7 +203,7 @@ def listed_letter_mass(quiz: Quiz, scores: ListedLabelScores) -> LetterMass:
 def evaluate(
     quizzes: Sequence[Quiz], written: Sequence[Generated], masses: Sequence[LetterMass]
 ) -> list[dict[str, Any]]:
-    """One result a quiz; one for which nothing could be generated has `error`."""
+    """One result per quiz; one without generated text has `error`."""
     return [
         _evaluate(quiz, one, mass) for quiz, one, mass in zip(quizzes, written, masses, strict=True)
     ]
@@ -279,7 +275,7 @@ def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
 
 
 def responses(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the responses are like, a count each but for the last.
+    """What the responses are like: counts, and one mean.
 
     Returns:
         `n`, those that name `no_letter` or a letter that is `no_option`, those whose question has

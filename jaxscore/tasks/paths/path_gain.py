@@ -14,18 +14,24 @@ from typing import Any
 
 from jaxscore.engine.noise import Noise
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import read_jsonl, read_lines, take
+from jaxscore.files.json_input import kind_of, read_jsonl, read_lines, take
 from jaxscore.metrics import margins
 from jaxscore.metrics.bootstrap import Estimate, estimate
 from jaxscore.metrics.margins import Decisions
 from jaxscore.printable import one_line
-from jaxscore.requests import Request, ScoredRequest
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+from jaxscore.text.encoder import Boundary
 
 DEFAULT_SYSTEM_PROMPT = (
     "You are a helpful assistant that answers questions accurately based on the given information."
 )
 # flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
-BOUNDARIES = {"separate": "separate", "joint": "joint", "upstream": "reencoded"}
+BOUNDARIES: dict[str, Boundary] = {
+    "separate": "separate",
+    "joint": "joint",
+    "upstream": "reencoded",
+}
 # name of a mean -> the field of an evaluation that it is over
 COLUMNS = {
     "baseline": "baseline_prob",
@@ -68,20 +74,32 @@ def load(path: Path, max_samples: int | None = None) -> list[Item]:
     Raises:
         InputError: with file and line.
     """
-    items = []
-    for number, item in itertools.islice(read_jsonl(path), max_samples):
-        where = f"{path}:{number}"
-        question = take(item, "question", str, where)
-        paths = take(item, "paths", list, where)
-        for k, entities in enumerate(paths):
-            if not isinstance(entities, list) or not all(isinstance(e, str) for e in entities):
-                raise InputError(
-                    f'{where}: field "paths", entry {k + 1}: expected a list of strings, '
-                    f"found {str(entities)[:60]}"
-                )
-        name = take(item, "id", (str, int), where) if "id" in item else number
-        items.append(Item(name, question, paths))
-    return items
+    rows = itertools.islice(read_jsonl(path), max_samples)
+    return [item(row, number, f"{path}:{number}") for number, row in rows]
+
+
+def item(given: Any, position: int, where: str) -> Item:
+    """One item from an object.
+
+    Args:
+        position: from 1; the id of an item without `id`.
+        where: for messages.
+
+    Raises:
+        InputError: it is no object, or a field is missing or of another type.
+    """
+    if not isinstance(given, dict):
+        raise InputError(f"{where}: found {kind_of(given)}, expected an object")
+    question = take(given, "question", str, where)
+    paths = take(given, "paths", list, where)
+    for k, entities in enumerate(paths):
+        if not isinstance(entities, list) or not all(isinstance(e, str) for e in entities):
+            raise InputError(
+                f'{where}: field "paths", entry {k + 1}: expected a list of strings, '
+                f"found {str(entities)[:60]}"
+            )
+    name = take(given, "id", (str, int), where) if "id" in given else position
+    return Item(name, question, paths)
 
 
 def system_prompts(given: Sequence[str], file: Path | None) -> list[str]:
@@ -207,22 +225,27 @@ def _log(probability: float) -> float:
 
 
 def summarise(results: Sequence[dict[str, Any]], n_bootstrap: int, seed: int) -> Summary:
-    """Means over all paths of all items, with their intervals."""
-    every = [(result["id"], one) for result in results for one in result["path_evaluations"]]
-    good = [one for _, one in every if "error" not in one]
+    """Means over all paths of all items, with intervals that resample questions."""
+    every = [
+        (k, result["id"], one)
+        for k, result in enumerate(results)
+        for one in result["path_evaluations"]
+    ]
+    good = [(k, one) for k, _, one in every if "error" not in one]
 
-    def mean(part: Sequence[dict[str, Any]], column: str) -> Estimate:
-        values = [one[column] for one in part if math.isfinite(one[column])]
-        return estimate(values, n_bootstrap, seed)
+    def mean(part: Sequence[tuple[int, dict[str, Any]]], column: str) -> Estimate:
+        finite = [(k, one[column]) for k, one in part if math.isfinite(one[column])]
+        groups = [k for k, _ in finite]  # paths of one question are not independent
+        return estimate([value for _, value in finite], n_bootstrap, seed, groups)
 
-    by_length: dict[int, list[dict[str, Any]]] = {}
-    for one in good:
-        by_length.setdefault(len(one["path"]), []).append(one)
+    by_length: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+    for k, one in good:
+        by_length.setdefault(len(one["path"]), []).append((k, one))
     return Summary(
         n_items=len(results),
         means={name: mean(good, column) for name, column in COLUMNS.items()},
         gain_by_length={n: mean(by_length[n], COLUMNS["absolute"]) for n in sorted(by_length)},
-        failures=[(_name(id, one["path"]), one["error"]) for id, one in every if "error" in one],
+        failures=[(_name(id, one["path"]), one["error"]) for _, id, one in every if "error" in one],
     )
 
 

@@ -3,7 +3,7 @@
 import collections
 import dataclasses
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,22 @@ from jaxscore.engine.noise import Noise
 from jaxscore.errors import InputError
 from jaxscore.files.json_input import check_text, kind_of, read_json, read_text, take
 from jaxscore.metrics import margins
-from jaxscore.metrics.bootstrap import Estimate, estimate
+from jaxscore.metrics.bootstrap import Estimate, proportion
 from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.softmax import softmax
-from jaxscore.requests import Request, ScoredRequest
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+from jaxscore.tasks.evaluation import Failure
+from jaxscore.text.encoder import Boundary
 
 # flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
-BOUNDARIES = {"joint": "exact", "separate": "separate", "upstream": "last_query"}
-NO_ANSWER = -1  # as `expected`: nobody knows which query is right
+BOUNDARIES: dict[str, Boundary] = {
+    "joint": "exact",
+    "separate": "separate",
+    "upstream": "last_query",
+}
+NO_ANSWER = -1  # as `expected`: nobody says which query is right; the suite has no accuracy
+EXPECTED = "an object with `pretext`, `context`, `posttext` and `queries`"
 SHOWN = 60  # characters of a context in a message
 
 
@@ -43,13 +51,18 @@ class Context:
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A prompt with what is asked after it: every query after every context."""
+    """A prompt with what is asked after it: every query after every context.
+
+    Attributes:
+        unusable: contexts that could not be read; they are in no result.
+    """
 
     prompt: str
     pretext: str
     posttext: str
     contexts: tuple[Context, ...]
     queries: tuple[str, ...]
+    unusable: tuple[Failure, ...] = ()
 
     def shown(self, context: Context) -> str:
         """What stands between prompt and query; empty parts are left out."""
@@ -60,23 +73,44 @@ class Suite:
         return "".join(f"{part}\n" for part in (self.prompt, self.shown(context)) if part)
 
 
-def load(folder: Path, prompt: str, test: str) -> tuple[Suite, list[tuple[str, str]]]:
-    """`<prompt>.txt` and `<prompt>_<test>.json` of a folder, and (name, why) of bad contexts.
+def load(folder: Path, prompt: str, test: str, limit: int | None = None) -> Suite:
+    """`<prompt>.txt` and `<prompt>_<test>.json` of a folder.
 
-    `pretext`, `posttext` and the prompt may be empty or, but for the prompt, left out. Line ends
-    of the prompt's file are read as Python reads them: `\\r\\n` and `\\r` are `\\n`.
+    Line ends of the prompt's file are read as Python reads them: `\\r\\n` and `\\r` are `\\n`.
+
+    Args:
+        limit: contexts that are read; None for all.
 
     Raises:
-        InputError: a file is missing or no UTF-8, the suite is no JSON object, has no queries
-            or queries that are no text, or has no context that is usable.
+        InputError: a file is missing or no UTF-8, or the suite is unusable, see `read`.
     """
-    text = re.sub(r"\r\n?", "\n", read_text(folder / f"{prompt}.txt"))
-    path = folder / f"{prompt}_{test}.json"
-    item = _object(path)
-    where = str(path)
+    prompt_file, path = files(folder, prompt, test)
+    text = re.sub(r"\r\n?", "\n", read_text(prompt_file))
+    return read({**_object(path), "prompt": text}, str(path), limit)
+
+
+def files(folder: Path, prompt: str, test: str) -> tuple[Path, Path]:
+    """Where the prompt and the suite lie."""
+    return folder / f"{prompt}.txt", folder / f"{prompt}_{test}.json"
+
+
+def read(item: Any, where: str = "suite", limit: int | None = None) -> Suite:
+    """A suite from an object as the JSON file has it, with the prompt's text as `prompt`.
+
+    `prompt`, `pretext` and `posttext` may be empty, null or left out.
+
+    Args:
+        where: for messages.
+        limit: contexts that are read; None for all.
+
+    Raises:
+        InputError: no object; no queries, or queries that are no text; no usable context.
+    """
+    if not isinstance(item, dict):
+        raise InputError(f"{where}: found {kind_of(item)}, expected {EXPECTED}")
     wrapped = {
         name: take(item, name, (str, type(None)), where) or "" if name in item else ""
-        for name in ("pretext", "posttext")
+        for name in ("prompt", "pretext", "posttext")
     }
     queries = take(item, "queries", list, where)
     for k, query in enumerate(queries):
@@ -93,24 +127,25 @@ def load(folder: Path, prompt: str, test: str) -> tuple[Suite, list[tuple[str, s
             f'{where}: field "context" is empty, expected objects with `text` and `expected`'
         )
     contexts, failures = [], []
-    for index, entry in enumerate(given, start=1):
+    for index, entry in enumerate(given[:limit], start=1):
         name = f"context {index}"
         try:
             contexts.append(_context(entry, index, len(queries), name))
         except InputError as problem:
-            failures.append((name, str(problem).removeprefix(f"{name}: ")))
+            failures.append(Failure(name, str(problem).removeprefix(f"{name}: ")))
     if not contexts:
         name, why = failures[0]
         raise InputError(f"{where}: no context is usable; the first, {name}: {why}")
-    return Suite(text, **wrapped, contexts=tuple(contexts), queries=tuple(queries)), failures
+    return Suite(
+        **wrapped, contexts=tuple(contexts), queries=tuple(queries), unusable=tuple(failures)
+    )
 
 
 def _object(path: Path) -> dict[str, Any]:
-    expected = "an object with `pretext`, `context`, `posttext` and `queries`"
-    value = read_json(path, expected)
+    value = read_json(path, EXPECTED)
     check_text(value, str(path))
     if not isinstance(value, dict):
-        raise InputError(f"{path}: found {kind_of(value)}, expected {expected}")
+        raise InputError(f"{path}: found {kind_of(value)}, expected {EXPECTED}")
     return value
 
 
@@ -122,7 +157,7 @@ def _context(entry: Any, index: int, n_queries: int, where: str) -> Context:
     if expected != NO_ANSWER and not 0 <= expected < n_queries:
         raise InputError(
             f"{where}: expected is {expected}, and the queries are 0 to {n_queries - 1}; give the "
-            f"index of one, or {NO_ANSWER} where none is right"
+            f"index of one, or {NO_ANSWER} to disable the suite's accuracy"
         )
     return Context(index, text, expected)
 
@@ -131,8 +166,8 @@ def remarks(suite: Suite) -> list[str]:
     """What is legal and still worth telling."""
     counts = collections.Counter(suite.queries)
     return [
-        f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} is there {count} times: each "
-        "of them gets a share of its own"
+        f"query {query[:SHOWN]!r}{'…' if len(query) > SHOWN else ''} occurs {count} times: each "
+        "occurrence gets a share of its own"
         for query, count in counts.items()
         if count > 1
     ]
@@ -155,7 +190,7 @@ def evaluate(
     normalize: bool,
     temperature: float,
 ) -> list[dict[str, Any]]:
-    """One result a context; one of which a query could not be scored has `error`.
+    """One result per context; one with a query that could not be scored has `error`.
 
     Args:
         boundary: of the flag. With "upstream" a mean is over all tokens that are counted to the
@@ -182,6 +217,7 @@ def _evaluate(
     out: dict[str, Any] = {
         "context": context.index,
         "text": suite.shown(context),
+        "context_text": context.text,
         "expected": context.expected,
         "queries": list(suite.queries),
     }
@@ -206,7 +242,7 @@ def mark(
 ) -> list[Decisions]:
     """Add `within_noise` to each context that was scored: could rounding turn its decision?
 
-    That is whether the expected query has the highest `logp`, or, where none is expected, which
+    That is whether the expected query has the highest `logp`, or, where `expected` is -1, which
     query has it.
 
     Args:
@@ -229,7 +265,7 @@ def mark(
     return [margins.count(what, f"logp ({statistic} / temperature)", spread, marks)]
 
 
-def rows(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, float, float]]:
+def rows(results: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float, float]]:
     """(text, query, logp, score) of everything that was scored."""
     for result in results:
         if "error" not in result:
@@ -238,19 +274,19 @@ def rows(results: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, float, f
                 yield result["text"], query, logp, score
 
 
-def accuracy(results: Sequence[dict[str, Any]], *, n_bootstrap: int, seed: int) -> Estimate | None:
+def accuracy(results: Sequence[dict[str, Any]]) -> Estimate | None:
     """Share of contexts that passed, of those that were scored.
 
-    None where one of the suite has no right query, be it scored or not: what it disables does not
-    hang on how long its text is.
+    None where a context of the suite expects -1, be it scored or not: whether accuracy is
+    disabled does not depend on the length of a text.
     """
     if any(result["expected"] == NO_ANSWER for result in results):
         return None
-    passed = [float(result["passed"]) for result in results if "error" not in result]
-    return estimate(passed, n_bootstrap, seed)
+    return proportion([result["passed"] for result in results if "error" not in result])
 
 
-def failures(suite: Suite, results: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """(name, why) of the contexts that could not be scored."""
+def failures(suite: Suite, results: Sequence[dict[str, Any]]) -> list[Failure]:
+    """The contexts that could not be read, then those that could not be scored."""
     pairs = zip(suite.contexts, results, strict=True)
-    return [(c.name, result["error"]) for c, result in pairs if "error" in result]
+    scored = [Failure(c.name, result["error"]) for c, result in pairs if "error" in result]
+    return [*suite.unusable, *scored]

@@ -13,14 +13,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
-from jaxscore.models.weights import checkpoint
-from jaxscore.tasks.rag.experiment_folder import Record
-from jaxscore.text.encoder import load_tokenizer
+from jaxscore.tasks.rag.records import Record
+from jaxscore.text.tokenizer import load_tokenizer
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
 EQUIVALENT = 1  # the class
@@ -62,13 +62,33 @@ class Summary:
 class Bem:
     """The classifier with its tokenizer."""
 
-    def __init__(self, folder: Path, *, dtype: str = "auto", reproducible: bool = False) -> None:
-        """Load a checkpoint; `reproducible` as `BertClassifier` has it.
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        dtype: str = "auto",
+        reproducible: bool = False,
+        origin: tuple[str, str | None] | None = None,
+    ) -> None:
+        """Load a checkpoint.
+
+        Args:
+            dtype, reproducible: as `BertClassifier` has them.
+            origin: the model's name and commit, for reports; None is the folder.
 
         Raises:
             InputError: no BERT classifier of two classes, or a tokenizer without [CLS] and [SEP].
         """
+        from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
+
         self.classifier = BertClassifier(folder, dtype=dtype, reproducible=reproducible)
+        name, commit = origin or (str(folder), None)
+        self._facts = {
+            "model": name,
+            "revision": commit,
+            "dtype": "float32" if dtype == "auto" else dtype,
+            **({"reproducible": True} if reproducible else {}),
+        }
         if self.classifier.n_classes != 2:
             raise InputError(
                 f"{folder}: a classifier of {self.classifier.n_classes} classes, expected two: "
@@ -80,6 +100,10 @@ class Bem:
         self._cls, self._sep = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         if self._cls is None or self._sep is None:
             raise InputError(f"{folder}: its tokenizer has no [CLS] or no [SEP]")
+
+    def describe(self) -> dict[str, Any]:
+        """The classifier and how it is computed, for reports."""
+        return dict(self._facts)
 
     def match(self, records: Sequence[Record]) -> list[Match]:
         """P(equivalent) of each record's response and each of its references."""
@@ -143,4 +167,8 @@ def load(model: str, revision: str | None, *, dtype: str, reproducible: bool = F
     Raises:
         InputError: as `Bem`, or there is no such model.
     """
-    return Bem(checkpoint.resolve(model, revision), dtype=dtype, reproducible=reproducible)
+    from jaxscore.models.weights import checkpoint  # which imports JAX
+
+    folder = checkpoint.resolve(model, revision)
+    origin = model, provenance.commit(model, revision)
+    return Bem(folder, dtype=dtype, reproducible=reproducible, origin=origin)

@@ -161,8 +161,8 @@ def find(name: str) -> Path:
             break
     held = ", ".join(sorted(path.stem for path in PACKAGED.glob("*.yaml")))
     raise InputError(
-        f"--llm-prompt {name[:80]}: no {name[:80]}.yaml in {PLACES[0]}, in {PLACES[1]} or among "
-        f"the packaged ones ({held}); give one of these or the path of a file"
+        f"evaluator {name[:80]} (--llm-prompt): no {name[:80]}.yaml in {PLACES[0]}, in {PLACES[1]} "
+        f"or among the packaged ones ({held}); give one of these or the path of a file"
     )
 
 

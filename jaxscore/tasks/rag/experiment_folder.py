@@ -1,12 +1,12 @@
 """Experiment folders of a RAG benchmark, as BERGEN writes them (arXiv 2407.01102).
 
-    experiments/<name>/eval_<split>_out.json        a list of records, one a question
+    experiments/<name>/eval_<split>_out.json        a list of records, one per question
                        eval_<split>_out_<N>.json    the first N of them, scored with --sample N
                        eval_<split>_metrics.json    {metric: mean}
                        eval_<split>_ranking_metrics.json
 
 A metric is a column of the records and a mean in the metrics file. Both files are replaced whole,
-the records first; a mean that is there already, of an older column, is null until then. So what
+the records first; a mean that exists already, of an older column, is null until then. So what
 interrupts us in between leaves a column without its mean, which the next run computes again, and
 never a mean of another column. Fields and metrics that we do not know stay as they are, in their
 order.
@@ -24,51 +24,24 @@ from typing import Any, TextIO
 from jaxscore.engine import processes
 from jaxscore.errors import InputError
 from jaxscore.files.atomic import atomic, json_safe
-from jaxscore.files.json_input import NAMES, check_regular, kind_of, read_json
+from jaxscore.files.json_input import check_regular, kind_of, read_json
+from jaxscore.tasks.rag import records
+from jaxscore.tasks.rag.records import FIELDS, Records
 
-FIELDS = ("q_id", "response", "label", "question", "instruction", "ranking_label")
-SHOWN = 60  # characters of a q_id in a message
 UNFINISHED = "tmp_"  # in the name of a folder whose experiment still runs
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Record:
-    """A question with its response and its references.
-
-    Attributes:
-        index: place in the file from 0, by which columns are written.
-        q_id: as the file has it; not necessarily unique.
-        response: may be empty.
-        label: one reference or more.
-        question: "" where the file has none and `load` was not told to require it.
-        ranking_label: as the file has it, whatever that is; None where it is absent.
-    """
-
-    index: int
-    q_id: str | int
-    response: str
-    label: list[str]
-    question: str
-    ranking_label: Any
-
-
-@dataclasses.dataclass(frozen=True)
-class RagOutput:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RagOutput(Records):
     """The records of one folder and split.
 
     Attributes:
-        records: the usable ones, in the order of the file.
-        failures: (name, why) of the others.
         sample: only the first so many rows were asked for; None is all.
-        rows: the parsed file, usable or not; `save` checks against it.
     """
 
     folder: Path
     split: str
     sample: int | None
-    records: list[Record]
-    failures: list[tuple[str, str]]
-    rows: list[Any]
 
     @property
     def path(self) -> Path:
@@ -82,10 +55,6 @@ class RagOutput:
             return self.path
         return self.folder / f"eval_{self.split}_out_{self.sample}.json"
 
-    def name(self, record: Record) -> str:
-        """What to call a record in a list of failures."""
-        return _name(self.path, record.index, record.q_id)
-
     def save(
         self,
         columns: Mapping[str, Mapping[int, float | str | None]],
@@ -93,7 +62,7 @@ class RagOutput:
     ) -> None:
         """Write columns to the records, then means to `eval_<split>_metrics.json`.
 
-        The file of records is read again, so that columns which others wrote since `load` stay.
+        The file of records is read again, so that columns that others wrote since `load` stay.
         With a sample the columns go to `eval_<split>_out_<N>.json`.
 
         Args:
@@ -166,26 +135,23 @@ def load(
 
     Args:
         sample: only the first so many.
-        question: whether a record without a question is of no use.
+        question: whether a record needs a question.
 
     Raises:
         InputError: the file is missing, not UTF-8, not JSON, or no list of records. A record
             that is not as expected is among the failures instead.
     """
     path = folder / f"eval_{split}_out.json"
-    rows = _rows(path, sample)
-    records, failures = [], []
-    for index, row in enumerate(rows):
-        if problem := _problem(row, question):
-            known = row.get("q_id") if isinstance(row, dict) else None
-            failures.append((_name(path, index, known), problem))
-        else:
-            asked, ranking = row.get("question"), row.get("ranking_label")
-            asked = asked if isinstance(asked, str) else ""
-            records.append(
-                Record(index, row["q_id"], row["response"], row["label"], asked, ranking)
-            )
-    output = RagOutput(folder, split, sample, records, failures, rows)
+    known = records.read(_rows(path, sample), str(path), question=question)
+    output = RagOutput(
+        where=known.where,
+        rows=known.rows,
+        records=known.records,
+        failures=known.failures,
+        folder=folder,
+        split=split,
+        sample=sample,
+    )
     if sample is not None and _there(output.target):
         _rows(output.target, None)  # what `save` could not read is known before the work starts
     return output
@@ -221,41 +187,6 @@ def merge_metrics(path: Path, means: Mapping[str, float | None]) -> None:
         _dump(merged, file)
 
 
-def _problem(row: Any, question: bool) -> str | None:
-    """Why a row is no record; None where it is one."""
-    if not isinstance(row, dict):
-        return f"found {kind_of(row)}, expected an object with {', '.join(FIELDS[:4])}"
-    expected = {"q_id": (str, int), "response": (str,), "label": (list,)}
-    if question:
-        expected["question"] = (str,)
-    for name, kinds in expected.items():
-        wanted = " or ".join(NAMES[kind] for kind in kinds)
-        if name not in row:
-            there = ", ".join(map(repr, row)) or "none"
-            return f'no field "{name}", expected {wanted}; there are {there}'
-        if type(row[name]) not in kinds:
-            return f'field "{name}" is {kind_of(row[name])}, expected {wanted}'
-    label = row["label"]
-    if not label:
-        return 'field "label" is empty, expected one reference answer or more'
-    for place, one in enumerate(label, start=1):
-        if not isinstance(one, str):
-            return f'field "label", entry {place}: found {kind_of(one)}, expected a string'
-    try:
-        for text in (row["response"], row.get("question"), *label):
-            str(text).encode("utf-8")
-    except UnicodeEncodeError:
-        return "a string has half a surrogate pair, which is no character"
-    return None
-
-
-def _name(path: Path, index: int, q_id: Any) -> str:
-    known = f" (q_id {q_id})" if isinstance(q_id, int) else ""
-    if isinstance(q_id, str):
-        known = f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
-    return f"{path}: record {index + 1}{known}"
-
-
 def _same(one: list[Any], other: list[Any]) -> bool:
     """Whether two lists of rows are the same records, whatever their columns."""
 
@@ -270,7 +201,7 @@ def _rows(path: Path, sample: int | None) -> list[Any]:
     if not isinstance(value, list):
         raise InputError(f"{path}: found {kind_of(value)}, expected a list of records")
     if not value:
-        raise InputError(f"{path}: the list is empty, expected one record a question")
+        raise InputError(f"{path}: the list is empty, expected one record per question")
     return value[:sample]
 
 

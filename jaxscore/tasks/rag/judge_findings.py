@@ -1,42 +1,42 @@
-"""What a judge found in one folder, as it goes into its files and its report."""
+"""What a judge found in a set of records, as it goes into its files and its report."""
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.engine.noise import Noise
 from jaxscore.metrics import margins
-from jaxscore.metrics.bootstrap import estimate
+from jaxscore.metrics.bootstrap import Estimate, estimate, proportion
 from jaxscore.metrics.margins import Decisions
 from jaxscore.tasks.rag import bem as bem_task
 from jaxscore.tasks.rag import judge_pairwise, judge_pointwise
 from jaxscore.tasks.rag.bem import Match
 from jaxscore.tasks.rag.evaluator_file import Question
-from jaxscore.tasks.rag.experiment_folder import RagOutput, Record
-from jaxscore.tasks.rag.judge_pairwise import OUTCOMES, PairVerdict
+from jaxscore.tasks.rag.judge_pairwise import PairVerdict
 from jaxscore.tasks.rag.judge_pointwise import Verdict
+from jaxscore.tasks.rag.records import Record, Records
 
 OUTSIDE_TOLD = 0.5  # mean probability that is on no label, from which on people are told
+WILSON, BOOTSTRAP = "wilson", "bootstrap"
 
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
-    """Of one folder.
+    """Of one set of records.
 
     Attributes:
         kind: "logits", "sequence", "text", "pairwise" or "bem": how the score came about.
-        column: record's index -> score, without those that failed.
-        means: ending of the metric's name -> value for the metrics file.
-        summary, records: what the report shows. A record's `known` is False where an answer was
-            of no use, and None where the judge could not be asked.
+        estimates: "mean", or "win", "tie" and "lose" as shares: the numbers of the summary.
+        summary, records: what the report shows, as JSON has it. A record's `known` is False
+            where an answer names no label or several, and None where the judge could not be
+            asked.
         failures: (name, why) of the records that the judge could not be asked about.
         remarks: what people should know before they trust the means.
     """
 
     kind: str
-    column: dict[int, float]
-    means: dict[str, float | None]
+    estimates: dict[str, Estimate]
     summary: dict[str, Any]
     records: list[dict[str, Any]]
     failures: list[tuple[str, str]]
@@ -51,8 +51,20 @@ class Draws:
     seed: int
 
 
+def column(records: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """Record's index -> score, without the records that failed."""
+    return {one["index"]: one["score"] for one in records if one["score"] is not None}
+
+
+def means(kind: str, summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Ending of the metric's name -> value for the metrics file; rates are percentages."""
+    if kind == "pairwise":
+        return {f"_{name}": one["percent"] for name, one in summary["rates"].items()}
+    return {"": summary["mean"]}
+
+
 def pointwise(
-    kind: str, question: Question, verdicts: Sequence[Verdict], output: RagOutput, draws: Draws
+    kind: str, question: Question, verdicts: Sequence[Verdict], given: Records, draws: Draws
 ) -> Findings:
     """Verdicts on single responses."""
     summary = judge_pointwise.summarise(question, verdicts)
@@ -66,20 +78,22 @@ def pointwise(
     if unread := summary.n_none + summary.n_several:
         remarks.append(
             f"{summary.n_none} answers name no label and {summary.n_several} name several; these "
-            f"{unread} are outside the mean" + ("" if known else ", which is over nothing and 0")
+            f"{unread} are outside the mean"
+            + ("" if known else ", which is null: no record is in it")
         )
+    shares = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
+    mean = proportion([one == 1.0 for one in known]) if shares else _bootstrap(known, draws)
+    mean = dataclasses.replace(mean, mean=summary.mean)
     return Findings(
         kind=kind,
-        column={one.record.index: one.score for one in verdicts if one.score is not None},
-        means={"": summary.mean},
+        estimates={"mean": mean},
         summary={
-            **_mean(known, draws),
-            "mean": summary.mean,
+            **_spread(mean, WILSON if shares else BOOTSTRAP),
             "outside": summary.outside,
             "labels": {name: dataclasses.asdict(one) for name, one in summary.labels.items()},
             "n_none": summary.n_none,
             "n_several": summary.n_several,
-            "n_failed": summary.n_failed + len(output.failures),
+            "n_failed": summary.n_failed + len(given.failures),
         },
         records=[
             {
@@ -92,9 +106,7 @@ def pointwise(
             }
             for one in verdicts
         ],
-        failures=[
-            (output.name(one.record), one.error) for one in verdicts if one.error is not None
-        ],
+        failures=[(given.name(one.record), one.error) for one in verdicts if one.error is not None],
         remarks=remarks,
     )
 
@@ -104,7 +116,7 @@ def mark(found: Findings, noise: Noise) -> list[Decisions]:
 
     It says whether rounding could turn which label is the likeliest: the logarithms of their
     probabilities are apart as the labels' log-probabilities are, since the softmax between them
-    takes the same number off each.
+    subtracts the same number from each.
     """
     statistic = "label_logprob" if found.kind == "logits" else "sum_logprob"
     spread = noise.spread[statistic].largest
@@ -116,34 +128,32 @@ def mark(found: Findings, noise: Noise) -> list[Decisions]:
     return [margins.count("likeliest label", statistic, spread, marks)]
 
 
-def pairwise(verdicts: Sequence[PairVerdict], output: RagOutput, draws: Draws) -> Findings:
+def pairwise(verdicts: Sequence[PairVerdict], given: Records) -> Findings:
     """Verdicts on pairs of responses."""
     summary = judge_pairwise.summarise(verdicts)
-    known = [one.score for one in verdicts if one.known]
-    intervals = {
-        name: _mean([100.0 * (score == value) for score in known], draws)["interval"]
-        for name, value in OUTCOMES.items()
-    }
     remarks = []
     if summary.n_unknown:
         remarks.append(
             f"of {summary.n_unknown} records an answer names no label, or several; they are "
-            "outside the rates" + ("" if known else ", which are over nothing and 0")
+            "outside the rates"
+            + ("" if summary.n_known else ", which are null: no record is in them")
         )
     return Findings(
         kind="pairwise",
-        column={one.pair.record.index: one.score for one in verdicts if one.score is not None},
-        means={f"_{name}": rate for name, rate in summary.rates.items()},
+        estimates=summary.rates,
         summary={
             "n": summary.n_known,
             "rates": {
-                name: {"percent": rate, "interval": intervals[name]}
-                for name, rate in summary.rates.items()
+                name: {
+                    "percent": judge_pairwise.percent(round(one.n * (one.mean or 0.0)), one.n),
+                    "interval": [_percent(one.low), _percent(one.high)],
+                }
+                for name, one in summary.rates.items()
             },
             "agree": summary.agree,
             "first": summary.first,
             "n_unknown": summary.n_unknown,
-            "n_failed": summary.n_failed + len(output.failures),
+            "n_failed": summary.n_failed + len(given.failures),
         },
         records=[
             {
@@ -158,13 +168,13 @@ def pairwise(verdicts: Sequence[PairVerdict], output: RagOutput, draws: Draws) -
             for one in verdicts
         ],
         failures=[
-            (output.name(one.pair.record), one.error) for one in verdicts if one.error is not None
+            (given.name(one.pair.record), one.error) for one in verdicts if one.error is not None
         ],
         remarks=remarks,
     )
 
 
-def bem(matches: Sequence[Match], output: RagOutput, draws: Draws) -> Findings:
+def bem(matches: Sequence[Match], given: Records, draws: Draws) -> Findings:
     """A classifier's probabilities of equivalence."""
     summary = bem_task.summarise(matches)
     remarks = []
@@ -173,15 +183,16 @@ def bem(matches: Sequence[Match], output: RagOutput, draws: Draws) -> Findings:
             f"{summary.n_trimmed} records are longer than the classifier's positions; the ends of "
             "their longest texts were left out"
         )
+    mean = _bootstrap([one.score for one in matches], draws)
+    mean = dataclasses.replace(mean, mean=summary.mean)
     return Findings(
         kind="bem",
-        column={one.record.index: one.score for one in matches},
-        means={"": summary.mean},
+        estimates={"mean": mean},
         summary={
-            **_mean([one.score for one in matches], draws),
+            **_spread(mean, BOOTSTRAP),
             "n_equivalent": summary.n_equivalent,
             "n_trimmed": summary.n_trimmed,
-            "n_failed": len(output.failures),
+            "n_failed": len(given.failures),
         },
         records=[
             {
@@ -198,6 +209,24 @@ def bem(matches: Sequence[Match], output: RagOutput, draws: Draws) -> Findings:
     )
 
 
+def headline(found: Findings) -> str:
+    """The result in one line."""
+    summary = found.summary
+    if found.kind == "pairwise":
+        if not summary["n"]:
+            return "no pair was judged"
+        rates = {name: one["percent"] for name, one in summary["rates"].items()}
+        told = ", ".join(f"{name} {rate:.1f} %" for name, rate in rates.items())
+        return f"{told} over {summary['n']} records"
+    if summary["mean"] is None:
+        return "no record was judged"
+    low, high = summary["interval"]
+    span = "" if low is None else f" [{low:.5f}, {high:.5f}]"
+    outside = summary.get("outside")
+    rest = "" if outside is None else f", {outside:.4f} of the probability outside the labels"
+    return f"{summary['mean']:.5f}{span} over {summary['n']} records{rest}"
+
+
 def _record(record: Record) -> dict[str, Any]:
     return {
         "index": record.index,
@@ -208,7 +237,14 @@ def _record(record: Record) -> dict[str, Any]:
     }
 
 
-def _mean(values: Sequence[float | None], draws: Draws) -> dict[str, Any]:
+def _bootstrap(values: Sequence[float | None], draws: Draws) -> Estimate:
     numbers = [value for value in values if value is not None and math.isfinite(value)]
-    one = estimate(numbers, draws.n, draws.seed)
-    return {"n": one.n, "mean": one.mean, "interval": [one.low, one.high]}
+    return estimate(numbers, draws.n, draws.seed)
+
+
+def _spread(one: Estimate, method: str) -> dict[str, Any]:
+    return {"n": one.n, "mean": one.mean, "interval": [one.low, one.high], "interval_by": method}
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share

@@ -1,21 +1,22 @@
 """The model that judges: in this process, or behind an endpoint."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxscore.endpoints.chat import ChatEndpoint
 from jaxscore.endpoints.ollama import OllamaEndpoint
-from jaxscore.engine.noise import Draw
 from jaxscore.errors import InputError
-from jaxscore.generator import Generator
-from jaxscore.requests import Generated
-from jaxscore.scorer import Scorer
+from jaxscore.results import Generated
 from jaxscore.tasks.rag import judge_pointwise
 from jaxscore.tasks.rag.evaluator_file import Evaluator
-from jaxscore.tasks.rag.experiment_folder import Record
 from jaxscore.tasks.rag.judge_pointwise import Verdict
+from jaxscore.tasks.rag.records import Record
+from jaxscore.tasks.scoring_run import ScoringRun
 from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
 
 
 class JudgeModel(Protocol):
@@ -41,8 +42,8 @@ class LocalJudge:
         InputError: its tokenizer has none.
     """
 
-    def __init__(self, scorer: Scorer, truncate: str | None) -> None:
-        self.scorer, self.truncate = scorer, truncate
+    def __init__(self, scorer: "Scorer") -> None:
+        self.scorer = scorer
         self.system = chat_template.takes_system(scorer.encoder.tokenizer)
 
     @property
@@ -56,6 +57,8 @@ class LocalJudge:
     def write(self, asked: Sequence[list[Message]], max_new_tokens: int) -> list[Generated]:
         """Its greedy answers."""
         requests = judge_pointwise.generation_requests(self.prompts(asked), max_new_tokens)
+        from jaxscore.generator import Generator
+
         return Generator(self.scorer).generate(requests)
 
     def label_ids(self, evaluator: Evaluator) -> tuple[int, ...]:
@@ -68,7 +71,8 @@ class LocalJudge:
             return self.scorer.encoder.first_ids(list(evaluator.pointwise.options))
         except InputError as problem:
             raise InputError(
-                f"{evaluator.path}: {problem}; give --label-score sequence, or other labels"
+                f"{evaluator.path}: {problem}; give --label-score sequence "
+                "(label_score='sequence'), or other labels"
             ) from None
 
     def weigh(
@@ -76,26 +80,21 @@ class LocalJudge:
         evaluator: Evaluator,
         records: Sequence[Record],
         label_ids: tuple[int, ...] | None,
-        draw: Draw | None = None,
+        run: ScoringRun,
     ) -> list[Verdict]:
         """Verdicts from the probabilities of the labels.
 
         Args:
             label_ids: of `label_ids`; None weighs whole labels.
-            draw: the requests and their results pass it, if there is one.
+            run: scores the requests, with the boundary `judge_pointwise.SEQUENCE_BOUNDARY`.
         """
-        draw = draw or Draw(0, 0)
         question = evaluator.pointwise
         prompts = self.prompts(judge_pointwise.conversations(question, records, system=self.system))
         if label_ids is None:
-            requests = draw.watch(judge_pointwise.sequence_requests(prompts, question))
-            scored = self.scorer.score(
-                requests, boundary=judge_pointwise.SEQUENCE_BOUNDARY, truncate=self.truncate
-            )
-            return judge_pointwise.by_sequences(question, records, list(draw.results(scored)))
-        asked = draw.watch(judge_pointwise.label_requests(prompts, label_ids))
-        labelled = self.scorer.label(asked, truncate=self.truncate)
-        return judge_pointwise.by_labels(question, records, list(draw.results(labelled)))
+            scored = run.score(judge_pointwise.sequence_requests(prompts, question))
+            return judge_pointwise.by_sequences(question, records, scored)
+        labelled = run.label(judge_pointwise.label_requests(prompts, label_ids))
+        return judge_pointwise.by_labels(question, records, labelled)
 
 
 class EndpointJudge:
@@ -105,6 +104,10 @@ class EndpointJudge:
 
     def __init__(self, endpoint: ChatEndpoint | OllamaEndpoint) -> None:
         self.endpoint = endpoint
+
+    def describe(self) -> dict[str, Any]:
+        """The model and its server, for reports."""
+        return self.endpoint.describe()
 
     @property
     def remarks(self) -> list[str]:

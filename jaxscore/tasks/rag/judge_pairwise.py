@@ -12,10 +12,11 @@ import random
 from collections.abc import Sequence
 
 from jaxscore.errors import InputError
-from jaxscore.requests import Generated
+from jaxscore.metrics.bootstrap import Estimate, proportion
+from jaxscore.results import Generated
 from jaxscore.tasks.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.tasks.rag.experiment_folder import RagOutput, Record
 from jaxscore.tasks.rag.judge_pointwise import worth
+from jaxscore.tasks.rag.records import Record, Records
 from jaxscore.text.chat_template import Message
 
 WIN, TIE, LOSE = 1.0, 0.5, 0.0
@@ -41,8 +42,8 @@ class PairVerdict:
     """What the judge says of one pair.
 
     Attributes:
-        score: `WIN`, `TIE` or `LOSE` of our response, `UNKNOWN` where an answer is of no use,
-            None where the judge could not be asked.
+        score: `WIN`, `TIE` or `LOSE` of our response, `UNKNOWN` where an answer names no label
+            or several, None where the judge could not be asked.
         answers: worth of each answer as it was asked, before switching back.
         texts: each answer.
         error: why the judge could not be asked.
@@ -64,8 +65,8 @@ class PairSummary:
     """Of all verdicts.
 
     Attributes:
-        rates: percent of the known that are `win`, `tie` and `lose`; 0 each where none is known,
-            as the published script has it, and None where nothing could be asked.
+        rates: share of the known that are `win`, `tie` and `lose`, with Wilson's interval; None
+            where none is known.
         agree: percent of the records asked both ways whose two answers say the same; None where
             no record was.
         first: percent of the answers for one response that are for the one that stood first; 50
@@ -75,13 +76,13 @@ class PairSummary:
     n_known: int
     n_unknown: int
     n_failed: int
-    rates: dict[str, float | None]
+    rates: dict[str, Estimate]
     agree: float | None
     first: float | None
 
 
 def match(
-    ours: RagOutput, theirs: RagOutput, *, seed: int, both: bool
+    ours: Records, theirs: Records, *, seed: int, both: bool
 ) -> tuple[list[Pair], list[tuple[str, str]]]:
     """Our records with the opponent's response to the same question.
 
@@ -89,7 +90,7 @@ def match(
     is in the folder.
 
     Returns:
-        The pairs, and (name, why) of records whose opponent is there and of no use.
+        The pairs, and (name, why) of records whose opponent exists and cannot be used.
 
     Raises:
         InputError: q_ids of ours that the opponent does not have, counted and listed.
@@ -101,9 +102,10 @@ def match(
     if missing := [r.q_id for r in ours.records if r.q_id not in there]:
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
         raise InputError(
-            f"{theirs.path}: {len(missing)} of the {len(ours.records)} q_ids of {ours.path} are "
-            f"not in it: {', '.join(map(repr, missing[:SHOWN]))}{more}; the opponent must have "
-            "answered the same questions"
+            f"{_named(theirs, 'the opponent')}: {len(missing)} of the {len(ours.records)} q_ids of "
+            f"{_named(ours, 'the records')} are not in it: "
+            f"{', '.join(map(repr, missing[:SHOWN]))}{more}; the opponent must have answered the "
+            "same questions"
         )
     pairs, failures = [], []
     for record in ours.records:
@@ -113,9 +115,14 @@ def match(
             switched = (False, True) if both else (first,)
             pairs.append(Pair(record, own[0].response, switched))
         else:
-            why = "cannot be used" if not own else f"is there {len(own)} times"
-            failures.append((ours.name(record), f"its opponent in {theirs.path} {why}"))
+            why = "cannot be used" if not own else f"occurs {len(own)} times"
+            place = f" in {theirs.where}" if theirs.where else ""
+            failures.append((ours.name(record), f"its opponent{place} {why}"))
     return pairs, failures
+
+
+def _named(records: Records, otherwise: str) -> str:
+    return records.where or otherwise
 
 
 def _has_id(row: object) -> bool:
@@ -145,7 +152,7 @@ def conversations(
 def evaluate(
     question: Question, pairs: Sequence[Pair], written: Sequence[Generated]
 ) -> list[PairVerdict]:
-    """One verdict a pair, from the answers to `conversations`."""
+    """One verdict per pair, from the answers to `conversations`."""
     left = iter(written)
     return [_verdict(question, pair, [next(left) for _ in pair.switched]) for pair in pairs]
 
@@ -168,6 +175,11 @@ def _combined(pair: Pair, answers: Sequence[float]) -> float:
     return ours.pop() if len(ours) == 1 else TIE
 
 
+def percent(n: int, of: int) -> float | None:
+    """`n` of `of` in percent; None of none."""
+    return 100.0 * n / of if of else None
+
+
 def summarise(verdicts: Sequence[PairVerdict]) -> PairSummary:
     """Rates of winning, and how much the place decided."""
     asked = [verdict for verdict in verdicts if verdict.error is None]
@@ -177,17 +189,14 @@ def summarise(verdicts: Sequence[PairVerdict]) -> PairSummary:
     answers = [one for verdict in asked for one in verdict.answers if one in (WIN, LOSE)]
     scores = [verdict.score for verdict in known]
 
-    def percent(n: int, of: int) -> float:
-        return 100.0 * n / of if of else 0.0
-
     return PairSummary(
         n_known=len(known),
         n_unknown=len(asked) - len(known),
         n_failed=len(verdicts) - len(asked),
         rates={
-            name: percent(scores.count(value), len(known)) if asked else None
+            name: proportion([score == value for score in scores])
             for name, value in OUTCOMES.items()
         },
-        agree=percent(len(agree), len(both)) if both else None,
-        first=percent(answers.count(WIN), len(answers)) if answers else None,
+        agree=percent(len(agree), len(both)),
+        first=percent(answers.count(WIN), len(answers)),
     )

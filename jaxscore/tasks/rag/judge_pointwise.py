@@ -16,20 +16,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from jaxscore.requests import (
-    ChatRequest,
-    Generated,
-    GenerationRequest,
-    LabelRequest,
-    LabelScores,
-    Request,
-    ScoredRequest,
-)
+from jaxscore.requests import ChatRequest, GenerationRequest, LabelRequest, Request
+from jaxscore.results import Generated, LabelScores, ScoredRequest
 from jaxscore.tasks.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.tasks.rag.experiment_folder import Record
+from jaxscore.tasks.rag.records import Record
 from jaxscore.text.chat_template import Message
+from jaxscore.text.encoder import Boundary
 
-SEQUENCE_BOUNDARY = "separate"  # of whole labels, see `jaxscore.text.encoder`
+SEQUENCE_BOUNDARY: Boundary = "separate"  # of whole labels, see `jaxscore.text.encoder`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +31,8 @@ class Verdict:
     """What the judge says of one record.
 
     Attributes:
-        score: `UNKNOWN` where its answer is of no use, None where it could not be asked.
+        score: `UNKNOWN` where its answer names no label or several, None where it could not be
+            asked.
         probability: label -> probability over the labels; empty where text was read.
         outside: the probability that it would have begun otherwise; None where text was read.
         text: what it wrote; None where probabilities were read.
@@ -75,8 +70,7 @@ class Summary:
     """Of all verdicts on a folder.
 
     Attributes:
-        mean: over those that are known. 0 where there are none but the judge was asked, as the
-            published script has it; None where nothing could be asked.
+        mean: over those that are known; None where there are none.
         outside: mean probability that the judge would not have begun with a label; None where
             text was read.
         n_none, n_several: answers that name no label, and that name several.
@@ -220,7 +214,7 @@ def summarise(question: Question, verdicts: Sequence[Verdict]) -> Summary:
 
     return Summary(
         n_known=len(known),
-        mean=mean(known) if known or not asked else 0.0,
+        mean=mean(known),
         outside=mean(outside),
         labels={
             label: Label(value, chosen.count(label), mean([one[label] for one in probabilities]))

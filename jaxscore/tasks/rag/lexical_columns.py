@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from jaxscore.metrics import lexical
-from jaxscore.tasks.rag.experiment_folder import Record
+from jaxscore.tasks.rag.records import Record
 
 METRICS = (
     "M",

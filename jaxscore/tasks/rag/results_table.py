@@ -7,7 +7,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.rag import experiment_config, experiment_folder
+from jaxscore.tasks.rag import experiment_config, experiment_folder, folder_counts
+from jaxscore.tasks.rag.folder_counts import COUNTS
+from jaxscore.tasks.rag.judge_pairwise import OUTCOMES
 from jaxscore.tasks.rag.retrieval_runs import STAGES
 
 Row = dict[str, Any]  # column -> text, number or None
@@ -47,7 +49,7 @@ def load(experiments: Path, split: str) -> tuple[list[Row], list[tuple[str, str]
     rows, failures = [], []
     for folder in experiment_folder.folders(experiments, split, "metrics"):
         parts: list[Row] = [{"exp_folder": folder.name}]
-        for read in (_settings, _generation_time, _rankings, _metrics):
+        for read in (_settings, _generation_time, _counts, _rankings, _metrics):
             try:
                 parts.append(read(folder, split))
             except InputError as problem:
@@ -67,26 +69,37 @@ def load(experiments: Path, split: str) -> tuple[list[Row], list[tuple[str, str]
 
 
 def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
-    """Rows of one of FORMATS, ordered by a column, then by folder; empty cells last.
+    """Rows of one of FORMATS and COUNTS, ordered by a column, then by folder; empty cells last.
+
+    A column that is empty in every row is left out. The order of folders is that of the whole
+    names, whatever a format shortens.
 
     Raises:
         InputError: no such column; lists those that there are.
     """
-    columns = FORMATS[form] or {name: name for name in _every(rows)}
+    published = FORMATS[form] or {name: name for name in _every(rows)}
+    columns = published | {name: name for name in COUNTS}
     if sort not in columns:
         raise InputError(f"--sort {sort}: no such column; there are {', '.join(columns)}")
-    out = [{name: row.get(key) for name, key in columns.items()} for row in rows]
+    ordered = sorted(rows, key=lambda row: _place(row, columns[sort]))
+    filled = {
+        name: key
+        for name, key in columns.items()
+        if name == "exp_folder" or any(row.get(key) is not None for row in rows)
+    }
+    out = [{name: row.get(key) for name, key in filled.items()} for row in ordered]
     if form in ("tiny", "simple"):
         for row in out:
-            for name in ("Generator", "Retriever", "Reranker"):
+            for name in filled.keys() & {"Generator", "Retriever", "Reranker"}:
                 row[name] = PurePosixPath(row[name] or "none").name
+    return out
 
-    def key(row: Row) -> tuple[Any, ...]:
-        value = row[sort]
-        number = isinstance(value, int | float)
-        return value is None, number, value if number else 0, str(value), row["exp_folder"]
 
-    return sorted(out, key=key)
+def _place(row: Row, column: str) -> tuple[Any, ...]:
+    """By which rows are ordered: texts, then numbers, then nothing; equal ones by folder."""
+    value = row.get(column)
+    number = isinstance(value, int | float)
+    return value is None, number, value if number else 0, str(value), row["exp_folder"]
 
 
 def _utf8(text: str) -> str:
@@ -96,7 +109,7 @@ def _utf8(text: str) -> str:
 
 def _every(rows: Sequence[Row]) -> list[str]:
     """Settings, then metrics in the order in which they first come up."""
-    return list(dict.fromkeys([*SETTINGS, *(name for row in rows for name in row)]))
+    return list(dict.fromkeys([*SETTINGS, *COUNTS, *(name for row in rows for name in row)]))
 
 
 def _settings(folder: Path, split: str) -> Row:
@@ -117,6 +130,10 @@ def _generation_time(folder: Path, split: str) -> Row:
     return {"gen_time": times.get("Generation time")}
 
 
+def _counts(folder: Path, split: str) -> Row:
+    return {**folder_counts.load(folder, split, folder_counts.reports(folder, split)).columns()}
+
+
 def _rankings(folder: Path, split: str) -> Row:
     return {
         f"rerank_{name}" if stage == "reranking" else name: value
@@ -126,7 +143,21 @@ def _rankings(folder: Path, split: str) -> Row:
 
 
 def _metrics(folder: Path, split: str) -> Row:
-    return _means(experiment_folder.metrics_path(folder, split))
+    found = _means(experiment_folder.metrics_path(folder, split))
+    unread = {one.metric for one in folder_counts.reports(folder, split) if not one.any_known}
+    return {
+        name: None if name in unread or _of_nothing(name, found) else value
+        for name, value in found.items()
+    }
+
+
+def _of_nothing(name: str, means: Row) -> bool:
+    """Whether a metric is the rate of a comparison without a readable answer.
+
+    Published scripts write 0 for win, tie and lose then, which otherwise add up to 100.
+    """
+    stem, _, outcome = name.rpartition("_")
+    return outcome in OUTCOMES and all(means.get(f"{stem}_{one}") == 0 for one in OUTCOMES)
 
 
 def _means(path: Path) -> Row:

@@ -10,6 +10,7 @@ they belong to. Reranked runs (`run.rerank…`, `eval_dev_reranking_run.trec`) a
 """
 
 import dataclasses
+import glob
 import itertools
 import math
 import re
@@ -21,9 +22,9 @@ from jaxscore.errors import InputError
 from jaxscore.files.json_input import read_lines
 from jaxscore.metrics import ranking
 from jaxscore.tasks.rag import experiment_config
-from jaxscore.tasks.rag.experiment_folder import RagOutput
+from jaxscore.tasks.rag.records import Records
 
-# stage, part of file names -> patterns of its runs, the first that is there
+# stage, part of file names -> patterns of its runs, the first that exists
 STAGES = {
     "ranking": (
         "eval_{split}_ranking_run.trec",
@@ -90,7 +91,7 @@ class Summary:
     failures: list[tuple[str, str]]
 
 
-def labelled(output: RagOutput) -> bool:
+def labelled(output: Records) -> bool:
     """Whether any record says which documents hold its answer."""
     return any(record.ranking_label for record in output.records)
 
@@ -133,7 +134,7 @@ def load(path: Path) -> Scored:
     return Scored(documents, failures, spoiled)
 
 
-def evaluate(run: Run, scored: Scored, output: RagOutput) -> Summary:
+def evaluate(run: Run, scored: Scored, output: Records) -> Summary:
     """P_1 and recall_k of the questions that are in the run and have ranking labels."""
     relevant, failures = _relevant(output)
     documents = {
@@ -153,7 +154,7 @@ def evaluate(run: Run, scored: Scored, output: RagOutput) -> Summary:
     )
 
 
-def _relevant(output: RagOutput) -> tuple[dict[str, set[str]], list[tuple[str, str]]]:
+def _relevant(output: Records) -> tuple[dict[str, set[str]], list[tuple[str, str]]]:
     """question -> ids of its documents. A question that comes twice must say the same twice."""
     relevant: dict[str, set[str]] = {}
     failures: list[tuple[str, str]] = []
@@ -186,9 +187,8 @@ def _ids(label: Any) -> set[str] | None:
 
 def _runs(folder: Path, split: str, stage: str) -> Iterator[list[Path]]:
     """The files of each pattern of a stage, for those patterns that have some."""
-    literal = re.sub(r"([*?[])", r"[\1]", split)
     for pattern in STAGES[stage]:
-        if found := sorted(folder.glob(pattern.format(split=literal))):
+        if found := sorted(folder.glob(pattern.format(split=glob.escape(split)))):
             yield found
 
 

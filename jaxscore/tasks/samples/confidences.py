@@ -3,29 +3,32 @@
     self-certainty = mean over the output's tokens of KL(uniform || p(. | x, y<i))
                    = -1/(nV) sum_i sum_j log(V p(j | x, y<i))        (arXiv 2502.18581)
 
-An item has one input and many outputs, and gets a `confidence_list` with one number an output.
+An item has one input and many outputs, and gets a `confidence_list`, one number per output.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.errors import InputError
 from jaxscore.files.atomic import json_safe
 from jaxscore.files.item_files import name_of, read_items
 from jaxscore.files.json_input import kind_of
-from jaxscore.requests import Request, ScoredRequest
-from jaxscore.tasks.samples import earlier_output
+from jaxscore.metrics.bootstrap import Estimate, estimate
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+from jaxscore.tasks.samples import earlier_output, sample_items
+from jaxscore.tasks.samples.sample_items import NothingUsable
+from jaxscore.text.encoder import Boundary
 
 # flag value -> policy of `jaxscore.text.encoder`; the published script reads one token late
-ALIGNMENTS = {"formula": "separate", "upstream": "after"}
+ALIGNMENTS: dict[str, Boundary] = {"formula": "separate", "upstream": "after"}
 INPUT_FIELD, OTHER_INPUT_FIELD, OUTPUT_FIELD = "model_input", "input", "output"
 # What a record has beside the item's own fields; `processed_index` is the published script's.
 OWN_FIELDS = (
     "confidence_list", "processed_index", "confidence_settings", "confidence_errors",
 )  # fmt: skip
+SUFFIX = "-confidence-list"  # of the published script's output, before `.json`
 NOISE = "noise"  # among the settings, where it was audited
 NO_TOKENS = "no tokens, so there is no prediction to be certain of"
 LONE_TOKEN = "one token with nothing before it, so it is not predicted"
@@ -59,9 +62,9 @@ class Confidence:
     """What is known of an item's outputs so far.
 
     Attributes:
-        values: nats, one an output; None where it is not known.
+        values: nats per token, one per output; None where it is not known.
         errors: why an output has none, by its place.
-        settings: what the values were computed with; None where there is none, or where it
+        settings: what the values were computed with; None where no value is known, or where it
             was not written down, as by the published script.
     """
 
@@ -87,41 +90,56 @@ class Confidence:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Counts and the mean over all outputs that have a confidence; None where none has.
+    """Counts over all items.
 
     Attributes:
         n_scored: of the `n_outputs`.
+        mean: over the outputs that have a confidence, in nats per token; its interval resamples
+            items, since outputs of one item are not independent.
         failures: (name, why) of items and outputs without.
     """
 
     n_items: int
     n_outputs: int
     n_scored: int
-    mean: float | None
+    mean: Estimate
     failures: list[tuple[str, str]]
 
 
-def default_output(path: Path) -> Path:
-    """Where the published script writes: beside the input."""
-    return path.with_name(f"{path.stem}-confidence-list.json")
-
-
 def load(
-    path: Path, input_field: str = INPUT_FIELD, output_field: str = OUTPUT_FIELD
+    path: Path,
+    input_field: str = INPUT_FIELD,
+    output_field: str = OUTPUT_FIELD,
+    limit: int | None = None,
 ) -> list[Item]:
-    """Items of a `.json` or `.parquet` file. An item that cannot be used says why.
-
-    `input` is read where `model_input`, if that is the field asked for, is absent.
+    """The first `limit` items of a `.json` or `.parquet` file, see `read`.
 
     Raises:
         InputError: as `read_items`; no item can be used.
     """
+    given = read_items(path, [output_field])[:limit]
+    try:
+        return read(given, input_field, output_field)
+    except NothingUsable as problem:
+        raise NothingUsable(f"{path}: {problem}") from None
+
+
+def read(
+    given: Iterable[Any], input_field: str = INPUT_FIELD, output_field: str = OUTPUT_FIELD
+) -> list[Item]:
+    """Items from objects as a file has them. An item that cannot be used says why.
+
+    `input` is read where `model_input`, if that is the field asked for, is absent.
+
+    Raises:
+        NothingUsable: no items, or none that can be used.
+        InputError: one is no object.
+    """
     items = [
-        _item(index, given, input_field, output_field)
-        for index, given in enumerate(read_items(path, [output_field]))
+        _item(index, one, input_field, output_field)
+        for index, one in enumerate(sample_items.objects(given))
     ]
-    if all(item.error for item in items):
-        raise InputError(f"{path}: no item can be used; {items[0].name}: {items[0].error}")
+    sample_items.refuse_if_all_failed((item.name, item.error) for item in items)
     return items
 
 
@@ -156,14 +174,14 @@ def resume(
 
     Args:
         items: of this run.
-        previous: item k's record at place k; there may be fewer than items.
+        previous: item k's record at place k; may be fewer than items.
         path: where the records come from.
 
     Returns:
-        One entry an item, and how many items are other than they were.
+        One entry per item, and how many items have changed.
 
     Raises:
-        InputError: as `continued.check_input`.
+        InputError: as `earlier_output.check_input`.
     """
     found = [_known(item, record) for item, record in zip(items, previous, strict=False)]
     same = [
@@ -184,7 +202,7 @@ def check_settings(
     """Refuse confidences that were computed in another way than this run's, as far as both say.
 
     Raises:
-        InputError: as `continued.check_settings`.
+        InputError: as `earlier_output.check_settings`.
     """
     for item, one in zip(items, confidences, strict=True):
         if one.settings is not None:
@@ -262,24 +280,27 @@ def requests(items: Sequence[Item], wanted: Iterable[tuple[int, int]]) -> Iterat
 def evaluate(
     items: Sequence[Item], confidences: Sequence[Confidence], at_least: int
 ) -> Iterator[dict[str, Any]]:
-    """Each item with its confidences, up to the first that is unfinished.
-
-    What went wrong with some outputs is said where something did.
+    """The record of each item, up to the first that is unfinished.
 
     Args:
         items, confidences: as from `resume`.
-        at_least: so many items in any case, since the file had them.
+        at_least: this many items in any case, since the file had them.
     """
     n = next((k for k, one in enumerate(confidences) if one.missing), len(items))
     n = max(n, at_least)
     for item, one in zip(items[:n], confidences[:n], strict=True):
-        record = {**item.given, "confidence_list": one.values, "processed_index": item.index}
-        if one.settings is not None:
-            known = {name: value for name, value in one.settings.items() if value is not None}
-            record["confidence_settings"] = known
-        if errors := _errors(item, one):
-            record["confidence_errors"] = errors
-        yield record
+        yield record(item, one)
+
+
+def record(item: Item, one: Confidence) -> dict[str, Any]:
+    """An item with its confidences, and with what went wrong where something did."""
+    out = {**item.given, "confidence_list": one.values, "processed_index": item.index}
+    if one.settings is not None:
+        known = {name: value for name, value in one.settings.items() if value is not None}
+        out["confidence_settings"] = known
+    if errors := _errors(item, one):
+        out["confidence_errors"] = errors
+    return out
 
 
 def _errors(item: Item, one: Confidence) -> list[str]:
@@ -289,10 +310,10 @@ def _errors(item: Item, one: Confidence) -> list[str]:
 
 
 def note_noise(confidences: Sequence[Confidence], spread: float) -> None:
-    """Write the spread of a confidence between layouts, in nats, into the settings it was found
-    with; where an earlier run has found a larger one, that stays.
+    """Write the spread of a confidence between layouts, in nats, into each item's settings; where
+    an earlier run has found a larger one, that stays.
 
-    `check_settings` has seen to it that the settings of all of them are this run's.
+    `check_settings` has made sure that all items have the settings of this run.
     """
     for one in confidences:
         if one.settings is not None:
@@ -301,14 +322,17 @@ def note_noise(confidences: Sequence[Confidence], spread: float) -> None:
             one.settings = {**one.settings, NOISE: largest}
 
 
-def summarise(items: Sequence[Item], confidences: Sequence[Confidence]) -> Summary:
-    """The mean over all outputs."""
-    values = [v for one in confidences for v in one.values if v is not None]
+def summarise(
+    items: Sequence[Item], confidences: Sequence[Confidence], n_bootstrap: int, seed: int
+) -> Summary:
+    """Counts and the mean over all outputs."""
+    found = [(k, v) for k, one in enumerate(confidences) for v in one.values if v is not None]
+    values, groups = [v for _, v in found], [k for k, _ in found]
     return Summary(
         n_items=len(items),
         n_outputs=sum(len(item.outputs) for item in items),
         n_scored=len(values),
-        mean=math.fsum(values) / len(values) if values else None,
+        mean=estimate(values, n_bootstrap, seed, groups),
         failures=[
             (item.name, error)
             for item, one in zip(items, confidences, strict=True)

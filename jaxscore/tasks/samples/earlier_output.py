@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jaxscore.errors import InputError
 
-REMEDY = "give another --output-file, or delete it to compute everything anew"
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
+REMEDY = "give another --output, or delete it to compute everything again"
 
 
 def check_input(n_items: int, same: Sequence[bool | None], path: Path) -> int:
@@ -57,3 +60,15 @@ def check_settings(
                 f"{path}: {name} was computed with {key} {found.get(key)}, this run has "
                 f"{key} {value}; {REMEDY}"
             )
+
+
+def model_facts(scorer: "Scorer") -> dict[str, Any]:
+    """What a record says of a model that was loaded in Python; None for what does not apply."""
+    found = scorer.describe()
+    return {
+        "model": found["model"],
+        "revision": found["revision"],
+        "lora": found.get("lora"),
+        "quantize": found.get("quantized"),
+        "reproducible": found.get("reproducible"),
+    }

@@ -4,8 +4,9 @@ LiveCodeBench (arXiv 2403.07974) grades a file of `{"question_id": …, "code_li
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.tasks.samples import sample_items
@@ -42,9 +43,9 @@ def code(response: str) -> str:
     return "\n\n".join(blocks)
 
 
-def load(path: Path) -> list[Item]:
-    """The items of a file, see `samples.load`."""
-    return sample_items.load(path)
+def load(path: Path, limit: int | None = None) -> list[Item]:
+    """The first `limit` items of a file, see `sample_items.load`."""
+    return sample_items.load(path, limit)
 
 
 def evaluate_select(items: Sequence[Item], best_n: int) -> list[Result]:
@@ -83,3 +84,20 @@ def _evaluate(item: Item, best_n: int | None) -> Result:
 
 def _record(item: Item, found: str) -> dict[str, object]:
     return {"question_id": item.fields.get("question_id", UNKNOWN), "code_list": [found]}
+
+
+def counts(results: Sequence[Result]) -> dict[str, Any]:
+    """How many items have code, none, or failed."""
+    found = sample_items.summarise(results)
+    return {
+        "n_items": found.n_items,
+        "n_with_code": found.n_decided - found.n_unanswered,
+        "n_without_code": found.n_unanswered,
+        "n_failed": len(found.failures),
+    }
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """`counts` in one line."""
+    n, n_items, without = (summary[k] for k in ("n_with_code", "n_items", "n_without_code"))
+    return f"{n} of {n_items} items have code, {without} have none"

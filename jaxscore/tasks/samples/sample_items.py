@@ -2,12 +2,13 @@
 
 The published scripts (arXiv 2502.18581) hand such files from one to the next. Fields that we do
 not know stay as they are. What is wrong with one item is told with its place, and the others are
-kept; what is wrong with the file ends the run.
+kept; what is wrong with the file, or with all items, ends the run.
 """
 
+import collections
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ from jaxscore.files.item_files import name_of, read_items
 from jaxscore.files.json_input import kind_of
 
 LIST_FIELDS = ("output", "confidence_list", "responses")
+
+
+class NothingUsable(InputError):
+    """No item can be used, so a result would hold failures alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,8 +44,11 @@ class Result:
     Attributes:
         record: its element of the output.
         error: why it was not decided; the record then holds it too.
-        answered: whether a response with an extractable answer could be chosen.
-        note: what was odd but did not stop it, for people.
+        answered: whether the response that was chosen has what is looked for: an extractable
+            answer, code.
+        fallback: why a rule took the response in place of what should decide, a key of the
+            system's `FALLBACKS`; None where that decided.
+        note: what was odd but did not stop it, or how the fallback came about, for people.
         within_noise: whether rounding could turn the choice; None where its input does not say
             how far that moves a confidence.
     """
@@ -49,39 +57,80 @@ class Result:
     record: dict[str, Any]
     error: str | None = None
     answered: bool = True
+    fallback: str | None = None
     note: str | None = None
     within_noise: bool | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summary:
-    """Counts over all items.
+    """Counts over all items: each is decided, or fell back, or failed.
 
     Attributes:
-        n_unanswered: of the decided, those where no response had an extractable answer.
-        within_noise: of the decided that say how far rounding moves a confidence, one entry each.
-        failures: (item, why) of the others.
+        fallbacks: reason -> items.
+        n_unanswered: of those that did not fail, where `Result.answered` is false.
+        within_noise: one entry for each item that says how far rounding moves a confidence.
+        failures: (item, why).
         notes: (item, what was odd).
     """
 
     n_items: int
     n_decided: int
+    fallbacks: dict[str, int]
     n_unanswered: int
     within_noise: list[bool]
     failures: list[tuple[str, str]]
     notes: list[tuple[str, str]]
 
 
-def load(path: Path) -> list[Item]:
-    """The items of a `.json` or `.parquet` file.
+def load(path: Path, limit: int | None = None) -> list[Item]:
+    """The first `limit` items of a `.json` or `.parquet` file.
 
     Raises:
         InputError: as `read_items`.
     """
+    return read(read_items(path, LIST_FIELDS)[:limit])
+
+
+def read(given: Iterable[Any]) -> list[Item]:
+    """Items from objects as a file has them; an `Item` stays as it is.
+
+    Raises:
+        InputError: one is no object.
+    """
     return [
-        Item(name_of(index, fields), json_safe(fields))
-        for index, fields in enumerate(read_items(path, LIST_FIELDS))
+        one if isinstance(one, Item) else Item(name_of(index, one), json_safe(one))
+        for index, one in enumerate(objects(given, Item))
     ]
+
+
+def objects(given: Iterable[Any], *known: type) -> Iterator[Any]:
+    """The same, as long as each is an object, or of a known type because it was read before.
+
+    Raises:
+        InputError: one is something else; named by its position from 1.
+    """
+    for position, one in enumerate(given, start=1):
+        if not isinstance(one, (dict, *known)):
+            raise InputError(f"item {position} is {kind_of(one)}, expected an object")
+        yield one
+
+
+def refuse_if_all_failed(items: Iterable[tuple[str, str | None]]) -> None:
+    """Refuse items that all have an error.
+
+    Args:
+        items: (name, error) of each.
+
+    Raises:
+        NothingUsable: naming the first reason; or there are no items.
+    """
+    found = list(items)
+    if not found:
+        raise NothingUsable("found no items, expected at least one")
+    if all(error for _, error in found):
+        name, error = found[0]
+        raise NothingUsable(f"no item can be used; {name}: {error}")
 
 
 def responses(item: Item, field: str, most: int | None = None) -> list[str | None]:
@@ -169,12 +218,14 @@ def oddities(texts: Sequence[str | None], values: Sequence[float | None] = ()) -
 
 def summarise(results: Sequence[Result]) -> Summary:
     """Counts and lists for people."""
-    decided = [one for one in results if one.error is None]
+    usable = [one for one in results if one.error is None]
+    fallbacks = collections.Counter(one.fallback for one in usable if one.fallback is not None)
     return Summary(
         n_items=len(results),
-        n_decided=len(decided),
-        n_unanswered=sum(not one.answered for one in decided),
-        within_noise=[one.within_noise for one in decided if one.within_noise is not None],
+        n_decided=len(usable) - fallbacks.total(),
+        fallbacks=dict(fallbacks),
+        n_unanswered=sum(not one.answered for one in usable),
+        within_noise=[one.within_noise for one in usable if one.within_noise is not None],
         failures=[(one.name, one.error) for one in results if one.error is not None],
         notes=[(one.name, one.note) for one in results if one.note is not None],
     )

@@ -12,7 +12,7 @@ from the first item, which is the same wherever the items are alike.
 import bisect
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from jaxscore.tasks.samples.sample_items import Result
 from jaxscore.tasks.samples.symbolic import SymbolicComparison
 
 NO_ANSWER = -1e9  # the published confidence of a choice without an extractable answer
+NOTHING_EXTRACTABLE = "no_answer"
+# Why the first response is taken, and what people read of it.
+FALLBACKS = {NOTHING_EXTRACTABLE: "no response has an extractable answer"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Candidates:
 
     Attributes:
         responses: as the model wrote them; None for one that is null.
-        confidences: nats a token; None for one that is not known.
+        confidences: nats per token; None for one that is not known.
         answers: what the responses are compared by; None without an extractable answer.
         symbolic: whether unequal answers are compared by SymPy too.
         noise: how far rounding moves a confidence, in nats; None where nobody has looked.
@@ -66,16 +69,32 @@ class Choice:
     within_noise: bool | None = None
 
 
-def load(path: Path, best_n: int) -> list[Candidates | Unusable]:
-    """The items of a file, each with at most its first N responses.
+def load(path: Path, best_n: int, limit: int | None = None) -> list[Candidates | Unusable]:
+    """The first `limit` items of a file, each with at most its first N responses.
 
     An item takes `generator` and `dataset` from the first item where it has none.
 
     Raises:
-        InputError: of the file as a whole, see `samples.load`.
+        InputError: of the file as a whole, see `sample_items.load`.
     """
-    given = sample_items.load(path)
+    return candidates(sample_items.load(path, limit), best_n)
+
+
+def candidates(given: Sequence[sample_items.Item], best_n: int) -> list[Candidates | Unusable]:
+    """Each item with at most its first N responses; `load` says what else."""
     return [_item(one, best_n, given[0]) for one in given]
+
+
+def read(given: Iterable[Any], best_n: int) -> list[Candidates | Unusable]:
+    """Candidates from objects as a file has them; those of `load` stay as they are.
+
+    Raises:
+        InputError: one is no object.
+    """
+    known = list(given)
+    if all(isinstance(one, (Candidates, Unusable)) for one in known):
+        return known
+    return candidates(sample_items.read(known), best_n)
 
 
 def _item(given: sample_items.Item, best_n: int, first: sample_items.Item) -> Candidates | Unusable:
@@ -230,7 +249,7 @@ def _bounds(
 
 
 def evaluate_select(items: Sequence[Candidates | Unusable]) -> list[Result]:
-    """One result an item, in order."""
+    """One result per item, in order."""
     return [
         _result(one, select(one.confidences, one.answers, one.noise))
         if isinstance(one, Candidates)
@@ -242,10 +261,10 @@ def evaluate_select(items: Sequence[Candidates | Unusable]) -> list[Result]:
 def evaluate_vote(
     items: Sequence[Candidates | Unusable], power: float, symbolic: SymbolicComparison
 ) -> list[Result]:
-    """One result an item, in order.
+    """One result per item, in order.
 
     Raises:
-        InputError: the power makes votes that no number holds; SymPy is needed and not there.
+        InputError: the power makes votes that no number holds; SymPy is needed and not installed.
     """
     out = []
     for one in items:
@@ -258,8 +277,8 @@ def evaluate_vote(
             choice = vote(one.confidences, one.answers, power, same, one.noise)
         except OverflowError:
             raise InputError(
-                f"--power {power}: the votes of {len(one.responses)} responses are more than a "
-                "number holds; give a smaller one"
+                f"setting power is {power}: the votes of {len(one.responses)} responses are more "
+                "than a number holds; give a smaller one"
             ) from None
         out.append(_result(one, choice, _timeouts(symbolic)))
     return out
@@ -283,11 +302,17 @@ def _result(one: Candidates, choice: Choice, *notes: str | None) -> Result:
     }
     if choice.within_noise is not None:
         record["within_noise"] = choice.within_noise
-    odd = [note for note in (sample_items.oddities(one.responses, one.confidences), *notes) if note]
+    found = (
+        None if choice.answered else "no response has an extractable answer, so the first is taken",
+        sample_items.oddities(one.responses, one.confidences),
+        *notes,
+    )
+    odd = [note for note in found if note]
     return Result(
         one.given.name,
         record,
         answered=choice.answered,
+        fallback=None if choice.answered else NOTHING_EXTRACTABLE,
         note="; ".join(odd) or None,
         within_noise=choice.within_noise,
     )

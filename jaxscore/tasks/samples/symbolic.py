@@ -20,6 +20,7 @@ from jaxscore.errors import InputError
 
 WORKER = Path(__file__).with_name("symbolic_worker.py")
 TIME_LIMIT = 5.0  # seconds, as published
+INSTALL = "pip install sympy 'antlr4-python3-runtime==4.11.*'"  # as the extra `math` has them
 START_LIMIT = 120.0  # seconds for importing SymPy on a slow disk
 LONGEST = 2000  # characters; longer answers are texts, not expressions
 # Of one item, after which its answers are compared as text: questions without a reply in time,
@@ -124,7 +125,7 @@ class _Worker:
             self.end()
             raise InputError(
                 f"SymPy, which compares amps_hard answers, does not start ({started['missing']}); "
-                "install it with its parser, pip install 'jaxscore[math]'"
+                f"install it with its parser: {INSTALL}"
             )
 
     def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any] | None:

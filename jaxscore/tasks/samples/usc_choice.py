@@ -15,11 +15,19 @@ from jaxscore.tasks.samples.sample_items import Item, Result
 
 CHOSEN = re.compile(r"Response\s+(\d+)")
 DATASET_TYPES = ("open", "close")
+OWN_FIELD = "fallback"  # of a record that the reply did not decide
+NONE_NAMED, OUT_OF_RANGE, NO_ANSWER = "none_named", "out_of_range", "no_answer"
+# Why the reply did not decide, and what people read of it.
+FALLBACKS = {
+    NONE_NAMED: "the reply names no response",
+    OUT_OF_RANGE: "the reply names a response that does not exist",
+    NO_ANSWER: "the response that the reply names has no extractable answer",
+}
 
 
-def load(path: Path) -> list[Item]:
-    """The items of a file, see `samples.load`: `output` holds the reply, `responses` the choice."""
-    return sample_items.load(path)
+def load(path: Path, limit: int | None = None) -> list[Item]:
+    """The first `limit` items of a file, see `sample_items.load`: `output` holds the reply."""
+    return sample_items.load(path, limit)
 
 
 def chosen(reply: str) -> int | None:
@@ -36,33 +44,40 @@ def chosen(reply: str) -> int | None:
 def evaluate(items: Sequence[Item], dataset_type: str) -> list[Result]:
     """Each item with the chosen response as its `output`.
 
-    Response 0 where the reply names none or one that is not there. For the `close` type, a choice
-    without an extractable answer gives way to the first response with one, if there is any: of
-    all of them, where the published script looks at eight. Boxes are no answers here, as there.
+    Response 0 where the reply names none or one that does not exist. For the `close` type, a
+    choice without an extractable answer gives way to the first response with one, if any has: all
+    of them are looked at, where the published script looks at eight. Boxes are no answers here, as
+    in that script. What the reply did not decide is a fallback, and its record says which.
     """
     return [_evaluate(item, closed=dataset_type == "close") for item in items]
 
 
 def _evaluate(item: Item, *, closed: bool) -> Result:
+    fields = {name: value for name, value in item.fields.items() if name != OWN_FIELD}
     try:
         reply = sample_items.responses(item, "output", 1)[0]
         if reply is None:
             raise InputError('field "output": the reply is no text')
         texts = sample_items.responses(item, "responses")
         index = chosen(reply)
-        note = None
+        fallback = why = None
         if index is None:
-            note = "the reply names no response, so the first is taken"
+            index, fallback, why = 0, NONE_NAMED, "the reply names no response"
         elif index >= len(texts):
-            note = f"the reply names response {index} of {len(texts)}, so the first is taken"
-        index = index if index is not None and index < len(texts) else 0
+            why = f"the reply names response {index} of {len(texts)}"
+            index, fallback = 0, OUT_OF_RANGE
         answered = [text is not None and answer_text.extract(text) is not None for text in texts]
         if closed and not answered[index] and any(answered):
+            fallback = fallback or NO_ANSWER
+            why = why or f"response {index}, which the reply names, has no extractable answer"
             index = answered.index(True)
+        note = why and f"{why}, so response {index} is taken"
         if texts[index] is None:
             raise InputError(f'field "responses": number {index} is chosen and is no text')
     except InputError as problem:
-        record = {**item.fields, "output": [], "error": str(problem)}
+        record = {**fields, "output": [], "error": str(problem)}
         return Result(item.name, record, str(problem))
-    record = {**item.fields, "output": [texts[index]]}
-    return Result(item.name, record, answered=answered[index], note=note)
+    record = {**fields, "output": [texts[index]]}
+    if fallback is not None:
+        record[OWN_FIELD] = fallback
+    return Result(item.name, record, answered=answered[index], fallback=fallback, note=note)

@@ -5,15 +5,17 @@ self-certainty paper prints (arXiv 2502.18581, appendix). `usc-select` reads the
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.files.item_files import name_of, read_items
 from jaxscore.files.json_input import kind_of
-from jaxscore.requests import Generated, GenerationRequest
-from jaxscore.tasks.samples import earlier_output
+from jaxscore.requests import GenerationRequest
+from jaxscore.results import Generated
+from jaxscore.tasks.samples import earlier_output, sample_items
+from jaxscore.tasks.samples.sample_items import NothingUsable
 
 INSTRUCTION = """\
 Evaluate these responses.
@@ -33,7 +35,7 @@ class Item:
     Attributes:
         index: from 0.
         name: for people, counted from 1.
-        given: all of its fields, but what an earlier run said of a failure.
+        given: all of its fields but `error`, which an earlier run may have left.
         prompt: what the model is asked.
         responses: the first n, numbered from 0 in the prompt.
         error: why the item cannot be used; it then has neither.
@@ -47,36 +49,28 @@ class Item:
     error: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Counts over all items.
-
-    Attributes:
-        failures: (name, why) of items without a reply.
-    """
-
-    n_items: int
-    n_replies: int
-    failures: list[tuple[str, str]]
-
-
-def default_output(path: Path, n: int) -> Path:
-    """Beside the input, so that several n do not overwrite each other."""
-    return path.with_name(f"{path.stem}-consistency-{n}.json")
-
-
-def load(path: Path, n: int) -> list[Item]:
-    """Items of a `.json` or `.parquet` file. An item that cannot be used says why.
+def load(path: Path, n: int, limit: int | None = None) -> list[Item]:
+    """The first `limit` items of a `.json` or `.parquet` file, see `read`.
 
     Raises:
         InputError: as `read_items`; no item can be used.
     """
-    items = [
-        _item(index, given, n)
-        for index, given in enumerate(read_items(path, ["output", "chat_history"]))
-    ]
-    if all(item.error for item in items):
-        raise InputError(f"{path}: no item can be used; {items[0].name}: {items[0].error}")
+    given = read_items(path, ["output", "chat_history"])[:limit]
+    try:
+        return read(given, n)
+    except NothingUsable as problem:
+        raise NothingUsable(f"{path}: {problem}") from None
+
+
+def read(given: Iterable[Any], n: int) -> list[Item]:
+    """Items from objects as a file has them. An item that cannot be used says why.
+
+    Raises:
+        NothingUsable: no items, or none that can be used.
+        InputError: one is no object.
+    """
+    items = [_item(index, one, n) for index, one in enumerate(sample_items.objects(given))]
+    sample_items.refuse_if_all_failed((item.name, item.error) for item in items)
     return items
 
 
@@ -93,12 +87,12 @@ def _item(index: int, given: dict[str, Any], n: int) -> Item:
 def question(given: Mapping[str, Any]) -> str:
     """What the responses answer.
 
-    It is in the first message of `chat_history`, there between the headings of the published
-    prompts where it has them; else `model_input` or `input`, whole. (The published script takes
-    the code prompt's headings only, and asks about an empty question without them.)
+    It is the first message of `chat_history`, else `model_input` or `input`: the part between the
+    headings of the published prompts where the text has them, else all of it. (The published
+    script takes the code prompt's headings only, and asks about an empty question without them.)
 
     Raises:
-        InputError: there is none of the three.
+        InputError: the item has none of the three.
     """
     history = given.get("chat_history")
     for text in (
@@ -159,16 +153,16 @@ def resume(
 
     Args:
         items: of this run.
-        previous: item k's record at place k; there may be fewer than items.
+        previous: item k's record at place k; may be fewer than items.
         settings: what this run generates with.
         path: where the records come from.
 
     Returns:
-        One entry an item, None where there is no reply to the same prompt, and how many items
+        One entry per item, None where no reply to the same prompt is known, and how many items
         have changed.
 
     Raises:
-        InputError: as `continued.check_input` and `continued.check_settings`.
+        InputError: as `earlier_output.check_input` and `continued.check_settings`.
     """
     same = [
         None if item.error else record.get("chat_history") == [item.prompt]
@@ -196,10 +190,10 @@ def check_dtype(
 ) -> None:
     """Refuse replies that were written in another precision than this run's, as far as they say.
 
-    Apart from the other settings, since what `auto` means is known when the model is there.
+    Apart from the other settings, since what `auto` means is known once the model is loaded.
 
     Raises:
-        InputError: as `continued.check_settings`.
+        InputError: as `earlier_output.check_settings`.
     """
     for item, record in zip(items, records, strict=True):
         if record is None or "error" in record:  # its `configs`, if any, are the input's
@@ -217,7 +211,7 @@ def requests(
     top_p: float,
     seed: int,
 ) -> list[GenerationRequest]:
-    """One an item, drawn with a seed of its own, so that it does not matter what runs with it.
+    """One per item, drawn with a seed of its own, so that it does not matter what runs with it.
 
     Args:
         items: that can be used.
@@ -256,7 +250,7 @@ def failed(item: Item, error: str) -> dict[str, Any]:
 def finished(
     items: Sequence[Item], records: Sequence[dict[str, Any] | None], at_least: int
 ) -> Iterator[dict[str, Any]]:
-    """Records up to the first item that is still to be asked, and of `at_least` so many."""
+    """Records up to the first item that is still to be asked, but at least `at_least` of them."""
     n = next((k for k, record in enumerate(records) if record is None), len(items))
     n = max(n, at_least)
     for item, record in zip(items[:n], records[:n], strict=True):
@@ -280,13 +274,3 @@ def _record(
         "responses": item.responses,
     }
     return own | {name: value for name, value in item.given.items() if name not in own}
-
-
-def summarise(items: Sequence[Item], records: Sequence[Mapping[str, Any]]) -> Summary:
-    """Counts and lists for people."""
-    failures = [
-        (item.name, record["error"])
-        for item, record in zip(items, records, strict=True)
-        if "error" in record
-    ]
-    return Summary(len(items), len(items) - len(failures), failures)

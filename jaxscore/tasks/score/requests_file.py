@@ -1,35 +1,77 @@
 """`score`: texts as they come."""
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import read_jsonl, take
-from jaxscore.requests import Request, ScoredRequest
+from jaxscore.files.json_input import kind_of, read_jsonl, take
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+
+OWN_FIELDS = frozenset("id context continuation".split())
+RESULT_FIELDS = frozenset(
+    "token_ids tokens logprob entropy self_certainty greedy sum_logprob mean_logprob perplexity "
+    "mean_entropy mean_self_certainty n_tokens n_scored truncated error".split()
+)
 
 
-def load(path: Path) -> Iterator[Request]:
+class Line(NamedTuple):
+    """A request, and the other fields of its line, which its output line repeats."""
+
+    request: Request
+    extra: dict[str, Any]
+
+
+def load(path: Path, limit: int | None = None) -> Iterator[Line]:
     """Requests of a JSONL file: `continuation`, and optionally `context` and `id`.
 
     A missing `id` is the line's number, a missing `context` is empty.
 
+    Args:
+        limit: how many from the beginning; None is all.
+
     Raises:
         InputError: with file and line.
     """
-    for number, item in read_jsonl(path):
-        where = f"{path}:{number}"
-        continuation = take(item, "continuation", str, where)
-        context = take(item, "context", str, where) if "context" in item else ""
-        name = take(item, "id", (str, int), where) if "id" in item else number
-        yield Request(name, context, continuation)
+    for number, item in itertools.islice(read_jsonl(path), limit):
+        yield line(item, number, f"{path}:{number}")
 
 
-def check(path: Path) -> int:
+def line(item: Any, position: int, where: str) -> Line:
+    """One request from an object.
+
+    Args:
+        position: from 1; the id of an item without `id`.
+        where: for messages.
+
+    Raises:
+        InputError: it is no object; a field is missing, of another type, or has the name of a
+            field of the results.
+    """
+    if not isinstance(item, dict):
+        raise InputError(f"{where}: found {kind_of(item)}, expected an object")
+    continuation = take(item, "continuation", str, where)
+    context = take(item, "context", str, where) if "context" in item else ""
+    name = take(item, "id", (str, int), where) if "id" in item else position
+    extra = {field: value for field, value in item.items() if field not in OWN_FIELDS}
+    if taken := sorted(RESULT_FIELDS & extra.keys()):
+        raise InputError(
+            f'{where}: field "{taken[0]}" is one of the results that the output line has; rename '
+            "it, or leave it out"
+        )
+    return Line(Request(name, context, continuation), extra)
+
+
+def check(path: Path, limit: int | None = None) -> int:
     """Read the whole file once, so that a bad last line is known before the model is loaded.
+
+    Args:
+        limit: as of `load`.
 
     Returns:
         The number of requests.
@@ -38,15 +80,17 @@ def check(path: Path) -> int:
         if path.is_fifo():
             raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
     try:
-        return sum(1 for _ in load(path))
+        return sum(1 for _ in load(path, limit))
     except MemoryError:
         raise InputError(f"{path}: a line does not fit in memory") from None
 
 
-def record(scored: ScoredRequest, *, summary_only: bool) -> dict[str, Any]:
-    """One line of the output, numbers in nats."""
+def record(
+    scored: ScoredRequest, extra: Mapping[str, Any], *, summary_only: bool
+) -> dict[str, Any]:
+    """One line of the output, numbers in nats; `extra` fields of the input come last."""
     if scored.error:
-        return {"id": scored.id, "error": scored.error}
+        return {"id": scored.id, "error": scored.error, **extra}
     out: dict[str, Any] = {"id": scored.id}
     if not summary_only:
         out |= {
@@ -71,7 +115,7 @@ def record(scored: ScoredRequest, *, summary_only: bool) -> dict[str, Any]:
     }
     if scored.truncated:
         out["truncated"] = scored.truncated
-    return out
+    return {**out, **extra}
 
 
 def _nullable(values: np.ndarray) -> list[float | None]:

@@ -234,7 +234,7 @@ def test_every_token_agrees_with_torch(tmp_path, kind, config, switches):
         assert distance(torch_scores(without, ragged()), want) > 3e-4, name  # three tolerances
     own = scorer(flax_model(tmp_path))
     assert_agree(own.score_sequences(ragged()), want)
-    assert [program.name for program in own.programs.compiled] == [("score", 1, 64)]
+    assert [program.name for program in own.engine.programs.compiled] == [("score", 1, 64)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

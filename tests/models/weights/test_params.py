@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from jaxscore.errors import InputError
 from jaxscore.models.weights import filling, params
 from jaxscore.models.weights.filling import Leaf, device_arrays
+from tests.conftest import with_devices
 from tests.models.checkpoints import loaded
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -46,7 +47,7 @@ def placement(path, shape):
 for folder in sys.argv[2:]:
     options = dict(dtype=sys.argv[1], implementation="native")
     whole = load(Path(folder), **options).params
-    native._placement = lambda config, arrangement: placement  # splits more than any rule does
+    native._placement = lambda config, mesh: placement  # splits more than any rule does
     parts = load(Path(folder), **options).params
     native._placement = usual
     n_split = 0
@@ -64,9 +65,8 @@ for folder in sys.argv[2:]:
 
 def run_sharded(dtype, *folders):
     """Loads each folder on eight devices, and checks each parameter there."""
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
     command = [sys.executable, "-c", SHARDED, dtype, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, env=with_devices(8))
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == len(folders)
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.requests import ScoredRequest, failed
+from jaxscore.results import ScoredRequest, failed
 from jaxscore.tasks.chronologic import answer_scores, by_category
 from jaxscore.tasks.chronologic.answer_scores import Question
+from jaxscore.tasks.evaluation import Failure
 
 GOOD = {
     "metadata_frame": "A book of 1887.",
@@ -181,10 +182,42 @@ def test_means_of_categories():
 def test_remarks_on_what_is_legal():
     twice = dataclasses.replace(QUESTION, answers=("Oslo", "Oslo"), line=2)
     none = dataclasses.replace(QUESTION, truth=(0.0, 0.0), line=3)
-    questions = [QUESTION, twice, none]
+    shares = dataclasses.replace(QUESTION, truth=(0.5, 0.5), line=4)
+    questions = [QUESTION, twice, none, shares]
     assert answer_scores.repeated(questions) == [
-        "q.jsonl:2 'Where?': answer 'Oslo' is there more than once"
+        "q.jsonl:2 'Where?': answer 'Oslo' occurs more than once"
     ]
     assert answer_scores.without_truth(questions) == [
-        "q.jsonl:3 'Where?': no answer is correct, so no Brier score of 0 is possible"
+        "q.jsonl:3 'Where?': no answer is correct, so no Brier score of 0 is possible; top "
+        "accuracy leaves the question out",
+        "q.jsonl:4 'Where?': no answer has probability 1; top accuracy leaves the question out",
     ]
+    assert not answer_scores.without_frame(questions)
+    assert answer_scores.without_frame([dataclasses.replace(QUESTION, frame="")])
+
+
+def test_a_question_without_a_right_answer_is_in_no_accuracy():
+    """Whichever answer leads: nobody can name the right one."""
+    questions = [
+        QUESTION,
+        *(dataclasses.replace(QUESTION, truth=t) for t in ((0.0, 0.0), (0.5, 0.5))),
+    ]
+    results = answer_scores.evaluate(questions, [scored(-1.0), scored(-2.0)] * 3, "joint")
+    assert [one["top_correct"] for one in results] == [True, None, None]
+    overall = by_category.summarise(results, answer_scores.COLUMNS, 10, 0)["overall"]
+    assert (overall["top_accuracy"].n, overall["top_accuracy"].mean) == (1, 1.0)
+    assert overall["brier"].n == 3
+
+
+def test_objects_instead_of_lines():
+    bad = Failure("in.jsonl:3", "unusable")
+    questions, failures = answer_scores.read(enumerate([GOOD, bad, [], {"a": 1}, QUESTION], 1))
+    assert [question.name for question in questions] == ["question 1 'Where?'", QUESTION.name]
+    assert failures[:2] == [bad, ("question 3", "found a list, expected an object")]
+    assert failures[2].error.startswith('no field "')
+    with pytest.raises(
+        InputError, match="no object holds a usable question; the first, question 1"
+    ):
+        answer_scores.read(enumerate([3], 1))
+    with pytest.raises(InputError, match=r"no object holds a usable question$"):
+        answer_scores.read([])

@@ -7,7 +7,7 @@ import string
 import numpy as np
 import pytest
 
-from jaxscore.requests import Generated, LabelScores, ListedLabelScores
+from jaxscore.results import Generated, LabelScores, ListedLabelScores
 from jaxscore.tasks.chronologic import multiple_choice
 from jaxscore.tasks.chronologic.answer_scores import Question
 from jaxscore.tasks.chronologic.multiple_choice import LetterMass

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.requests import ScoredRequest, failed
+from jaxscore.metrics.bootstrap import Estimate, proportion
+from jaxscore.results import ScoredRequest, failed
 from jaxscore.tasks.probsem import query_scores
 from tests.conftest import CASES
 
@@ -27,8 +28,8 @@ def written(folder, suite=SUITE, prompt=b"A prompt.\n", **change):
 
 
 def loaded(folder, **change):
-    suite, failures = query_scores.load(written(folder, **change), "p", "t")
-    assert failures == []
+    suite = query_scores.load(written(folder, **change), "p", "t")
+    assert suite.unusable == ()
     return suite
 
 
@@ -133,7 +134,8 @@ def test_files_that_are_not_there(tmp_path):
 )
 def test_a_bad_context_is_named_and_the_others_are_kept(tmp_path, bad, why):
     given = [SUITE["context"][0], bad, SUITE["context"][1]]
-    suite, [(name, found)] = query_scores.load(written(tmp_path, context=given), "p", "t")
+    suite = query_scores.load(written(tmp_path, context=given), "p", "t")
+    [(name, found)] = suite.unusable
     assert [context.index for context in suite.contexts] == [1, 3]
     assert name == "context 2"
     assert found.startswith(why)
@@ -176,7 +178,7 @@ def test_a_tie_passes_as_it_does_in_the_published_accuracy(tmp_path):
     results = evaluate(suite, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, True]
     assert query_scores.remarks(suite) == [
-        "query 'a' is there 2 times: each of them gets a share of its own"
+        "query 'a' occurs 2 times: each occurrence gets a share of its own"
     ]
     assert query_scores.remarks(loaded(tmp_path)) == []
 
@@ -188,20 +190,29 @@ def test_accuracy_is_over_what_was_scored_and_off_where_nobody_knows(tmp_path):
     assert query_scores.failures(suite, results) == [
         (r"context 2 'It\nsnows.'", r"query 1 'two\nlines': too long")
     ]
-    accuracy = query_scores.accuracy(results, n_bootstrap=10, seed=0)
-    assert (accuracy.n, accuracy.mean) == (1, 1.0)
+    accuracy = query_scores.accuracy(results)
+    assert accuracy == Estimate(1, 1.0, None, None)
+    both = query_scores.accuracy(evaluate(suite, [scored(-1.0), scored(-2.0)] * 2))
+    assert both == proportion([True, False])
     assert len(list(query_scores.rows(results))) == 2
     open_ = loaded(tmp_path, context=[SUITE["context"][0], {"text": "x", "expected": -1}])
     results = evaluate(open_, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, None]
-    assert query_scores.accuracy(results, n_bootstrap=10, seed=0) is None
+    assert query_scores.accuracy(results) is None
     results = evaluate(open_, [scored(-1.0), scored(-2.0), scored(-1.0), failed("2.1", "long")])
     assert "error" in results[1]
-    assert query_scores.accuracy(results, n_bootstrap=10, seed=0) is None
+    assert query_scores.accuracy(results) is None
 
 
 def test_the_cases_as_they_are_read():
-    suite, _ = query_scores.load(CASES / "probsem", "towns", "B")
+    suite = query_scores.load(CASES / "probsem", "towns", "B")
     assert suite.queries == ("A", "B", "C", "D")
     assert suite.before(suite.contexts[0]).endswith("questions.\nWhere did Marek go?\nA) Merrow\n"
         "B) Tellany\nC) Osk\nD) Port Lune\nThe correct answer is:\n")  # fmt: skip
+
+
+def test_a_limit_is_of_contexts(tmp_path):
+    given = [SUITE["context"][0], {"text": "no expected"}, {"text": "x", "expected": -1}]
+    suite = query_scores.load(written(tmp_path, context=given), "p", "t", limit=2)
+    assert [context.index for context in suite.contexts] == [1]
+    assert [failure.name for failure in suite.unusable] == ["context 2"]

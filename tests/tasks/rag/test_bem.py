@@ -6,9 +6,10 @@ import torch
 from transformers import BertTokenizerFast
 
 from jaxscore.errors import InputError
+from jaxscore.evaluate import evaluate
 from jaxscore.tasks.rag import bem
 from jaxscore.tasks.rag.bem import Bem, fitted
-from jaxscore.tasks.rag.experiment_folder import Record
+from jaxscore.tasks.rag.records import Record
 from tests.models.transformers_flax.test_bert_classifier import POSITIONS, torch_model
 
 WORDS = (
@@ -129,3 +130,19 @@ def test_classifiers_of_another_kind_are_refused(checkpoint, tmp_path):
         Bem(tmp_path)
     with pytest.raises(InputError, match="no such folder"):
         bem.load("./nowhere", None, dtype="auto")
+
+
+def test_from_python(checkpoint):
+    folder = checkpoint[0]
+    rows = [
+        {"q_id": 1, "question": "who was it", "label": ["a cat", "the cat"], "response": "cat"},
+        {"q_id": 2, "question": "who", "label": ["a"], "response": "b"},
+        {"q_id": 3, "question": "who", "label": [], "response": "b"},
+    ]
+    report = evaluate("bem", bem.load(str(folder), None, dtype="auto"), rows)
+    scores = [one["score"] for one in report.items]
+    assert report.summary["mean"].mean == pytest.approx(sum(scores) / 2)
+    assert [one.name for one in report.failures] == ["record 3 (q_id 3)"]
+    settings = report.to_dict()["settings"]
+    assert (settings["model"], settings["dtype"]) == (str(folder), "float32")
+    assert "Best reference" in report.markdown()

@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.tasks.rag import evaluator_file, experiment_folder, judge_pointwise
 from jaxscore.tasks.rag.evaluator_file import PACKAGED, PAIRWISE, POINTWISE, find, load, parse
 from jaxscore.text import chat_template
-from jaxscore.text.encoder import load_tokenizer
+from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
 
 VALUES = {

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.requests import Generated
+from jaxscore.metrics.bootstrap import Z95
+from jaxscore.results import Generated
 from jaxscore.tasks.rag import experiment_folder, judge_pairwise
 from jaxscore.tasks.rag.evaluator_file import UNKNOWN, find, load
 from jaxscore.tasks.rag.judge_pairwise import LOSE, TIE, WIN, Pair
@@ -41,6 +42,10 @@ def answered(pair, *texts):
     return verdict
 
 
+def shares(summary):
+    return {name: one.mean for name, one in summary.rates.items()}
+
+
 def pair(*switched):
     output = experiment_folder.load(CASES / "judge/ours", "dev")
     return Pair(output.records[0], "theirs", switched)
@@ -68,7 +73,7 @@ def test_an_opponent_that_cannot_be_used_is_named_and_the_others_are_kept(tmp_pa
     pairs, failures = matched(tmp_path, rows("a", "b", "c", "d"), theirs)
     assert [one.record.q_id for one in pairs] == ["a", "d"]
     assert [why.partition("eval_dev_out.json ")[2] for _, why in failures] == [
-        "cannot be used", "is there 2 times",
+        "cannot be used", "occurs 2 times",
     ]  # fmt: skip
     assert "(q_id 'b')" in failures[0][0]
 
@@ -119,7 +124,8 @@ def test_rates_are_over_what_is_known():
     said = [((False,), ["1"]), ((True,), ["1"]), ((False,), ["3"]), ((False,), ["no"])]
     verdicts = [answered(pair(*switched), *texts) for switched, texts in said]
     summary = judge_pairwise.summarise(verdicts)
-    assert summary.rates == pytest.approx({"win": 100 / 3, "tie": 100 / 3, "lose": 100 / 3})
+    assert shares(summary) == pytest.approx({"win": 1 / 3, "tie": 1 / 3, "lose": 1 / 3})
+    assert all(one.low < 1 / 3 < one.high and one.n == 3 for one in summary.rates.values())
     assert (summary.n_known, summary.n_unknown, summary.n_failed) == (3, 1, 0)
     assert (summary.agree, summary.first) == (None, 100.0)
 
@@ -128,17 +134,18 @@ def test_how_much_the_place_decides():
     biased = [answered(pair(False, True), "1", "1") for _ in range(3)]
     fair = answered(pair(False, True), "1", "2")
     summary = judge_pairwise.summarise([*biased, fair])
-    assert summary.rates == {"win": 25.0, "tie": 75.0, "lose": 0.0}
+    assert shares(summary) == {"win": 0.25, "tie": 0.75, "lose": 0.0}
+    lost = summary.rates["lose"]  # Wilson: 0 of 4 does not say that it cannot happen
+    assert (lost.low, lost.high) == (0.0, pytest.approx(Z95**2 / (4 + Z95**2)))
     assert (summary.agree, summary.first) == (25.0, 100 * 7 / 8)
 
 
 def test_rates_over_nothing():
-    assert judge_pairwise.summarise([answered(pair(False), "?")]).rates == {
-        "win": 0.0, "tie": 0.0, "lose": 0.0,
-    }  # fmt: skip
+    summary = judge_pairwise.summarise([answered(pair(False), "?")])
+    assert shares(summary) == {"win": None, "tie": None, "lose": None}
     error = Generated(0, "", np.zeros(0, np.int32), None, "gone")
     good = Generated(0, "1", np.zeros(0, np.int32), "eos")
     [verdict] = judge_pairwise.evaluate(QUESTION, [pair(False, True)], [good, error])
     assert (verdict.score, verdict.known, verdict.error) == (None, False, "gone")
     summary = judge_pairwise.summarise([verdict])
-    assert (summary.rates["win"], summary.n_failed, summary.first) == (None, 1, None)
+    assert (summary.rates["win"].mean, summary.n_failed, summary.first) == (None, 1, None)

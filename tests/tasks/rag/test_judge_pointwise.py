@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.plan.forest import TokenSequence
-from jaxscore.requests import Generated, LabelScores, failed
+from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.results import Generated, LabelScores, failed
 from jaxscore.tasks.rag import experiment_folder, judge_pointwise
 from jaxscore.tasks.rag.evaluator_file import Prompt, Question, Template, find, load
-from jaxscore.tasks.rag.experiment_folder import Record
 from jaxscore.tasks.rag.judge_model import LocalJudge
 from jaxscore.tasks.rag.judge_pointwise import UNKNOWN
+from jaxscore.tasks.rag.records import Record
+from jaxscore.tasks.scoring_run import ScoringRun
 from tests.conftest import CASES
 
 NOTHING = Template(())
@@ -70,8 +71,8 @@ def test_what_names_no_label_or_several_is_outside_the_mean():
 
 
 def test_a_mean_over_nothing():
-    """0 as the published script has it where the judge was asked, nothing where it was not."""
-    assert judge_pointwise.summarise(MULTI, texts("?", "")).mean == 0.0
+    """Nothing, and not 0, whether the judge was asked or not."""
+    assert judge_pointwise.summarise(MULTI, texts("?", "")).mean is None
     assert judge_pointwise.summarise(MULTI, []).mean is None
     error = Generated(0, "", np.zeros(0, np.int32), None, error="gone")
     [verdict] = judge_pointwise.by_texts(MULTI, [record()], [error])
@@ -128,11 +129,12 @@ def test_the_cases(scorers, model, name):
     """Logit and text mode, both folders."""
     every = json.loads((CASES / f"expected/{model}/judge.json").read_text(encoding="utf-8"))
     evaluator = load(find(name))
-    question, local = evaluator.pointwise, LocalJudge(scorers(model), None)
+    question, local = evaluator.pointwise, LocalJudge(scorers(model))
+    run = ScoringRun(local.scorer, boundary="separate", policies={"separate": "separate"})
     for side in ("ours", "theirs"):
         want = every[f"{name} {side}"]
         records = experiment_folder.load(CASES / "judge" / side, "dev", question=True).records
-        verdicts = local.weigh(evaluator, records, local.label_ids(evaluator))
+        verdicts = local.weigh(evaluator, records, local.label_ids(evaluator), run)
         assert {one.record.q_id: one.score for one in verdicts} == pytest.approx(
             want["scores"], abs=1e-5
         )
@@ -147,15 +149,19 @@ def test_the_cases(scorers, model, name):
             question, records, local.write(asked, evaluator.max_new_tokens)
         )
         assert {one.record.q_id: one.score for one in verdicts} == want["text_scores"]
-        assert judge_pointwise.summarise(question, verdicts).mean == want["text_mean"]
+        # The published script writes 0 for a mean over nothing.
+        known = [score for score in want["text_scores"].values() if score != UNKNOWN]
+        mean = judge_pointwise.summarise(question, verdicts).mean
+        assert mean == (want["text_mean"] if known else None)
 
 
 def test_whole_labels_are_the_chain_of_their_tokens(scorers):
     """Against the next-token distributions, one token at a time."""
     scorer = scorers("tiny-gpt2")
-    local = LocalJudge(scorer, None)
+    local = LocalJudge(scorer)
+    run = ScoringRun(scorer, boundary="separate", policies={"separate": "separate"})
     evaluator = load(find("default_multi_qa"))
-    [verdict] = local.weigh(evaluator, [record()], None)
+    [verdict] = local.weigh(evaluator, [record()], None, run)
     [prompt] = local.prompts(
         judge_pointwise.conversations(evaluator.pointwise, [record()], system=local.system)
     )
@@ -186,6 +192,6 @@ def test_labels_that_share_their_first_token_are_named(scorers, tmp_path):
     first = [scorer.encoder.tokenizer.encode(label)[0] for label in ("Yes", "Yesterday")]
     assert first[0] == first[1]  # else the case is none
     with pytest.raises(InputError) as caught:
-        LocalJudge(scorer, None).label_ids(load(path))
+        LocalJudge(scorer).label_ids(load(path))
     for part in ("own.yaml", "'Yes'", "'Yesterday'", "--label-score sequence"):
         assert part in str(caught.value)

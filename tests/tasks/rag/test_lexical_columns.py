@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jaxscore.tasks.rag import experiment_folder, lexical_columns
+from jaxscore.tasks.rag import experiment_folder, lexical_columns, records
 from tests.conftest import CASES
 
 WANT = json.loads((CASES / "expected/lexical_metrics.json").read_text(encoding="utf-8"))
@@ -12,9 +12,9 @@ WANT = json.loads((CASES / "expected/lexical_metrics.json").read_text(encoding="
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
 def test_the_shared_cases(side):
-    records = experiment_folder.load(CASES / "judge" / side, "dev").records
-    assert [record.q_id for record in records] == WANT[side]["q_id"]
-    values = lexical_columns.evaluate(records)
+    known = experiment_folder.load(CASES / "judge" / side, "dev").records
+    assert [record.q_id for record in known] == WANT[side]["q_id"]
+    values = lexical_columns.evaluate(known)
     assert list(values) == list(WANT[side]["per_item"]) == list(lexical_columns.METRICS)
     for name, want in WANT[side]["per_item"].items():
         assert list(values[name]) == list(range(7))
@@ -23,7 +23,7 @@ def test_the_shared_cases(side):
 
 
 def test_values_keep_the_index_of_their_record():
-    record = experiment_folder.Record(5, "q", "Oslo", ["Oslo"], "", None)
+    record = records.Record(5, "q", "Oslo", ["Oslo"], "", None)
     assert lexical_columns.evaluate([record])["EM"] == {5: 1.0}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.tasks.rag import results_table
+from jaxscore.tasks.rag.folder_counts import COUNTS
 from tests.tasks.rag.test_experiment_config import FULL
 
 
@@ -35,7 +36,7 @@ def test_all_that_the_files_say(tmp_path):
         "exp_folder": "b", "query_dataset": "KILTNQ",
         "doc_dataset": "modules.processors.kilt.KILT100w", "Generator": "meta/llama",
         "Retriever": "naver/splade-v3", "Reranker": "naver/deberta", "r_top": 50, "rr_top": 20,
-        "gen_time": "00:01:02.345", "M": 0.5, "EM": None, "P_1": 0.75, "recall_5": 1.0,
+        "gen_time": "00:01:02.345", "M": 0.5, "P_1": 0.75, "recall_5": 1.0,
         "rerank_P_1": 1.0, "LLMeval_x": 0.25,
     }  # fmt: skip
     assert [row["exp_folder"] for row in table] == ["b", "a"]  # without a generator last
@@ -53,16 +54,16 @@ def test_the_published_tables(tmp_path):
     assert list(simple[0].items()) == [
         ("exp_folder", "b"), ("query_dataset", "KILTNQ"), ("Generator", "llama"),
         ("Retriever", "splade-v3"), ("Reranker", "deberta"), ("M", 0.5), ("EM", 0.1), ("R", 0.4),
-        ("Rg-L", 0.8), ("BEM", None), ("LLMeval", 0.9),
+        ("Rg-L", 0.8), ("LLMeval", 0.9),
     ]  # fmt: skip
     assert simple[1]["Generator"] == "none"
     assert list(results_table.table(rows, "tiny", "M")[0]) == [
         *list(simple[0])[:5], "M", "LLMeval",
     ]  # fmt: skip
     full = results_table.table(rows, "full", "Generator")[0]
-    assert " ".join(full) == (
-        "exp_folder Retriever P_1 Reranker Generator gen_time query_dataset r_top rr_top "
-        "M EM F1 P R Rg-1 Rg-2 Rg-L BEM LLMeval"
+    assert " ".join(full) == (  # without P_1, gen_time and BEM, which no folder has
+        "exp_folder Retriever Reranker Generator query_dataset r_top rr_top "
+        "M EM F1 P R Rg-1 Rg-2 Rg-L LLMeval"
     )
     assert (full["Generator"], full["P"], full["Rg-2"]) == ("meta/llama", 0.3, 0.7)
 
@@ -101,3 +102,56 @@ def test_text_and_numbers_in_one_column(tmp_path):
     rows, _ = results_table.load(tmp_path, "dev")
     found = [row["exp_folder"] for row in results_table.table(rows, "all", "M")]
     assert found == ["a", "d", "b", "c"]
+
+
+def judged(folder, metric, kind, *known):
+    """A judge's report, with these of its records known."""
+    rows = [{"index": k, "q_id": k, "known": one} for k, one in enumerate(known)]
+    value = {"metric": metric, "kind": kind, "settings": {}, "records": rows}
+    (folder / f"eval_dev_judge_{metric}.json").write_text(json.dumps(value), encoding="utf-8")
+
+
+def counts(rows):
+    return [tuple(row[name] for name in COUNTS) for row in rows]
+
+
+def test_how_many_records_a_folder_has(tmp_path):
+    good = {"q_id": 1, "response": "a", "label": ["a"]}
+    for name in ("bare", "judged", "records", "report"):
+        experiment(tmp_path, name, {"M": 0.5})
+    (tmp_path / "records/eval_dev_out.json").write_text(json.dumps([good, {}]), encoding="utf-8")
+    (tmp_path / "judged/eval_dev_out.json").write_text(
+        json.dumps([good, good, good, good, {}]), encoding="utf-8"
+    )
+    judged(tmp_path / "judged", "x", "text", True, None, False, True)
+    judged(tmp_path / "judged", "y", "logits", True, None, True, None)
+    judged(tmp_path / "report", "x", "logits", True, None)
+    rows, failures = results_table.load(tmp_path, "dev")
+    assert failures == []
+    assert counts(rows) == [(None, None, None), (5, 3, 1), (2, 1, None), (2, 1, None)]
+    assert list(results_table.table(rows, "tiny", "M")[0])[-3:] == list(COUNTS)
+    rows = [row for row in rows if row["exp_folder"] == "bare"]
+    assert list(results_table.table(rows, "all", "M")[0]) == ["exp_folder", "M"]
+
+
+def test_a_mean_over_nothing_is_blank(tmp_path):
+    """As published scripts and earlier reports have it: 0 for what no answer says."""
+    rates = {"j_VS_t_win": 0.0, "j_VS_t_tie": 0, "j_VS_t_lose": 0.0}
+    experiment(tmp_path, "a", {**rates, "x": 0.0, "y": 0.0, "z_win": 0.0})
+    judged(tmp_path / "a", "x", "text", False, False)
+    judged(tmp_path / "a", "y", "text", False, True)
+    experiment(tmp_path, "b", {**rates, "j_VS_t_lose": 100.0})
+    (one, other), _ = results_table.load(tmp_path, "dev")
+    assert [one[name] for name in (*rates, "x", "y", "z_win")] == [None] * 4 + [0.0, 0.0]
+    assert [other[name] for name in rates] == [0.0, 0, 100.0]
+
+
+def test_equal_rows_are_ordered_by_folder_whatever_the_format(tmp_path):
+    for name, model in (("c", "x/a"), ("b", "a/z"), ("a", "x/a"), ("d", None)):
+        config = None if model is None else f"generator: {{init_args: {{model_name: {model}}}}}"
+        experiment(tmp_path, name, {"M": 0.5}, config)
+    rows, _ = results_table.load(tmp_path, "dev")
+    for form in results_table.FORMATS:
+        for order in (rows, rows[::-1]):
+            found = results_table.table(order, form, "Generator")
+            assert [row["exp_folder"] for row in found] == ["b", "a", "c", "d"]

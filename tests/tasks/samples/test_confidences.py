@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from jaxscore.errors import InputError
-from jaxscore.requests import ScoredRequest, failed
+from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.results import ScoredRequest, failed
 from jaxscore.tasks.samples import confidences as task
 from tests.conftest import CASES, MODELS
 
@@ -43,7 +44,7 @@ def complete(scorer, items, alignment="formula", settings=None, confidences=None
 def published(name, context, output, alignment):
     """The formula from whole logits: -1/(nV) sum log(V p), of PyTorch in float64."""
     folder = CASES / "models" / name
-    from jaxscore.text.encoder import load_tokenizer
+    from jaxscore.text.tokenizer import load_tokenizer
 
     tokenizer = load_tokenizer(folder)
     a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (context, output))
@@ -165,11 +166,13 @@ def test_outputs_without_a_confidence(tmp_path):
         "output 8: found a list, expected a string",
     ]
     assert record["confidence_settings"] == {"model": "m"}
-    summary = task.summarise(items, [one])
-    assert (summary.n_items, summary.n_outputs, summary.n_scored, summary.mean) == (1, 8, 1, 1.5)
+    summary = task.summarise(items, [one], 10, 0)
+    assert (summary.n_items, summary.n_outputs, summary.n_scored) == (1, 8, 1)
+    assert summary.mean == Estimate(1, 1.5, None, None)
     assert summary.failures[0] == ("item 1", "output 1: found null, expected a string")
     assert len(summary.failures) == 7
-    assert task.summarise(items, [task.Confidence([None], {}, None)]).mean is None
+    nothing = task.summarise(items, [task.Confidence([None], {}, None)], 10, 0)
+    assert nothing.mean == Estimate(0, None, None, None)
 
 
 def test_a_later_run_computes_what_is_missing_and_gives_the_same(scorers, tmp_path):

@@ -72,8 +72,10 @@ def test_summary():
         Result("a", {}),
         Result("b", {}, answered=False, note="odd"),
         Result("c", {}, error="why"),
+        Result("d", {}, fallback="no reason"),
     ]
     summary = summarise(results)
-    assert (summary.n_items, summary.n_decided, summary.n_unanswered) == (3, 2, 1)
+    assert (summary.n_items, summary.n_decided, summary.n_unanswered) == (4, 2, 1)
+    assert summary.fallbacks == {"no reason": 1}
     assert summary.failures == [("c", "why")]
     assert summary.notes == [("b", "odd")]

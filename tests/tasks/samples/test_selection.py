@@ -250,7 +250,10 @@ def test_odd_responses_and_confidences_are_noted(load):
 
 
 def test_a_power_that_is_too_high(load):
-    with SymbolicComparison() as symbolic, pytest.raises(InputError, match=r"--power 5000\.0: the"):
+    with (
+        SymbolicComparison() as symbolic,
+        pytest.raises(InputError, match=r"setting power is 5000\.0: the"),
+    ):
         selection.evaluate_vote(load([item(["1", "2"], [1, 2])]), 5000.0, symbolic)
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.requests import Request, ScoredRequest, failed
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest, failed
 from jaxscore.tasks.score import requests_file
+from jaxscore.tasks.score.requests_file import Line
 
 SUMMARY = [
     "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
@@ -24,8 +26,10 @@ def test_context_and_id_may_be_left_out(tmp_path):
         encoding="utf-8",
     )
     assert list(requests_file.load(path)) == [
-        Request(1, "", "x"), Request("q", "c", ""), Request(0, "", " y"),
-    ]  # fmt: skip
+        Line(Request(1, "", "x"), {}),
+        Line(Request("q", "c", ""), {}),
+        Line(Request(0, "", " y"), {"more": [1]}),
+    ]
     assert requests_file.check(path) == 3
 
 
@@ -69,7 +73,7 @@ def scored(**changes):
 
 
 def test_a_record_has_the_documented_fields_in_order():
-    record = requests_file.record(scored(), summary_only=False)
+    record = requests_file.record(scored(), {}, summary_only=False)
     assert list(record) == ["id", *ARRAYS, *SUMMARY]
     assert record == {
         "id": "a",
@@ -90,18 +94,32 @@ def test_a_record_has_the_documented_fields_in_order():
 
 
 def test_the_summary_leaves_the_arrays_out():
-    record = requests_file.record(scored(), summary_only=True)
+    record = requests_file.record(scored(), {}, summary_only=True)
     assert list(record) == ["id", *SUMMARY]
     assert record["n_scored"] == 2
 
 
 def test_truncation_is_recorded_where_it_happened():
-    assert requests_file.record(scored(truncated=7), summary_only=True)["truncated"] == 7
-    assert "truncated" not in requests_file.record(scored(), summary_only=True)
+    assert requests_file.record(scored(truncated=7), {}, summary_only=True)["truncated"] == 7
+    assert "truncated" not in requests_file.record(scored(), {}, summary_only=True)
 
 
 def test_a_failure_is_recorded_as_that():
-    assert requests_file.record(failed("a", "why"), summary_only=False) == {
+    assert requests_file.record(failed("a", "why"), {"n": 1}, summary_only=False) == {
         "id": "a",
         "error": "why",
+        "n": 1,
     }
+
+
+def test_other_fields_of_a_line_come_last():
+    record = requests_file.record(scored(), {"topic": "x", "n": [1]}, summary_only=True)
+    assert list(record) == ["id", *SUMMARY, "topic", "n"]
+
+
+@pytest.mark.parametrize("field", ["logprob", "error", "n_tokens"])
+def test_a_field_with_the_name_of_a_result_is_refused(tmp_path, field):
+    path = tmp_path / "in.jsonl"
+    path.write_text(f'{{"continuation": "x", "{field}": 1}}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=f':1: field "{field}" is one of the results'):
+        requests_file.check(path)

@@ -1,0 +1,121 @@
+"""The block that every command ends with on stdout: done, shared, result, files, journal."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxscore.commands.messages import remark, tell_failures
+from jaxscore.engine.noise import Noise
+from jaxscore.evaluate import Report
+from jaxscore.metrics.margins import Decisions
+from jaxscore.printable import one_line
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
+WIDTH = 9  # columns of a line's title
+
+
+def close(
+    args: argparse.Namespace,
+    report: Report,
+    what: str,
+    files: Iterable[Path],
+    scorer: "Scorer | None" = None,
+) -> int:
+    """Close a command that evaluated something; see `block`.
+
+    Remarks go to stderr first.
+
+    Args:
+        what: its items, as "questions".
+        files: everything that was written.
+        scorer: what computed; None for a command that computes nothing on a device.
+    """
+    found = report.evaluation
+    for line in found.remarks:
+        remark(args, line)
+    return block(
+        done=f"{found.n_items} {what}",
+        failures=found.failures,
+        results=[found.headline, *noise_lines(found.noise, found.audited, found.decisions)],
+        boundary=found.boundary,
+        files=files,
+        scorer=scorer,
+        seconds=None if scorer is None else found.seconds,
+    )
+
+
+def block(
+    *,
+    done: str,
+    failures: Sequence[tuple[object, str]],
+    results: Sequence[str] = (),
+    boundary: str | None = None,
+    files: Iterable[Path] = (),
+    scorer: "Scorer | None" = None,
+    seconds: float | None = None,
+) -> int:
+    """List failures on stderr, print the block on stdout and give the exit code.
+
+    Args:
+        done: what was done, with its count: "12 requests".
+        failures: (name, why) of items that failed.
+        results: the headline number, and what else is a result.
+        boundary: the boundary audit, see `ScoringRun.boundary_line`.
+        files: everything that was written.
+        scorer: what computed; None for a command that computes nothing on a device.
+        seconds: of computing.
+    """
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    lines = [("done", f"{done}, {len(failures)} failed{took}")]
+    if scorer is not None:
+        lines += [("shared", shared(scorer)), ("model", model(scorer))]
+    lines += _titled("result", results)
+    if boundary is not None:
+        lines.append(("boundary", boundary))
+    lines += _titled("files", map(str, files))
+    if scorer is not None and scorer.journal is not None:
+        counted = scorer.statistics
+        found = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
+        lines.append(("journal", f"{scorer.journal.path}, {found}"))
+    for title, text in lines:
+        print(f"{title:{WIDTH}}{one_line(text)}")
+    return tell_failures(failures)
+
+
+def _titled(title: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    return [(title if k == 0 else "", text) for k, text in enumerate(texts)]
+
+
+def shared(scorer: "Scorer") -> str:
+    """What prefix sharing saved."""
+    counted = scorer.statistics
+    given, unique, n_scored = counted.tokens_given, counted.tokens_unique, counted.tokens_scored
+    ratio = f", {given / unique:.1f} given per computed token" if unique else ""
+    return f"{given} tokens given, {unique} computed{ratio}, {n_scored} scored"
+
+
+def model(scorer: "Scorer") -> str:
+    """Which model, and how it was computed."""
+    one = scorer.model
+    return f"{one.model_type}, {one.implementation}, {one.dtype}"
+
+
+def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decisions]) -> list[str]:
+    """The noise floor in one line, where an audit was asked for: it is a result."""
+    if not audited:
+        return []
+    if noise is None:
+        return ["noise floor: no request was scored, so none was scored again"]
+    parts = [
+        f"noise floor: {noise.n_requests} requests in {len(noise.layouts)} layouts move by at most "
+        + ", ".join(f"{one.largest:.2g} ({name})" for name, one in noise.spread.items())
+    ]
+    if noise.n_tokens is not None:
+        parts.append(f"greedy differs on {noise.n_greedy_differs} of {noise.n_tokens} tokens")
+    if decisions:
+        told = (f"{one.what} {one.n_within} of {one.n}" for one in decisions)
+        parts.append(f"decisions within that: {', '.join(told)}")
+    return ["; ".join(parts)]

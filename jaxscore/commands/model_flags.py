@@ -1,0 +1,256 @@
+"""Flags of every command that scores, and the scorer that they describe."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxscore.commands import distributed_flags
+from jaxscore.commands.help_pages import advanced
+from jaxscore.commands.messages import remark
+from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
+from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
+from jaxscore.plan.row_shapes import SHORTEST_ROW
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
+UNUSED = {  # where another program computes, and what they are if nobody gives them
+    "device": None,
+    "dtype": "auto",
+    "model_impl": "auto",
+    "mesh": AUTO,
+    "batch_tokens": BATCH_TOKENS,
+    "journal": None,
+}
+MOST_BATCH_TOKENS = 1 << 22
+
+
+def add_model_flags(
+    parser: argparse.ArgumentParser, *, model_required: bool = True, audited: bool = True
+) -> None:
+    """--model and the flags that decide how it runs.
+
+    Args:
+        audited: whether the command has numbers for --audit-noise.
+    """
+    group = parser.add_argument_group("model and device")
+    if model_required:
+        group.add_argument(
+            "--model",
+            required=True,
+            metavar="NAME",
+            help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+        )
+        advanced(group, "--revision", help="branch, tag or commit of a hub id")
+        add_lora_flag(group)
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        help="default: the best one present; one that is absent is an error",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="of the weights; auto: float32 on the CPU, the checkpoint's on accelerators "
+        "(bfloat16 for float16); sums over the vocabulary are float32 in any case",
+    )
+    group.add_argument(
+        "--batch-tokens",
+        type=_batch_tokens,
+        default=BATCH_TOKENS,
+        metavar="N|auto",
+        help=f"tokens per batch, padding included (default {BATCH_TOKENS}); fewer take less "
+        "memory, more are faster on accelerators; auto: as many as the device's memory takes. A "
+        "batch that does not fit is halved",
+    )
+    group.add_argument(
+        "--truncate",
+        choices=("left",),
+        help="drop the oldest context tokens of a request that is longer than the model's "
+        "positions; without it that request fails and the others are kept",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of all that a command draws at random: samples, orders, bootstrap intervals "
+        "(default 0)",
+    )
+    group.add_argument(
+        "--journal",
+        metavar="PATH|off",
+        help="file of finished work, with which the same command continues after an interruption "
+        "(default: in .jaxscore beside the output); off: keep nothing",
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
+    advanced(
+        group,
+        "--quantize",
+        choices=QUANTIZED,
+        help="store the layers' weights as 8-bit integers, half the memory of bfloat16; --dtype "
+        "is then that of the products; scores move, see the README",
+    )
+    advanced(
+        group,
+        "--model-impl",
+        choices=IMPLEMENTATIONS,
+        default="auto",
+        help="native: our decoder, which shares text between requests; transformers: their Flax "
+        "class, one request per row; auto: native where it covers the family",
+    )
+    advanced(
+        group,
+        "--mesh",
+        default=AUTO,
+        metavar="auto|data=N,model=M",
+        help="devices that share the rows of a batch, and devices that share each layer (default "
+        "auto: all devices, with the smallest model whose part of the weights fits)",
+    )
+    advanced(
+        group,
+        "--reproducible",
+        action="store_true",
+        help="compute each request by itself, so that the bits of its scores depend on nothing "
+        "else in the run; slower, several times where texts begin alike; --batch-tokens has no "
+        "effect",
+    )
+    if audited:
+        advanced(
+            group,
+            "--audit-noise",
+            type=_count,
+            default=0,
+            metavar="N",
+            help="score N of the requests, drawn by --seed, again in other layouts (alone, in "
+            "other batches, one per row), tell how far their numbers move, and mark decisions that "
+            "lie within that (default 0: no audit)",
+        )
+    advanced(
+        group,
+        "--trust-remote-code",
+        action="store_true",
+        help="let the checkpoint's tokenizer bring its own code",
+    )
+    distributed_flags.add(parser)
+
+
+def add_limit_flag(parser: argparse._ActionsContainer, what: str, *spellings: str) -> None:
+    """--limit, beside the published spellings of it."""
+    parser.add_argument(
+        "--limit", *spellings, type=positive, metavar="N", help=f"only the first N {what}"
+    )
+
+
+def common_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags that are settings of every system which scores text."""
+    return {name: getattr(args, name) for name in ("truncate", "seed", "audit_noise")}
+
+
+def add_lora_flag(parser: argparse._ActionsContainer) -> None:
+    """--lora."""
+    advanced(
+        parser,
+        "--lora",
+        type=Path,
+        metavar="DIR",
+        help="a LoRA adapter as PEFT saves it, merged into the weights as they are read",
+    )
+
+
+def _batch_tokens(text: str) -> int | str:
+    if text == AUTO:
+        return text
+    value = _whole(text)
+    if value < SHORTEST_ROW:
+        raise argparse.ArgumentTypeError(f"{value} is below the shortest row of {SHORTEST_ROW}")
+    if value > MOST_BATCH_TOKENS:
+        raise argparse.ArgumentTypeError(f"{value} is above {MOST_BATCH_TOKENS}")
+    return value
+
+
+def _count(text: str) -> int:
+    value = _whole(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value
+
+
+def positive(text: str) -> int:
+    """argparse type: a whole number above 0."""
+    value = _whole(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> "Scorer":
+    """The scorer that the flags describe, or `args.scorer` where a caller has loaded it.
+
+    Args:
+        output: beside which the journal lies unless the flags say otherwise: a file, or a folder
+            of files; None where every run starts from nothing.
+    """
+    if (loaded := getattr(args, "scorer", None)) is not None:
+        return loaded
+    from jaxscore.engine.platform import use_device
+    from jaxscore.scorer import Scorer
+
+    use_device(args.device)
+    tell_lora(args)
+    args.loaded = Scorer.from_pretrained(
+        model,
+        dtype=args.dtype,
+        implementation=args.model_impl,
+        revision=getattr(args, "revision", None),
+        trust_remote_code=args.trust_remote_code,
+        cache_dir=getattr(args, "cache_dir", None),
+        lora=getattr(args, "lora", None),
+        quantize=args.quantize,
+        mesh=args.mesh,
+        reproducible=args.reproducible,
+        batch_tokens=args.batch_tokens,
+        progress=not args.quiet,
+        journal=_journal(args, output),
+    )
+    if args.batch_tokens == AUTO and not args.reproducible:
+        remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
+    return args.loaded
+
+
+def _journal(args: argparse.Namespace, output: Path | None) -> Path | None:
+    asked = args.journal
+    if output is None and asked not in (None, "off"):
+        remark(args, f"--journal {asked}: this command keeps no journal")
+    if asked == "off" or output is None:
+        return None
+    from jaxscore.journal.place import beside, check_path
+
+    path = beside(output) if asked is None else Path(asked)
+    check_path(path, output, getattr(args, "input", None))
+    return path
+
+
+def tell_unused(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Flags that were given, or differ from what they are by default, and do nothing here."""
+    given = [name for name in names if getattr(args, name) != UNUSED[name]]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        remark(args, f"{flags}: no effect, {why}")
+
+
+def tell_lora(args: argparse.Namespace) -> None:
+    """Say which model the adapter names as its own; people judge that, since names differ."""
+    if (folder := getattr(args, "lora", None)) is not None:
+        from jaxscore.models.weights import lora
+
+        base = lora.read(folder).base_model or "a model that it does not name"
+        remark(args, f"--lora {folder}: an adapter of {base}")

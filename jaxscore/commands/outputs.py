@@ -1,0 +1,104 @@
+"""Output files of a command: places that may not be used, and the manifest."""
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxscore.engine import provenance
+from jaxscore.errors import InputError
+from jaxscore.evaluate import Report
+from jaxscore.reports import manifest
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
+
+def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
+    """Refuse to write over what is read, or over a manifest; `flag` is the one to change.
+
+    Raises:
+        InputError: naming the flag and the place.
+    """
+    if output.name.endswith(manifest.SUFFIX):
+        raise InputError(
+            f"{flag} {output}: names that end in {manifest.SUFFIX} are those of manifests; give "
+            "another name"
+        )
+    for place, path in itertools.product((output, manifest.path_of(output)), inputs):
+        if path is not None and _resolved(place, flag) == _resolved(path, flag):
+            raise InputError(f"{flag} {place} is an input of this run; give another name")
+
+
+def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--output") -> None:
+    """`check_output` for each file that a run writes, and none of them twice.
+
+    Args:
+        outputs: the first one has a manifest.
+
+    Raises:
+        InputError: naming the flag and the places.
+    """
+    for output in outputs:
+        check_output(output, *inputs, flag=flag)
+    places = [*outputs, manifest.path_of(outputs[0])]
+    for one, other in itertools.combinations(places, 2):
+        if _resolved(one, flag) == _resolved(other, flag):
+            raise InputError(
+                f"{flag} {outputs[0]}: {one} and {other} are one file, and this run would write "
+                "both; give another name"
+            )
+
+
+def _resolved(path: Path, flag: str) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as problem:  # a loop of links
+        raise InputError(f"{flag} {path}: not usable as a path ({problem})") from None
+
+
+def report_paths(output: Path) -> tuple[Path, Path]:
+    """Where the page and the JSON file of an output's report lie.
+
+        OUT.json    OUT_report.md       OUT_report.json
+        OUT.jsonl   OUT.jsonl.report.md OUT.jsonl.report.json   and so for any other name
+
+    No two outputs of one folder share them.
+
+    Raises:
+        InputError: the output has no file name.
+    """
+    if not output.name:
+        raise InputError(f"--output {output}: found a folder, expected the name of a file")
+    if output.name.endswith(".json"):
+        stem = f"{output.name.removesuffix('.json')}_report"
+    else:
+        stem = f"{output.name}.report"
+    return output.with_name(f"{stem}.md"), output.with_name(f"{stem}.json")
+
+
+def write_manifest(
+    args: argparse.Namespace,
+    scorer: "Scorer | None",
+    output: Path,
+    report: Report,
+    **more: int,
+) -> Path:
+    """What this output was made of and with, and its noise where it was audited, beside it.
+
+    Args:
+        scorer: None for a command that computes nothing on a device.
+        more: further counts.
+
+    Returns:
+        Where the manifest lies.
+    """
+    found = report.evaluation
+    facts: dict[str, Any] = {"versions": provenance.of_run({})}
+    if scorer is not None:
+        facts |= {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
+    facts |= {**more, "failed": len(found.failures), "seconds": round(found.seconds, 3)}
+    if found.audited:
+        facts["noise"] = None if found.noise is None else found.noise.record(found.decisions)
+    return manifest.write(output, vars(args), facts)

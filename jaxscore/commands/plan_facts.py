@@ -1,0 +1,224 @@
+"""What `plan` says of a model: parameters, bytes, FLOPs, memory of compiled programs."""
+
+import argparse
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxscore.commands import messages
+from jaxscore.device import decoder
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.dots import storage_dtype
+from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.sharding import MeshShape, bytes_a_device, check, divides, specs, whole
+from jaxscore.engine import provenance
+from jaxscore.engine.footprint import Footprint, batch_shapes, measure
+from jaxscore.engine.mesh import auto_mesh, parameter_bytes, parse_mesh
+from jaxscore.errors import InputError
+from jaxscore.files.byte_sizes import parse_bytes
+from jaxscore.models import costs, native
+from jaxscore.models.choices import QUANTIZED, Dtype, Quantize
+from jaxscore.models.weights import checkpoint, converted
+from jaxscore.models.weights.params import keys_of, shapes_of
+from jaxscore.plan.row_shapes import SHORTEST_ROW, row_lengths
+
+CONFIG = "config.json"
+MATRICES: dict[str, Dtype] = {
+    "float64": "float32",
+    "float32": "float32",
+    "float16": "bfloat16",
+    "bfloat16": "bfloat16",
+}
+SHOWN = "n_layers width n_heads n_kv_heads vocab_size max_positions".split()
+
+
+def config_file(model: str) -> Path:
+    """The config.json of what `--model` names.
+
+    Raises:
+        InputError: neither a folder nor a config.json.
+    """
+    path = checkpoint.resolve(model, None) if model == "demo" else Path(model)
+    with contextlib.suppress(OSError, ValueError):  # too long, not permitted, a zero byte
+        if path.is_dir():
+            return path / CONFIG
+        if path.name == CONFIG and path.exists():
+            return path
+    raise InputError(
+        f"--model {model}: neither a folder nor a {CONFIG}; give one of the two (a hub id would "
+        f"fetch the weights too, and only {CONFIG} is needed)"
+    )
+
+
+def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
+    """All facts, as the JSON file has them."""
+    memory = None if args.device_memory is None else parse_bytes(args.device_memory)
+    asked = parse_mesh(args.mesh)
+    if asked is None and (args.devices is None or memory is None):
+        raise InputError("--mesh auto needs --devices and --device-memory; give both")
+    if asked is not None and args.devices not in (None, asked.size):
+        raise InputError(
+            f"--mesh {asked} is of {asked.size} devices, --devices says {args.devices}; "
+            "leave one of the two out"
+        )
+    raw = checkpoint.read_config(file.parent)
+    dtype: Dtype = args.dtype if args.dtype != "auto" else _stored_dtype(file, raw)
+    _, translated = native.translate(file.parent, raw)
+    config, shapes = _stored(translated, dtype, args.quantize)
+    if asked is not None:
+        _check(asked, config)  # before anything is compiled
+    batches = _batches(config.max_positions, args)
+
+    def measured(shards: int) -> list[Footprint]:
+        where = None if shards == 1 else DeviceMesh(MeshShape(1, shards))
+        params = _as_loaded(shapes, config, where)
+        model = native.from_params(config, params, dtype, raw["model_type"], mesh=where)
+        found = []
+        for rows, length in batches:
+            messages.remark(args, f"compiling {rows} x {length} tokens")
+            found.append(measure(model, rows, length))
+            messages.remark(args, f"compiled in {found[-1].compile_seconds:.1f} s")
+        return found
+
+    def here(mesh: MeshShape) -> int:
+        """Shards that this machine can compile a program for."""
+        return mesh.model if mesh.model <= len(jax.devices()) else 1
+
+    shards = 1 if asked is None else here(asked)
+    found = measured(shards)
+    working = max(one.working_bytes for one in found)
+    if asked is None:
+        assert memory is not None  # as --mesh auto asks for
+        asked = auto_mesh(shapes, config, args.devices, memory, working)
+        if here(asked) > shards:
+            shards = here(asked)
+            found = measured(shards)
+            working = max(one.working_bytes for one in found)
+    parts = costs.parts(shapes, bytes_a_device(shapes, specs(shapes, config, asked), asked))
+    params_bytes = sum(part.bytes_a_device for part in parts)
+    itemsize = native.NUMPY_DTYPES[dtype].itemsize
+    return {
+        "model": args.model,
+        "model_type": raw["model_type"],
+        "dtype": dtype,
+        "quantize": args.quantize,
+        **{name: getattr(config, name) for name in SHOWN},
+        "parameters": sum(part.parameters for part in parts),
+        "active_parameters": costs.active_parameters(shapes, config),
+        "mesh": dataclasses.asdict(asked),
+        "whole_on_every_device": whole(config, asked.model),
+        "parts": [part._asdict() for part in parts],
+        "bytes_a_device": params_bytes,
+        "key_value_bytes_a_token": {
+            "model": costs.key_value_bytes(config, itemsize, 1),
+            "device": costs.key_value_bytes(config, itemsize, asked.model),
+        },
+        "flops": {
+            "linear_a_token": costs.linear_flops(shapes, config),
+            "attention_a_token_at": {
+                str(one.length): costs.attention_flops(config, one.length) for one in found
+            },
+            "unembedding_a_query": costs.unembedding_flops(config),
+        },
+        "batch_tokens": args.batch_tokens,
+        "programs": [
+            {
+                **one._asdict(),
+                "peak_bytes_a_device": params_bytes + one.working_bytes,
+                "fits": None if memory is None else params_bytes + one.working_bytes <= memory,
+            }
+            for one in found
+        ],
+        "compiled_shards": shards,
+        "compiled_for": f"{jax.devices()[0].platform} ({jax.devices()[0].device_kind})",
+        "device_memory": memory,
+        "would_fit": None
+        if memory is None
+        else _would_fit(translated, dtype, args.quantize, memory - working),
+        **provenance.of_run({}),
+    }
+
+
+def _stored_dtype(file: Path, raw: dict[str, Any]) -> Dtype:
+    """What `auto` stands for."""
+    if converted.is_converted(file.parent):
+        return converted.read_facts(file.parent).dtype
+    stored = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+    for kind, dtype in MATRICES.items():
+        if stored == kind:
+            return dtype
+    raise InputError(f"{file}: the weights' type is {stored!r}, which is not handled; give --dtype")
+
+
+def _stored(
+    config: DecoderConfig, dtype: Dtype, quantize: Quantize | None
+) -> tuple[DecoderConfig, decoder.Params]:
+    """The decoder and its parameters' shapes, as they are stored so."""
+    if quantize is not None:
+        config = dataclasses.replace(config, quantized=dtype)
+    return config, shapes_of(config, native.NUMPY_DTYPES[dtype])
+
+
+def _as_loaded(
+    shapes: decoder.Params, config: DecoderConfig, where: DeviceMesh | None
+) -> decoder.Params:
+    """Shapes of the parameters as they lie on the devices."""
+    place = None if where is None else where.placement(config)
+
+    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        sharding = None if place is None else place(keys_of(path), leaf.shape)
+        return jax.ShapeDtypeStruct(leaf.shape, storage_dtype(leaf.dtype), sharding=sharding)
+
+    return jax.tree_util.tree_map_with_path(one, shapes)
+
+
+def _check(mesh: MeshShape, config: DecoderConfig) -> None:
+    try:
+        check(config, mesh.model)
+    except ValueError as problem:
+        raise InputError(f"--mesh {mesh}: {problem}") from None
+
+
+def _batches(max_positions: int, args: argparse.Namespace) -> list[tuple[int, int]]:
+    """Rows and row lengths of the batches to compile for."""
+    if args.batch_tokens < SHORTEST_ROW:
+        raise InputError(f"--batch-tokens {args.batch_tokens}: the shortest row is {SHORTEST_ROW}")
+    lengths = row_lengths(max_positions)
+    if args.all_shapes:
+        return [shape for n in lengths for shape in batch_shapes(n, args.batch_tokens)]
+    chosen = args.row_lengths
+    if chosen is None:
+        short = [n for n in lengths if n <= args.batch_tokens]
+        chosen = short[0], short[len(short) // 2], short[-1]
+    if strange := [n for n in chosen if n not in lengths]:
+        raise InputError(
+            f"--row-lengths {', '.join(map(str, strange))}: rows of this model have "
+            f"{', '.join(map(str, lengths))} tokens"
+        )
+    return [batch_shapes(n, args.batch_tokens)[-1] for n in sorted(set(chosen))]
+
+
+def _would_fit(
+    config: DecoderConfig, dtype: Dtype, quantize: Quantize | None, room: int
+) -> list[dict[str, Any]]:
+    """For each way to store the weights, from this one down, the smallest `model` that fits.
+
+    Args:
+        room: bytes of a device that parameters can have.
+    """
+    ways = [(dtype, quantize), ("bfloat16", quantize), ("bfloat16", QUANTIZED[0])]
+    out = []
+    for way in dict.fromkeys(ways):
+        stored, shapes = _stored(config, *way)
+        sizes = (2**power for power in range(config.n_heads.bit_length()))
+        fitting = (
+            size
+            for size in sizes
+            if divides(config, size) and parameter_bytes(shapes, stored, MeshShape(1, size)) <= room
+        )
+        if (model := next(fitting, None)) is not None:
+            out.append({"dtype": way[0], "quantize": way[1], "model": model})
+    return out

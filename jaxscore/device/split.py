@@ -1,0 +1,41 @@
+"""How one decoder is split over a mesh, beside the config that says what it is."""
+
+import dataclasses
+
+from jaxscore.device.decoder_config import DecoderConfig
+
+MODEL = "model"  # mesh axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Heads, inner widths, experts and vocabulary over the devices of the axis MODEL.
+
+    Functions of a decoder that is split run inside `jax.shard_map`, on parameters as
+    `device.sharding` places them; the sizes of a `DecoderConfig` are the whole model's.
+
+    Attributes:
+        shards: how many devices; 1 is no split.
+    """
+
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        if self.shards < 1:
+            raise ValueError(f"shards is {self.shards}, expected at least 1")
+
+    @property
+    def axis(self) -> str | None:
+        """The mesh axis to sum over, None on one device."""
+        return MODEL if self.shards > 1 else None
+
+    def vocabulary_axis(self, config: DecoderConfig) -> str | None:
+        """The same for embedding and unembedding, which are whole where they do not divide."""
+        return self.axis if not config.vocab_size % self.shards else None
+
+    def whole_kv(self, config: DecoderConfig) -> bool:
+        """Whether each shard computes all key heads and keeps the one that its queries use."""
+        return config.n_kv_heads % self.shards != 0
+
+
+UNSPLIT = Split()

@@ -1,0 +1,124 @@
+"""What runs a model: planner, compiled programs, pipeline, statistics and journal together."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+
+from jaxscore.device.compiler_options import same_bits
+from jaxscore.engine.defaults import BATCH_TOKENS
+from jaxscore.engine.dispatch import Dispatch
+from jaxscore.engine.journaled import JournaledScores
+from jaxscore.engine.pipeline import Pipeline
+from jaxscore.engine.planner import ModelFacts, Planner
+from jaxscore.engine.programs import Programs
+from jaxscore.engine.statistics import RunStatistics
+from jaxscore.engine.variant import Variant, variants_of
+from jaxscore.journal.database import Journal
+from jaxscore.models.model import Model
+from jaxscore.plan.sequence_checks import complaints
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+
+
+class Engine:
+    """Scores token ids under one model.
+
+    Attributes:
+        model: on one device, or on all of its mesh.
+        planner, dispatch, statistics, journaled, pipeline: its parts, see there.
+        variants: the model as short and long requests see it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: bool = False,
+        journal: Journal | None = None,
+        reproducible: bool = False,
+    ) -> None:
+        """Nothing is compiled yet.
+
+        Args:
+            batch_tokens: tokens in each batch, padding included; decides speed and memory.
+            progress: a bar on stderr with tokens per second and the time left.
+            journal: holds what was scored before, and keeps what is scored.
+            reproducible: every sequence is computed by itself (`jaxscore.plan.one_per_row`), so its
+                scores' bits depend on nothing beside it; `batch_tokens` then has no effect.
+
+        Raises:
+            ValueError: `batch_tokens` is below the shortest row.
+        """
+        self.model = model
+        self.planner = Planner(
+            facts_of(model), batch_tokens=batch_tokens, reproducible=reproducible
+        )
+        self.variants = variants_of(model, same_bits() if reproducible else {})
+        self.dispatch = Dispatch(self.variants, model.mesh)
+        self.statistics = RunStatistics()
+        self.journaled = JournaledScores(journal)
+        self.pipeline = Pipeline(
+            self.planner, self.dispatch, self.statistics, self.journaled, progress=progress
+        )
+
+    @property
+    def programs(self) -> Programs:
+        """Those of the model as most requests see it."""
+        return self.variants[0].programs
+
+    def variant(self, n_tokens: int) -> Variant:
+        """The model as a request of so many tokens sees it."""
+        return self.variants[self.planner.variant(n_tokens)]
+
+    def run(
+        self, windows: Iterator[list[TokenSequence]], n_expected: int | None = None
+    ) -> Iterator[list[SequenceScores]]:
+        """Scores of each window, see `Pipeline.run`."""
+        return self.pipeline.run(windows, n_expected)
+
+    def score_sequences(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
+        """All planned together, one result for each, in order.
+
+        Raises:
+            ValueError: a sequence is longer than the model's positions, starts outside its ids,
+                or has an id that is no integer of the model's vocabulary.
+        """
+        if found := self.complaints(sequences):
+            first = min(found)
+            raise ValueError(f"sequence {first}: {found[first]}")
+        [scores] = self.run(iter([list(sequences)]))
+        return scores
+
+    def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:
+        """By their place, the sequences that the model cannot score, and why."""
+        vocab_size, positions = self.model.vocab_size, self.model.max_positions
+        return complaints(sequences, vocab_size=vocab_size, max_positions=positions)
+
+    def facts(self) -> dict[str, Any]:
+        """What an output was made of and what it took, as JSON has it; for its manifest."""
+        where, planner = self.model.mesh, self.planner
+        return {
+            "batch_tokens": None if planner.reproducible else planner.batch_tokens,
+            "mesh": None if where is None else str(where.shape),
+            "compiler_options": self.programs.options,
+            **self.statistics.facts(),
+            "batches_that_did_not_fit": sorted(self.dispatch.too_large),
+            "programs": [
+                {"name": " ".join(map(str, name)), "seconds": round(seconds, 3), "bytes": size}
+                for variant in self.variants
+                for name, seconds, size in variant.programs.compiled
+            ],
+        }
+
+
+def facts_of(model: Model) -> ModelFacts:
+    """What planning needs to know of it."""
+    return ModelFacts(
+        width=model.width,
+        max_positions=model.max_positions,
+        n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params)),
+        shares_text=model.shares_text,
+        takes_prefixes=model.cached is not None,
+        longer_from=None if model.longer is None else model.longer[0],
+    )

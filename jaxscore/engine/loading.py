@@ -1,0 +1,82 @@
+"""A checkpoint by name: its model on the devices, its tokenizer, and what decides its numbers."""
+
+import importlib.metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxscore.engine import processes
+from jaxscore.engine.mesh import mesh_choice
+from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
+from jaxscore.models.load import load
+from jaxscore.models.model import Model
+from jaxscore.models.weights import checkpoint, fingerprint
+from jaxscore.text.encoder import TextEncoder
+from jaxscore.text.tokenizer import load_tokenizer
+
+NUMBERS = 1  # raised with every change that moves a score, so that no journal mixes the two
+
+
+class Loaded(NamedTuple):
+    """What a scorer is made of.
+
+    Attributes:
+        about: everything but the requests that decides the numbers, as JSON has it; a journal's
+            rows belong to it.
+    """
+
+    model: Model
+    encoder: TextEncoder
+    about: dict[str, Any]
+
+
+def load_checkpoint(
+    name: str,
+    *,
+    dtype: AskedDtype,
+    implementation: AskedImplementation,
+    revision: str | None,
+    trust_remote_code: bool,
+    cache_dir: Path | None,
+    lora: Path | None,
+    quantize: Quantize | None,
+    mesh: str | None,
+    reproducible: bool,
+) -> Loaded:
+    """Load it; arguments as of `Scorer.from_pretrained`.
+
+    Raises:
+        InputError: the model cannot be used, and why; or processes of one run have other weights.
+    """
+    use_compilation_cache()
+    folder = checkpoint.resolve(name, revision, with_code=trust_remote_code, cache_dir=cache_dir)
+    with fingerprint.computed_beside(folder, lora) as weights:
+        model = load(
+            folder,
+            dtype=dtype,
+            implementation=implementation,
+            adapter=lora,
+            quantize=quantize,
+            mesh_choice=mesh_choice(mesh),
+        )
+        encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
+    shape = None if model.mesh is None else model.mesh.shape
+    processes.agree("weights or mesh", f"{weights()} {shape}".encode())
+    about = {
+        "model": weights(),
+        "model_type": model.model_type,
+        "dtype": model.dtype,
+        "quantize": quantize,
+        "implementation": model.implementation,
+        "platform": jax.default_backend(),
+        "device_kind": jax.devices()[0].device_kind,
+        "reproducible": reproducible,
+        "shards": shape.model if shape else 1,
+        "jax": jax.__version__,
+        "numbers": NUMBERS,
+    }
+    if model.implementation == "transformers":
+        about["transformers"] = importlib.metadata.version("transformers")
+    return Loaded(model, encoder, about)

@@ -1,0 +1,111 @@
+"""Token sequences to batches: which forest, which shared prefixes, which rows.
+
+It needs a few facts of the model and no model, and plans the same for the same sequences whatever
+was asked before.
+"""
+
+import dataclasses
+
+from jaxscore.device.dots import on_cpu
+from jaxscore.plan import packing
+from jaxscore.plan.forest import Forest, Share, build
+from jaxscore.plan.one_per_row import OnePerRow
+from jaxscore.plan.prefixes import Part, split, whole
+from jaxscore.plan.row_shapes import SHORTEST_ROW, attention_cost
+from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.window import ForestWork, Window
+
+# Shared prefixes cost programs of their own, seconds each: what they save must be worth more. In
+# multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.
+LEAST_SAVED_CPU, LEAST_SAVED_ACCELERATOR, LEAST_SHARE = 1e12, 5e14, 0.1
+PROGRAM_CPU, PROGRAM_ACCELERATOR = 3e11, 1.5e14  # multiplications in three seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelFacts:
+    """What planning needs to know of a model.
+
+    Attributes:
+        width: of the hidden states; decides which row lengths pay.
+        max_positions: longest path that the model takes.
+        n_parameters: multiplications for each token.
+        shares_text: rows may hold tries; else each row holds one path.
+        takes_prefixes: rows may continue keys and values that were computed before.
+        longer_from: requests of more tokens than this are another variant's; None has one.
+    """
+
+    width: int
+    max_positions: int
+    n_parameters: int
+    shares_text: bool
+    takes_prefixes: bool
+    longer_from: int | None = None
+
+
+class Planner:
+    """Plans windows of sequences.
+
+    Attributes:
+        batch_tokens: tokens in each batch, padding included.
+        reproducible: every sequence in a batch of its own, see `jaxscore.plan.one_per_row`;
+            `batch_tokens` then has no effect.
+    """
+
+    def __init__(self, facts: ModelFacts, *, batch_tokens: int, reproducible: bool) -> None:
+        if batch_tokens < SHORTEST_ROW:
+            raise ValueError(f"batch_tokens {batch_tokens} is below {SHORTEST_ROW}")
+        self.facts, self.batch_tokens, self.reproducible = facts, batch_tokens, reproducible
+
+    def variant(self, n_tokens: int) -> int:
+        """Index of the model's variant for a request of so many tokens."""
+        longer_from = self.facts.longer_from
+        return int(longer_from is not None and n_tokens > longer_from)
+
+    def window(self, sequences: list[TokenSequence]) -> Window:
+        """Sequences planned together, a forest for each variant that scores some of them."""
+        of_variant: dict[int, list[int]] = {}
+        for k, sequence in enumerate(sequences):
+            of_variant.setdefault(self.variant(len(sequence.ids)), []).append(k)
+        works = [
+            self._work(variant, index, [sequences[k] for k in index])
+            for variant, index in sorted(of_variant.items())
+        ]
+        return Window(works, sequences)
+
+    def _work(self, variant: int, index: list[int], sequences: list[TokenSequence]) -> ForestWork:
+        if self.reproducible:
+            forest = build(sequences, share=Share.WHOLE)
+            rows = OnePerRow(forest, self.facts.width)
+            return ForestWork(variant, index, forest, [(whole(forest), rows)])
+        share = Share.TRIES if self.facts.shares_text else Share.PATHS
+        forest = build(sequences, share=share)
+        plain = self._packed(forest)
+        plans = [(whole(forest), plain)]
+        least = LEAST_SAVED_CPU if on_cpu() else LEAST_SAVED_ACCELERATOR
+        least = max(least / self.facts.n_parameters, LEAST_SHARE * plain.cost)
+        if self.facts.takes_prefixes and plain.cost - forest.n_nodes > least:
+            parts = split(forest)
+            with_prefixes = [(part, self._packed(part.forest, len(part.prefix))) for part in parts]
+            cost = sum(self._cost(part, plan) for part, plan in with_prefixes)
+            if plain.cost - cost > least:
+                plans = with_prefixes
+        return ForestWork(variant, index, forest, [*plans])
+
+    def _packed(self, forest: Forest, prefix: int = 0) -> packing.Plan:
+        # The same whether a program exists already: a layout, and with it the last bits of a
+        # score, depends on what is asked for and not on what was asked before.
+        multiplications = PROGRAM_CPU if on_cpu() else PROGRAM_ACCELERATOR
+        return packing.plan(
+            forest,
+            max_positions=self.facts.max_positions - prefix,
+            width=self.facts.width,
+            batch_tokens=self.batch_tokens,
+            prefix=prefix,
+            pack=self.facts.shares_text,
+            program_cost=multiplications / self.facts.n_parameters,
+        )
+
+    def _cost(self, part: Part, plan: packing.Plan) -> float:
+        """In tokens of linear work, that of computing the prefix included."""
+        n = len(part.prefix)
+        return plan.cost + n * attention_cost(n, self.facts.width)

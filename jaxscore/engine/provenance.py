@@ -1,0 +1,84 @@
+"""What made a result: model, versions, machine, date."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxscore.version import VERSION
+
+if TYPE_CHECKING:  # importing it imports JAX, which the command line's help does without
+    from jaxscore.models.model import Model
+
+
+def of_run(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, then the date and the versions that ran them."""
+    return {
+        **settings,
+        "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "jaxscore": VERSION,
+        **{name: importlib.metadata.version(name) for name in ("jax", "transformers", "numpy")},
+        "python": platform.python_version(),
+    }
+
+
+def of_model(
+    name: str,
+    model: "Model",
+    revision: str | None,
+    cache_dir: Path | None = None,
+    lora: Path | None = None,
+    *,
+    reproducible: bool = False,
+) -> dict[str, Any]:
+    """A local model: its origin, what is merged into it, how and where it is computed."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "model": name,
+        "revision": commit(name, revision, cache_dir),
+        **({} if lora is None else {"lora": str(lora)}),
+        **({"quantized": "int8"} if model.quantized else {}),
+        **({"mesh": str(model.mesh.shape)} if model.mesh else {}),
+        "model_type": model.model_type,
+        "implementation": model.implementation,
+        "dtype": model.dtype,
+        **({"reproducible": True} if reproducible else {}),
+        "device": f"{device.platform} ({device.device_kind})",
+    }
+
+
+def of_endpoint(name: str, url: str) -> dict[str, Any]:
+    """A model that a server computes; the server does not say what it is made of."""
+    return {"model": name, "endpoint": url}
+
+
+def commit(name: str, revision: str | None, cache_dir: Path | None = None) -> str | None:
+    """The commit of a hub id's cached snapshot, the revision asked for, or None."""
+    if name == "demo" or Path(name).exists():
+        return None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(name, "config.json", cache_dir, revision)
+    return Path(found).parent.name if isinstance(found, str) else revision
+
+
+def machine() -> dict[str, Any]:
+    """Devices and processes, and the compiler flags set from outside.
+
+    JAX looks for devices here if it has not done so before.
+    """
+    import jax
+
+    kinds = sorted({device.device_kind for device in jax.devices()})
+    return {
+        "platform": jax.default_backend(),
+        "device_kinds": kinds,
+        "devices": jax.device_count(),
+        "processes": jax.process_count(),
+        "host_cores": os.cpu_count(),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS"),
+    }

@@ -1,0 +1,24 @@
+"""Where this program keeps what it can always compute again."""
+
+import os
+from pathlib import Path
+
+import platformdirs
+
+
+def cache_folder(kind: str) -> Path | None:
+    """The folder for one kind of cached files; it may not exist yet.
+
+    JAXSCORE_CACHE names another folder than the user's cache folder; JAXSCORE_CACHE=off keeps
+    nothing.
+
+    Args:
+        kind: the name of the folder: "xla" for compiled programs, "weights" for digests.
+
+    Returns:
+        None where nothing is to be kept.
+    """
+    chosen = os.environ.get("JAXSCORE_CACHE")
+    if chosen == "off":
+        return None
+    return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore"))) / kind

@@ -1,0 +1,133 @@
+"""A journal's file, opened and held by one run.
+
+SQLite's own lock on the file holds it: in exclusive locking mode a connection to a database with
+a write-ahead log keeps the lock from its first read until it is closed, and needs no `-shm` file.
+The lock ends with its process, however that ends, so no lock file can be left behind.
+"""
+
+import contextlib
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxscore.errors import InputError
+
+APPLICATION = 0x6A787363  # `jxsc`, in the file's header: no other program's file is taken for ours
+LAYOUT = 2  # of the tables
+TRIES, PAUSE = 20, 0.05  # for a lock that `journal info` holds for a moment; seconds, on average
+
+# What SQLite raises of a damaged file; its own messages may quote bytes of it that are no UTF-8.
+DAMAGES = (sqlite3.Error, UnicodeDecodeError)
+TABLES = """
+CREATE TABLE models (
+    id INTEGER PRIMARY KEY, fingerprint TEXT UNIQUE NOT NULL, about TEXT NOT NULL,
+    used TEXT NOT NULL
+);
+CREATE TABLE scores (
+    model INTEGER NOT NULL REFERENCES models, key BLOB NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (model, key)
+) WITHOUT ROWID;
+CREATE TABLE texts (
+    model INTEGER NOT NULL REFERENCES models, key BLOB NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (model, key)
+) WITHOUT ROWID;
+"""
+
+
+REMEDY = (  # of a run, which can choose its journal
+    "; what was finished before is kept if the file is sound; make room or give another place with "
+    "--journal PATH, or --journal off"
+)
+
+
+class _Held(Exception):
+    """Another connection holds the file."""
+
+
+def opened(path: Path, *, create: bool = False) -> sqlite3.Connection:
+    """A connection that holds a journal until it is closed.
+
+    Args:
+        create: make the file, its folder and the tables where they do not exist.
+
+    Raises:
+        InputError: another run holds the file for longer than a second; it is no journal, is
+            damaged or has another layout; its folder cannot be written.
+    """
+    with explained(path, REMEDY if create else ""):
+        for _ in range(TRIES):
+            if create:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # Not opened where it exists: closing it would drop SQLite's locks in this process.
+                with contextlib.suppress(FileExistsError):
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            with contextlib.suppress(_Held):
+                return _held_by_us(path, create)
+            time.sleep(PAUSE * random.uniform(0.5, 1.5))
+    own = ", or give this one a journal of its own with --journal PATH, or --journal off"
+    remedy = f"wait for that one{own}" if create else "look again when that one has ended"
+    raise InputError(f"journal {path}: another run holds it; {remedy}")
+
+
+@contextlib.contextmanager
+def explained(path: Path, remedy: str = "") -> Iterator[None]:
+    """What goes wrong with a journal, in words for its user."""
+    try:
+        yield
+    except (*DAMAGES, OSError) as problem:
+        raise InputError(f"journal {path}: {problem}{remedy}") from None
+
+
+def _held_by_us(path: Path, create: bool) -> sqlite3.Connection:
+    """A connection with the lock; closed again where what it is to is no journal."""
+    before = path.stat()
+    database = sqlite3.connect(path, timeout=0)
+    try:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")  # before anything is read
+        _check_or_create(database, create)
+        # Another process may have removed the file, and made another, before the lock was ours.
+        if not path.exists() or not os.path.samestat(before, path.stat()):
+            raise _Held
+        return database
+    except BaseException as problem:
+        database.close()
+        # Python's own errors of this kind have no code; the low byte is SQLite's primary code.
+        code = getattr(problem, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(problem, sqlite3.Error) and code == sqlite3.SQLITE_BUSY:
+            raise _Held from None
+        raise
+
+
+def _check_or_create(database: sqlite3.Connection, create: bool) -> None:
+    [application] = database.execute("PRAGMA application_id").fetchone()
+    [layout] = database.execute("PRAGMA user_version").fetchone()
+    empty = not database.execute("SELECT 1 FROM sqlite_master").fetchone()
+    new = create and empty and not application
+    if not new and application != APPLICATION:  # nobody else's file is changed
+        raise sqlite3.DatabaseError(f"no journal (application {application:#x})")
+    if not new and layout != LAYOUT:
+        raise sqlite3.DatabaseError(
+            f"found a journal of layout {layout}, as another version of jaxscore makes it, "
+            f"expected layout {LAYOUT}; remove it if that version no longer needs it"
+        )
+    if not new and (strange := _strange(database)):
+        raise sqlite3.DatabaseError(f"damaged, or made by others: it holds {strange[0]!r}")
+    # A commit survives the end of this process; a power cut may take the last ones.
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("PRAGMA synchronous = NORMAL")
+    if new:
+        with database:
+            database.executescript(
+                f"BEGIN; PRAGMA application_id = {APPLICATION}; "
+                f"PRAGMA user_version = {LAYOUT}; {TABLES} COMMIT;"
+            )
+
+
+def _strange(database: sqlite3.Connection) -> list[object]:
+    """Names of what no journal has: a view or a trigger could run for ever."""
+    made = database.execute("SELECT type, name FROM sqlite_master").fetchall()
+    own = {("table", name) for name in ("models", "scores", "texts")}
+    return [name for kind, name in made if (kind, name) not in own and kind != "index"]

@@ -1,0 +1,13 @@
+"""What a caller chooses about a model, as strings."""
+
+from typing import Literal, get_args
+
+Dtype = Literal["float32", "bfloat16"]
+AskedDtype = Literal["auto", "float32", "bfloat16"]
+Implementation = Literal["native", "transformers"]
+AskedImplementation = Literal["auto", "native", "transformers"]
+Quantize = Literal["int8"]
+
+DTYPES: tuple[AskedDtype, ...] = get_args(AskedDtype)
+IMPLEMENTATIONS: tuple[AskedImplementation, ...] = get_args(AskedImplementation)
+QUANTIZED: tuple[Quantize, ...] = get_args(Quantize)

@@ -1,0 +1,117 @@
+"""Requests in token ids, to score and to continue, and what comes back for them."""
+
+import dataclasses
+import hashlib
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+NO_CHOICES = np.zeros(0, np.int32)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """Token ids of one request, and which of them are scored.
+
+    Attributes:
+        ids: int32 [n], context and continuation.
+        start: index of the continuation's first token, 0 to n. The token at index 0 has
+            nothing before it and is never scored.
+        choices: int32 [c], ids of which each is scored as the token after all of `ids`; then
+            no token of `ids` is scored. Empty for a continuation.
+
+    Raises:
+        ValueError: choices after no token, or with a start that is not n.
+    """
+
+    ids: np.ndarray
+    start: int
+    choices: np.ndarray = dataclasses.field(default_factory=lambda: NO_CHOICES)
+
+    def __post_init__(self) -> None:
+        if len(self.choices) and not 0 < len(self.ids) == self.start:
+            raise ValueError(
+                f"start is {self.start} of {len(self.ids)} ids, expected all of at least one id "
+                "before choices"
+            )
+
+    @property
+    def fed(self) -> np.ndarray:
+        """The ids that the model reads: a continuation's last token is only predicted."""
+        return self.ids if len(self.choices) else self.ids[:-1]
+
+    @property
+    def first_scored(self) -> int:
+        """Index of the first token that has a probability."""
+        return max(self.start, 1)
+
+    @property
+    def targets(self) -> np.ndarray:
+        """The ids that are scored."""
+        return self.choices if len(self.choices) else self.ids[self.first_scored :]
+
+    @property
+    def n_scored(self) -> int:
+        return len(self.choices) or max(0, len(self.ids) - self.first_scored)
+
+    @property
+    def n_given(self) -> int:
+        """Tokens that were asked about, choices counted."""
+        return len(self.ids) + len(self.choices)
+
+    def digest(self) -> bytes:
+        """Of the ids, of where scoring starts, and of the choices and their number."""
+        header = struct.pack("<qq", self.start, len(self.choices))
+        digest = hashlib.blake2b(header, digest_size=20)
+        digest.update(np.ascontiguousarray(self.ids, "<i4").tobytes())
+        digest.update(np.ascontiguousarray(self.choices, "<i4").tobytes())
+        return digest.digest()
+
+
+class SequenceScores(NamedTuple):
+    """float32 nats and bool, one entry for each scored token of a `TokenSequence`."""
+
+    logprob: np.ndarray
+    entropy: np.ndarray
+    self_certainty: np.ndarray
+    greedy: np.ndarray
+
+
+class TokenRequest(NamedTuple):
+    """All that decides what is written after a prompt, but for the model.
+
+    Attributes:
+        ids: int32 [n], the prompt.
+        n_new: at most so many tokens follow.
+        temperature, top_p, stop: as of `GenerationRequest`.
+        seed: of the draws, from 0 to 2^32 - 1.
+        eos_ids: tokens that end the text.
+    """
+
+    ids: np.ndarray
+    n_new: int
+    temperature: float
+    top_p: float
+    seed: int
+    stop: tuple[str, ...]
+    eos_ids: tuple[int, ...]
+
+    def digest(self) -> bytes:
+        """Of all that the request holds, the number of each list's entries included."""
+        sizes = len(self.ids), len(self.eos_ids), len(self.stop)
+        digest = hashlib.blake2b(struct.pack("<3q", *sizes), digest_size=20)
+        digest.update(struct.pack("<qddq", self.n_new, self.temperature, self.top_p, self.seed))
+        digest.update(np.ascontiguousarray(self.ids, "<i4").tobytes())
+        digest.update(np.array(self.eos_ids, "<i8").tobytes())
+        for stop in self.stop:
+            text = stop.encode("utf-8", "surrogatepass")
+            digest.update(struct.pack("<q", len(text)) + text)
+        return digest.digest()
+
+
+class Written(NamedTuple):
+    """A finished text: int32 ids, the EOS left out, and "eos", "stop" or "length"."""
+
+    ids: np.ndarray
+    finish: str

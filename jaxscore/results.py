@@ -1,0 +1,318 @@
+"""What comes back for a request: values, dicts, data frames, and tokens in a notebook."""
+
+import dataclasses
+import html
+import math
+from typing import Any
+
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.printable import one_line
+from jaxscore.text.token_html import LEGEND, tokens_html
+
+PER_TOKEN = ("logprob", "entropy", "self_certainty", "greedy")
+
+SUMS = (
+    "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
+    "n_tokens", "n_scored",
+)  # fmt: skip
+
+ARRAYS = ("token_ids", "tokens", *PER_TOKEN)
+
+
+class Result:
+    """Of one request: compared by value, arrays included, and told as plain values."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal; NaN equals NaN, as for tokens without a probability."""
+        if type(other) is not type(self):
+            return NotImplemented
+        pairs = ((getattr(self, name), getattr(other, name)) for name in _fields(self))
+        return all(_same(one, another) for one, another in pairs)
+
+    __hash__ = None  # type: ignore[assignment]  # arrays can change
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields as plain Python values; NaN stays NaN."""
+        values = ((name, getattr(self, name)) for name in _fields(self))
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in values
+        }
+
+
+def _fields(one: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(one)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        floats = one.dtype.kind == "f" and other.dtype.kind == "f"
+        return bool(np.array_equal(one, other, equal_nan=floats))
+    if isinstance(one, float) and isinstance(other, float) and one != one:
+        return other != other
+    return bool(one == other)
+
+
+def data_frame(columns: Any) -> Any:
+    """A pandas DataFrame of columns or of rows.
+
+    Raises:
+        InputError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise InputError(
+            "to_frame makes a pandas DataFrame, and pandas is not installed; pip install pandas"
+        ) from None
+    return pandas.DataFrame(columns)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ScoredRequest(Result):
+    """Per-token results of one request, aligned with its continuation's tokens.
+
+    Attributes:
+        id: the request's.
+        token_ids: int32 [n].
+        tokens: the tokenizer's names of them.
+        logprob, entropy, self_certainty: float32 [n], nats; NaN for a token with nothing before
+            it, which has no probability and stays out of every sum.
+        greedy: bool [n], whether the token is the most probable one.
+        truncated: context tokens that were left out at the left, 0 unless asked for.
+        error: why the request could not be scored; the arrays are then empty.
+    """
+
+    id: str | int
+    token_ids: np.ndarray
+    tokens: list[str]
+    logprob: np.ndarray
+    entropy: np.ndarray
+    self_certainty: np.ndarray
+    greedy: np.ndarray
+    truncated: int = 0
+    error: str | None = None
+
+    @property
+    def scored(self) -> np.ndarray:
+        """bool [n]: which tokens have a probability."""
+        return ~np.isnan(self.logprob)
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def n_scored(self) -> int:
+        return int(self.scored.sum())
+
+    @property
+    def sum_logprob(self) -> float | None:
+        """Log-probability of the continuation in nats; None where no token was scored."""
+        return float(self._values(self.logprob).sum()) if self.n_scored else None
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """Nats per token; None where no token was scored."""
+        return float(self._values(self.logprob).mean()) if self.n_scored else None
+
+    @property
+    def perplexity(self) -> float | None:
+        """`exp(-mean_logprob)`, infinity where a float64 cannot hold it."""
+        mean = self.mean_logprob
+        if mean is None:
+            return None
+        try:
+            return math.exp(-mean)
+        except OverflowError:
+            return math.inf
+
+    @property
+    def mean_entropy(self) -> float | None:
+        """Nats per token, of the model's distribution at each scored token."""
+        return float(self._values(self.entropy).mean()) if self.n_scored else None
+
+    @property
+    def mean_self_certainty(self) -> float | None:
+        """Nats per token (arXiv 2502.18581)."""
+        return float(self._values(self.self_certainty).mean()) if self.n_scored else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain Python values; NaN stays NaN."""
+        sums = {name: getattr(self, name) for name in SUMS}
+        return Result.to_dict(self) | sums
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per token of the continuation.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        columns = {name: getattr(self, name) for name in ("token_ids", "tokens", *PER_TOKEN)}
+        return data_frame(columns)
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"<ScoredRequest {self.id!r}: failed, {self.error}>"
+        total = "not scored" if self.sum_logprob is None else f"{self.sum_logprob:.2f} nats"
+        return f"<ScoredRequest {self.id!r}: {total}, {self.n_scored} of {self.n_tokens} tokens>"
+
+    def _repr_html_(self) -> str:
+        title = f"<b>{html.escape(one_line(str(self.id), 80))}</b> "
+        if self.error is not None:
+            return f"<div>{title}failed: {html.escape(self.error)}</div>"
+        line = tokens_html(self.tokens, self.logprob, self.entropy, self.greedy)
+        total = "" if self.sum_logprob is None else f"{self.sum_logprob:.2f} nats"
+        return f'<div title="{LEGEND}">{title}{line} <small>{total}</small></div>'
+
+    def _values(self, array: np.ndarray) -> np.ndarray:
+        return array[self.scored].astype(np.float64)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class LabelScores(Result):
+    """The next-token distribution over the labels of one request, in their order.
+
+    Attributes:
+        logprob: float64 [labels], nats, under the whole vocabulary.
+        probability: float64 [labels], the softmax over the labels alone: sums to 1.
+        outside: probability of the rest of the vocabulary, 0 to 1. Near 1 means that the model
+            would not have answered with a label.
+        error: why the request could not be scored; the arrays are then empty.
+        truncated: prompt tokens that were left out at the left, 0 unless asked for.
+    """
+
+    id: str | int
+    logprob: np.ndarray
+    probability: np.ndarray
+    outside: float
+    error: str | None = None
+    truncated: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Choice(Result):
+    """Which of a few texts is the most probable after a prompt.
+
+    Attributes:
+        prompt: what comes before.
+        options: the texts.
+        logprob: float64 [options], nats: of all tokens of each option together, so that a longer
+            option has a lower one.
+        probability: float64 [options], the softmax over the options alone: sums to 1.
+        error: why the options could not be compared; the arrays are then empty.
+    """
+
+    prompt: str
+    options: tuple[str, ...]
+    logprob: np.ndarray
+    probability: np.ndarray
+    error: str | None = None
+
+    @property
+    def best(self) -> str | None:
+        """The most probable option, the first of equal ones; None where there is an error."""
+        return None if self.error is not None else self.options[int(self.logprob.argmax())]
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per option.
+
+        Raises:
+            InputError: pandas is not installed, or the options could not be compared.
+        """
+        if self.error is not None:
+            raise InputError(self.error)
+        names = ("options", "logprob", "probability")
+        return data_frame({name: getattr(self, name) for name in names})
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"<Choice: failed, {self.error}>"
+        pairs = zip(self.options, self.probability, strict=True)
+        told = ", ".join(f"{option!r} {p:.3f}" for option, p in pairs)
+        return f"<Choice {self.best!r}: {told}>"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class ListedLabelScores(Result):
+    """What an endpoint's list of most probable next tokens says about the labels, in their order.
+
+    Attributes:
+        logprob: float64 [labels], nats; NaN for a label that is not in the list.
+        probability: float64 [labels], the softmax over the labels that are listed, NaN for the
+            others. Where one is missing these are upper bounds.
+        missing: the labels that are not listed.
+        missing_at_most: probability that each of them has at most, that of the list's last
+            token; 0 where none is missing.
+        error: why nothing is known; the arrays are then empty.
+    """
+
+    id: str | int
+    logprob: np.ndarray
+    probability: np.ndarray
+    missing: tuple[str, ...]
+    missing_at_most: float
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Generated(Result):
+    """What a model wrote after a prompt.
+
+    Attributes:
+        text: without special tokens, and without the stop string.
+        token_ids: int32, those that were generated, the EOS left out.
+        finish: "eos", "stop" or "length"; None where there is an error.
+        error: why nothing could be generated.
+    """
+
+    id: str | int
+    text: str
+    token_ids: np.ndarray
+    finish: str | None
+    error: str | None = None
+
+
+def failed(id: str | int, error: str) -> ScoredRequest:
+    """The result of a request that could not be scored."""
+    nothing = np.zeros(0, np.float32)
+    return ScoredRequest(
+        id, np.zeros(0, np.int32), [], nothing, nothing, nothing, np.zeros(0, bool), error=error
+    )
+
+
+class Results(list[Any]):
+    """The results of one call, in the order of its requests: a list that a notebook can show."""
+
+    SHOWN = 20  # results in a notebook's cell
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with one row per request, arrays left out.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        rows = [
+            {name: value for name, value in one.to_dict().items() if name not in ARRAYS}
+            for one in self
+        ]
+        return data_frame(rows)
+
+    def __repr__(self) -> str:
+        n_failed = sum(one.error is not None for one in self)
+        failed = f", {n_failed} failed" if n_failed else ""
+        kinds = {type(one).__name__ for one in self}
+        return f"<{len(self)} results{failed}: {', '.join(sorted(kinds)) or 'none'}>"
+
+    def _repr_html_(self) -> str:
+        lines = [
+            one._repr_html_() if isinstance(one, ScoredRequest) else html.escape(repr(one))
+            for one in self[: self.SHOWN]
+        ]
+        more = len(self) - self.SHOWN
+        lines += [f"<div>and {more} more</div>"] if more > 0 else []
+        return "".join(lines)

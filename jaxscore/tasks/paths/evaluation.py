@@ -1,0 +1,95 @@
+"""Path Evaluation as one call: items and settings in, an `Evaluation` out."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_choice
+from jaxscore.tasks.paths import path_gain
+from jaxscore.tasks.scoring_run import ScoringRun
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(CommonSettings):
+    """Settings of `paths`.
+
+    Attributes:
+        boundary: "separate", "joint" or "upstream": where an answer starts.
+        system_prompts: each item is evaluated under each, and averaged.
+    """
+
+    boundary: str = "separate"
+    system_prompts: tuple[str, ...] = (path_gain.DEFAULT_SYSTEM_PROMPT,)
+
+    def __post_init__(self) -> None:
+        """Check all values; see `CommonSettings`."""
+        super().__post_init__()
+        check_choice("boundary", self.boundary, tuple(path_gain.BOUNDARIES))
+        if isinstance(self.system_prompts, str):
+            raise InputError("setting system_prompts is a string, expected a list of strings")
+        prompts = tuple(self.system_prompts)
+        if not prompts or not all(isinstance(one, str) for one in prompts):
+            raise InputError(f"setting system_prompts is {prompts!r}, expected at least one string")
+        object.__setattr__(self, "system_prompts", prompts)
+
+
+def read(items: Iterable[Any]) -> list[path_gain.Item]:
+    """Items from objects as the input file has them; an `Item` stays as it is.
+
+    Raises:
+        InputError: an item that is no object, or lacks a field; named by its position from 1.
+    """
+    return [
+        item if isinstance(item, path_gain.Item) else path_gain.item(item, k, f"item {k}")
+        for k, item in enumerate(items, start=1)
+    ]
+
+
+def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+    """Score each path's answer with and without the path."""
+    known = read(items)
+    systems = settings.system_prompts
+    run = ScoringRun(
+        source,
+        boundary=settings.boundary,
+        policies=path_gain.BOUNDARIES,
+        truncate=settings.truncate,
+        seed=settings.seed,
+        audit_noise=settings.audit_noise,
+    )
+    results = path_gain.evaluate(known, systems, run.score(path_gain.requests(known, systems)))
+    noise = run.noise()
+    decisions = [] if noise is None else path_gain.mark(results, noise)
+    summary = path_gain.summarise(results, settings.n_bootstrap, settings.seed)
+    ordered = path_gain.least_gain_first(results)
+    return Evaluation(
+        summary=summary.means,
+        items=results,
+        n_items=summary.n_items,
+        rows=[{k: v for k, v in one.items() if k != "prompt_results"} for one in ordered],
+        details={
+            "summary": summary.means,
+            "by_length": [
+                {"entities": n, "gain": gain} for n, gain in summary.gain_by_length.items()
+            ],
+            "boundary_audit": run.boundary_counts("answers"),
+        },
+        long={"paths": ordered},
+        headline=headline(summary.means["absolute"]),
+        failures=[Failure(*one) for one in summary.failures],
+        boundary=run.boundary_line(),
+        noise=noise,
+        decisions=decisions,
+        audited=settings.audit_noise > 0,
+        seconds=run.seconds,
+    )
+
+
+def headline(gain: Estimate) -> str:
+    """The mean absolute improvement, with its interval."""
+    if gain.mean is None:
+        return "no path was scored"
+    span = "" if gain.low is None else f", 95% interval {gain.low:.4g} to {gain.high:.4g}"
+    return f"mean improvement of the probability {gain.mean:.4g}{span}, {gain.n} paths"

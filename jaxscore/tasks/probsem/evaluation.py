@@ -1,0 +1,122 @@
+"""ProbSem as one call: a suite and settings in, an `Evaluation` out."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, check_choice
+from jaxscore.tasks.probsem import query_scores
+from jaxscore.tasks.scoring_run import ScoringRun
+
+DISABLED = "accuracy is disabled, since a context expects -1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(CommonSettings):
+    """Settings of `probsem`. `n_bootstrap` has no effect: the accuracy's interval is Wilson's.
+
+    Attributes:
+        normalize: whether a query's `logp` is the mean over its tokens instead of their sum.
+        temperature: divides the log-probabilities.
+        boundary: "joint", "separate" or "upstream": where a query starts.
+    """
+
+    normalize: bool = False
+    temperature: float = 1.0
+    boundary: str = "joint"
+
+    def __post_init__(self) -> None:
+        """Check all values; see `CommonSettings`."""
+        super().__post_init__()
+        check_choice("normalize", self.normalize, (True, False))
+        check_choice("boundary", self.boundary, tuple(query_scores.BOUNDARIES))
+        number = isinstance(self.temperature, int | float)
+        if not number or isinstance(self.temperature, bool) or not 0 < self.temperature < math.inf:
+            raise InputError(
+                f"setting temperature is {self.temperature!r}, expected a number above 0"
+            )
+
+    def record(self) -> dict[str, Any]:
+        """The settings that have an effect, as a report has them."""
+        every = super().record()
+        del every["n_bootstrap"]
+        return every
+
+
+def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
+    """Score every query after every context.
+
+    Args:
+        suite: a `Suite`, or an object as the JSON file has it with the prompt's text as
+            `prompt`. A context that is unusable fails alone.
+
+    Raises:
+        InputError: an unusable suite.
+    """
+    known = suite if isinstance(suite, query_scores.Suite) else query_scores.read(suite)
+    run = ScoringRun(
+        source,
+        boundary=settings.boundary,
+        policies=query_scores.BOUNDARIES,
+        truncate=settings.truncate,
+        seed=settings.seed,
+        audit_noise=settings.audit_noise,
+    )
+    how: dict[str, Any] = {"normalize": settings.normalize, "temperature": settings.temperature}
+    scored = run.score(query_scores.requests(known))
+    results = query_scores.evaluate(known, scored, boundary=settings.boundary, **how)
+    noise = run.noise()
+    decisions = [] if noise is None else query_scores.mark(results, noise, **how)
+    accuracy = query_scores.accuracy(results)
+    n_scored = sum("error" not in result for result in results)
+    return Evaluation(
+        summary={"accuracy": accuracy, "n_scored": n_scored},
+        items=results,
+        n_items=len(known.contexts) + len(known.unusable),
+        rows=_rows(results),
+        details={"accuracy": accuracy, "boundary_audit": run.boundary_counts("queries")},
+        long={"contexts": results},
+        headline=headline(accuracy, n_scored),
+        failures=query_scores.failures(known, results),
+        remarks=query_scores.remarks(known),
+        boundary=run.boundary_line(),
+        noise=noise,
+        audited=settings.audit_noise > 0,
+        decisions=decisions,
+        seconds=run.seconds,
+    )
+
+
+def _rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One flat record per query of each context that was scored."""
+    return [
+        {
+            "context": result["context"],
+            "text": result["text"],
+            "query": query,
+            "expected": k == result["expected"],
+            "logp": logp,
+            "score": score,
+            "n_tokens": n_tokens,
+        }
+        for result in results
+        if "error" not in result
+        for k, (query, logp, score, n_tokens) in enumerate(
+            zip(*(result[name] for name in ("queries", "logp", "scores", "n_tokens")), strict=True)
+        )
+    ]
+
+
+def headline(accuracy: Estimate | None, n_scored: int) -> str:
+    """The accuracy with its interval, or why there is none."""
+    if not n_scored:
+        return "no context was scored"
+    if accuracy is None:
+        return f"{n_scored} contexts scored; {DISABLED}"
+    span = ""
+    if accuracy.low is not None and accuracy.high is not None:
+        span = f", 95% interval {accuracy.low:.3f} to {accuracy.high:.3f}"
+    return f"accuracy {accuracy.mean:.3f}{span}, {accuracy.n} contexts"

@@ -1,0 +1,64 @@
+"""BEM as one call: records in, P(equivalent) of each response out."""
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation
+from jaxscore.tasks.rag import judge_findings, records
+from jaxscore.tasks.rag.bem import Bem
+from jaxscore.tasks.rag.evaluation import evaluation
+from jaxscore.tasks.rag.judge_findings import Draws
+
+METRIC = "BEM"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(CommonSettings):
+    """Settings of `bem`.
+
+    Attributes:
+        metric: what the score is called.
+    """
+
+    metric: str = METRIC
+
+    def __post_init__(self) -> None:
+        """Check all values; see `CommonSettings`."""
+        super().__post_init__()
+        if self.truncate:
+            raise InputError(
+                "truncate (--truncate) is for a causal model's prompts; BEM leaves out the ends "
+                "of texts that are too long by itself"
+            )
+        if self.audit_noise:
+            raise InputError(
+                "audit_noise (--audit-noise) audits a causal model's probabilities; leave it out "
+                "with BEM"
+            )
+
+    def record(self) -> dict[str, Any]:
+        """The settings that decide the result."""
+        return {"seed": self.seed, "n_bootstrap": self.n_bootstrap}
+
+
+def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+    """Compare each response with its references.
+
+    Args:
+        source: a `Bem`.
+        items: `Records`, or objects as `eval_<split>_out.json` has them.
+
+    Raises:
+        InputError: the source is no `Bem`.
+    """
+    if not isinstance(source, Bem):
+        raise InputError(f"a classifier that is {type(source).__name__}, expected a Bem")
+    given = records.read(items, question=True)
+    started = time.perf_counter()
+    matches = source.match(given.records)
+    seconds = time.perf_counter() - started
+    found = judge_findings.bem(matches, given, Draws(settings.n_bootstrap, settings.seed))
+    return evaluation(found, given, metric=settings.metric, seconds=seconds)

@@ -1,0 +1,76 @@
+"""Lexical metrics as one call: records in, a value per metric and record out."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.metrics.bootstrap import Estimate, estimate, proportion
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure
+from jaxscore.tasks.rag import lexical_columns, records
+
+HITS = ("M", "EM")  # 0 or 1 per record, so that their means are shares
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(CommonSettings):
+    """Settings of `metrics`.
+
+    Attributes:
+        names: of `lexical_columns.METRICS`.
+    """
+
+    names: tuple[str, ...] = lexical_columns.METRICS
+
+    def __post_init__(self) -> None:
+        """Check all values; see `CommonSettings`."""
+        super().__post_init__()
+        if unknown := [one for one in self.names if one not in lexical_columns.METRICS]:
+            expected = ", ".join(lexical_columns.METRICS)
+            raise InputError(f"setting names has {unknown[0]!r}, expected some of {expected}")
+
+    def record(self) -> dict[str, Any]:
+        """The settings that decide the result."""
+        return {"names": list(self.names), "seed": self.seed, "n_bootstrap": self.n_bootstrap}
+
+
+def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
+    """Compare each response with its references, without a model.
+
+    Args:
+        source: None: nothing is computed on a device.
+        items: `Records`, or objects as `eval_<split>_out.json` has them; `question` may be
+            absent.
+    """
+    given = records.read(items, question=False)
+    values = lexical_columns.evaluate(given.records)
+    columns = {name: values[name] for name in settings.names}
+    means = lexical_columns.summarise(columns)
+    summary = {
+        name: dataclasses.replace(_interval(name, list(one.values()), settings), mean=means[name])
+        if one
+        else Estimate(0, None, None, None)
+        for name, one in columns.items()
+    }
+    rows = [
+        {"index": one.index, "q_id": one.q_id, **{k: v[one.index] for k, v in columns.items()}}
+        for one in given.records
+    ]
+    n = len(given.records)
+    told = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+    return Evaluation(
+        summary=summary,
+        items=rows,
+        n_items=len(given.rows),
+        rows=rows,
+        details={"summary": summary},
+        long={"records": rows},
+        headline=f"{told} over {n} records" if n else "no record is left to evaluate",
+        failures=[Failure(*one) for one in given.failures],
+    )
+
+
+def _interval(name: str, values: list[float], settings: Settings) -> Estimate:
+    if name in HITS:
+        return proportion([value == 1.0 for value in values])
+    return estimate(values, settings.n_bootstrap, settings.seed)

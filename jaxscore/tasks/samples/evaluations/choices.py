@@ -1,0 +1,149 @@
+"""What the systems that choose between responses without a model share."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from jaxscore.errors import InputError
+from jaxscore.tasks.evaluation import Evaluation, Failure, check_at_least
+from jaxscore.tasks.samples import sample_items
+from jaxscore.tasks.samples.sample_items import Result, Summary
+
+MOST_REMARKS = 20  # notes on items that are told; all are in the report's data
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Settings of a system that computes nothing with a model: none."""
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstN(Settings):
+    """Settings of a system that considers the first N responses of each item.
+
+    Attributes:
+        best_n: N. An item with fewer responses has all of them considered.
+    """
+
+    best_n: int
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            InputError: naming the setting and its value.
+        """
+        check_at_least("best_n", self.best_n, 1)
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse a setting that is no finite number.
+
+    Raises:
+        InputError: naming the setting and its value.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(cast(float, value)):
+        raise InputError(f"setting {name} is {value!r}, expected a finite number")
+
+
+def refuse_source(system: str, source: object) -> None:
+    """Refuse a model for a system that uses none: the report would name it.
+
+    Raises:
+        InputError: one is given.
+    """
+    if source is not None:
+        raise InputError(f"{system} computes nothing with a model; give None in place of a scorer")
+
+
+def evaluation(
+    results: Sequence[Result],
+    summary: Mapping[str, Any],
+    headline: str,
+    what: str,
+    seconds: float,
+) -> Evaluation:
+    """The results of a system as every system gives them back.
+
+    Args:
+        summary: its counts.
+        what: the field of a record with the response or code that was chosen, a list of one.
+
+    Raises:
+        NothingUsable: every item failed.
+    """
+    sample_items.refuse_if_all_failed((one.name, one.error) for one in results)
+    found = sample_items.summarise(results)
+    records = [one.record for one in results]
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=found.n_items,
+        rows=[_row(one, what) for one in results],
+        details={"summary": dict(summary)},
+        long={"notes": [{"name": name, "note": note} for name, note in found.notes],
+              "items": records},
+        headline=headline,
+        failures=[Failure(*one) for one in found.failures],
+        remarks=_remarks(found),
+        seconds=seconds,
+    )  # fmt: skip
+
+
+def decisions(found: Summary, fallbacks: Sequence[str]) -> dict[str, Any]:
+    """Counts of a system that decides or falls back, with a 0 for a fallback that did not happen.
+
+    `n_within_noise` is None where no item says how far rounding moves a confidence.
+    """
+    marks = found.within_noise
+    return {
+        "n_items": found.n_items,
+        "n_decided": found.n_decided,
+        "n_fallbacks": sum(found.fallbacks.values()),
+        "fallbacks": {name: found.fallbacks.get(name, 0) for name in fallbacks},
+        "n_failed": len(found.failures),
+        "n_with_noise": len(marks),
+        "n_within_noise": sum(marks) if marks else None,
+    }
+
+
+def response_counts(items: Sequence[sample_items.Item], best_n: int) -> dict[str, Any]:
+    """N, and how many responses the items have that it is applied to."""
+    lists = [one.fields.get("output") for one in items]
+    lengths = [len(one) for one in lists if isinstance(one, list) and one]
+    return {
+        "best_n": best_n,
+        "fewest_responses": min(lengths, default=None),
+        "most_responses": max(lengths, default=None),
+        "n_with_more": sum(length > best_n for length in lengths),
+    }
+
+
+def decided_by(what: str, summary: Mapping[str, Any]) -> str:
+    """The headline of a system that decides or falls back."""
+    decided, n_items = summary["n_decided"], summary["n_items"]
+    return f"{decided} of {n_items} items decided by {what}, {summary['n_fallbacks']} by fallback"
+
+
+def _row(result: Result, what: str) -> dict[str, Any]:
+    """The item's name, what was chosen, and the single values of its record."""
+    record = result.record
+    single = {
+        name: value
+        for name, value in record.items()
+        if name not in ("item", what, "error") and not isinstance(value, list | dict)
+    }
+    chosen = None if result.error else record[what][0]
+    return {"item": result.name, **single, what: chosen, "error": result.error}
+
+
+def _remarks(found: Summary) -> list[str]:
+    told = [f"note: {name}: {note}" for name, note in found.notes[:MOST_REMARKS]]
+    left = len(found.notes) - len(told)
+    return [*told, f"and {left} more notes"] if left else told

@@ -1,0 +1,37 @@
+"""`select` as one call: the response of each item that the model was most certain of."""
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from jaxscore.tasks.evaluation import Evaluation
+from jaxscore.tasks.samples import sample_items, selection
+from jaxscore.tasks.samples.evaluations import choices
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(choices.FirstN):
+    """Settings of `select`; N is 4 as in the published script."""
+
+    best_n: int = 4
+
+
+def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
+    """The most certain of each item's first N responses with an extractable answer."""
+    choices.refuse_source("select", source)
+    started = time.perf_counter()
+    known = selection.read(items, settings.best_n)
+    results = selection.evaluate_select(known)
+    found = sample_items.summarise(results)
+    summary = {
+        **choices.decisions(found, [*selection.FALLBACKS]),
+        **choices.response_counts([one.given for one in known], settings.best_n),
+    }
+    return choices.evaluation(
+        results,
+        summary,
+        choices.decided_by("confidence", summary),
+        "output",
+        time.perf_counter() - started,
+    )

@@ -1,0 +1,247 @@
+"""`self-certainty` as one call: items with outputs in, a confidence for each output."""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from jaxscore.engine.defaults import WINDOW
+from jaxscore.errors import InputError
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_choice
+from jaxscore.tasks.samples import confidences as task
+from jaxscore.tasks.samples import earlier_output
+from jaxscore.tasks.samples.in_order import InOrder
+from jaxscore.tasks.scoring_run import ScoringRun
+
+CHARACTERS_PER_TOKEN = 3
+BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon
+
+Place = tuple[int, int]  # of an item, and of one of its outputs
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(CommonSettings):
+    """Settings of `self-certainty`.
+
+    Attributes:
+        alignment: "formula" takes the prediction of each token, made before it; "upstream" the
+            one made after it, as the published script does.
+        input_field, output_field: names of an item's two fields.
+    """
+
+    alignment: str = "formula"
+    input_field: str = task.INPUT_FIELD
+    output_field: str = task.OUTPUT_FIELD
+
+    def __post_init__(self) -> None:
+        """Check all values; see `CommonSettings`."""
+        super().__post_init__()
+        check_choice("alignment", self.alignment, tuple(task.ALIGNMENTS))
+        for name in ("input_field", "output_field"):
+            if not isinstance(value := getattr(self, name), str):
+                raise InputError(f"setting {name} is {value!r}, expected the name of a field")
+
+
+@dataclasses.dataclass
+class Work:
+    """Items with what is known of them; a run fills in what is missing.
+
+    Attributes:
+        items: as from `confidences.load`.
+        confidences: one per item.
+        n_previous: records that the output file has already; they stay in it.
+        facts: what each record says of the model: model, revision, lora, quantize, reproducible;
+            None: as the scorer describes itself.
+        path: of the output file, for messages.
+    """
+
+    items: Sequence[task.Item]
+    confidences: list[task.Confidence]
+    n_previous: int = 0
+    facts: Mapping[str, Any] | None = None
+    path: Path = Path("output")
+
+    def __iter__(self) -> Iterator[task.Item]:
+        return iter(self.items)
+
+    @property
+    def missing(self) -> list[Place]:
+        """Everything that is still to be scored."""
+        return task.missing(self.confidences)
+
+    def records(self) -> Iterable[dict[str, Any]]:
+        """What the output file holds by now."""
+        return task.evaluate(self.items, self.confidences, self.n_previous)
+
+    def finished(self, index: int) -> dict[str, Any] | None:
+        """An item's record; None while an output is missing."""
+        one = self.confidences[index]
+        return None if one.missing else task.record(self.items[index], one)
+
+    def made_with(self, settings: Settings, dtype: str | None) -> dict[str, Any]:
+        """What each record says of how it was made; `dtype` None where it is not known yet.
+
+        Raises:
+            InputError: the file holds confidences that were made in another way.
+        """
+        out = {
+            **(self.facts or {}),
+            "alignment": settings.alignment,
+            "input_field": settings.input_field,
+            "output_field": settings.output_field,
+        }
+        if settings.truncate is None:  # a run that may cut inputs goes on with whole ones, not
+            out["truncate"] = None  # the reverse
+        if dtype is not None:
+            out["dtype"] = dtype
+        task.check_settings(self.items, self.confidences, out, self.path)
+        return out
+
+
+def evaluate(
+    source: Any,
+    items: Iterable[Any],
+    settings: Settings,
+    on_item: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Evaluation:
+    """Score each output.
+
+    Args:
+        source: a `Scorer`; None is enough for a `Work` from which nothing is missing.
+        items: objects as the input file has them, or `Work` that an earlier run has begun.
+        on_item: takes each record in the input's order as soon as it is finished, but none that
+            the work held already; no record is then in the result. The noise floor, which is
+            known at the end, is not in these records.
+
+    Raises:
+        InputError: no item can be used; the source is no `Scorer`.
+    """
+    work = items if isinstance(items, Work) else _begun(items, settings)
+    run = ScoringRun(
+        source,
+        boundary=settings.alignment,
+        policies=task.ALIGNMENTS,
+        truncate=settings.truncate,
+        special_tokens=False,
+        seed=settings.seed,
+        audit_noise=settings.audit_noise,
+        audit_boundary=False,
+    )
+    known = {k for k in range(work.n_previous) if not work.confidences[k].missing}
+    told = InOrder(on_item, work.finished, len(work.items), known)
+    n_cut = _score(run, source, work, settings, told.offer) if work.missing else 0
+    noise = run.noise()
+    if noise is not None:
+        task.note_noise(work.confidences, noise.spread["mean_self_certainty"].largest)
+    told.offer()
+    found = task.summarise(work.items, work.confidences, settings.n_bootstrap, settings.seed)
+    summary = {
+        "n_items": found.n_items,
+        "n_outputs": found.n_outputs,
+        "n_scored": found.n_scored,
+        "mean_self_certainty": found.mean,
+    }
+    records = [] if on_item is not None else list(work.records())
+    cut = f"{n_cut} outputs were scored after an input cut at its left"
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=found.n_items,
+        rows=[] if on_item is not None else _rows(work),
+        details={"summary": summary},
+        long={"items": records},
+        headline=headline(found),
+        failures=[Failure(*one) for one in found.failures],
+        remarks=[cut] if n_cut else [],
+        noise=noise,
+        audited=settings.audit_noise > 0,
+        seconds=run.seconds,
+    )
+
+
+def headline(found: task.Summary) -> str:
+    """The mean with its interval, and over how many outputs."""
+    mean = found.mean
+    if mean.mean is None:
+        return f"no confidence: none of {found.n_outputs} outputs was scored"
+    span = "" if mean.low is None else f", 95% interval {mean.low:.6g} to {mean.high:.6g}"
+    return (
+        f"mean self-certainty {mean.mean:.6g} nats per token{span}, {found.n_scored} of "
+        f"{found.n_outputs} outputs"
+    )
+
+
+def _begun(given: Iterable[Any], settings: Settings) -> Work:
+    items = task.read(given, settings.input_field, settings.output_field)
+    confidences, _ = task.resume(items, [], Path("output"))
+    return Work(items, confidences)
+
+
+def _score(
+    run: ScoringRun, source: Any, work: Work, settings: Settings, offer: Callable[[], None]
+) -> int:
+    """Fill in what is missing; gives how many outputs were scored after an input that was cut."""
+    from jaxscore.scorer import Scorer  # here: importing it imports JAX
+
+    if not isinstance(source, Scorer):
+        raise InputError(
+            "self-certainty needs the model's whole distribution over its vocabulary, which a "
+            "Scorer alone gives"
+        )
+    if work.facts is None:
+        work.facts = earlier_output.model_facts(source)
+    made_with = work.made_with(settings, source.model.dtype)
+    wanted = work.missing
+    every, missing = task.scorable(work.confidences), {*wanted}
+    window = window_size(work.items, every, source.batch_tokens)
+    # What is not missing costs nothing where the journal has it.
+    asked = wanted if source.journal is None else _whole_windows(every, missing, window)
+    stream = run.stream(task.requests(work.items, asked), window=window, n_requests=len(asked))
+    n_cut = 0
+    for (k, place), scored in zip(asked, stream, strict=True):
+        if (k, place) not in missing:
+            continue
+        work.confidences[k].take(place, scored, made_with)
+        n_cut += scored.truncated > 0
+        if not work.confidences[k].missing:
+            offer()
+    return n_cut
+
+
+def _whole_windows(every: Sequence[Place], missing: Set[Place], window: int) -> list[Place]:
+    """The windows of a run from the beginning in which something is missing.
+
+    So what is missing has the same neighbours, and with them the same last bits, as in a run that
+    was left alone; the journal has what is not missing.
+    """
+    windows = (every[first : first + window] for first in range(0, len(every), window))
+    return [one for own in windows if not missing.isdisjoint(own) for one in own]
+
+
+def window_size(items: Sequence[task.Item], wanted: Sequence[Place], batch_tokens: int) -> int:
+    """How many outputs to plan together: about `BATCHES_TOGETHER` batches of text.
+
+    Results come back a window at a time, so it bounds what an interruption costs; outputs of one
+    item share its input within a window.
+    """
+    per_item = collections.Counter(k for k, _ in wanted)
+    characters = sum(len(items[k].context) for k in per_item)
+    characters += sum(len(items[k].outputs[place]) for k, place in wanted)
+    at_most = BATCHES_TOGETHER * batch_tokens * CHARACTERS_PER_TOKEN
+    fitting = int(at_most * len(wanted) / max(1, characters))
+    return min(WINDOW, max(fitting, *per_item.values()))
+
+
+def _rows(work: Work) -> list[dict[str, Any]]:
+    """One row per output."""
+    return [
+        {
+            "item": item.name,
+            "output": place + 1,
+            "self_certainty": value,
+            "error": one.errors.get(place),
+        }
+        for item, one in zip(work.items, work.confidences, strict=True)
+        for place, value in enumerate(one.values)
+    ]

@@ -1,0 +1,60 @@
+"""`vote` as one call: the answer of each item with the most votes."""
+
+import dataclasses
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.tasks.evaluation import Evaluation
+from jaxscore.tasks.samples import sample_items, selection
+from jaxscore.tasks.samples.evaluations import choices
+from jaxscore.tasks.samples.symbolic import TIME_LIMIT, SymbolicComparison
+
+DAY = 86400.0  # seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(choices.FirstN):
+    """Settings of `vote`; N is 64 and the power 0.5 as in the published script.
+
+    Attributes:
+        power: rank r, from 0, of n responses gives (n - r)^power votes.
+        time_limit: seconds for SymPy to read or compare two answers.
+    """
+
+    best_n: int = 64
+    power: float = 0.5
+    time_limit: float = TIME_LIMIT
+
+    def __post_init__(self) -> None:
+        """Check all values; see `choices.FirstN`."""
+        super().__post_init__()
+        choices.check_number("power", self.power)
+        choices.check_number("time_limit", self.time_limit)
+        if not 0 < self.time_limit <= DAY:
+            raise InputError(
+                f"setting time_limit is {self.time_limit}, expected seconds above 0 and at most a "
+                "day"
+            )
+
+
+def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
+    """Borda voting over each item's first N responses."""
+    choices.refuse_source("vote", source)
+    started = time.perf_counter()
+    known = selection.read(items, settings.best_n)
+    with SymbolicComparison(settings.time_limit) as symbolic:
+        results = selection.evaluate_vote(known, settings.power, symbolic)
+    found = sample_items.summarise(results)
+    summary = {
+        **choices.decisions(found, [*selection.FALLBACKS]),
+        **choices.response_counts([one.given for one in known], settings.best_n),
+    }
+    return choices.evaluation(
+        results,
+        summary,
+        choices.decided_by("votes", summary),
+        "output",
+        time.perf_counter() - started,
+    )

@@ -1,0 +1,183 @@
+"""One evaluation's requests to a scorer, and what every report says of them."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from jaxscore.engine.defaults import WINDOW
+from jaxscore.engine.noise import Draw, Noise, OtherLayouts
+from jaxscore.requests import LabelRequest, Request
+from jaxscore.results import LabelScores, ScoredRequest
+from jaxscore.text.boundary_audit import boundary_audit
+from jaxscore.text.encoder import Boundary
+
+AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
+AUDITED_CHARACTERS = 1000  # longest continuation that is encoded again for each of its tokens
+
+
+class TextScores(Protocol):
+    """A source of scores: a `Scorer`, or an endpoint that scores text."""
+
+    def score(
+        self, requests: Iterable[Request], *, boundary: str, truncate: str | None
+    ) -> list[ScoredRequest]: ...
+
+
+class ScoringRun:
+    """Passes requests to a source and measures the run.
+
+    Attributes:
+        seconds: wall time inside `score`, `stream` and `label`.
+        n_audited, n_too_long: requests that the boundary audit encoded, and those that it left
+            out because their continuation is longer than `AUDITED_CHARACTERS`.
+        changed: name of each other boundary -> audited requests that it would change.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        boundary: str = "joint",
+        policies: Mapping[str, Boundary] | None = None,
+        truncate: str | None = None,
+        special_tokens: bool = True,
+        seed: int = 0,
+        audit_noise: int = 0,
+        audit_boundary: bool = True,
+    ) -> None:
+        """Nothing is scored yet.
+
+        Args:
+            source: a `Scorer`, or an endpoint; an endpoint has neither of the two audits.
+            boundary: the setting's name, a key of `policies`.
+            policies: names of the boundaries that the system has -> policies of
+                `jaxscore.text.encoder`; None for systems that score no continuation.
+            truncate, special_tokens: as of `Scorer.score`.
+            seed: draws the requests of the noise audit.
+            audit_noise: requests that are scored again in other layouts; 0 for none.
+            audit_boundary: whether to count the requests that another boundary would change.
+        """
+        from jaxscore.scorer import Scorer  # here: importing it imports JAX
+
+        self.source, self.boundary, self.truncate = source, boundary, truncate
+        self.special_tokens = special_tokens
+        self._policies = dict(policies or {})
+        self._local = isinstance(source, Scorer)
+        others = [name for name in self._policies if name != boundary]
+        self._audited = audit_boundary and self._local and bool(others)
+        self.changed = dict.fromkeys(others, 0) if self._audited else {}
+        self.n_audited = self.n_too_long = 0
+        self._draw = Draw(audit_noise if self._local else 0, seed)
+        self._asked_labels = False
+        self._noise: Noise | None = None
+        self._noise_known = False
+        self.seconds = 0.0
+
+    @property
+    def policy(self) -> Boundary:
+        """The encoder's name of the boundary."""
+        return self._policies[self.boundary]
+
+    def score(self, requests: Iterable[Request]) -> list[ScoredRequest]:
+        """All requests planned together, in their order."""
+        started = time.perf_counter()
+        watched = list(self._draw.watch(self._watch(requests)))
+        if self._local:
+            found = self.source.score(
+                watched,
+                boundary=self.policy,
+                truncate=self.truncate,
+                special_tokens=self.special_tokens,
+            )
+        else:
+            found = self.source.score(watched, boundary=self.policy, truncate=self.truncate)
+        scored = list(self._draw.results(found))
+        self.seconds += time.perf_counter() - started
+        return scored
+
+    def stream(
+        self, requests: Iterable[Request], *, window: int = WINDOW, n_requests: int | None = None
+    ) -> Iterator[ScoredRequest]:
+        """Like `score`, for more than fits in memory; a `Scorer` alone has it."""
+        started = time.perf_counter()
+        found = self.source.stream(
+            self._draw.watch(self._watch(requests)),
+            boundary=self.policy,
+            truncate=self.truncate,
+            special_tokens=self.special_tokens,
+            window=window,
+            n_requests=n_requests,
+        )
+        yield from self._draw.results(found)
+        self.seconds += time.perf_counter() - started
+
+    def label(self, requests: Iterable[LabelRequest]) -> list[LabelScores]:
+        """The next-token distribution over a few ids after each prompt."""
+        started = time.perf_counter()
+        self._asked_labels = True
+        watched = list(self._draw.watch(requests))
+        scored = list(self._draw.results(self.source.label(watched, truncate=self.truncate)))
+        self.seconds += time.perf_counter() - started
+        return scored
+
+    def noise(self) -> Noise | None:
+        """The noise floor of what was scored; None without an audit or without scores."""
+        if not self._noise_known and self._draw.pairs:
+            layouts = OtherLayouts(self.source)
+            if self._asked_labels:
+                self._noise = layouts.labels(self._draw.pairs, truncate=self.truncate)
+            else:
+                self._noise = layouts.scores(
+                    self._draw.pairs,
+                    boundary=self.policy,
+                    truncate=self.truncate,
+                    special_tokens=self.special_tokens,
+                )
+        self._noise_known = True
+        return self._noise
+
+    def boundary_counts(self, what: str) -> dict[str, Any] | None:
+        """The boundary audit as JSON has it; `what` (answers, queries) names its count."""
+        if not self._audited:
+            return None
+        counts: dict[str, Any] = {f"n_{what}": self.n_audited, "changed": dict(self.changed)}
+        if self.n_too_long:
+            counts["n_too_long"] = self.n_too_long
+        return counts
+
+    def boundary_line(self) -> str | None:
+        """The boundary audit in one line; None where no request was audited."""
+        if not self.n_audited:
+            return None
+        parts = [f"{name} would change {count}" for name, count in self.changed.items()]
+        left_out = (
+            f"; {self.n_too_long} longer than {AUDITED_CHARACTERS} characters are not audited"
+            if self.n_too_long
+            else ""
+        )
+        return f"{self.boundary}: of {self.n_audited} requests {', '.join(parts)}{left_out}"
+
+    def _watch(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """The same requests, audited as they pass."""
+        if not self._audited:
+            yield from requests
+            return
+        part: list[Request] = []
+        for request in requests:
+            part.append(request)
+            if len(part) == AUDITED_TOGETHER:
+                yield from self._count(part)
+                part = []
+        yield from self._count(part)
+
+    def _count(self, part: list[Request]) -> list[Request]:
+        audited = part
+        if "reencoded" in (self._policies[name] for name in self.changed):
+            audited = [one for one in part if len(one.continuation) <= AUDITED_CHARACTERS]
+        self.n_audited += len(audited)
+        self.n_too_long += len(part) - len(audited)
+        others = {self._policies[name]: name for name in self.changed}
+        found = boundary_audit(self.source.encoder, audited, self.policy, list(others))
+        for policy, count in found.items():
+            self.changed[others[policy]] += count
+        return part

@@ -1,0 +1,168 @@
+"""Requests as token sequences that a model can score, or why it cannot."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.request_forms import Unusable
+from jaxscore.requests import LabelRequest, Request
+from jaxscore.text.encoder import Boundary, Encoded, TextEncoder, is_text
+
+# Texts are encoded so many at a time: the tokenizer's own results take 50 bytes for each token.
+CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
+NOTHING = Request(0, "", "")  # encoded in place of what cannot be
+
+Complaints = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
+
+
+class Prepared(NamedTuple):
+    """A request's sequences, how many context tokens they lack, or why there are none."""
+
+    sequences: Encoded
+    truncated: int
+    error: str | None
+
+
+NO_TEXT = Prepared((), 0, "its text has half a surrogate pair, which is no character")
+
+
+class Preparer:
+    """Encodes requests for one model."""
+
+    def __init__(self, encoder: TextEncoder, max_positions: int, complaints: Complaints) -> None:
+        """Args:
+        max_positions: longest path that the model takes.
+        complaints: for sequences, place -> why the model cannot score that one.
+        """
+        self._encoder, self._most, self._complaints = encoder, max_positions, complaints
+
+    def texts(
+        self,
+        requests: Sequence[Request | Unusable],
+        boundary: Boundary,
+        truncate: str | None,
+        special_tokens: bool,
+    ) -> list[Prepared]:
+        """One entry for each request; arguments as of `Scorer.score`."""
+        usable = [
+            request
+            if isinstance(request, Request) and is_text(request.context + request.continuation)
+            else NOTHING
+            for request in requests
+        ]
+        encoded = self._encoder.encode(usable, boundary, special_tokens=special_tokens)
+        return self._checked(
+            [
+                Prepared((), 0, request.error)
+                if isinstance(request, Unusable)
+                else self._truncated(sequences, truncate)
+                if one is request
+                else NO_TEXT
+                for request, one, sequences in zip(requests, usable, encoded, strict=True)
+            ]
+        )
+
+    def labels(self, requests: Sequence[LabelRequest], truncate: str | None) -> list[Prepared]:
+        """One entry for each request: its prompt, and the labels as choices after it."""
+        texts = [request.prompt if is_text(request.prompt) else "" for request in requests]
+        prepared = []
+        for request, text, ids in zip(
+            requests, texts, self._encoder.prompt_ids(texts), strict=True
+        ):
+            if complaint := _label_complaint(request.label_ids):
+                item = Prepared((), 0, complaint)
+            elif text != request.prompt:
+                item = NO_TEXT
+            elif not len(ids):
+                item = Prepared((), 0, "its prompt has no tokens, so nothing comes after it")
+            else:
+                asked = TokenSequence(ids, len(ids), np.array(request.label_ids))
+                item = self._truncated((asked,), truncate)
+            prepared.append(item)
+        return self._checked(prepared)
+
+    def _truncated(self, encoded: Encoded, truncate: str | None) -> Prepared:
+        """The sequences without the oldest tokens of those that are too long, if asked for."""
+        if truncate is None:
+            return Prepared(encoded, 0, None)
+        sequences, cut = [], 0
+        for sequence in encoded:
+            over = len(sequence.fed) - self._most
+            prefix = self._encoder.prefix
+            keep = len(prefix) if sequence.ids[: len(prefix)].tolist() == prefix else 0
+            # Without a BOS one context token must stay, or the continuation's first has none.
+            if 0 < over <= sequence.start - max(keep, 1):
+                ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
+                sequence = TokenSequence(ids, sequence.start - over, sequence.choices)
+                cut = max(cut, over)
+            sequences.append(sequence)
+        return Prepared(tuple(sequences), cut, None)
+
+    def _checked(self, prepared: list[Prepared]) -> list[Prepared]:
+        """The same, and for those that the model cannot score the reason instead."""
+        found = self._complaints([one for item in prepared for one in item.sequences])
+        if not found:
+            return prepared
+        out, first = [], 0
+        for item in prepared:
+            places = range(first, first + len(item.sequences))
+            first = places.stop
+            complaint = next((found[k] for k in places if k in found), None)
+            out.append(item if complaint is None else Prepared((), 0, complaint))
+        return out
+
+
+Window = list[tuple[Request | Unusable, Prepared]]
+
+
+def windows(
+    requests: Iterable[Request | Unusable],
+    prepare: Callable[[list[Request | Unusable]], list[Prepared]],
+    window: int,
+    most_tokens: int | None,
+) -> Iterator[Window]:
+    """Requests that are planned together, encoded some at a time.
+
+    A window ends with every `window`-th request, so that a run that leaves out whole windows of
+    requests has the others as they were.
+
+    Args:
+        most_tokens: a window ends earlier where its texts have so many tokens; None is no limit.
+    """
+    source, n_left, n_tokens = iter(requests), window, 0
+    out: Window = []
+    while chunk := _chunk(source, min(CHUNK, n_left)):
+        prepared = prepare(chunk)
+        out += zip(chunk, prepared, strict=True)
+        n_left -= len(chunk)
+        n_tokens += sum(one.n_given for item in prepared for one in item.sequences)
+        if not n_left or (most_tokens is not None and n_tokens >= most_tokens):
+            yield out
+            out, n_tokens, n_left = [], 0, n_left or window
+    if out:
+        yield out
+
+
+def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Unusable]:
+    """Requests that are encoded together."""
+    out: list[Request | Unusable] = []
+    n_characters = 0
+    for request in itertools.islice(source, most):
+        out.append(request)
+        if isinstance(request, Request):
+            n_characters += len(request.context) + len(request.continuation)
+        if n_characters >= CHUNK_CHARACTERS:
+            break
+    return out
+
+
+def _label_complaint(ids: Sequence[Any]) -> str | None:
+    """What is wrong with the label ids of a request, whatever the model."""
+    if not all(isinstance(id, int | np.integer) and not isinstance(id, bool) for id in ids):
+        return f"its label ids are {list(ids)}, expected integers"
+    if len(set(ids)) < max(1, len(ids)):
+        return f"its label ids are {list(ids)}, expected at least one, each once"
+    return None

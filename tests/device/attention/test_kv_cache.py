@@ -1,0 +1,146 @@
+"""Attention over a KV cache against the same tokens in one row."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore.device import reference
+from jaxscore.device.attention import interval as fast
+from jaxscore.device.attention import kv_cache
+from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge
+from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.dots import to_storage
+from tests.device.configs import rules
+from tests.device.tries import random_rows
+
+N, K, H, L, SLOTS = 4, 2, 8, 24, 16
+RULE = ScoreRule(0.5)
+
+
+def arrays(seed, rows, length):
+    draw = np.random.default_rng(seed)
+    return [
+        jnp.asarray(draw.normal(size=(rows, length, heads, H)), jnp.float32) for heads in (N, K, K)
+    ]
+
+
+def whole(rows, befores):
+    """Position and subtree end of rows with a straight path of tokens in front of each."""
+    _, position, end = random_rows(7, rows, L)
+    n = befores
+    at = np.concatenate([np.tile(np.arange(n), (rows, 1)), position + n], axis=1)
+    ends = np.concatenate([np.full((rows, n), L + n), end + n], axis=1)
+    return tuple(jnp.asarray(x, jnp.int32) for x in (position, end, at, ends))
+
+
+def padded(x, n):
+    """The first n tokens in SLOTS slots, the rest loud and never to be heard."""
+    loud = jnp.full((x.shape[0], SLOTS - n, *x.shape[2:]), 1e6)
+    return jnp.concatenate([x[:, :n], loud], axis=1)
+
+
+@pytest.fixture(params=[True, False], ids=["cpu", "accelerator"])
+def either_form(request, monkeypatch):
+    for module in (fast, kv_cache):
+        monkeypatch.setattr(module, "on_cpu", lambda: request.param)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(
+    ("window", "kind"),
+    [
+        *((window, "scaled") for window in (0, 1, 5, 11, 100)),
+        *((5, kind) for kind in ("capped", "alibi", "coarse")),
+    ],
+)
+@pytest.mark.usefixtures("either_form")
+def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window, kind):
+    rule = rules(N)[kind]
+    monkeypatch.setattr(kv_cache, "QUERY_BLOCK", 7)
+    monkeypatch.setattr(kv_cache, "MOST_SCORES", 7 * SLOTS)
+    rows, n = 3, 9
+    q, k, v = arrays(1, rows, n + L)
+    if shared:
+        k, v = (x.at[:, :n].set(x[:1, :n]) for x in (k, v))
+    position, end, at, ends = whole(rows, n)
+    want = reference.attention(q, k, v, at, ends, window, rule=rule, dtype=jnp.float32)
+    own = slice(None, 1) if shared else slice(None)
+    before = KVCache(
+        padded(k[own], n), padded(v[own], n), jnp.int32(0), jnp.full(1 if shared else rows, n)
+    )
+    got = fast.attention(
+        q[:, n:],
+        k[:, n:],
+        v[:, n:],
+        position + n,
+        end,
+        jnp.int32(window),
+        caches=(before,),
+        rule=rule,
+        dtype=jnp.float32,
+    )
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want)[:, n:], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["scaled", "alibi"])
+@pytest.mark.usefixtures("either_form")
+def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind):
+    """A prefix of 5 that all share, then 0, 3 and 7 tokens of a row's own."""
+    rule = rules(N)[kind]
+    prefix, lengths = 5, [0, 3, 7]
+    q, k, v = arrays(2, 3, prefix + 7 + 1)
+    k, v = (x.at[:, :prefix].set(x[:1, :prefix]) for x in (k, v))
+    for window in (0, 4):
+        got = fast.attention(
+            q[:, -1:],
+            k[:, -1:],
+            v[:, -1:],
+            jnp.array([[prefix + n] for n in lengths]),
+            jnp.ones((3, 1), jnp.int32),
+            jnp.int32(window),
+            caches=(
+                KVCache(
+                    padded(k[:1], prefix), padded(v[:1], prefix), jnp.int32(0), jnp.array([prefix])
+                ),
+                KVCache(k[:, prefix:-1], v[:, prefix:-1], jnp.int32(prefix), jnp.array(lengths)),
+            ),
+            rule=rule,
+            dtype=jnp.float32,
+        )
+        for row, n in enumerate(lengths):
+            keep = np.r_[: prefix + n, prefix + 7]
+            m = len(keep)
+            at, ends = np.arange(m)[None], np.full((1, m), m)
+            one = (x[row : row + 1, keep] for x in (q, k, v))
+            want = reference.attention(*one, at, ends, window, rule=rule, dtype=jnp.float32)
+            np.testing.assert_allclose(got[row, 0], want[0, -1], atol=2e-6, rtol=0)
+
+
+def test_a_stored_bfloat16_past_is_read_as_bfloat16():
+    q, k, v = arrays(3, 2, L)
+    rounded = [x.astype(jnp.bfloat16) for x in (k, v)]
+    at = jnp.full((2, L), SLOTS)
+    lengths = jnp.array([4, 6])
+    stored = KVCache(*to_storage(tuple(rounded)), jnp.int32(0), lengths)
+    exact = KVCache(*(x.astype(jnp.float32) for x in rounded), jnp.int32(0), lengths)
+    got, lse = attend_cache(q, stored, at, jnp.int32(0), rule=RULE)
+    want, want_lse = attend_cache(
+        q.astype(jnp.bfloat16).astype(jnp.float32), exact, at, jnp.int32(0), rule=RULE
+    )
+    assert stored.key.dtype == jnp.uint16
+    np.testing.assert_allclose(lse, want_lse, atol=1e-5)
+    # The weights are rounded to 8 bits before the second product.
+    assert 0 < np.abs(got - want).max() < 2**-8 * float(jnp.abs(v).max())
+
+
+def test_an_empty_part_has_no_weight_in_a_merge():
+    q, k, v = arrays(4, 2, L)
+    at = jnp.full((2, L), SLOTS)
+    full = attend_cache(
+        q, KVCache(k, v, jnp.int32(0), jnp.array([L, L])), at, jnp.int32(0), rule=RULE
+    )
+    none = attend_cache(
+        q, KVCache(k, v, jnp.int32(0), jnp.array([0, 0])), at, jnp.int32(0), rule=RULE
+    )
+    np.testing.assert_array_equal(merge([full, none]), full[0])
+    np.testing.assert_array_equal(merge([none, full]), full[0])

@@ -1,0 +1,39 @@
+"""Choices of a config are checked where it is made, and say nothing of a mesh."""
+
+import dataclasses
+from typing import get_args
+
+import pytest
+
+from jaxscore.device.decoder_config import CHOICES, Activation, DecoderConfig
+from jaxscore.device.layers import ACTIVATIONS
+from jaxscore.device.split import MODEL, Split
+from tests.device.configs import llamalike
+
+NAMES = ("norm", "norm_place", "parallel", "qk_norm", "activation", "quantized")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_choice_that_does_not_exist_is_named(name):
+    config = llamalike()
+    object.__setattr__(config, name, "other")  # past the types, which only tests check
+    with pytest.raises(ValueError, match=f"{name} is 'other', expected one of '{CHOICES[name][0]}"):
+        config.__post_init__()
+
+
+def test_all_choices_are_checked_and_known():
+    assert set(CHOICES) == set(NAMES)
+    assert set(get_args(Activation)) == set(ACTIVATIONS)
+    assert not {field.name for field in dataclasses.fields(DecoderConfig)} & {"shards", "split"}
+
+
+def test_a_split_beside_the_config():
+    config = llamalike(n_heads=8, n_kv_heads=2, vocab_size=210)
+    assert (Split().axis, Split().vocabulary_axis(config), Split().whole_kv(config)) == (
+        None, None, False
+    )  # fmt: skip
+    assert (Split(2).axis, Split(2).vocabulary_axis(config)) == (MODEL, MODEL)
+    assert Split(4).vocabulary_axis(config) is None
+    assert (Split(2).whole_kv(config), Split(4).whole_kv(config)) == (False, True)
+    with pytest.raises(ValueError, match="shards is 0"):
+        Split(0)

@@ -1,0 +1,90 @@
+"""Eight devices against one: the same numbers, and only small ones sent between devices."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT, with_devices
+from tests.engine.on_eight_devices import CONFIGS, SHAPES
+
+HIDDEN = 192 * 32  # a batch's tokens, the half-step row over its 128, and the width
+SCORES = 192 * 4  # a batch's queries and their targets
+
+
+def on_eight_devices(module, *words):
+    command = [sys.executable, "-m", module, *map(str, words)]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=with_devices(8), check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran
+
+
+@pytest.fixture(scope="module")
+def report(request):
+    """What `on_eight_devices` prints, of the parts that the tests of this run read."""
+    parts = {part_of(item) for item in request.session.items if "report" in item.fixturenames}
+    return json.loads(on_eight_devices("tests.engine.on_eight_devices", *sorted(parts)).stdout)
+
+
+def part_of(item) -> str:
+    """The part of the report that a test reads."""
+    if item.originalname == "test_the_numbers_are_those_of_one_device":
+        return f"{item.callspec.params['name']} {item.callspec.params['shape']}"
+    if "reproducible" in item.originalname:
+        return "reproducible"
+    return "written" if "written" in item.originalname else "prefixes"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_numbers_are_those_of_one_device(report, name, shape):
+    difference, same, sent = report[f"{name} {shape}"]
+    data, model = shape
+    assert difference < 1e-5
+    # Each device scores whole batches as one device does, if it has the whole layers.
+    assert same or model > 1
+    sizes = dict(sent)
+    assert sizes["all-gather"] == data * SCORES
+    if model == 1:
+        assert set(sizes) == {"all-gather"}
+    else:
+        assert set(sizes) == {"all-gather", "all-reduce"}
+        assert sizes["all-reduce"] == HIDDEN
+
+
+def test_a_prefix_on_a_mesh(report):
+    difference, sent = report["prefixes"]
+    assert difference < 1e-5
+    assert "all-reduce" in dict(sent)  # the layers are split
+
+
+@pytest.mark.parametrize("model", [1, 4])
+def test_reproducible_bits_do_not_depend_on_the_devices_that_share_the_rows(report, model):
+    digests = report[f"reproducible {model}"]
+    assert len(digests) == 3 - (model == 4)
+    assert len(set(digests)) == 1
+
+
+def test_text_written_on_a_mesh(report):
+    alone, *others = report["written"]
+    assert all(len(ids) > 3 for ids in alone)
+    assert others == [alone, alone]
+
+
+def test_commands_on_a_mesh(tmp_path):
+    """The same bytes from one device and from four that share the rows."""
+    model = ROOT / "tests/cases/models/tiny-qwen2"
+    lines = [{"context": f"The {k} ", "continuation": f"cat {k % 7}"} for k in range(40)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    for name, mesh in (("one", "data=1"), ("four", "data=4"), ("split", "data=2,model=2")):
+        words = ("score", "--model", model, "--input", tmp_path / "in.jsonl", "--quiet")
+        output = tmp_path / f"{name}.jsonl"
+        on_eight_devices("jaxscore", *words, "--output", output, "--mesh", mesh)
+    one, four, split = (tmp_path / f"{name}.jsonl" for name in ("one", "four", "split"))
+    assert one.read_bytes() == four.read_bytes()
+    pairs = zip(*(path.read_text().splitlines() for path in (one, split)), strict=True)
+    for a, b in pairs:
+        assert json.loads(a)["logprob"] == pytest.approx(json.loads(b)["logprob"], abs=1e-5)

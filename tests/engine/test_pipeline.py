@@ -1,0 +1,149 @@
+"""The dispatch loop without a model: order, batches in flight, interruption, what is kept."""
+
+import numpy as np
+import pytest
+
+from jaxscore.device.rows import Scores
+from jaxscore.engine import interrupt, pipeline
+from jaxscore.engine.dispatch import InFlight
+from jaxscore.engine.journaled import JournaledScores
+from jaxscore.engine.pipeline import IN_FLIGHT, Pipeline
+from jaxscore.engine.planner import Planner
+from jaxscore.engine.statistics import RunStatistics
+from jaxscore.plan.token_requests import SequenceScores
+from tests.engine.test_planner import FACTS
+from tests.sequences import sequence
+
+
+def score(path, target):
+    """A number of (the path's ids, target) alone, in place of a model's."""
+    return -float((sum(k * id for k, id in enumerate(path, 1)) * 7 + target) % 1000 + 1)
+
+
+class FakeDispatch:
+    """Scores each query from what its row shows of its path."""
+
+    n_together = None
+
+    def __init__(self):
+        self.n_sent = self.n_waiting = self.most_waiting = 0
+
+    def prefix(self, variant, ids, progress):
+        assert not len(ids)
+        return ()
+
+    def send(self, variant, batches, caches, progress):
+        self.n_sent += 1
+        self.n_waiting += 1
+        self.most_waiting = max(self.most_waiting, self.n_waiting)
+        return InFlight(variant, batches, caches, None)
+
+    def fetched(self, in_flight, progress):
+        self.n_waiting -= 1
+        for batch in in_flight.batches:
+            n, slots = batch.target.shape
+            logprob = np.zeros((n, slots), np.float32)
+            for q in range(len(batch.edge)):
+                row, column = divmod(int(batch.query[q]), batch.shape[1])
+                seen = np.flatnonzero(batch.subtree_end[row, : column + 1] > column)
+                path = batch.ids[row, seen].tolist()
+                logprob[q] = [score(path, int(target)) for target in batch.target[q]]
+            nothing = np.zeros(n, np.float32)
+            yield batch, Scores(logprob, logprob < -500, nothing, nothing, nothing.astype(int))
+
+
+class FakeJournal:
+    def __init__(self):
+        self.rows, self.n_writes = {}, 0
+
+    def found(self, sequences):
+        keys = [one.digest() for one in sequences]
+        return {k: self.rows[key] for k, key in enumerate(keys) if key in self.rows}
+
+    def keep(self, finished):
+        self.n_writes += 1
+        self.rows |= {one.digest(): scores for one, scores in finished}
+
+
+def loop(journal=None):
+    planner = Planner(FACTS, batch_tokens=64, reproducible=False)
+    dispatch = FakeDispatch()
+    run = Pipeline(planner, dispatch, RunStatistics(), JournaledScores(journal))
+    return run, dispatch
+
+
+def windows(n_windows=5, size=6, seed=0):
+    draw = np.random.default_rng(seed)
+    return [
+        [sequence(draw.integers(1, 90, draw.integers(2, 60)).tolist(), 1) for _ in range(size)]
+        for _ in range(n_windows)
+    ]
+
+
+def expected(one):
+    ids = one.ids.tolist()
+    return [score(ids[:k], ids[k]) for k in range(one.first_scored, len(ids))]
+
+
+def assert_right(given, got):
+    assert len(given) == len(got)
+    for window, scores in zip(given, got, strict=True):
+        for one, found in zip(window, scores, strict=True):
+            np.testing.assert_array_equal(found.logprob, np.array(expected(one), np.float32))
+
+
+def test_windows_come_back_in_order_with_few_batches_in_flight():
+    run, dispatch = loop()
+    given = windows()
+    assert_right(given, list(run.run(iter(given))))
+    assert dispatch.n_sent > len(given)
+    assert dispatch.most_waiting == IN_FLIGHT + 1
+    assert run.statistics.sequences == sum(map(len, given))
+
+
+def test_what_a_journal_has_is_not_sent_again():
+    journal, given = FakeJournal(), windows()
+    first, sent = loop(journal)
+    assert_right(given, list(first.run(iter(given))))
+    assert journal.n_writes == sent.n_sent
+    again, unsent = loop(journal)
+    assert_right(given, list(again.run(iter(given))))
+    assert unsent.n_sent == 0
+    assert again.statistics.sequences_restored == sum(map(len, given))
+    assert again.statistics.plan_hash == first.statistics.plan_hash
+    lost = given[2][3]
+    del journal.rows[lost.digest()]
+    third, few = loop(journal)
+    assert_right(given, list(third.run(iter(given))))
+    assert few.n_sent == 1
+
+
+def test_an_interruption_keeps_what_is_in_flight(monkeypatch):
+    journal, given = FakeJournal(), windows(2, 20)
+    run, dispatch = loop(journal)
+    monkeypatch.setattr(interrupt, "wished", lambda: dispatch.n_sent == 4)
+    with pytest.raises(KeyboardInterrupt):
+        list(run.run(iter(given)))
+    assert (dispatch.n_sent, dispatch.n_waiting, journal.n_writes) == (4, 0, 4)
+
+
+def test_of_several_processes_the_first_one_tells_what_it_found(monkeypatch):
+    """The others get the same rows, through bytes."""
+    [given] = windows(1)
+    journal = FakeJournal()
+    known = SequenceScores(*(np.array([-1.5, np.nan], np.float32) for _ in range(3)), [True, False])
+    journal.rows = {given[k].digest(): known for k in (1, 4)}
+    processes = pipeline.processes
+    monkeypatch.setattr(processes, "several", lambda: True)
+    sent = []
+    monkeypatch.setattr(processes, "from_first", lambda value: sent.append(value) or sent[0])
+    ours = JournaledScores(journal).found(given)
+    monkeypatch.setattr(processes, "first", lambda: False)
+    empty = FakeJournal()
+    theirs = JournaledScores(empty).found(given)
+    assert list(ours) == list(theirs) == [1, 4]
+    for one in (*ours.values(), *theirs.values()):
+        np.testing.assert_array_equal(one.logprob, known.logprob)
+        assert one.greedy.tolist() == known.greedy
+    JournaledScores(empty).keep([(given[0], known)])
+    assert not empty.rows

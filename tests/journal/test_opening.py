@@ -1,0 +1,151 @@
+"""One run holds a journal, by a lock that ends with it and leaves no file."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxscore.errors import InputError
+from jaxscore.journal import contents, opening, place
+from jaxscore.journal.database import Journal
+from tests.conftest import CASES
+from tests.journal.test_database import ABOUT, scores_of, sequences
+
+HOLD = """
+import sys
+from pathlib import Path
+from jaxscore.journal.opening import opened
+database = opened(Path(sys.argv[1]), create=sys.argv[2] == "create")
+print("held", flush=True)
+sys.stdin.read()
+database.close()
+"""
+
+
+@contextlib.contextmanager
+def another_process(path: Path, how: str = "look"):
+    """Holds the journal, without having written to it."""
+    command = [sys.executable, "-c", HOLD, str(path), how]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    with process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        if process.poll() is None:
+            process.stdin.close()
+            assert process.wait(60) == 0
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A journal with one row."""
+    path = tmp_path / ".jaxscore/run.journal"
+    with contextlib.closing(Journal(path, ABOUT)) as journal:
+        journal.keep([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
+    return path
+
+
+@pytest.mark.parametrize("how", ["look", "create"])
+def test_a_process_that_only_opened_it_holds_it(path, how):
+    if how == "create":
+        path.unlink()
+    with another_process(path, how):
+        for read in (lambda: contents.held(path), lambda: contents.prune(path, 0)):
+            with pytest.raises(InputError, match="another run holds it; look again"):
+                read()
+        with pytest.raises(InputError, match=r"another run holds it; wait .* --journal PATH"):
+            Journal(path, ABOUT).found([])
+    assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
+    assert len(contents.held(path)) == (how == "look")
+
+
+def test_a_killed_process_holds_it_no_longer(path):
+    with another_process(path) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert contents.held(path)[0].n_sequences == 1
+    assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
+
+
+def test_looking_at_the_path_drops_no_lock(path):
+    """POSIX drops all locks of a process on a file when it closes the file, however opened."""
+    with contextlib.closing(Journal(path, ABOUT)) as journal:
+        journal.found([])
+        place.check_path(path)
+        assert place.find(path) == path
+        with pytest.raises(InputError, match="another run holds it"):
+            Journal(path, ABOUT).found([])
+        command = [sys.executable, "-m", "jaxscore", "journal", "info", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert "another run holds it; look again when that one has ended" in done.stderr
+
+
+def test_a_file_that_is_replaced_before_the_lock_is_ours_is_not_used(path, monkeypatch):
+    real, moved = opening._check_or_create, []
+
+    def removed(database, create):
+        real(database, create)
+        if not moved:  # as `prune --keep 0` of another process does, and then a run begins
+            moved.append(path.rename(path.with_name("removed")))
+            with contextlib.closing(opening.opened(path, create=True)):
+                pass
+
+    monkeypatch.setattr(opening, "_check_or_create", removed)
+    with contextlib.closing(Journal(path, ABOUT)) as journal:
+        assert journal.found(sequences(1)[:1]) == {}
+        journal.keep([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
+    assert contents.held(path)[0].n_sequences == 1
+    assert contents.held(path.with_name("removed"))[0].n_sequences == 1
+
+
+def test_removing_it_leaves_another_runs_log(path, monkeypatch):
+    """A run that begins as soon as the name is free keeps what it writes."""
+    real, begun = contents.place.remove_emptied, []
+
+    def begins(folder):
+        begun.append(Journal(path, ABOUT))
+        begun[0].keep([(one, scores_of(one, 1)) for one in sequences(3)[:3]])
+        real(folder)
+
+    monkeypatch.setattr(contents.place, "remove_emptied", begins)
+    contents.prune(path, 0)
+    log = path.with_name(f"{path.name}-wal")
+    assert log.exists()
+    begun[0].close()
+    assert contents.held(path)[0].n_sequences == 3
+
+
+@pytest.mark.parametrize(
+    ("output", "journal"),
+    [
+        ("out.jsonl", ".jaxscore/out.jsonl.journal"),
+        ("new/out.jsonl", "new/.jaxscore/out.jsonl.journal"),
+        ("folder", "folder/.jaxscore/jaxscore.journal"),
+    ],
+)
+def test_it_lies_beside_the_output(tmp_path, output, journal):
+    (tmp_path / "folder").mkdir()
+    assert place.beside(tmp_path / output) == tmp_path / journal
+
+
+def test_a_name_that_is_too_long_is_refused():
+    for use in (place.check_path, place.find):
+        with pytest.raises(InputError, match="File name too long"):
+            use(Path("x" * 300))
+
+
+def test_a_file_in_place_of_the_folder_is_refused_before_the_model_loads(tmp_path):
+    (tmp_path / ".jaxscore").write_text("mine")
+    (tmp_path / "in.jsonl").write_text('{"context": "a", "continuation": " b"}\n')
+    words = ("score", "--model", CASES / "models/tiny-gpt2", "--input", tmp_path / "in.jsonl")
+    command = [sys.executable, "-m", "jaxscore", *words, "--output", tmp_path / "out.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"{tmp_path / '.jaxscore'} is a file, expected a folder" in done.stderr
+    assert (tmp_path / ".jaxscore").read_text() == "mine"

@@ -1,0 +1,82 @@
+"""Which sequences are refused, and that one check of all finds what a check of each would."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxscore.plan.sequence_checks import complaints
+from jaxscore.plan.token_requests import TokenSequence
+from tests.sequences import sequence
+
+FACTS = {"vocab_size": 50, "max_positions": 6}
+BAD = {
+    "negative": (sequence([1, -1, 2], 1), "token id -1 is negative, expected 0 to 49"),
+    "too large": (sequence([1, 50], 1), "token id 50 is beyond the model's vocabulary of 50"),
+    "far too large": (TokenSequence(np.array([1, 2**40]), 1), f"token id {2**40} is beyond"),
+    "no integers": (TokenSequence(np.array([1.0, 2.0]), 1), "expected a line of integers"),
+    "truth values": (TokenSequence(np.array([True, False]), 1), "expected a line of integers"),
+    "text": (TokenSequence(np.array(["a", "b"]), 1), "expected a line of integers"),
+    "a table": (TokenSequence(np.zeros((2, 2), int), 1), "expected a line of integers"),
+    "before the start": (sequence([1, 2], -1), "starts at -1, expected an index from 0 to 2"),
+    "after the end": (sequence([1, 2], 3), "starts at 3, expected an index from 0 to 2"),
+    "half an index": (sequence([1, 2], 1.0), "starts at 1.0, expected an index from 0 to 2"),
+    "too long": (sequence([1] * 8, 7), "8 tokens (1 of them continuation)"),
+    "a negative choice": (
+        TokenSequence(np.array([1, 2]), 2, np.array([3, -2])),
+        "token id -2 is negative",
+    ),
+    "a choice too large": (TokenSequence(np.array([1]), 1, np.array([50])), "beyond the model's"),
+    "a choice of no integer": (
+        TokenSequence(np.array([1]), 1, np.array([0.5])),
+        "expected a line of integers",
+    ),
+    "too long a prompt": (
+        TokenSequence(np.array([1] * 7), 7, np.array([3])),
+        "its prompt has 7 tokens, the model takes 6 positions",
+    ),
+}
+GOOD = [
+    sequence([], 0),
+    sequence([0, 49], 0),
+    sequence([1] * 7, 7),
+    TokenSequence(np.zeros(0), 0),  # no ids of any type
+    TokenSequence(np.array([1] * 6, np.uint8), 6, np.array([0, 49])),
+]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_refused(name):
+    bad, words = BAD[name]
+    found = complaints([*GOOD, bad, *GOOD], **FACTS)
+    assert list(found) == [len(GOOD)]
+    assert words in found[len(GOOD)]
+
+
+@given(picks=st.lists(st.sampled_from([*GOOD, *(bad for bad, _ in BAD.values())]), max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_together_as_one_by_one(picks):
+    alone = {k: complaints([one], **FACTS) for k, one in enumerate(picks)}
+    assert complaints(picks, **FACTS) == {k: one[0] for k, one in alone.items() if one}
+
+
+def test_choices_follow_all_ids():
+    for ids, start in (([1, 2], 1), ([], 0)):
+        with pytest.raises(ValueError, match=f"start is {start} of {len(ids)} ids"):
+            TokenSequence(np.array(ids, np.int32), start, np.array([3]))
+
+
+def test_digests_tell_ids_start_and_choices_apart():
+    ids, two = np.array([1, 2, 3], np.int32), np.array([1, 2], np.int32)
+    asked = [
+        TokenSequence(ids, 3),
+        TokenSequence(ids, 2),
+        TokenSequence(two, 2),
+        TokenSequence(two, 2, np.array([3])),
+        TokenSequence(two, 2, np.array([3, 4])),
+        TokenSequence(two, 2, np.array([4, 3])),
+        TokenSequence(ids, 3, np.array([4])),
+        TokenSequence(two[:1], 1, np.array([2, 3])),
+    ]
+    assert len({one.digest() for one in asked}) == len(asked)
+    assert TokenSequence(two, 2, np.array([3], np.int64)).digest() == asked[3].digest()

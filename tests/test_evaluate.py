@@ -1,0 +1,177 @@
+"""`evaluate`: a system as one call, and what its report can be turned into."""
+
+import dataclasses
+import json
+
+import pytest
+
+from jaxscore import InputError, Report, evaluate
+from jaxscore.evaluate import SYSTEMS, frame_of
+from jaxscore.metrics.bootstrap import Estimate
+from tests.commands.conftest import QWEN as MODEL
+from tests.commands.conftest import run  # noqa: F401
+
+PATHS = [
+    {"id": "q1", "question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"], []]},
+    {"question": "Who ran?", "paths": [["the cat", "ran"], ["a", "b", "the dog"]]},
+]
+TEXTS = [
+    {"id": "a", "context": "The cat", "continuation": " sat", "gold": 1},
+    {"continuation": "The cat ran"},
+]
+LONG = {"id": "long", "context": " and then" * 2000, "continuation": " x"}
+
+
+@pytest.fixture
+def scorer(scorers):
+    return scorers("tiny-qwen2")
+
+
+def test_it_is_a_function_of_the_package(scorer):
+    import jaxscore.evaluate  # importing the module leaves the function in its place
+
+    assert jaxscore.evaluate is evaluate
+    assert isinstance(evaluate("score", scorer, TEXTS), Report)
+
+
+@pytest.mark.parametrize(
+    ("system", "settings", "message"),
+    [
+        ("path", {}, "no system 'path'; is it paths?"),
+        ("zzz", {}, "no system 'zzz'; expected one of score, paths"),
+        ("paths", {"boundry": "joint"}, "no setting 'boundry'; is it boundary?"),
+        ("paths", {"zzz": 1}, "no setting 'zzz'; expected one of "),
+        ("paths", {"boundary": "middle"}, "setting boundary is 'middle', expected 'separate' or "),
+        ("score", {"boundary": "upstream"}, "setting boundary is 'upstream', expected 'joint' or "),
+        ("paths", {"n_bootstrap": 0}, "setting n_bootstrap is 0, expected a whole number of at"),
+        ("paths", {"audit_noise": -1}, "setting audit_noise is -1, expected a whole number"),
+        ("paths", {"seed": "x"}, "setting seed is 'x', expected a whole number"),
+        ("paths", {"seed": True}, "setting seed is True, expected a whole number"),
+        ("score", {"truncate": "right"}, "setting truncate is 'right', expected None or 'left'"),
+        ("paths", {"system_prompts": "Be brief."}, "system_prompts is a string, expected a list"),
+        ("paths", {"system_prompts": []}, "system_prompts is (), expected at least one string"),
+    ],
+)
+def test_what_it_refuses(system, settings, message):
+    """Before any text is scored, so that no scorer is needed."""
+    with pytest.raises(InputError) as caught:
+        evaluate(system, None, [], **settings)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("system", "item", "message"),
+    [("score", "text", "item 2"), ("score", {"context": "a"}, "item 2"), ("paths", 7, "item 2")],
+)
+def test_an_item_that_cannot_be_read_is_named(scorer, system, item, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(system, scorer, [{"score": TEXTS, "paths": PATHS}[system][0], item])
+
+
+def test_a_report_of_texts(scorer):
+    report = evaluate("score", scorer, [*TEXTS, LONG])
+    assert [one.get("id") for one in report.items] == ["a", 2, "long"]
+    assert (report.items[0]["gold"], report.items[0]["n_scored"]) == (1, 2)
+    known = [v for one in report.items for v in one.get("logprob", []) if v == v and v is not None]
+    assert report.summary["n_scored"] == len(known)
+    assert report.summary["mean_logprob"] == pytest.approx(sum(known) / len(known))
+    [failure] = report.failures
+    assert failure.name == "long"
+    assert "1024 positions" in failure.error
+    assert repr(report).startswith("<Report score: 3 items, 1 failed; mean log-probability -")
+    with pytest.raises(InputError, match="score has no page of its own"):
+        report.markdown()
+    assert report._repr_markdown_() == repr(report)
+
+
+def test_a_report_of_paths(scorer):
+    report = evaluate("paths", scorer, PATHS, boundary="joint", n_bootstrap=20, seed=3)
+    gains = [e["absolute_improvement"] for one in report.items for e in one["path_evaluations"]]
+    assert report.summary["absolute"].mean == pytest.approx(sum(gains) / 3)
+    assert report.settings["boundary"] == "joint"
+    assert (report.settings["n_bootstrap"], report.settings["seed"]) == (20, 3)
+    assert report.settings["model_type"] == "qwen2"
+    assert repr(report) == f"<Report paths: 2 items; {report.headline}>"
+    page = report.markdown()
+    assert page.startswith("# Path Evaluation: ")
+    assert report._repr_markdown_() == page
+    assert "| Absolute improvement |" in page
+
+
+def test_to_dict_is_the_json_file(scorer, run, tmp_path):  # noqa: F811
+    """Of the command with the same settings, but for what names the input and the time."""
+    given, output = tmp_path / "in.jsonl", tmp_path / "out.json"
+    given.write_text("".join(f"{json.dumps(one)}\n" for one in PATHS), encoding="utf-8")
+    words = ("--input", given, "--output", output, "--n-bootstrap", 20, "--quiet")
+    assert run("paths", "--model", MODEL, *words).code == 0
+    file = json.loads((tmp_path / "out_report.json").read_text(encoding="utf-8"))
+    report = evaluate("paths", scorer, PATHS, n_bootstrap=20)
+    here = json.loads(report.json())
+    assert list(here) == list(report.to_dict()) == list(file)
+    for name in ("input", "input_sha256", "limit"):
+        del file["settings"][name]
+    for one in (file, here):
+        del one["settings"]["date"]
+    assert here == file
+    assert json.loads(output.read_text(encoding="utf-8")) == report.items
+
+
+def test_items_that_are_taken_are_not_kept(scorer):
+    taken = []
+    report = evaluate("score", scorer, iter(TEXTS), on_item=taken.append)
+    assert [one["id"] for one in taken] == ["a", 2]
+    assert report.items == []
+    assert report.to_dict()["items"] == []
+    assert report.summary["n_requests"] == 2
+    assert taken == evaluate("score", scorer, TEXTS).items
+
+
+def test_what_the_caller_says_of_the_items_is_among_the_settings(scorer):
+    report = evaluate("score", scorer, TEXTS, about={"input": "texts of mine"})
+    assert report.settings["input"] == "texts of mine"
+    assert "audit_noise" not in report.settings
+
+
+def test_a_noise_audit(scorer):
+    report = evaluate("paths", scorer, PATHS, audit_noise=3)
+    noise = report.to_dict()["noise"]
+    assert noise["n_requests"] == 3
+    assert all("within_noise" in e for one in report.items for e in one["path_evaluations"])
+    assert "noise" not in evaluate("paths", scorer, PATHS).to_dict()
+    assert evaluate("paths", scorer, [], audit_noise=3).to_dict()["noise"] is None
+
+
+def test_nothing_to_evaluate(scorer):
+    report = evaluate("paths", scorer, [])
+    assert report.summary["absolute"].mean is None
+    assert repr(report) == "<Report paths: 0 items; no path was scored>"
+    report = evaluate("score", scorer, [])
+    assert report.summary["mean_logprob"] is None
+    assert repr(report) == "<Report score: 0 items; no token was scored>"
+
+
+def test_a_frame(scorer):
+    pandas = pytest.importorskip("pandas")
+    report = evaluate("paths", scorer, PATHS)
+    frame = report.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert len(frame) == 3
+    assert frame["absolute_improvement"].mean() == pytest.approx(report.summary["absolute"].mean)
+
+
+def test_a_frame_without_pandas_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    with pytest.raises(InputError, match="pip install pandas"):
+        frame_of([{"mean": Estimate(1, 0.5, None, None)}])
+
+
+def test_every_system_is_there():
+    import importlib
+
+    for system in SYSTEMS.values():
+        module = importlib.import_module(system.task)
+        assert dataclasses.is_dataclass(module.Settings)
+        assert module.Settings.record
+        assert module.evaluate
+        if system.report is not None:
+            assert importlib.import_module(system.report).report

@@ -1,0 +1,39 @@
+"""Loading leaves the verbosity of transformers as its user has chosen it."""
+
+import pytest
+from transformers.utils import logging
+
+from jaxscore.errors import InputError
+from jaxscore.models.load import load
+from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.transformers_log import errors_only
+from tests.conftest import CASES
+
+GPT2 = CASES / "models/tiny-gpt2"
+
+
+@pytest.fixture(params=[logging.DEBUG, logging.CRITICAL])
+def level(request):
+    before = logging.get_verbosity()
+    logging.set_verbosity(request.param)
+    yield request.param
+    logging.set_verbosity(before)
+
+
+def test_only_errors_inside(level):
+    with errors_only():
+        assert logging.get_verbosity() == logging.ERROR
+    assert logging.get_verbosity() == level
+
+
+def test_a_tokenizer(level):
+    load_tokenizer(GPT2)
+    assert logging.get_verbosity() == level
+    with pytest.raises(InputError):
+        load_tokenizer(CASES)
+    assert logging.get_verbosity() == level
+
+
+def test_a_flax_class(level):
+    load(GPT2, dtype="float32", implementation="transformers")
+    assert logging.get_verbosity() == level
