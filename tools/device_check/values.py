@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 
 from jaxscore import Request, Scorer
-from jaxscore.engine import pipeline
+from jaxscore.engine import planner
 from jaxscore.generator import Generator
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import GenerationRequest
@@ -69,7 +69,7 @@ def prefixes_agree(name: str) -> bool:
     found, prefixes = [], 0
     for least in (0.0, 1e30):
         both = {"LEAST_SAVED_CPU": least, "LEAST_SAVED_ACCELERATOR": least}
-        with mock.patch.multiple(pipeline, **both):
+        with mock.patch.multiple(planner, **both):
             one = loaded(name)
             found.append(one.score_sequences(asked))
         prefixes += sum(program.name[0] == "prefix" for program in one.engine.programs.compiled)
