@@ -21,7 +21,10 @@ from jaxscore import Scorer
 from tests.quick_run import (  # noqa: F401  pytest finds its hooks here
     pytest_addoption,
     pytest_collection_modifyitems,
+    pytest_sessionfinish,
     pytest_terminal_summary,
+    pytest_testnodedown,
+    pytest_xdist_auto_num_workers,
 )
 
 ROOT = Path(__file__).parents[1]

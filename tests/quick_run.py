@@ -4,9 +4,13 @@ python -m pytest                 the quick run: all but the slow tests
 python -m pytest --all           every test
 python -m pytest --all -m slow   what the quick run leaves out
 python -m pytest -m numeric      the quick tests of numbers, for another instruction set
+
+A run of whole folders has one worker process per core, four at most, since each holds JAX and
+PyTorch; a run that names files or tests has none.
 """
 
 import collections
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -44,6 +48,25 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
         config.stash[LEFT_OUT] = len(left_out)
         config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """Workers of `-n auto`: starting them takes longer than most single files."""
+    if any(word.split("::")[0].endswith(".py") for word in config.args):
+        return 0
+    return min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2)
+
+
+def pytest_sessionfinish(session):
+    """A worker tells the number of tests that it left out; each worker collects all tests."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -10,7 +10,7 @@ from jaxscore.plan.forest import Share, build
 from jaxscore.plan.token_requests import TokenSequence
 from tests.sequences import asked_for, laid_out, paths, sequence, sequence_lists
 
-STRICT = settings(max_examples=300, deadline=None)
+STRICT = settings(max_examples=100, deadline=None)
 
 
 @pytest.mark.parametrize("share", list(Share))

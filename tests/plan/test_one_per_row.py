@@ -12,7 +12,7 @@ from jaxscore.plan.row_shapes import SHORTEST_ROW
 from tests.plan.test_packing import row_paths
 from tests.sequences import paths, sequence, sequence_lists
 
-STRICT = settings(max_examples=200, deadline=None)
+STRICT = settings(max_examples=100, deadline=None)
 
 
 def made(sequences):

@@ -16,7 +16,7 @@ from jaxscore.plan.row_batches import TARGETS
 from jaxscore.plan.row_shapes import SHORTEST_ROW, batch_rows, row_lengths
 from tests.sequences import paths, sequence, sequence_lists
 
-STRICT = settings(max_examples=200, deadline=None)
+STRICT = settings(max_examples=100, deadline=None)
 
 
 def checked(made):

@@ -17,7 +17,7 @@ from jaxscore.plan.token_requests import TokenSequence
 from tests.sequences import paths, sequence, sequence_lists
 from tests.test_scorer import assert_same, fresh
 
-STRICT = settings(max_examples=300, deadline=None)
+STRICT = settings(max_examples=100, deadline=None)
 
 
 def checked(forest):
