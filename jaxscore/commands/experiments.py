@@ -7,6 +7,8 @@ from pathlib import Path
 from jaxscore.errors import InputError
 from jaxscore.tasks.rag import experiment_folder
 
+DEFAULT_SPLIT = "dev"
+
 
 def add_folder_flags(parser: argparse.ArgumentParser, verb: str) -> None:
     """--experiments-folder, --folder and --split; `verb` is what is done with each folder."""
@@ -29,7 +31,7 @@ def add_experiments_flag(parser: argparse.ArgumentParser, purpose: str, *spellin
 
 def add_split_flag(parser: argparse.ArgumentParser) -> None:
     """--split."""
-    parser.add_argument("--split", default="dev", help="default: dev")
+    parser.add_argument("--split", default=DEFAULT_SPLIT, help=f"default: {DEFAULT_SPLIT}")
 
 
 def add_quiet_flag(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,8 @@ input, in each folder of --experiments-folder (except tmp_...):
 
 output:
   <output-dir>/<experiments-folder, "_" for "/">.csv, and the same table on
-  stdout; the name ends in _<format> for other formats than `all`
+  stdout; the name ends in _<split> for other splits than `dev`, and in
+  _<format> for other formats than `all`
   --format all (default) has every metric under its name in the files; tiny,
   simple and full are the published tables. Every table also has n_records,
   n_failed (records that could not be used or judged) and n_unread (records
@@ -66,7 +67,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     rows, failures = results_table.load(args.experiments_folder, args.split)
     table = results_table.table(rows, args.format, args.sort)
-    path = args.output_dir / f"{_name(args.experiments_folder, args.format)}.csv"
+    path = args.output_dir / f"{_name(args.experiments_folder, args.split, args.format)}.csv"
     with atomic(path) as file:
         file.write(csv_line(table[0]))
         file.writelines(csv_line(row.values()) for row in table)
@@ -76,11 +77,13 @@ def run(args: argparse.Namespace) -> int:
     return closing.close(args, report, "folders", [path, manifest])
 
 
-def _name(folder: Path, form: str) -> str:
-    """The csv's, without its ending."""
+def _name(folder: Path, split: str, form: str) -> str:
+    """The csv's, without its ending: other splits and formats have files of their own."""
     name = str(folder).replace("/", "_")
     if not folder.name.strip("."):  # `.` and `..` say nothing
         name = folder.resolve().name or "experiments"
+    if split != experiments.DEFAULT_SPLIT:
+        name += f"_{split}"
     return name if form == "all" else f"{name}_{form}"
 
 

@@ -73,8 +73,8 @@ def auto_mesh(
         if parameter_bytes(shapes, config, mesh) + working <= memory:
             return mesh
     raise InputError(
-        f"mesh {AUTO}: no mesh of {n_devices} devices fits {byte_text(memory)} a device; "
-        f"parameters take {', '.join(tried)} a device, and a batch {byte_text(working)}; give "
+        f"mesh {AUTO}: no mesh of {n_devices} devices fits {byte_text(memory)} per device; "
+        f"parameters take {', '.join(tried)} per device, and a batch {byte_text(working)}; give "
         "more devices or memory"
     )
 

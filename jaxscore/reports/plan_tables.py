@@ -38,7 +38,7 @@ def _active(report: dict[str, Any]) -> str:
 
 
 def _parts(report: dict[str, Any]) -> str:
-    rows = [("part", "parameters", "bytes", "a device")]
+    rows = [("part", "parameters", "bytes", "per device")]
     for one in report["parts"]:
         sizes = byte_text(one["bytes"]), byte_text(one["bytes_a_device"])
         rows.append((one["name"], f"{one['parameters']:,}", *sizes))
@@ -47,16 +47,16 @@ def _parts(report: dict[str, Any]) -> str:
     rows.append(("all", f"{report['parameters']:,}", *sizes))
     kept = report["key_value_bytes_a_token"]
     sizes = byte_text(kept["model"]), byte_text(kept["device"])
-    rows.append(("keys and values of a token", "", *sizes))
+    rows.append(("keys and values per token", "", *sizes))
     return _table(rows)
 
 
 def _flops(report: dict[str, Any]) -> str:
     flops = report["flops"]
-    rows = [("FLOPs", "", ""), ("weights", _flop_text(flops["linear_a_token"]), "a token")]
+    rows = [("FLOPs", "", ""), ("weights", _flop_text(flops["linear_a_token"]), "per token")]
     for depth, count in flops["attention_a_token_at"].items():
-        rows.append((f"attention to {depth} tokens", _flop_text(count), "a token"))
-    rows.append(("unembedding", _flop_text(flops["unembedding_a_query"]), "a query"))
+        rows.append((f"attention to {depth} tokens", _flop_text(count), "per token"))
+    rows.append(("unembedding", _flop_text(flops["unembedding_a_query"]), "per query"))
     return _table(rows)
 
 
@@ -85,7 +85,7 @@ def _verdict(report: dict[str, Any]) -> str:
     memory = byte_text(report["device_memory"])
     fits = [one["fits"] for one in report["programs"]]
     how = "fits" if all(fits) else "fits in part" if any(fits) else "does not fit"
-    lines = [f"{how}: {memory} a device"]
+    lines = [f"{how}: {memory} per device"]
     for one in report["would_fit"]:
         stored = f"--quantize {one['quantize']}" if one["quantize"] else f"--dtype {one['dtype']}"
         lines.append(f"  all of these batches fit with {stored} from model={one['model']}")

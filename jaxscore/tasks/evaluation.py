@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.engine.noise import Noise
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, check_choice
 from jaxscore.metrics.margins import Decisions
 
 
@@ -78,7 +78,7 @@ class CommonSettings:
         Raises:
             InputError: naming the setting, what it is and what is expected.
         """
-        check_choice("truncate", self.truncate, (None, "left"))
+        check_setting("truncate", self.truncate, (None, "left"))
         check_at_least("n_bootstrap", self.n_bootstrap, 1)
         check_at_least("audit_noise", self.audit_noise, 0)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
@@ -91,14 +91,16 @@ class CommonSettings:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in out.items()}
 
 
-def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+def check_setting(name: str, value: object, choices: Sequence[object]) -> None:
     """Refuse a setting that is none of its choices.
 
     Raises:
         InputError: naming the setting, its value and the choices.
     """
-    if value not in choices:
-        raise InputError(f"setting {name} is {value!r}, expected {' or '.join(map(repr, choices))}")
+    try:
+        check_choice(f"setting {name}", value, choices)
+    except ValueError as error:
+        raise InputError(str(error)) from None
 
 
 def check_at_least(name: str, value: object, least: int) -> None:

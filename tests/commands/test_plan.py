@@ -174,11 +174,11 @@ def test_auto_and_the_verdict(run, tmp_path):
     assert two["would_fit"][0]["model"] == 2
     code, out, err = run("plan", *auto, "1kB")
     assert (code, out) == (2, "")
-    assert "no mesh of 4 devices fits 1.00 kB a device" in err
+    assert "no mesh of 4 devices fits 1.00 kB per device" in err
     small, page = told(run, tmp_path, *words, "--device-memory", "1kB")
     assert small["would_fit"] == []
     assert small["programs"][0]["fits"] is False
-    assert "\ndoes not fit: 1.00 kB a device\n  no mesh makes" in page
+    assert "\ndoes not fit: 1.00 kB per device\n  no mesh makes" in page
 
 
 def test_what_would_fit_is_so(run, tmp_path):

@@ -23,6 +23,15 @@ def table(path):
         return list(csv.DictReader(file))
 
 
+def test_another_split_has_a_file_of_its_own(run, here):
+    assert run("results", "--sort", "exp_folder")[0] == 0
+    for path in (here / "experiments").glob("*/eval_dev_metrics.json"):
+        path.with_name("eval_test_metrics.json").write_text('{"M": 0.25}', encoding="utf-8")
+    assert run("results", "--split", "test", "--sort", "exp_folder")[0] == 0
+    assert [row["M"] for row in table(here / "results/experiments.csv")] != ["0.25", "0.25"]
+    assert [row["M"] for row in table(here / "results/experiments_test.csv")] == ["0.25", "0.25"]
+
+
 def test_the_csv_and_the_table(run, here):
     code, out, err = run("results")
     assert (code, err) == (0, "")

@@ -93,7 +93,7 @@ def test_auto_leaves_out_what_does_not_split():
     tree = shapes(config)
     everything = parameter_bytes(tree, config, MeshShape())
     assert auto_mesh(tree, config, 8, everything) == MeshShape(8, 1)
-    with pytest.raises(InputError, match=r"parameters take [^,]* with model=1 a device"):
+    with pytest.raises(InputError, match=r"parameters take [^,]* with model=1 per device"):
         auto_mesh(tree, config, 8, everything - 1)
 
 

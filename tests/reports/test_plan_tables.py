@@ -52,24 +52,24 @@ config.json: qwen3_moe, 30,532,122,624 parameters (3,353,032,704 for each token)
 mesh data=2,model=8
   4 key heads do not divide by 8: whole on every device
 
-part                            parameters    bytes  a device
-embedding                      311,164,928   622 MB   77.8 MB
-experts                     28,991,029,248  58.0 GB   7.25 GB
-all                         30,532,122,624  58.6 GB   7.33 GB
-keys and values of a token                  98.3 kB   24.6 kB
+part                           parameters    bytes  per device
+embedding                     311,164,928   622 MB     77.8 MB
+experts                    28,991,029,248  58.0 GB     7.25 GB
+all                        30,532,122,624  58.6 GB     7.33 GB
+keys and values per token                  98.3 kB     24.6 kB
 
 FLOPs
-weights                   6.08 G  a token
-attention to 64 tokens    50.3 M  a token
-attention to 4096 tokens  1000 M  a token
-unembedding                622 M  a query
+weights                   6.08 G  per token
+attention to 64 tokens    50.3 M  per token
+attention to 4096 tokens  1000 M  per token
+unembedding                622 M  per query
 
 batch     temporary     peak  compiled in  fits
 64 x 64      412 MB  7.74 GB        1.3 s   yes
 1 x 4096    9.00 GB  16.3 GB       10.0 s    no
 programs of the whole model, compiled for cpu (cpu); here are too few devices to compile for a shard
 
-fits in part: 16.0 GB a device
+fits in part: 16.0 GB per device
   all of these batches fit with --dtype bfloat16 from model=16
   all of these batches fit with --quantize int8 from model=8"""
 

@@ -6,7 +6,7 @@ from typing import Any
 from jaxscore.endpoints.completions import BOUNDARIES as ENDPOINT_BOUNDARIES
 from jaxscore.errors import InputError
 from jaxscore.tasks.chronologic.answer_scores import BOUNDARIES
-from jaxscore.tasks.evaluation import CommonSettings, check_at_least, check_choice
+from jaxscore.tasks.evaluation import CommonSettings, check_at_least, check_setting
 
 MODES = ("sample", "full", "mcq")
 # setting -> the modes that it has an effect in; the others have one in each
@@ -47,11 +47,11 @@ class Settings(CommonSettings):
     def __post_init__(self) -> None:
         """Check all values and what contradicts; see `CommonSettings`."""
         super().__post_init__()
-        check_choice("mode", self.mode, MODES)
-        check_choice("boundary", self.boundary, tuple(BOUNDARIES))
+        check_setting("mode", self.mode, MODES)
+        check_setting("boundary", self.boundary, tuple(BOUNDARIES))
         check_at_least("samples", self.samples, 1)
         for name in ("metadata", "include_negation", "shuffle", "calibrate"):
-            check_choice(name, getattr(self, name), (True, False))
+            check_setting(name, getattr(self, name), (True, False))
         if self.mode == "mcq" and self.calibrate:
             raise InputError(
                 "calibrate scales the scores of answers, which mode mcq does not take; give mode "

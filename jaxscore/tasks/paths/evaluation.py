@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_choice
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
 from jaxscore.tasks.paths import path_gain
 from jaxscore.tasks.scoring_run import ScoringRun
 
@@ -26,7 +26,7 @@ class Settings(CommonSettings):
     def __post_init__(self) -> None:
         """Check all values; see `CommonSettings`."""
         super().__post_init__()
-        check_choice("boundary", self.boundary, tuple(path_gain.BOUNDARIES))
+        check_setting("boundary", self.boundary, tuple(path_gain.BOUNDARIES))
         if isinstance(self.system_prompts, str):
             raise InputError("setting system_prompts is a string, expected a list of strings")
         prompts = tuple(self.system_prompts)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, check_choice
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, check_setting
 from jaxscore.tasks.probsem import query_scores
 from jaxscore.tasks.scoring_run import ScoringRun
 
@@ -31,8 +31,8 @@ class Settings(CommonSettings):
     def __post_init__(self) -> None:
         """Check all values; see `CommonSettings`."""
         super().__post_init__()
-        check_choice("normalize", self.normalize, (True, False))
-        check_choice("boundary", self.boundary, tuple(query_scores.BOUNDARIES))
+        check_setting("normalize", self.normalize, (True, False))
+        check_setting("boundary", self.boundary, tuple(query_scores.BOUNDARIES))
         number = isinstance(self.temperature, int | float)
         if not number or isinstance(self.temperature, bool) or not 0 < self.temperature < math.inf:
             raise InputError(

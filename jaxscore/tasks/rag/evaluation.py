@@ -10,7 +10,7 @@ from jaxscore.endpoints.chat import ChatEndpoint
 from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
 from jaxscore.files.digest import digest
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_choice
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
 from jaxscore.tasks.rag import (
     evaluator_file,
     judge_findings,
@@ -57,8 +57,8 @@ class Settings(CommonSettings):
     def __post_init__(self) -> None:
         """Check all values and read the evaluator file; see `CommonSettings`."""
         super().__post_init__()
-        check_choice("label_score", self.label_score, LABEL_SCORES)
-        check_choice("both_orders", self.both_orders, (False, True))
+        check_setting("label_score", self.label_score, LABEL_SCORES)
+        check_setting("both_orders", self.both_orders, (False, True))
         if not isinstance(self.evaluator, Evaluator):
             read = evaluator_file.load(evaluator_file.find(str(self.evaluator)))
             object.__setattr__(self, "evaluator", read)

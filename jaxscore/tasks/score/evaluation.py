@@ -8,7 +8,7 @@ from typing import Any
 from jaxscore.printable import one_line
 from jaxscore.requests import Request
 from jaxscore.results import ScoredRequest
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_choice
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
 from jaxscore.tasks.score import requests_file
 from jaxscore.tasks.scoring_run import ScoringRun
 from jaxscore.text.encoder import Boundary
@@ -36,7 +36,7 @@ class Settings(CommonSettings):
     def __post_init__(self) -> None:
         """Check all values; see `CommonSettings`."""
         super().__post_init__()
-        check_choice("boundary", self.boundary, tuple(BOUNDARIES))
+        check_setting("boundary", self.boundary, tuple(BOUNDARIES))
 
 
 def evaluate(

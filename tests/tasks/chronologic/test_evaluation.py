@@ -96,9 +96,9 @@ def test_settings_of_no_effect_are_remarks(scorer):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mode": "all"}, "setting mode is 'all', expected 'sample' or 'full' or 'mcq'"),
+        ({"mode": "all"}, "setting mode is 'all', expected one of 'sample', 'full', 'mcq'"),
         ({"samples": 0}, "setting samples is 0, expected a whole number of at least 1"),
-        ({"shuffle": "no"}, "setting shuffle is 'no', expected True or False"),
+        ({"shuffle": "no"}, "setting shuffle is 'no', expected one of True, False"),
         ({"boundary": "exact"}, "setting boundary is 'exact'"),
         ({"mode": "mcq", "calibrate": True}, "calibrate scales the scores of answers"),
         ({"mode": "mcq", "truncate": "left"}, "truncate: mode mcq shows its prompts whole"),

@@ -82,8 +82,8 @@ def test_nothing_scored_and_accuracy_disabled_are_no_zero(scorer):
         (SUITE, {"temperature": 0}, "setting temperature is 0, expected a number above 0"),
         (SUITE, {"temperature": True}, "setting temperature is True"),
         (SUITE, {"temperature": float("nan")}, "setting temperature is nan"),
-        (SUITE, {"normalize": "mean"}, "setting normalize is 'mean', expected True or False"),
-        (SUITE, {"boundary": "exact"}, "setting boundary is 'exact', expected 'joint' or"),
+        (SUITE, {"normalize": "mean"}, "setting normalize is 'mean', expected one of True, False"),
+        (SUITE, {"boundary": "exact"}, "setting boundary is 'exact', expected one of 'joint', "),
     ],
 )
 def test_what_cannot_be_used(suite, settings, message):

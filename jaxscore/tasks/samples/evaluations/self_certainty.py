@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_choice
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
 from jaxscore.tasks.samples import confidences as task
 from jaxscore.tasks.samples import earlier_output
 from jaxscore.tasks.samples.in_order import InOrder
@@ -37,7 +37,7 @@ class Settings(CommonSettings):
     def __post_init__(self) -> None:
         """Check all values; see `CommonSettings`."""
         super().__post_init__()
-        check_choice("alignment", self.alignment, tuple(task.ALIGNMENTS))
+        check_setting("alignment", self.alignment, tuple(task.ALIGNMENTS))
         for name in ("input_field", "output_field"):
             if not isinstance(value := getattr(self, name), str):
                 raise InputError(f"setting {name} is {value!r}, expected the name of a field")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from jaxscore.tasks.evaluation import Evaluation, check_choice
+from jaxscore.tasks.evaluation import Evaluation, check_setting
 from jaxscore.tasks.samples import sample_items, usc_choice
 from jaxscore.tasks.samples.evaluations import choices
 
@@ -27,7 +27,7 @@ class Settings(choices.Settings):
         Raises:
             InputError: it is neither of the two.
         """
-        check_choice("dataset_type", self.dataset_type, usc_choice.DATASET_TYPES)
+        check_setting("dataset_type", self.dataset_type, usc_choice.DATASET_TYPES)
 
 
 def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
