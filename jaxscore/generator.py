@@ -1,22 +1,22 @@
 """Prompts in, text out: greedy or seeded sampling with a KV cache."""
 
-import hashlib
 import math
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import numpy as np
 
-from jaxscore.engine import interrupt, processes
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.progress import Progress
-from jaxscore.engine.text_writer import TextWriter
+from jaxscore.engine.text_pipeline import TextPipeline
 from jaxscore.engine.writing import Writing
 from jaxscore.models.model import Model
-from jaxscore.plan.token_requests import TokenRequest, Written
+from jaxscore.plan.token_requests import TokenRequest
 from jaxscore.requests import GenerationRequest
 from jaxscore.results import Generated, Results
 from jaxscore.text.encoder import TextEncoder, is_text
+
+# In the place of what is no request.
+NOTHING = TokenRequest(np.zeros(0, np.int32), 0, 0.0, 1.0, 0, (), ())
 
 
 class EngineOwner(Protocol):
@@ -28,8 +28,6 @@ class EngineOwner(Protocol):
     def encoder(self) -> TextEncoder: ...
     @property
     def model(self) -> Model: ...
-    @property
-    def progress(self) -> bool: ...
 
 
 class Generator:
@@ -42,12 +40,11 @@ class Generator:
     """
 
     def __init__(self, scorer: EngineOwner) -> None:
-        self.scorer, self.engine, self.encoder = scorer, scorer.engine, scorer.encoder
-        self.model = scorer.model
+        self.scorer, self.encoder, self.model = scorer, scorer.encoder, scorer.model
         eos = self.model.eos_ids
         own = self.encoder.tokenizer.eos_token_id
         self.eos_ids = eos or (() if own is None else (int(own),))
-        self._writer = TextWriter(self.engine, self.eos_ids, self._decode)
+        self._texts = TextPipeline(scorer.engine, self.eos_ids, self._decode)
 
     def generate(self, requests: Iterable[GenerationRequest]) -> list[Generated]:
         """Continue each prompt.
@@ -64,33 +61,23 @@ class Generator:
             InputError: the scorer's journal cannot be used.
         """
         requests = list(requests)
-        texts = [request.prompt if is_text(request.prompt) else "" for request in requests]
-        distinct: dict[bytes, Writing] = {}  # equal requests are one, as they are in a journal
-        own: list[Writing] = []
-        for request, ids in zip(requests, self.encoder.prompt_ids(texts), strict=True):
-            one = Writing(self._asked(request, ids), error=self._complaint(request, ids))
-            if one.error is None:
-                one = distinct.setdefault(one.request.digest(), one)
-            own.append(one)
-        waiting = list(distinct.values())
-        keys = sorted(one.request.digest() for one in waiting)
-        statistics = self.engine.statistics
-        statistics.note_plan(hashlib.sha256(b"".join(keys)).digest())
-        processes.agree("prompts", bytes.fromhex(statistics.plan_hash))
-        self._restore(waiting)
-        statistics.count_texts(
-            sum(one.error is None for one in own), sum(one.finish is not None for one in own)
+        wrong = [_wrong_type(request) for request in requests]
+        texts = [
+            "" if complaint or not is_text(request.prompt) else request.prompt
+            for request, complaint in zip(requests, wrong, strict=True)
+        ]
+        asked = [
+            Writing(NOTHING, error=complaint)
+            if complaint
+            else Writing(self._asked(request, ids), error=self._complaint(request, ids))
+            for request, complaint, ids in zip(
+                requests, wrong, self.encoder.prompt_ids(texts), strict=True
+            )
+        ]
+        return Results(
+            _result(getattr(request, "id", k), one)
+            for k, (request, one) in enumerate(zip(requests, self._texts.run(asked), strict=True))
         )
-        with Progress(self.scorer.progress, "writing") as progress, interrupt.finishing():
-            progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
-            for batch, write in self._writer.batches(waiting, progress):
-                if interrupt.wished():
-                    raise KeyboardInterrupt
-                if missing := [one for one in batch if not one.ended]:
-                    write()
-                    self._keep(missing)
-                progress.advance(sum(one.request.n_new for one in batch))
-        return Results(_result(request.id, one) for request, one in zip(requests, own, strict=True))
 
     def _asked(self, request: GenerationRequest, ids: np.ndarray) -> TokenRequest:
         return TokenRequest(
@@ -101,19 +88,6 @@ class Generator:
             request.seed % 2**32,
             request.stop,
             self.eos_ids,
-        )
-
-    def _restore(self, waiting: Sequence[Writing]) -> None:
-        """Take from the journal what it has, which then is not written again."""
-        found = self.engine.journaled.found_texts([one.request for one in waiting])
-        for k, written in found.items():
-            waiting[k].restore(written, self._decode)
-
-    def _keep(self, finished: Sequence[Writing]) -> None:
-        self.engine.journaled.keep_texts(
-            (one.request, Written(np.array(one.written, np.int32), one.finish))
-            for one in finished
-            if one.finish is not None
         )
 
     def _room(self, ids: np.ndarray) -> int:
@@ -136,13 +110,11 @@ class Generator:
                 f"{self.model.vocab_size}; tokenizer and model do not belong together"
             )
         r = request
-        whole = isinstance(r.max_new_tokens, int | np.integer)
         hot = not 0 <= r.temperature < math.inf  # which NaN is too
-        if not whole or r.max_new_tokens < 1 or hot or not 0 < r.top_p <= 1:
+        if r.max_new_tokens < 1 or hot or not 0 < r.top_p <= 1:
             return (
                 f"max_new_tokens {r.max_new_tokens}, temperature {r.temperature} and top_p "
-                f"{r.top_p}: expected a whole number of at least 1, at least 0 and finite, and "
-                "above 0 up to 1"
+                f"{r.top_p}: expected at least 1, at least 0 and finite, and above 0 up to 1"
             )
         if "" in r.stop:
             return "a stop string is empty, so the text would end before it begins"
@@ -163,3 +135,25 @@ def _result(id: str | int, one: Writing) -> Generated:
     if one.error:
         return Generated(id, "", np.zeros(0, np.int32), None, one.error)
     return Generated(id, one.text, np.array(one.written, np.int32), one.finish)
+
+
+def _wrong_type(request: Any) -> str | None:
+    """Which field of a request has a wrong type."""
+    if not isinstance(request, GenerationRequest):
+        return f"it is of type {type(request).__name__}, expected a GenerationRequest or a string"
+    r = request
+    whole, number = int | np.integer, int | float | np.integer | np.floating
+    expected = {
+        "prompt": (r.prompt, str, "a string"),
+        "max_new_tokens": (r.max_new_tokens, whole, "a whole number"),
+        "temperature": (r.temperature, number, "a number"),
+        "top_p": (r.top_p, number, "a number"),
+        "stop": (r.stop, tuple | list, "a tuple of strings"),
+        "seed": (r.seed, whole, "a whole number"),
+    }
+    for name, (value, kind, words) in expected.items():
+        if not isinstance(value, kind) or isinstance(value, bool):
+            return f"its {name} is of type {type(value).__name__}, expected {words}"
+    if not all(isinstance(one, str) for one in r.stop):
+        return "its stop strings are not all strings"
+    return None

@@ -1,7 +1,8 @@
 """What `Scorer.score` takes besides `Request`s: strings, pairs, dicts and DataFrames."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from jaxscore.requests import Request
 
@@ -12,7 +13,8 @@ EXPECTED = (
 )
 
 
-class Unusable(NamedTuple):
+@dataclass(frozen=True)
+class Unusable:
     """An item that is no request: its position, and why."""
 
     id: str | int
@@ -28,9 +30,10 @@ def requests_from(given: Any) -> Iterator[Request | Unusable]:
             has its position from 0.
 
     Raises:
-        TypeError: `given` is one string, or not iterable at all.
+        TypeError: `given` is one item, or not iterable at all.
     """
-    if isinstance(given, str | bytes | Request) or not isinstance(given, Iterable):
+    one = isinstance(given, str | bytes | Mapping | Request) or _may_be_a_pair(given)
+    if one or not isinstance(given, Iterable):
         raise TypeError(
             f"found one {type(given).__name__}, expected a list of requests; put it in brackets"
         )
@@ -47,7 +50,14 @@ def _rows(given: Iterable[Any]) -> Iterable[Any]:
     return rows
 
 
+def _may_be_a_pair(given: Any) -> bool:
+    """A tuple of two strings is a pair in a list, and two texts if it is the list."""
+    return type(given) is tuple and list(map(type, given)) == [str, str]
+
+
 def _request(item: Any, position: int) -> Request | Unusable:
+    if isinstance(item, Unusable):
+        return item
     if isinstance(item, Request):
         fields: Mapping[str, Any] = {name: getattr(item, name) for name in FIELDS}
     elif isinstance(item, str):

@@ -120,11 +120,11 @@ class Scorer:
         revision: str | None = None,
         trust_remote_code: bool = False,
         cache_dir: Path | None = None,
-        lora: Path | None = None,
+        lora: str | Path | None = None,
         quantize: Quantize | None = None,
         batch_tokens: int | str = BATCH_TOKENS,
         progress: bool = False,
-        journal: Path | None = None,
+        journal: str | Path | None = None,
         mesh: str | None = None,
         reproducible: bool = False,
     ) -> "Scorer":
@@ -152,6 +152,7 @@ class Scorer:
             InputError: the model or the journal cannot be used, and why.
         """
         use_device(device)
+        lora = None if lora is None else Path(lora)
         loaded = load_checkpoint(
             model,
             dtype=dtype,
@@ -171,7 +172,7 @@ class Scorer:
             loaded.encoder,
             batch_tokens=int(batch_tokens),
             progress=progress,
-            journal=None if journal is None else Journal(journal, loaded.about),
+            journal=None if journal is None else Journal(Path(journal), loaded.about),
             reproducible=reproducible,
         )
         scorer.about, scorer._origin = loaded.about, (model, revision, cache_dir, lora)
@@ -337,14 +338,14 @@ class Scorer:
         [scores] = self.engine.run(iter([[one for item in prepared for one in item.sequences]]))
         left = iter(scores)
         return Results(
-            label_scores(request.id, item, next(left) if item.sequences else None)
-            for request, item in zip(requests, prepared, strict=True)
+            label_scores(getattr(request, "id", k), item, next(left) if item.sequences else None)
+            for k, (request, item) in enumerate(zip(requests, prepared, strict=True))
         )
 
     def choose(
         self,
         prompt: str,
-        options: Sequence[str],
+        options: Iterable[str],
         *,
         boundary: Boundary = "joint",
         truncate: Truncate | None = None,
@@ -365,6 +366,7 @@ class Scorer:
         """
         if isinstance(options, str):
             raise TypeError("options is one string, expected a list of strings")
+        options = list(options)
         if not options:
             raise ValueError("options is empty, expected the texts to compare")
         pairs = [(prompt, option) for option in options]
@@ -377,7 +379,7 @@ class Scorer:
         max_new_tokens: int = 64,
         temperature: float = 0.0,
         top_p: float = 1.0,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         seed: int = 0,
     ) -> list[Generated]:
         """Text after each prompt, see `Generator.generate`.
@@ -386,11 +388,14 @@ class Scorer:
             prompts: one text, or texts and `GenerationRequest`s, which have settings of their
                 own; the id of a text is its position.
             max_new_tokens, temperature, top_p, stop, seed: of the texts, as in
-                `GenerationRequest`; the defaults are greedy.
+                `GenerationRequest`; the defaults are greedy. Equal texts with one seed are
+                continued alike: several samples of a prompt are `GenerationRequest`s that differ
+                in their seed.
         """
         given = [prompts] if isinstance(prompts, str) else list(prompts)
+        stop = (stop,) if isinstance(stop, str) else tuple(stop)
         return Generator(self).generate(
-            GenerationRequest(k, one, max_new_tokens, temperature, top_p, tuple(stop), seed)
+            GenerationRequest(k, one, max_new_tokens, temperature, top_p, stop, seed)
             if isinstance(one, str)
             else one
             for k, one in enumerate(given)

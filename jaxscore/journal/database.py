@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ TOGETHER = 500  # keys per query; SQLite takes 999 and more
 class Journal:
     """What one fingerprint scored and wrote, in one file.
 
-    The file is created on first read or write, and held until `close`.
+    The file is created on first read or write, and held until `close`. Threads may share it.
 
     Raises:
         InputError: on first read or write, where another run holds the file, it is no journal or
@@ -43,6 +44,7 @@ class Journal:
         self.path = path
         self._about = json.dumps(about, sort_keys=True)
         self._stack = contextlib.ExitStack()
+        self._lock = threading.RLock()  # one transaction at a time
 
     @functools.cached_property
     def _open(self) -> tuple[sqlite3.Connection, int]:
@@ -103,9 +105,9 @@ class Journal:
 
     def _values(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that the table has."""
-        database, model = self._open
         values: dict[bytes, bytes] = {}
-        with explained(self.path, REMEDY):
+        with self._lock, explained(self.path, REMEDY):
+            database, model = self._open
             for first in range(0, len(keys), TOGETHER):
                 some = keys[first : first + TOGETHER]
                 marks = ",".join("?" * len(some))
@@ -116,14 +118,15 @@ class Journal:
         return values
 
     def _write(self, table: str, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        database, model = self._open
-        with explained(self.path, REMEDY), database:
+        with self._lock, explained(self.path, REMEDY), self._open[0] as database:
             # A row that exists lacked some tokens, or its checksum failed.
             database.executemany(
                 f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)",
-                ((model, key, value) for key, value in rows),
+                ((self._open[1], key, value) for key, value in rows),
             )
 
     def close(self) -> None:
         """Release the file for other runs; the next read or write opens it again."""
-        self._stack.close()
+        with self._lock:
+            self._stack.close()
+            self.__dict__.pop("_open", None)

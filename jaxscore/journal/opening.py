@@ -84,7 +84,8 @@ def explained(path: Path, remedy: str = "") -> Iterator[None]:
 def _held_by_us(path: Path, create: bool) -> sqlite3.Connection:
     """A connection with the lock; closed again where what it is to is no journal."""
     before = path.stat()
-    database = sqlite3.connect(path, timeout=0)
+    # `Journal` lets one thread at a time use it.
+    database = sqlite3.connect(path, timeout=0, check_same_thread=False)
     try:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")  # before anything is read
         _check_or_create(database, create)

@@ -67,12 +67,12 @@ class Preparer:
 
     def labels(self, requests: Sequence[LabelRequest], truncate: str | None) -> list[Prepared]:
         """One entry for each request: its prompt, and the labels as choices after it."""
-        texts = [request.prompt if is_text(request.prompt) else "" for request in requests]
+        texts = [_prompt(request) for request in requests]
         prepared = []
         for request, text, ids in zip(
             requests, texts, self._encoder.prompt_ids(texts), strict=True
         ):
-            if complaint := _label_complaint(request.label_ids):
+            if complaint := _label_complaint(request):
                 item = Prepared((), 0, complaint)
             elif text != request.prompt:
                 item = NO_TEXT
@@ -159,8 +159,21 @@ def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Un
     return out
 
 
-def _label_complaint(ids: Sequence[Any]) -> str | None:
-    """What is wrong with the label ids of a request, whatever the model."""
+def _prompt(request: Any) -> str:
+    """The text to encode, empty in place of what is none."""
+    prompt = getattr(request, "prompt", None)
+    return prompt if isinstance(prompt, str) and is_text(prompt) else ""
+
+
+def _label_complaint(request: Any) -> str | None:
+    """What is wrong with a label request, whatever the model."""
+    if not isinstance(request, LabelRequest):
+        return f"it is of type {type(request).__name__}, expected a LabelRequest"
+    if not isinstance(request.prompt, str):
+        return f"its prompt is of type {type(request.prompt).__name__}, expected a string"
+    ids = request.label_ids
+    if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray):
+        return f"its label ids are of type {type(ids).__name__}, expected a tuple of integers"
     if not all(isinstance(id, int | np.integer) and not isinstance(id, bool) for id in ids):
         return f"its label ids are {list(ids)}, expected integers"
     if len(set(ids)) < max(1, len(ids)):

@@ -72,8 +72,11 @@ def choice(prompt: str, options: Sequence[str], scored: Sequence[ScoredRequest])
     """Which of a few texts comes after a prompt, from the score of each."""
     nothing = np.zeros(0)
     for option, one in zip(options, scored, strict=True):
-        if one.error is not None or one.sum_logprob is None:
-            why = one.error or "it has no token with a probability"
+        if one.error is not None or not 0 < one.n_scored == one.n_tokens:
+            why = one.error or (
+                f"{one.n_scored} of its {one.n_tokens} tokens have a probability; a prompt, or a "
+                "tokenizer with a BOS, gives the first token one"
+            )
             return Choice(prompt, tuple(options), nothing, nothing, f"option {option!r}: {why}")
     logprob = np.array([one.sum_logprob for one in scored], np.float64)
     weights = np.exp(logprob - logprob.max())

@@ -181,13 +181,13 @@ def writer(monkeypatch, scorers):
         one.batches = []
 
         def counted(name, members):
-            write = getattr(one._writer, name)
+            write = getattr(one._texts.writer, name)
 
             def run(*args):
                 one.batches.append(members(*args))
                 write(*args)
 
-            setattr(one._writer, name, run)
+            setattr(one._texts.writer, name, run)
 
         counted("_write_group", lambda variant, layout, members, *_: members)
         counted("_write_one", lambda text: [text])
