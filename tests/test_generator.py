@@ -315,7 +315,13 @@ def test_requests_that_cannot_be_written_are_named_and_the_others_kept(scorers):
     assert got[0].error is None
     assert got[0].finish == "length"
     wanted = ["no tokens", "surrogate", "shorten it", "at least 1", "temperature -1.0"]
-    wanted += ["temperature nan", "temperature inf", "max_new_tokens is of type float", "top_p nan", "stop str"]
+    wanted += [
+        "temperature nan",
+        "temperature inf",
+        "max_new_tokens is of type float",
+        "top_p nan",
+        "stop str",
+    ]
     for one, part in zip(got[1:], wanted, strict=True):
         assert part in (one.error or ""), one
         assert (one.text, len(one.token_ids), one.finish) == ("", 0, None)

@@ -14,6 +14,7 @@ continuation is asked for.
 
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,55 +49,84 @@ def split(forest: Forest) -> list[Part]:
 
     From the root down, a path becomes a prefix where it goes on for at least `SHORTEST` tokens
     beyond the one above it and more tokens than these hang at its end. A prefix that the deeper
-    ones have left with fewer gives them back to the one above.
+    ones have left with fewer gives them back to the one above. Takes time in proportion to the
+    nodes, times how deep prefixes hang below each other.
     """
     prefixes = _prefixes(forest)
     owner = np.full(forest.n_nodes, -1, np.int64)
-    for k, prefix in enumerate(prefixes):  # those above come first
-        owner[prefix.first : prefix.stop] = k
+    size = np.zeros(len(prefixes) + 1, np.int64)  # nodes of each; the last entry is without prefix
+    for k, one in enumerate(prefixes):  # those above come first
+        owner[one.first : one.stop] = k
+        size[k] += one.stop - one.first
+        size[one.above] -= one.stop - one.first
+    keeps = np.arange(-1, len(prefixes))  # [k + 1]: which prefix has the nodes of k
+    kept = []
     for k in reversed(range(len(prefixes))):
-        own, above = owner == k, prefixes[k].above
-        shorter = prefixes[above].path if above >= 0 else 0
-        if int(own.sum()) <= prefixes[k].path - shorter:
-            owner[own] = above
-    parts = []
-    for k in range(-1, len(prefixes)):
-        edges = np.flatnonzero(owner[forest.edge_node] == k)
-        if len(edges):
-            first = prefixes[k].first if k >= 0 else 0
-            # Nodes before the first whose subtrees go on beyond it are its path.
-            path = forest.ids[:first][forest.subtree_end[:first] > first]
-            parts.append(_part(forest, owner == k, path, edges.astype(np.int32)))
-    return parts
+        above = prefixes[k].above
+        if size[k] <= prefixes[k].path - (prefixes[above].path if above >= 0 else 0):
+            size[above] += size[k]
+            keeps[k + 1] = above
+        else:
+            kept.append(k)
+    for k, one in enumerate(prefixes):
+        if keeps[k + 1] != k:
+            keeps[k + 1] = keeps[one.above + 1]  # final already, since those above come first
+    owner = keeps[owner + 1]
+    parts = [_part(forest, owner, -1, _Prefix(0, forest.n_nodes, 0, -1, None))]
+    parts += [_part(forest, owner, k, prefixes[k]) for k in reversed(kept)]
+    return [part for part in parts if part.forest.n_edges]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Prefix:
+class _Path(NamedTuple):
+    """Nodes [first, stop), each the only child of the one before, below the path `above`."""
+
+    first: int
+    stop: int
+    above: "_Path | None"
+
+    def ids(self, forest: Forest) -> np.ndarray:
+        """Token ids from the root to the last node."""
+        pieces, one = [], self
+        while one is not None:
+            pieces.append(forest.ids[one.first : one.stop])
+            one = one.above
+        return np.concatenate(pieces[::-1])
+
+
+class _Prefix(NamedTuple):
     """What hangs at the end of a path of so many tokens: the nodes [first, stop)."""
 
     first: int
     stop: int
     path: int
     above: int  # index of the prefix that this one goes on from, -1 for none
+    nodes: _Path | None  # above `first`; None where there are none
 
 
 def _prefixes(forest: Forest) -> list[_Prefix]:
     end, depth = forest.subtree_end, forest.depth
+    # A path goes on while a node has one child, which ends where it ends. For each node the last
+    # such one.
+    nodes = np.arange(forest.n_nodes)
+    goes_on = np.append(end[1:] == end[:-1], False)
+    last = np.minimum.accumulate(np.where(goes_on, forest.n_nodes, nodes)[::-1])[::-1]
     found: list[_Prefix] = []
-    todo = [(node, -1) for node in _siblings(end, 0, forest.n_nodes)]
+    todo: list[tuple[int, int, _Path | None]] = [
+        (node, -1, None) for node in _siblings(end, 0, forest.n_nodes)
+    ]
     while todo:
-        node, above = todo.pop()
+        node, above, path_above = todo.pop()
         stop, behind = int(end[node]), found[above].path if above >= 0 else 0
         if stop - node <= 2 * SHORTEST:
             continue
-        # The path goes on while a node has one child, which ends where it ends.
-        alone = end[node + 1 : stop] == stop
-        fork = node + 1 + int(np.argmin(alone)) if not alone.all() else stop
+        fork = int(last[node]) + 1
         path = int(depth[node]) + fork - node - 1
         if path - behind >= SHORTEST and stop - fork > path - behind:
-            found.append(_Prefix(fork - 1, stop, path, above))
+            shorter = _Path(node, fork - 1, path_above) if fork - 1 > node else path_above
+            found.append(_Prefix(fork - 1, stop, path, above, shorter))
             above = len(found) - 1
-        todo += [(child, above) for child in _siblings(end, fork, stop)]
+        own = _Path(node, fork, path_above)
+        todo += [(child, above, own) for child in _siblings(end, fork, stop)]
     return found
 
 
@@ -109,21 +139,26 @@ def _siblings(end: np.ndarray, first: int, stop: int) -> list[int]:
     return nodes
 
 
-def _part(forest: Forest, own: np.ndarray, prefix: np.ndarray, edges: np.ndarray) -> Part:
-    """The nodes of `own` that an edge of `edges` needs, as a forest of their own."""
-    asked = forest.edge_node[edges]  # sorted, as all edges are
-    nodes = np.arange(forest.n_nodes)
-    first = np.searchsorted(asked, nodes)
-    needed = own & (np.searchsorted(asked, forest.subtree_end) > first)
+def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
+    """The nodes that k owns and that an edge needs, as a forest of their own."""
+    first, stop = prefix.first, prefix.stop
+    edges = np.arange(*np.searchsorted(forest.edge_node, [first, stop]), dtype=np.int32)
+    edges = edges[owner[forest.edge_node[edges]] == k]
+    asked = forest.edge_node[edges] - first  # sorted, as all edges are
+    own = owner[first:stop] == k
+    end = forest.subtree_end[first:stop] - first
+    n_asked = np.concatenate([[0], np.cumsum(np.bincount(asked, minlength=stop - first))])
+    needed = own & (n_asked[end] > n_asked[:-1])
     index = np.concatenate([[0], np.cumsum(needed)]).astype(np.int32)
-    depth = forest.depth[needed]
+    depth = forest.depth[first:stop][needed]
+    path = forest.ids[:0] if prefix.nodes is None else prefix.nodes.ids(forest)
     return Part(
-        prefix.astype(np.int32),
+        path.astype(np.int32),
         Forest(
-            ids=forest.ids[needed],
+            ids=forest.ids[first:stop][needed],
             depth=depth,
-            subtree_end=index[forest.subtree_end[needed]],
-            reach=_reach(depth) - np.int32(len(prefix)),
+            subtree_end=index[end[needed]],
+            reach=_reach(depth) - np.int32(len(path)),
             edge_node=index[asked],
             edge_target=forest.edge_target[edges],
             edge_of=np.zeros(0, np.int32),
