@@ -86,7 +86,8 @@ class _Path(NamedTuple):
 
     def ids(self, forest: Forest) -> np.ndarray:
         """Token ids from the root to the last node."""
-        pieces, one = [], self
+        pieces: list[np.ndarray] = []
+        one: _Path | None = self
         while one is not None:
             pieces.append(forest.ids[one.first : one.stop])
             one = one.above
