@@ -3,7 +3,7 @@
     python tools/bench.py                     against PyTorch, medians of 3 turns, about 30 minutes
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
-    python tools/bench.py devices journal stream
+    python tools/bench.py devices host journal stream
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
 Against PyTorch (the `test` extra), on a GPT-2-124M-shaped random checkpoint made on the spot:
@@ -26,6 +26,8 @@ Of jaxscore alone, on the CPU, only where asked for:
 
     devices  the same requests on 1, 2, 4 and 8 forced host devices, which share this machine's
              cores: tokens a second, and whether every bit is that of one device, else exit code 1
+    host     the host's own speed, against a device that computes nothing and answers after a
+             simulated time; with --against FOLDER another checkout in turns, and the ratio
     journal  the same requests without a journal and with a fresh one, in turns: what it costs
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
              most memory that the process ever held, above 1.5 GB exit code 1
@@ -41,10 +43,10 @@ from pathlib import Path
 # As a script Python finds this folder and not the repository, where `tools` is.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.benchmarks import against_torch, devices, journal, stream
+from tools.benchmarks import against_torch, devices, host, journal, stream
 from tools.benchmarks.contenders import CONTENDERS
 
-ALONE = ("devices", "journal", "stream")
+ALONE = ("devices", "host", "journal", "stream")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,6 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--devices", nargs="+", type=int, default=[1, 2, 4, 8], metavar="N", help="of `devices`"
     )
+    parser.add_argument(
+        "--against", type=Path, metavar="FOLDER", help="of `host`: another checkout, in turns"
+    )
     parser.add_argument("--requests", type=int, metavar="N", help="of `stream` (default 100,000)")
     args = parser.parse_args(arguments)
     if strange := sorted(set(args.contenders) - set(CONTENDERS)):
@@ -80,6 +85,8 @@ def main(arguments: list[str] | None = None) -> int:
     good = True
     if "devices" in chosen:
         good &= devices.run(args.devices, small=args.small)
+    if "host" in chosen:
+        host.run(args.turns, args.against, small=args.small)
     if "journal" in chosen:
         journal.run(args.turns, small=args.small)
     if "stream" in chosen:

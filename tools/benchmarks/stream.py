@@ -74,13 +74,13 @@ def measured(n: int) -> Taken:
         )
 
 
-def write_requests(path: Path, n: int) -> None:
-    """Texts of TOKENS tokens, BOS included, of random words that are one token each."""
+def write_requests(path: Path, n: int, tokens: int = TOKENS) -> None:
+    """Texts of so many tokens, BOS included, of random words that are one token each."""
     tokenizer = Tokenizer.from_file(str(random_llama.DEMO / "tokenizer.json"))
     names = [tokenizer.decode([id]) for id in range(tokenizer.get_vocab_size())]
     words = np.array([w for w in names if w[:1] == " " and w[1:].isalpha()])
     draw = np.random.default_rng(0)
     with open(path, "w", encoding="utf-8") as file:
         for k in range(n):
-            text = "".join(draw.choice(words, TOKENS - 1))
+            text = "".join(draw.choice(words, tokens - 1))
             file.write(json.dumps({"id": k, "continuation": text}) + "\n")

@@ -1,0 +1,65 @@
+"""A device that computes nothing and answers after the time that a real one would take."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxscore.device.rows import Scores
+from jaxscore.engine import dispatch
+from jaxscore.plan.row_batches import RowBatch
+
+
+class SimulatedDevice:
+    """In the place of `engine.dispatch.Dispatch`: batches are put on JAX's device, and answered.
+
+    Attributes:
+        rate: token slots per second, padding included; a batch is computed after the one before.
+        busy: seconds in which something was computed.
+    """
+
+    rate = 400_000.0
+    busy = 0.0
+
+    def __init__(self, variants: Sequence[Any], mesh: Any) -> None:
+        self.variants, self.n_together = variants, None
+        self.too_large: set[tuple[int, int]] = set()
+        self._free_at = 0.0
+        self._ends: deque[float] = deque()
+
+    def prefix(self, variant: int, ids: np.ndarray, progress: Any) -> tuple[Any, ...]:
+        self._compute(len(ids))
+        return ()
+
+    def send(
+        self, variant: int, batches: Sequence[RowBatch], caches: Any, progress: Any
+    ) -> "dispatch.InFlight":
+        rows = dispatch._side_by_side(batches, None)
+        sent = jax.device_put(rows)
+        del sent
+        self._ends.append(self._compute(batches[0].ids.size))
+        return dispatch.InFlight(variant, batches, caches, None)
+
+    def fetched(
+        self, in_flight: "dispatch.InFlight", progress: Any
+    ) -> Iterator[tuple[RowBatch, Scores]]:
+        time.sleep(max(0.0, self._ends.popleft() - time.perf_counter()))
+        [batch] = in_flight.batches
+        n, targets = batch.target.shape
+        value = np.full((n, targets), -1.234567, np.float32)
+        of_query = np.full(n, 2.345678, np.float32)
+        greedy: Any = np.zeros((n, targets), bool)
+        logprob: Any = value
+        entropy: Any = of_query
+        greedy_id: Any = np.zeros(n, np.int32)
+        yield batch, Scores(logprob, greedy, entropy, entropy, greedy_id)
+
+    def _compute(self, n_tokens: int) -> float:
+        """When these are done."""
+        now, seconds = time.perf_counter(), n_tokens / self.rate
+        self._free_at = max(now, self._free_at) + seconds
+        type(self).busy += seconds
+        return self._free_at
