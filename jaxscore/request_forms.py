@@ -56,7 +56,7 @@ def _may_be_a_pair(given: Any) -> bool:
 
 
 def _request(item: Any, position: int) -> Request | Unusable:
-    if isinstance(item, Unusable):
+    if isinstance(item, Unusable) or _usable(item):
         return item
     if isinstance(item, Request):
         fields: Mapping[str, Any] = {name: getattr(item, name) for name in FIELDS}
@@ -83,6 +83,16 @@ def _request(item: Any, position: int) -> Request | Unusable:
             found = "missing" if value is None else _kind(value)
             return Unusable(name, f"item {position}: {field} is {found}; {EXPECTED}")
     return Request(name, fields.get("context", ""), fields["continuation"])
+
+
+def _usable(item: Any) -> bool:
+    """Whether it is a request as it should be, which most are."""
+    return (
+        type(item) is Request
+        and type(item.id) in (str, int)
+        and type(item.context) is str
+        and type(item.continuation) is str
+    )
 
 
 def _whole(value: Any) -> int | None:

@@ -8,6 +8,8 @@ import bisect
 import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
+
 from jaxscore.plan.forest import Forest
 
 
@@ -44,6 +46,34 @@ class Cutter:
         self.lengths = lengths
         self.end: list[int] = forest.subtree_end.tolist()
         self.reach: list[int] = forest.reach.tolist()
+        roots = np.array(self._siblings(0, len(self.end)), np.int64)
+        self._size = forest.subtree_end[roots] - roots
+        self._reach = forest.reach[roots]
+
+    def sizes(self, base: int) -> dict[int, np.ndarray]:
+        """The sizes of what `cut` gives for each row length, without the pieces.
+
+        Where all tries fit their rows this takes no look at single nodes.
+        """
+        length = self._row_lengths(base)
+        if (self._size <= length).all():
+            return {n: self._size[length == n] for n in np.unique(length).tolist()}
+        found: dict[int, list[int]] = {}
+        for n, piece in self.cut(base):
+            found.setdefault(n, []).append(piece.size)
+        return {n: np.array(sizes) for n, sizes in found.items()}
+
+    def least(self, base: int) -> dict[int, int]:
+        """Tokens by the shortest row length that they can have; cutting only adds to them."""
+        length = self._row_lengths(base)
+        whole = self._size <= length
+        length = np.where(whole, length, base)  # what is cut off may go into shorter rows
+        return {n: int(self._size[length == n].sum()) for n in np.unique(length).tolist()}
+
+    def _row_lengths(self, base: int) -> np.ndarray:
+        """Of each trie."""
+        at = np.searchsorted(self.lengths, np.maximum(base, self._reach))
+        return np.array(self.lengths, np.int64)[at]
 
     def cut(self, base: int) -> list[tuple[int, Piece]]:
         """Pieces of all tries with the row length that each is for.
@@ -102,6 +132,41 @@ class _Branch:
 
     def put(self, length: int, piece: Piece) -> None:
         self.pieces.setdefault(length, []).append(piece)
+
+
+def n_bins(sizes: np.ndarray, capacity: int) -> int:
+    """How many bins `best_fit` fills.
+
+    Items of one size go as far as they fit into the tightest bin, then into the next, so bins
+    with equal room are counted together.
+    """
+    rooms: dict[int, int] = {}  # room -> bins that have it
+    open_rooms, total = 0, 0
+    distinct, counts = np.unique(sizes, return_counts=True)
+    for size, left in zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True):
+        while left:
+            fitting = open_rooms >> size
+            if fitting:
+                room = size + (fitting & -fitting).bit_length() - 1
+                available = rooms.pop(room)
+                open_rooms &= ~(1 << room)
+            else:
+                room = capacity
+                available = -(-left // (capacity // size))
+                total += available
+            each = room // size
+            full = min(available, left // each)
+            left -= full * each
+            after = {room - each * size: full}
+            if left and available > full:  # the last items go into one bin more
+                after[room - left * size] = 1
+                full, left = full + 1, 0
+            after[room] = available - full
+            for empty, n in after.items():
+                if n:
+                    rooms[empty] = rooms.get(empty, 0) + n
+                    open_rooms |= 1 << empty
+    return total
 
 
 def best_fit(items: list[tuple[int, int]], capacity: int) -> list[list[tuple[int, int]]]:

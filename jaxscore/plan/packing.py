@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from jaxscore.plan.cutting import Cutter, Piece, best_fit
+from jaxscore.plan.cutting import Cutter, Piece, best_fit, n_bins
 from jaxscore.plan.forest import Forest
 from jaxscore.plan.row_batches import RowBatch, Slots
 from jaxscore.plan.row_shapes import TAIL, attention_cost, batch_rows, row_lengths
@@ -81,36 +81,36 @@ def plan(
     """
     allowed = row_lengths(max_positions)
     cutter = Cutter(forest, allowed)
-    best: Plan | None = None
+    best: tuple[int, int, float] | None = None  # shortest row, tail and cost
     least_total = math.inf
     # Shorter rows than the shortest path needs all give the same rows.
     shortest = int(forest.reach.min()) if forest.n_nodes else 0
     for base in allowed[bisect.bisect_left(allowed, shortest) :]:
         # Nothing beats every node once and no padding, and attention only grows from here.
-        least = forest.n_nodes * attention_cost(base + prefix, width)
-        if least >= least_total:
+        if forest.n_nodes * attention_cost(base + prefix, width) >= least_total:
             break
-        groups: dict[int, list[Piece]] = {}
-        for length, piece in cutter.cut(base):
-            groups.setdefault(length, []).append(piece)
-        rows = _rows(groups, pack)
-        lengths = sorted(rows)
-        for tail in (TAIL, 1):
-            shapes = [
-                (count, n)
-                for n in lengths
-                for count in batch_rows(len(rows[n]), n, batch_tokens, tail)
-            ]
-            cost = sum(count * n * attention_cost(n + prefix, width) for count, n in shapes)
-            total = cost + program_cost * len(set(shapes))
-            if total < least_total:
-                least_total = total
-                own = [rows[n] for n in lengths]
-                best = Plan(forest, lengths, own, batch_tokens, cost, tail)
+        least = sum(k * attention_cost(n + prefix, width) for n, k in cutter.least(base).items())
+        if least < least_total:
+            n_rows = {
+                n: n_bins(sizes, n) if pack else len(sizes)
+                for n, sizes in sorted(cutter.sizes(base).items())
+            }
+            for tail in (TAIL, 1):
+                shapes = [
+                    (count, n)
+                    for n, k in n_rows.items()
+                    for count in batch_rows(k, n, batch_tokens, tail)
+                ]
+                cost = sum(count * n * attention_cost(n + prefix, width) for count, n in shapes)
+                total = cost + program_cost * len(set(shapes))
+                if total < least_total:
+                    least_total, best = total, (base, tail, cost)
         if base >= forest.n_nodes:
             break
     assert best is not None  # no path is longer than max_positions, so a length is left
-    return best
+    base, tail, cost = best
+    rows = _rows(cutter.cut(base), pack)
+    return Plan(forest, sorted(rows), [rows[n] for n in sorted(rows)], batch_tokens, cost, tail)
 
 
 def plan_uniform(forest: Forest, *, row_length: int, width: int, batch_tokens: int) -> Plan:
@@ -120,14 +120,17 @@ def plan_uniform(forest: Forest, *, row_length: int, width: int, batch_tokens: i
         row_length: at least the longest path.
         width, batch_tokens: as in `plan`.
     """
-    pieces = [piece for _, piece in Cutter(forest, [row_length]).cut(row_length)]
-    rows = _rows({row_length: pieces}, True)[row_length]
+    rows = _rows(Cutter(forest, [row_length]).cut(row_length), True).get(row_length, [])
     n_tokens = sum(batch_rows(len(rows), row_length, batch_tokens, 1)) * row_length
     cost = n_tokens * attention_cost(row_length, width)
     return Plan(forest, [row_length], [rows], batch_tokens, cost, tail=1)
 
 
-def _rows(groups: dict[int, list[Piece]], pack: bool) -> dict[int, list[list[Piece]]]:
+def _rows(pieces_of: list[tuple[int, Piece]], pack: bool) -> dict[int, list[list[Piece]]]:
+    """For each row length its rows, from pieces with the length that each is for."""
+    groups: dict[int, list[Piece]] = {}
+    for length, piece in pieces_of:
+        groups.setdefault(length, []).append(piece)
     if not pack:
         return {length: [[piece] for piece in pieces] for length, pieces in groups.items()}
     rows = {}

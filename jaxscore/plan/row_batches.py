@@ -50,7 +50,8 @@ class Slots:
             for row in group:
                 column = 0
                 for piece in row:
-                    for start, stop, span in piece.ranges():
+                    ranges = piece.ranges() if piece.parts else ((piece.start, piece.stop, 0),)
+                    for start, stop, span in ranges:
                         starts.append(start)
                         sizes.append(stop - start)
                         slots.append(first + column)

@@ -19,7 +19,7 @@ from jaxscore.engine.planner import ModelFacts, Planner
 from jaxscore.plan.token_requests import TokenSequence
 from tools.benchmarks.simulated_device import SimulatedDevice
 
-ENDLESS = 1e12  # token slots per second of a device that never waits
+ENDLESS = 1e12  # tokens per second of a device that never waits
 
 
 def main() -> None:

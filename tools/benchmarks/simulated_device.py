@@ -17,7 +17,7 @@ class SimulatedDevice:
     """In the place of `engine.dispatch.Dispatch`: batches are put on JAX's device, and answered.
 
     Attributes:
-        rate: token slots per second, padding included; a batch is computed after the one before.
+        rate: tokens per second, padding left out; a batch is computed after the one before.
         busy: seconds in which something was computed.
     """
 
@@ -40,7 +40,7 @@ class SimulatedDevice:
         rows = dispatch._side_by_side(batches, None)
         sent = jax.device_put(rows)
         del sent
-        self._ends.append(self._compute(batches[0].ids.size))
+        self._ends.append(self._compute(sum(batch.n_tokens for batch in batches)))
         return dispatch.InFlight(variant, batches, caches, None)
 
     def fetched(
