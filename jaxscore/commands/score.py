@@ -74,7 +74,6 @@ def run(args: argparse.Namespace) -> int:
             on_item=write,
             boundary=args.boundary,
             summary_only=args.summary_only,
-            audit_boundary=not args.quiet,
             n_requests=n_requests,
             **model_flags.common_settings(args),
         )

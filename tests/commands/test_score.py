@@ -131,6 +131,15 @@ def test_the_closing_block(run, place):
     assert f"files    {folder / 'out.jsonl'}\n         {folder / 'out.jsonl.run.json'}\n" in out
 
 
+def test_quiet_leaves_stdout_as_it_is(run, place):
+    folder = place({"context": "ANSWER: ", "continuation": "Oslo"})
+    quiet = flags(folder, "--journal", "off")
+    told = [run(*(word for word in quiet if word != "--quiet")), run(*quiet)]
+    said = [[line for line in one.out.splitlines() if "done" not in line] for one in told]
+    assert said[0] == said[1]
+    assert "boundary joint: of 1 requests separate would change 1" in said[1]
+
+
 def test_a_request_that_is_too_long_fails_alone(run, place):
     long = {"id": "long", "context": " and then" * 2000, "continuation": " x"}
     good = {"id": "good", "context": "The cat", "continuation": " sat"}
