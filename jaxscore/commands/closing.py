@@ -76,7 +76,7 @@ def block(
     if boundary is not None:
         lines.append(("boundary", boundary))
     lines += _titled("files", map(str, files))
-    if scorer is not None and scorer.journal is not None:
+    if scorer is not None and scorer.journal is not None and scorer.journal.path.is_file():
         counted = scorer.statistics
         found = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
         lines.append(("journal", f"{scorer.journal.path}, {found}"))

@@ -22,14 +22,16 @@ def scorer(*, journal=None, given=12, unique=4):
     )
 
 
-def test_every_line(capsys):
+def test_every_line(capsys, tmp_path):
+    kept = tmp_path / "j"
+    kept.touch()
     code = closing.block(
         done="2 items",
         failures=[("a\nb", "why")],
         results=["the headline", "noise floor: none"],
         boundary="joint: of 2 requests separate would change 1",
         files=[Path("out.json"), Path("out\x1b.json")],
-        scorer=scorer(journal=SimpleNamespace(path=Path("j"))),
+        scorer=scorer(journal=SimpleNamespace(path=kept)),
         seconds=1.25,
     )
     captured = capsys.readouterr()
@@ -43,7 +45,7 @@ def test_every_line(capsys):
         "boundary joint: of 2 requests separate would change 1",
         "files    out.json",
         "         out\\x1b.json",
-        "journal  j, 1 of 2 texts come from it",
+        f"journal  {kept}, 1 of 2 texts come from it",
     ]
     assert captured.err == "failed: a\\nb: why\n1 failed, the others are kept\n"
 
@@ -53,6 +55,13 @@ def test_what_there_is_not_has_no_line(capsys):
     assert capsys.readouterr() == ("done     3 files, 0 failed\n", "")
     closing.block(done="no request", failures=[], scorer=scorer(given=0, unique=0))
     assert "0 tokens given, 0 computed, 3 scored\n" in capsys.readouterr().out
+
+
+def test_a_journal_without_a_file_is_not_named(capsys, tmp_path):
+    """A run that computes nothing, as where every request fails, makes none."""
+    absent = SimpleNamespace(path=tmp_path / "j")
+    closing.block(done="1 item", failures=[], scorer=scorer(journal=absent))
+    assert "journal" not in capsys.readouterr().out
 
 
 def test_the_noise_floor_is_told_where_an_audit_was_asked_for():
