@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscore.commands import closing, judge_flags, judge_folders, judge_output, model_flags
@@ -91,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
     judged: list[Judged] = []
     scorer = None
     if work.outputs:
-        source = _source(args)
+        written = (path for one in work.outputs for path in judge_folders.written(one, metric))
+        source = _source(args, *written)
         scorer = source if isinstance(source, Scorer) else None
         for output in work.outputs:
             try:
@@ -117,8 +119,8 @@ def _close(metric: Metric, work: Work, judged: Sequence[Judged], scorer: "Scorer
     )
 
 
-def _source(args: argparse.Namespace) -> Any:
-    """What judges, see `jaxscore.evaluate`."""
+def _source(args: argparse.Namespace, *written: Path) -> Any:
+    """What judges, see `jaxscore.evaluate`; `written` are the files that the run writes."""
     if args.bem is not None:
         from jaxscore.engine.platform import use_compilation_cache, use_device
 
@@ -127,7 +129,7 @@ def _source(args: argparse.Namespace) -> Any:
         return bem.load(args.bem, args.revision, dtype=args.dtype, reproducible=args.reproducible)
     if args.llm is not None:
         place = args.folder or args.experiments_folder
-        return model_flags.load_scorer(args, judge_flags.model_name(args), place)
+        return model_flags.load_scorer(args, judge_flags.model_name(args), place, *written)
     limits = Limits() if args.llm_batch_size is None else Limits(in_flight=args.llm_batch_size)
     url, progress = str(judge_flags.server(args)), not args.quiet
     if args.gpt is not None:

@@ -57,6 +57,12 @@ def report_paths(output: RagOutput, metric: str) -> tuple[Path, Path]:
     return output.folder / f"{stem}.md", output.folder / f"{stem}.json"
 
 
+def written(output: RagOutput, metric: Metric) -> list[Path]:
+    """The files of a folder that judging it writes, without the manifest of the report."""
+    means = experiment_folder.metrics_path(output.folder, output.split)
+    return [output.target, means, *report_paths(output, metric.name)]
+
+
 def work(args: argparse.Namespace, metric: Metric) -> Work:
     """Look at each folder.
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.commands import closing, judge_flags, outputs
-from jaxscore.commands.judge_folders import Metric, report_paths
+from jaxscore.commands import closing, judge_flags, judge_folders, outputs
+from jaxscore.commands.judge_folders import Metric
 from jaxscore.commands.messages import remark
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.files.atomic import atomic
 from jaxscore.printable import one_line
-from jaxscore.tasks.rag import experiment_folder, judge_findings
+from jaxscore.tasks.rag import judge_findings
 from jaxscore.tasks.rag.experiment_folder import RagOutput
 
 NONE_READ = "no answer names exactly one label, so the mean is null"
@@ -56,7 +56,7 @@ def judge(args: argparse.Namespace, metric: Metric, source: Any, output: RagOutp
         **metric.chosen,
     )
     found = report.evaluation
-    page_path, data_path = report_paths(output, metric.name)
+    page_path, data_path = judge_folders.report_paths(output, metric.name)
     means = judge_findings.means(metric.kind, found.details["summary"])
     try:
         with atomic(page_path) as page, atomic(data_path) as data:
@@ -77,8 +77,7 @@ def judge(args: argparse.Namespace, metric: Metric, source: Any, output: RagOutp
     failures = [(one.name, one.error) for one in found.failures]
     if metric.kind == "text" and not found.details["summary"]["n"] and _answered(report):
         failures.append((str(output.folder), NONE_READ))
-    metrics = experiment_folder.metrics_path(output.folder, output.split)
-    files = [output.target, metrics, page_path, data_path, manifest]
+    files = [*judge_folders.written(output, metric), manifest]
     return Judged(output.folder, report, failures, files)
 
 

@@ -11,6 +11,7 @@ from jaxscore.commands.messages import remark
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.plan.row_shapes import SHORTEST_ROW
+from jaxscore.reports import manifest
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -192,12 +193,18 @@ def _whole(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
-def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> "Scorer":
+def load_scorer(
+    args: argparse.Namespace, model: str, output: Path | None, *written: Path
+) -> "Scorer":
     """The scorer that the flags describe, or `args.scorer` where a caller has loaded it.
 
     Args:
         output: beside which the journal lies unless the flags say otherwise: a file, or a folder
             of files; None where every run starts from nothing.
+        written: the other files of this run, which the journal may not be, nor a manifest of one.
+
+    Raises:
+        InputError: a flag cannot be used.
     """
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
@@ -219,14 +226,14 @@ def load_scorer(args: argparse.Namespace, model: str, output: Path | None) -> "S
         reproducible=args.reproducible,
         batch_tokens=args.batch_tokens,
         progress=not args.quiet,
-        journal=_journal(args, output),
+        journal=_journal(args, output, written),
     )
     if args.batch_tokens == AUTO and not args.reproducible:
         remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
     return args.loaded
 
 
-def _journal(args: argparse.Namespace, output: Path | None) -> Path | None:
+def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:
     asked = args.journal
     if output is None and asked not in (None, "off"):
         remark(args, f"--journal {asked}: this command keeps no journal")
@@ -235,7 +242,8 @@ def _journal(args: argparse.Namespace, output: Path | None) -> Path | None:
     from jaxscore.journal.place import beside, check_path
 
     path = beside(output) if asked is None else Path(asked)
-    check_path(path, output, getattr(args, "input", None))
+    files = [output, *written]
+    check_path(path, *files, *map(manifest.path_of, files), getattr(args, "input", None))
     return path
 
 

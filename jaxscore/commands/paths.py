@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     items = path_gain.load(args.input, args.limit)
     systems = path_gain.system_prompts(args.system_prompts, args.system_prompts_file)
     with atomic(args.output) as file, atomic(page_path) as page, atomic(data_path) as data:
-        scorer = model_flags.load_scorer(args, args.model, args.output)
+        scorer = model_flags.load_scorer(args, args.model, args.output, page_path, data_path)
         report = evaluate(
             "paths",
             scorer,

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     for path in paths:
         outputs.check_output(path, *inputs, flag="--output-dir")
     with atomic(paths[0]) as table, atomic(paths[1]) as data, atomic(paths[2]) as page:
-        scorer = model_flags.load_scorer(args, args.model, args.output_dir)
+        scorer = model_flags.load_scorer(args, args.model, args.output_dir, *paths)
         report = evaluate(
             "probsem",
             scorer,

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from jaxscore import Scorer
+from jaxscore.commands import demo
 from jaxscore.engine.text_writer import TextWriter
 from jaxscore.errors import InputError
 from jaxscore.tasks.rag.evaluator_file import find
@@ -187,6 +188,37 @@ def test_commands_that_write_keep_it_beside_their_output(run, tmp_path, monkeypa
     assert restored == total
     assert run("journal", "prune", tmp_path / name, "--keep", 0).out.startswith("dropped 1 model,")
     assert not (tmp_path / name).parent.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["y.json", "y.json.run.json", "y_report.md", "y_report.json", "in.jsonl"]
+)
+def test_no_file_of_a_run_is_its_journal(run, tmp_path, name):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"question": "?", "paths": [["a"]]}\n', encoding="utf-8")
+    words = ("paths", "--model", QWEN, "--input", source, "--output", tmp_path / "y.json")
+    code, out, err = run(*words, "--journal", tmp_path / name)
+    assert (code, out) == (2, "")
+    assert f"--journal {tmp_path / name}: is a file of this run, expected one of its own" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["eval_dev_out_3.json", "eval_dev_judge_LLMeval_j_logits_3.md"])
+def test_no_file_of_a_folder_is_the_journal_of_judge(run, tmp_path, name):
+    ours = shutil.copytree(CASES / "judge/ours", tmp_path / "ours")
+    words = ("judge", "--folder", ours, "--llm", QWEN, "j", "--sample", 3)
+    code, _, err = run(*words, "--journal", ours / name)
+    assert code == 2
+    assert f"--journal {ours / name}: is a file of this run" in err
+
+
+def test_probsem_has_no_report_as_its_journal(run, tmp_path):
+    inputs = demo.INPUTS / "probsem"
+    where = ("--input-dir", inputs, "--output-dir", tmp_path, "--model", "demo")
+    page = tmp_path / "demo_truth_demo_report.md"
+    code, _, err = run("probsem", "--prompt", "demo", "--test", "truth", *where, "--journal", page)
+    assert code == 2
+    assert f"--journal {page}: is a file of this run" in err
 
 
 def test_a_command_that_starts_again_says_that_it_keeps_nothing(run, tmp_path, monkeypatch):

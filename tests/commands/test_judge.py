@@ -199,9 +199,9 @@ def test_a_sample_is_the_first_records_and_has_a_file_of_its_own(run, experiment
 def test_llm_alone_is_the_published_default(run, experiments, monkeypatch):
     asked = []
 
-    def load(args, name, folder):
+    def load(args, name, *places):
         asked.append(name)
-        return real(args, GPT2, folder)
+        return real(args, GPT2, *places)
 
     real = model_flags.load_scorer
     monkeypatch.setattr(model_flags, "load_scorer", load)
