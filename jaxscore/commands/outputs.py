@@ -15,17 +15,27 @@ if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
 
+# How the names of reports end, see `report_paths`.
+REPORTS = tuple(f"{mark}report{kind}" for mark in "_." for kind in (".md", ".json"))
+
+
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
-    """Refuse to write over what is read, or over a manifest; `flag` is the one to change.
+    """Refuse to write over what is read, a manifest or a report; `flag` is the one to change.
 
     Raises:
         InputError: naming the flag and the place.
     """
-    if output.name.endswith(manifest.SUFFIX):
-        raise InputError(
-            f"{flag} {output}: names that end in {manifest.SUFFIX} are those of manifests; give "
-            "another name"
-        )
+    for endings, what in (((manifest.SUFFIX,), "manifests"), (REPORTS, "reports")):
+        for ending in endings:
+            if output.name.endswith(ending):
+                raise InputError(
+                    f"{flag} {output}: names that end in {ending} are those of {what}; give "
+                    "another name"
+                )
+    _check_place(output, *inputs, flag=flag)
+
+
+def _check_place(output: Path, *inputs: Path | None, flag: str) -> None:
     for place, path in itertools.product((output, manifest.path_of(output)), inputs):
         if path is not None and _resolved(place, flag) == _resolved(path, flag):
             raise InputError(f"{flag} {place} is an input of this run; give another name")
@@ -35,13 +45,14 @@ def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--
     """`check_output` for each file that a run writes, and none of them twice.
 
     Args:
-        outputs: the first one has a manifest.
+        outputs: the first one has a manifest, the others may be its reports.
 
     Raises:
         InputError: naming the flag and the places.
     """
-    for output in outputs:
-        check_output(output, *inputs, flag=flag)
+    check_output(outputs[0], *inputs, flag=flag)
+    for output in outputs[1:]:
+        _check_place(output, *inputs, flag=flag)
     places = [*outputs, manifest.path_of(outputs[0])]
     for one, other in itertools.combinations(places, 2):
         if _resolved(one, flag) == _resolved(other, flag):

@@ -121,8 +121,7 @@ def run(args: argparse.Namespace) -> int:
     name = run_name(args.prompt, args.test, args.model, *variant(args))
     endings = ("_results.csv", "_results.json", "_report.md")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
-    for path in paths:
-        outputs.check_output(path, *inputs, flag="--output-dir")
+    outputs.check_outputs(paths, *inputs, flag="--output-dir")
     with atomic(paths[0]) as table, atomic(paths[1]) as data, atomic(paths[2]) as page:
         scorer = model_flags.load_scorer(args, args.model, args.output_dir, *paths)
         report = evaluate(

@@ -28,6 +28,16 @@ def test_an_output_never_replaces_a_manifest(tmp_path):
     outputs.check_output(tmp_path / "run.json")
 
 
+@pytest.mark.parametrize(
+    "name", ["x_report.json", "x_report.md", "x.jsonl.report.json", "x.jsonl.report.md"]
+)
+def test_an_output_never_replaces_a_report_of_another(tmp_path, name):
+    with pytest.raises(InputError, match=rf"--output .*{name}: .*report\..* are those of reports"):
+        outputs.check_output(tmp_path / name)
+    outputs.check_outputs([tmp_path / "x.json", *outputs.report_paths(tmp_path / "x.json")])
+    outputs.check_output(tmp_path / "report.json")
+
+
 def test_two_outputs_are_never_one_file(tmp_path):
     one, other, third = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     outputs.check_outputs([one, other, third])
