@@ -24,7 +24,7 @@ input, in each folder of --experiments-folder (except tmp_...):
 output:
   <output-dir>/<experiments-folder, "_" for "/">.csv, and the same table on
   stdout; the name ends in _<split> for other splits than `dev`, and in
-  _<format> for other formats than `all`
+  _<format> for other formats than `all`. --output FILE.csv is the file itself.
   --format all (default) has every metric under its name in the files; tiny,
   simple and full are the published tables. Every table also has n_records,
   n_failed (records that could not be used or judged) and n_unread (records
@@ -47,8 +47,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--output",
         type=Path,
         default=Path("results"),
-        metavar="FOLDER",
-        help="where to write the csv (default: results/)",
+        metavar="FOLDER|FILE.csv",
+        help="where to write the csv; a name that ends in .csv is the file itself (default: "
+        "results/)",
     )
     experiments.add_split_flag(parser)
     parser.add_argument(
@@ -67,7 +68,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     rows, failures = results_table.load(args.experiments_folder, args.split)
     table = results_table.table(rows, args.format, args.sort)
-    path = args.output_dir / f"{_name(args.experiments_folder, args.split, args.format)}.csv"
+    path = _path(args)
     with atomic(path) as file:
         file.write(csv_line(table[0]))
         file.writelines(csv_line(row.values()) for row in table)
@@ -75,6 +76,14 @@ def run(args: argparse.Namespace) -> int:
     manifest = outputs.write_manifest(args, None, path, report)
     print(markdown(table))
     return closing.close(args, report, "folders", [path, manifest])
+
+
+def _path(args: argparse.Namespace) -> Path:
+    """The csv: --output itself where that names one, else a file in that folder."""
+    given: Path = args.output_dir
+    if given.suffix.lower() == ".csv" and not given.is_dir():
+        return given
+    return given / f"{_name(args.experiments_folder, args.split, args.format)}.csv"
 
 
 def _name(folder: Path, split: str, form: str) -> str:

@@ -54,6 +54,16 @@ def test_the_csv_and_the_table(run, here):
     assert (manifest["command"], manifest["failed"]) == ("results", 0)
 
 
+def test_an_output_that_names_a_csv_is_the_file(run, here):
+    code, out, _ = run("results", "--output", "new/table.csv")
+    assert code == 0
+    assert "files    new/table.csv\n         new/table.csv.run.json\n" in out
+    assert len(table(here / "new/table.csv")) == 2
+    (here / "old.csv").mkdir()
+    assert run("results", "--output-dir", "old.csv").code == 0
+    assert (here / "old.csv/experiments.csv").is_file()
+
+
 def test_flags(run, here):
     words = ("results", "--experiments_folder", here / "experiments/", "--output_dir", here / "x")
     assert run(*words, "--format", "tiny", "--sort", "M", "--quiet")[::2] == (0, "")
