@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from jaxscore.commands import closing
 from jaxscore.errors import InputError
 from jaxscore.files.byte_sizes import byte_text
 from jaxscore.journal import contents, place
@@ -58,18 +59,30 @@ def run(args: argparse.Namespace) -> int:
     if keep < 0:
         raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
     path = place.find(args.path)
-    if args.action == "prune":
-        n_models, n_bytes = contents.prune(path, keep)
-        print(f"dropped {_models(n_models)}, freed {byte_text(n_bytes)}")
-        if not path.exists():
-            print(one_line(f"journal {path}: removed"))
-            return 0
+    if args.action == "info":
+        n_models = _show(path)
+        return closing.block(done=f"{_models(n_models)} listed", failures=[])
+    n_models, n_bytes = contents.prune(path, keep)
+    if remains := path.exists():
+        _show(path)
+    else:
+        print(one_line(f"journal {path}: removed"))
+    return closing.block(
+        done=f"{_models(n_models)} dropped",
+        failures=[],
+        results=[f"freed {byte_text(n_bytes)}"],
+        files=[path] if remains else [],
+    )
+
+
+def _show(path: Path) -> int:
+    """Print what a journal holds, and give the number of its models."""
     held = contents.held(path)
     size = byte_text(path.stat().st_size)
     print(one_line(f"journal {path}: {_models(len(held))}, {size} on disk"))
     if held:
         print("\n".join(_table(held)))
-    return 0
+    return len(held)
 
 
 def _models(n: int) -> str:

@@ -29,13 +29,14 @@ def kept(run, tmp_path):
 
 def table(out):
     """The cells of the table, by row."""
-    return [re.split(r"  +", line.strip()) for line in out.splitlines()[1:]]
+    return [re.split(r"  +", line.strip()) for line in out.split("done ")[0].splitlines()[1:]]
 
 
 def test_info_and_prune(run, kept):
     code, out, _ = run("journal", "info", kept)
     size = kept.stat().st_size / 1000
-    head, columns, *lines = out.splitlines()
+    head, columns, *lines, closing = out.splitlines()
+    assert closing == "done     2 models listed, 0 failed"
     assert code == 0
     assert head == f"journal {kept}: 2 models, {size:.1f} kB on disk"
     assert table(out)[0] == ["scored", "written", "size", "last used", "computed by"]
@@ -46,9 +47,11 @@ def test_info_and_prune(run, kept):
     assert {line[columns.index("scored") + 5] for line in lines} == {"5"}
     assert {line[columns.index("computed") - 2 :][:3] for line in lines} == {"  d"}
     code, out, _ = run("journal", "prune", kept)
-    dropped, head, _, line = out.splitlines()
+    head, _, line, dropped, freed, files = out.splitlines()
     assert code == 0
-    assert dropped.startswith("dropped 1 model, freed ")
+    assert dropped == "done     1 model dropped, 0 failed"
+    assert freed.startswith("result   freed ")
+    assert files == f"files    {kept}"
     assert ": 1 model, " in head
     assert "dtype=bfloat16" in line
 
@@ -78,8 +81,10 @@ def test_a_hint_names_the_journals_that_exist(run, kept, given):
 def test_a_journal_with_nothing_left_is_removed(run, kept):
     code, out, _ = run("journal", "prune", kept, "--keep", 0)
     assert code == 0
-    assert out.splitlines()[0].startswith("dropped 2 models, freed ")
-    assert out.splitlines()[1] == f"journal {kept}: removed"
+    removed, dropped, freed = out.splitlines()
+    assert removed == f"journal {kept}: removed"
+    assert dropped == "done     2 models dropped, 0 failed"
+    assert freed.startswith("result   freed ")
     assert not kept.parent.exists()
     assert (kept.parents[1] / "out.jsonl").exists()
 
@@ -186,7 +191,8 @@ def test_commands_that_write_keep_it_beside_their_output(run, tmp_path, monkeypa
     assert outputs() == first
     restored, total = re.search(r", (\d+) of (\d+) texts come from it", again.out).groups()
     assert restored == total
-    assert run("journal", "prune", tmp_path / name, "--keep", 0).out.startswith("dropped 1 model,")
+    pruned = run("journal", "prune", tmp_path / name, "--keep", 0)
+    assert "\ndone     1 model dropped, 0 failed\n" in pruned.out
     assert not (tmp_path / name).parent.exists()
 
 
