@@ -16,7 +16,7 @@ input, a JSON array:
 
 output, the response's ```python blocks, stripped and joined by a blank line:
   [{"question_id": "abc301_a", "code_list": ["print(1)"]}]
-  Beside OUT lies OUT.run.json.
+  Beside OUT lies OUT.run.json. The default name has -firstN with --limit N.
 
 exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
            2 unusable input or no usable item; nothing is written.
@@ -25,12 +25,12 @@ exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("livecode-parse", description=DESCRIPTION)
-    sample_files.add_flags(parser, "-livecode")
+    sample_files.add_flags(parser, "-livecode[-firstN]")
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     items = livecode.load(args.input, args.limit)
-    output = sample_files.output_path(args, "-livecode")
+    output = sample_files.chosen_path(args, "-livecode")
     return sample_files.choose("livecode-parse", args, items, output)

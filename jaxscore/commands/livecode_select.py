@@ -17,7 +17,8 @@ input, a JSON array as `self-certainty` writes it:
 
 output, the response's ```python blocks, stripped and joined by a blank line:
   [{"question_id": "abc301_a", "code_list": ["print(2)"]}]
-  N and what it leaves out are printed. Beside OUT lies OUT.run.json.
+  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
+  default name has -firstN with --limit N.
 
 exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
            2 unusable input or no usable item; nothing is written.
@@ -26,7 +27,7 @@ exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("livecode-select", description=DESCRIPTION)
-    sample_files.add_flags(parser, "-livecode-N")
+    sample_files.add_flags(parser, "-livecode-N[-firstN]")
     sample_files.add_best_n(parser, Settings().best_n)
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
@@ -34,5 +35,5 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     items = livecode.load(args.input, args.limit)
-    output = sample_files.output_path(args, f"-livecode-{args.best_N}")
+    output = sample_files.chosen_path(args, f"-livecode-{args.best_N}")
     return sample_files.choose("livecode-select", args, items, output, best_n=args.best_N)

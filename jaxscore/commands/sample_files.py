@@ -64,6 +64,17 @@ def output_path(args: argparse.Namespace, suffix: str) -> Path:
     return path
 
 
+def chosen_path(args: argparse.Namespace, suffix: str) -> Path:
+    """`output_path` of a command that writes all of its output anew.
+
+    A default name says --limit too, so that the result of some items replaces none of all items.
+
+    Raises:
+        InputError: as `output_path`.
+    """
+    return output_path(args, suffix if args.limit is None else f"{suffix}-first{args.limit}")
+
+
 def about_input(args: argparse.Namespace) -> dict[str, Any]:
     """What a report's settings say of the input."""
     return {"limit": args.limit, "input": str(args.input), "input_sha256": digest(args.input)}

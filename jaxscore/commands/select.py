@@ -29,7 +29,8 @@ output, the same items with
   Where no response has an answer, the first one is kept, at -1e9 as published;
   these fallbacks are counted apart. A response that is null has no answer; a
   confidence that is null ranks last.
-  N and what it leaves out are printed. Beside OUT lies OUT.run.json.
+  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
+  default name has -firstN with --limit N.
 
 exit code: 0 all decided or by fallback, 1 some items failed (they hold
            `error`), 2 unusable input or no usable item; nothing is written.
@@ -38,7 +39,7 @@ exit code: 0 all decided or by fallback, 1 some items failed (they hold
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("select", description=DESCRIPTION)
-    sample_files.add_flags(parser, "-confidence-N")
+    sample_files.add_flags(parser, "-confidence-N[-firstN]")
     sample_files.add_best_n(parser, Settings().best_n)
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
@@ -47,7 +48,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     items = selection.load(args.input, args.best_N, args.limit)
     n = selection.available(items) or args.best_N
-    output = sample_files.output_path(args, f"-confidence-{n}")
+    output = sample_files.chosen_path(args, f"-confidence-{n}")
     return sample_files.choose(
         "select", args, items, output, selection.FALLBACKS, best_n=args.best_N
     )

@@ -5,6 +5,8 @@ import argparse
 from jaxscore.commands import sample_files
 from jaxscore.tasks.samples import usc_choice
 
+OPEN = "open"
+
 DESCRIPTION = """\
 For each question keep the response that the model's reply calls the most
 consistent (universal self-consistency, arXiv 2311.17311).
@@ -25,7 +27,8 @@ output, the same items with
     out_of_range  the reply names a response that does not exist
     no_answer     the response that the reply names has no extractable answer
                   (--dataset-type close)
-  Beside OUT lies OUT.run.json.
+  Beside OUT lies OUT.run.json. The default name has -close with --dataset-type
+  close and -firstN with --limit N.
 
 exit code: 0 all decided or by fallback, 1 some items failed (they hold
            `error`), 2 unusable input or no usable item; nothing is written.
@@ -34,11 +37,11 @@ exit code: 0 all decided or by fallback, 1 some items failed (they hold
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("usc-select", description=DESCRIPTION)
-    sample_files.add_flags(parser, "-usc")
+    sample_files.add_flags(parser, "-usc[-close][-firstN]")
     parser.add_argument(
         "--dataset-type",
         choices=usc_choice.DATASET_TYPES,
-        default="open",
+        default=OPEN,
         help="close: the answers are extractable, so one without is not kept (default open)",
     )
     sample_files.add_quiet(parser)
@@ -47,7 +50,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     items = usc_choice.load(args.input, args.limit)
-    output = sample_files.output_path(args, "-usc")
+    output = sample_files.chosen_path(
+        args, "-usc" if args.dataset_type == OPEN else f"-usc-{args.dataset_type}"
+    )
     return sample_files.choose(
         "usc-select", args, items, output, usc_choice.FALLBACKS, dataset_type=args.dataset_type
     )

@@ -34,7 +34,8 @@ output, the same items with
                 another answer wins
   Where no response has an answer, the first one is kept, with 0 votes; these
   fallbacks are counted apart.
-  N and what it leaves out are printed. Beside OUT lies OUT.run.json.
+  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
+  default name has -timeS with --time-limit S and -firstN with --limit N.
 
 exit code: 0 all decided or by fallback, 1 some items failed (they hold
            `error`), 2 unusable input or no usable item; nothing is written.
@@ -48,7 +49,7 @@ TIME_HELP = (
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("vote", description=DESCRIPTION)
-    sample_files.add_flags(parser, "-confidence-borda-power-P-N-kl")
+    sample_files.add_flags(parser, "-confidence-borda-power-P-N-kl[-timeS][-firstN]")
     sample_files.add_best_n(parser, Settings().best_n)
     parser.add_argument(
         "--power",
@@ -72,7 +73,10 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     items = selection.load(args.input, args.best_N, args.limit)
     n = selection.available(items) or args.best_N
-    output = sample_files.output_path(args, f"-confidence-borda-power-{args.power}-{n}-kl")
+    suffix = f"-confidence-borda-power-{args.power}-{n}-kl"
+    if args.time_limit != TIME_LIMIT:
+        suffix += f"-time{args.time_limit:g}"
+    output = sample_files.chosen_path(args, suffix)
     return sample_files.choose(
         "vote",
         args,

@@ -259,7 +259,7 @@ def test_vote_with_sympy_ends_on_answers_made_to_hang(run, write):
     assert code == 0
     assert "result   2 of 2 items decided by votes, 0 by fallback" in out
     assert "note: item 1 (id hangs): SymPy ran out of time or memory 3 times, so the rest" in err
-    first, _ = result(path.parent / "in-confidence-borda-power-1.0-9-kl.json")
+    first, _ = result(path.parent / "in-confidence-borda-power-1.0-9-kl-time0.5.json")
     assert first["output"] == [answer("x+x")]
 
 
@@ -303,7 +303,30 @@ def test_every_command_says_what_made_its_output(run, write, tmp_path, command):
 def test_limit_takes_the_first_items(run, write):
     path = write([item(["1"], [1], id=k) for k in range(3)])
     assert run("select", "--input", path, "--limit", 2).code == 0
-    assert [one["id"] for one in result(path.parent / "in-confidence-1.json")] == [0, 1]
+    assert [one["id"] for one in result(path.parent / "in-confidence-1-first2.json")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "whole", "part"),
+    [
+        ("select", (), "confidence-2", "confidence-2-first1"),
+        (
+            "vote",
+            ("--time-limit", 2.5),
+            "confidence-borda-power-0.5-2-kl",
+            "confidence-borda-power-0.5-2-kl-time2.5-first1",
+        ),
+        ("livecode-select", (), "livecode-16", "livecode-16-first1"),
+        ("livecode-parse", (), "livecode", "livecode-first1"),
+        ("usc-select", ("--dataset-type", "close"), "usc", "usc-close-first1"),
+    ],
+)
+def test_results_of_other_settings_have_other_names(run, write, command, words, whole, part):
+    path = write([{**item(["1", "2"], [1, 2]), "responses": ["a", "b"]}] * 2)
+    for more in ((), (*words, "--limit", 1)):
+        assert run(command, "--input", path, *more).code == 0
+    sizes = [len(result(path.parent / f"in-{name}.json")) for name in (whole, part)]
+    assert sizes == [2, 1]
 
 
 def test_how_many_responses_n_leaves_out(run, write):

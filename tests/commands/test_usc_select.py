@@ -21,7 +21,7 @@ def test_the_shared_cases(run, tmp_path, kind):
     path = shutil.copy(GIVEN, tmp_path)
     ran = run("usc-select", "--input_file", path, "--dataset_type", kind)
     assert ran.code == 0
-    out = tmp_path / "selected-usc.json"
+    out = tmp_path / {"open": "selected-usc.json", "close": "selected-usc-close.json"}[kind]
     assert ran.out == (
         "fallback, 1 of 6 items: the reply names no response\n"
         "fallback, 1 of 6 items: the reply names a response that does not exist\n"
@@ -30,10 +30,10 @@ def test_the_shared_cases(run, tmp_path, kind):
         f"files    {out}\n         {out}.run.json\n"
     )
     assert "note: item 5 (id 4): the reply names response 99 of 8" in ran.err
-    facts = result(tmp_path / "selected-usc.json.run.json")
+    facts = result(tmp_path / f"{out.name}.run.json")
     assert (facts["n_decided"], facts["n_fallbacks"], facts["failed"]) == (4, 2, 0)
     assert facts["n_fallbacks_none_named"] == facts["n_fallbacks_out_of_range"] == 1
-    got = result(tmp_path / "selected-usc.json")
+    got = result(out)
     assert [one.pop("fallback", None) for one in got] == [None] * 4 + ["out_of_range", "none_named"]
     assert got == WANT[f"usc {kind}"]
     given = json.loads(GIVEN.read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def test_items_that_go_wrong(run, tmp_path):
     assert out.startswith("2 items have no extractable answer in any response\n")
     assert "result   2 of 5 items decided by the reply, 0 by fallback" in out
     assert all(f"failed: item {k + 1} (id {k}): " in err for k in (1, 2, 3))
-    got = result(tmp_path / "in-usc.json")
+    got = result(tmp_path / "in-usc-close.json")
     assert [one["output"] for one in got] == [["none"], [], [], [], ["{" * 200_000]]
 
 
@@ -84,7 +84,7 @@ def test_an_answer_that_the_reply_does_not_name_is_a_fallback(run, tmp_path):
     assert f"fallback, 1 of 3 items: {told}\n" in ran.out
     assert "1 of 3 items decided by the reply, 2 by fallback" in ran.out
     assert "note: item 1: response 0, which the reply names, has no extractable answer" in ran.err
-    got = result(tmp_path / "in-usc.json")
+    got = result(tmp_path / "in-usc-close.json")
     assert [one.get("fallback") for one in got] == ["no_answer", None, "out_of_range"]
     assert [one["output"] for one in got] == [['{"answer": 1}']] * 3
 
