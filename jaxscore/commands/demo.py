@@ -21,7 +21,16 @@ if TYPE_CHECKING:  # importing it imports JAX
 INPUTS = Path(__file__).parent.parent / "demo" / "inputs"
 MARK = ".jaxscore-demo"  # only in folders that a demo made: the next demo may empty them
 # Flags of the demo that change results, so that its commands have them too.
-PASSED_ON = ("device", "dtype", "model_impl", "batch_tokens", "seed")
+PASSED_ON = (
+    "device",
+    "dtype",
+    "quantize",
+    "model_impl",
+    "mesh",
+    "batch_tokens",
+    "reproducible",
+    "seed",
+)
 
 DESCRIPTION = """\
 Run the five systems on the embedded model, a small llama-shaped model of an
@@ -62,6 +71,11 @@ def run(args: argparse.Namespace) -> int:
     folder = args.output_dir
     if args.distributed:
         raise InputError("--distributed: the demo runs in one process; leave it out")
+    if args.truncate:
+        raise InputError(
+            f"--truncate {args.truncate}: no text of the demo is too long for its model; leave it "
+            "out"
+        )
     _check(folder)
     started = time.perf_counter()
     scorer = model_flags.load_scorer(args, "demo", None)
@@ -145,7 +159,8 @@ class _Commands:
         for flag in PASSED_ON:
             given = getattr(self.args, flag)
             if flag in usual and given != usual[flag]:
-                argv += [f"--{flag.replace('_', '-')}", str(given)]
+                argv.append(f"--{flag.replace('_', '-')}")
+                argv += [] if given is True else [str(given)]
         print(f"jaxscore {shlex.join([name, *argv])}", flush=True)
         parsed = parser.parse_args(argv)
         parsed.scorer, parsed.quiet = self.scorer, True

@@ -1,12 +1,12 @@
 """`demo`: each system shows on the embedded model what it is for."""
 
-import argparse
 import json
 import shlex
 from pathlib import Path
 
 import pytest
 
+from jaxscore.cli import parse
 from jaxscore.commands import demo, help_pages, model_flags
 from jaxscore.errors import InputError
 
@@ -79,20 +79,51 @@ def test_a_command_it_prints_has_the_flags_that_results_depend_on(capsys, monkey
         made.add_argument("--input")
         made.add_argument("--seed", type=int, default=0)
         made.add_argument("--dtype", default="auto")
+        made.add_argument("--quantize")
+        made.add_argument("--reproducible", action="store_true")
         made.set_defaults(run=lambda args: ran.append(args) or 1, command=name)
         return made
 
     ran = []
+    args = parse(["demo", "--seed", "3", "--device", "cpu", "--quantize", "int8"])
+    args.reproducible = True
     monkeypatch.setattr(demo.listing, "parser", parser)
-    args = argparse.Namespace(
-        seed=3, dtype="auto", device="cpu", model_impl="native", batch_tokens=64
-    )
     commands = demo._Commands(args, None)
     commands.run("some-task", "--input", "a b")
-    assert capsys.readouterr().out == "jaxscore some-task --input 'a b' --seed 3\n"
+    want = "jaxscore some-task --input 'a b' --quantize int8 --reproducible --seed 3\n"
+    assert capsys.readouterr().out == want
     [given] = ran
+    assert (given.quantize, given.reproducible) == ("int8", True)
     assert (given.seed, given.dtype, given.quiet, given.command) == (3, "auto", True, "some-task")
     assert (commands.n, commands.failures) == (1, [("some-task", "exit code 1")])
+
+
+def test_only_flags_that_move_no_number_are_not_passed_on():
+    """A flag that all commands get has to be passed on, or told here to be of no matter."""
+    flags = {*vars(parse(["demo"]))} - {"run", "command"}
+    processes = {"distributed", "coordinator", "num_processes", "process_id", "join_timeout"}
+    of_no_matter = {"output_dir", "journal", "quiet", "trust_remote_code", "truncate"}
+    assert flags - of_no_matter - processes == {*demo.PASSED_ON}
+
+
+def test_what_it_prints_is_what_ran(run, tmp_path):
+    place = tmp_path / "out"
+    ran = run("demo", "--quantize", "int8", "--output-dir", place, "--quiet")
+    assert ran.code == 0
+    for line in ran.out.splitlines():
+        if line.startswith("jaxscore "):
+            runs_a_model = line.split()[1] not in ("select", "vote")
+            assert (" --quantize int8" in line) is runs_a_model
+    manifest = json.loads((place / "paths.json.run.json").read_text(encoding="utf-8"))
+    assert manifest["flags"]["quantize"] == "int8"
+    assert manifest["model"]["quantize"] == "int8"
+
+
+def test_a_flag_without_meaning_here_is_refused(run, tmp_path):
+    ran = run("demo", "--truncate", "left", "--output-dir", tmp_path / "out", "--quiet")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--truncate left: no text of the demo is too long for its model; leave" in ran.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_manifests_name_their_command(shown):
