@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxscore.commands import closing, experiments, messages, outputs
+from jaxscore.commands import closing, experiments, messages, metrics_made_of, outputs
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.printable import one_line
@@ -34,6 +34,9 @@ output, merged into what the files hold:
   eval_<split>_ranking_metrics.json   P_1 and recall_k as trec_eval counts them,
                              where a run and ranking labels exist; likewise for
                              reranking
+  Metrics that exist are kept. If the records, or the run of a ranking, have
+  changed since they were computed, they are refused unless --force is given;
+  <the metrics file>.run.json holds the digests.
 
 exit code: 0 all done, 1 some records, lines or folders could not be used (the
 others are kept), 2 unusable input.
@@ -124,6 +127,9 @@ class _Done:
         names = [
             name for name in lexical_columns.METRICS if self.args.force or known.get(name) is None
         ]
+        made_of = metrics_made_of.digests(output)
+        if len(names) < len(lexical_columns.METRICS):
+            metrics_made_of.check(path, made_of)
         if not names:
             self._tell_kept(path)
             return
@@ -142,14 +148,18 @@ class _Done:
         self.n_records += len(output.records)
         for name in report.summary.keys() & self._means.keys():
             self._means[name].append(report.summary[name].mean)
-        self._add(output, report, report.headline, [output.path, path])
+        self._add(output, report, report.headline, [output.path, path], made_of)
 
     def _ranking(self, output: RagOutput, stage: str) -> None:
         found = retrieval_runs.find(output.folder, output.split, stage)
         if found is None:
             return
         known = experiment_folder.read_metrics(found.metrics_path)
-        if not self.args.force and all(known.get(name) is not None for name in found.names):
+        kept = [name for name in found.names if known.get(name) is not None]
+        made_of = metrics_made_of.digests(output, found.path)
+        if kept and not self.args.force:
+            metrics_made_of.check(found.metrics_path, made_of)
+        if len(kept) == len(found.names) and not self.args.force:
             self._tell_kept(found.metrics_path)
             return
         summary = retrieval_runs.evaluate(found, retrieval_runs.load(found.path), output)
@@ -165,14 +175,25 @@ class _Done:
             )
         experiment_folder.merge_metrics(found.metrics_path, summary.means)
         report = _of_run(found, summary)
-        self._add(output, report, f"{stage}: {report.headline}", [found.metrics_path])
+        line = f"{stage}: {report.headline}"
+        self._add(output, report, line, [found.metrics_path], made_of)
 
-    def _add(self, output: RagOutput, report: Report, line: str, files: list[Path]) -> None:
+    def _add(
+        self,
+        output: RagOutput,
+        report: Report,
+        line: str,
+        files: list[Path],
+        made_of: Mapping[str, str | None],
+    ) -> None:
         """Tell what was found, and keep it; the last of the files gets the manifest."""
         print(one_line(f"{output.folder}: {line}"))
         self._headlines.append(line)
         self.failures += [(one.name, one.error) for one in report.failures]
-        self.files += [*files, outputs.write_manifest(self.args, None, files[-1], report)]
+        self.files += [
+            *files,
+            outputs.write_manifest(self.args, None, files[-1], report, **made_of),
+        ]
 
     def _tell_kept(self, path: Path) -> None:
         messages.remark(self.args, f"{path}: the metrics exist; --force computes them again")

@@ -94,13 +94,13 @@ def write_manifest(
     scorer: "Scorer | None",
     output: Path,
     report: Report,
-    **more: int,
+    **more: int | str | None,
 ) -> Path:
     """What this output was made of and with, and its noise where it was audited, beside it.
 
     Args:
         scorer: None for a command that computes nothing on a device.
-        more: further counts.
+        more: further counts and facts.
 
     Returns:
         Where the manifest lies.

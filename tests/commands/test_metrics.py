@@ -81,6 +81,60 @@ def test_one_folder_and_what_is_there_is_skipped(run, experiments):
     assert got == pytest.approx(WANT["ours"]["mean"], abs=1e-12)
 
 
+def edited(path, **fields):
+    rows = read(path)
+    rows[0].update(fields)
+    write(path, rows)
+
+
+@pytest.mark.parametrize("known", [None, {"EM": 0.125}])
+def test_means_of_other_records_are_refused(run, experiments, known):
+    place = experiments / "ours"
+    path, means = place / "eval_dev_out.json", place / "eval_dev_metrics.json"
+    assert run("metrics", "--experiments-folder", experiments).code == 0
+    edited(path, response="something else", label=["another"])
+    if known:  # some means are there, and the others are missing
+        write(means, known)
+    before = means.read_bytes()
+    code, out, err = run("metrics", "--folder", place)
+    assert (code, out) == (2, "")
+    why = f"{means}: the metrics exist and were made of other inputs (the records changed since);"
+    assert f"{why} --force computes them again" in err
+    code, out, err = run("metrics", "--experiments-folder", experiments)
+    assert (code, f"failed: {place}: {why}" in err) == (1, True)
+    assert "1 skipped: the metrics exist, 1 failed" in out
+    assert means.read_bytes() == before
+    assert run("metrics", "--folder", place, "--force").code == 0
+    assert read(means)["EM"] < WANT["ours"]["mean"]["EM"]
+    assert run("metrics", "--folder", place).code == 0
+
+
+def test_columns_of_others_are_no_change_of_the_records(run, experiments):
+    place = experiments / "ours"
+    assert run("metrics", "--folder", place).code == 0
+    edited(place / "eval_dev_out.json", LLMeval_x=0.5)
+    assert run("metrics", "--folder", place).code == 0
+    write(place / "eval_dev_metrics.json.run.json", "[")  # says nothing
+    edited(place / "eval_dev_out.json", response="something else")
+    assert run("metrics", "--folder", place).code == 0
+
+
+def test_ranking_means_of_another_run_are_refused(run, experiments):
+    place = experiments / "ours"
+    trec = place / "run.retrieve.top_5.kilt_nq.dev.some.trec"
+    trec.write_text("q0 Q0 12 1 2 run\n", encoding="utf-8")
+    assert run("metrics", "--folder", place).code == 0
+    trec.write_text("q0 Q0 13 1 2 run\n", encoding="utf-8")
+    code, _, err = run("metrics", "--folder", place)
+    means = place / "eval_dev_ranking_metrics.json"
+    assert code == 1
+    assert f"failed: {place}: ranking: {means}: the metrics exist and were made of other" in err
+    assert "(the run changed since)" in err
+    assert read(means)["P_1"] == 1.0
+    assert run("metrics", "--folder", place, "--force").code == 0
+    assert read(means)["P_1"] == 0.0
+
+
 def test_a_mean_that_is_null_is_not_there(run, experiments):
     """As an interrupted --force leaves it."""
     place = experiments / "ours"
