@@ -27,7 +27,8 @@ output, the same items with
                 --audit-noise`): whether a response with another answer is less
                 certain by no more than twice that
   Where no response has an answer, the first one is kept, at -1e9 as published;
-  these fallbacks are counted apart. A response that is null has no answer; a
+  where none with an answer has a confidence, the first of them, at null. These
+  fallbacks are counted apart. A response that is null has no answer; a
   confidence that is null ranks last.
   N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
   default name has -firstN with --limit N.

@@ -32,7 +32,8 @@ output, the same items with
   within_noise  where `confidence_settings` hold `noise` (`self-certainty
                 --audit-noise`): whether rounding could change ranks so that
                 another answer wins
-  Where no response has an answer, the first one is kept, with 0 votes; these
+  Where no response has an answer, the first one is kept, with 0 votes; where
+  none with an answer has a confidence, they rank as they stand. These
   fallbacks are counted apart.
   N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
   default name has -timeS with --time-limit S and -firstN with --limit N.

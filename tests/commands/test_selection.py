@@ -147,7 +147,9 @@ def test_items_that_go_wrong_are_named_and_the_others_kept(run, write, command, 
     code, out, err = run(command, "--input-file", path)
     assert (code, "Traceback" in err) == (1, False)
     assert "done     12 items, 6 failed\n" in out
-    assert "result   6 of 12 items decided by " in out
+    assert "result   5 of 12 items decided by " in out
+    told = "no response with an extractable answer has a confidence"
+    assert f"fallback, 1 of 12 items: {told}\n" in out
     bad = (
         "failed: item 2 (id short): ", "failed: item 3 (id empty): ", "failed: item 4 (id null): ",
         "failed: item 5 (id text): ", "failed: item 6 (id unknown): ", "failed: item 7 (id bare): ",

@@ -23,9 +23,16 @@ from jaxscore.tasks.samples.sample_items import Result
 from jaxscore.tasks.samples.symbolic import SymbolicComparison
 
 NO_ANSWER = -1e9  # the published confidence of a choice without an extractable answer
-NOTHING_EXTRACTABLE = "no_answer"
-# Why the first response is taken, and what people read of it.
-FALLBACKS = {NOTHING_EXTRACTABLE: "no response has an extractable answer"}
+NOTHING_EXTRACTABLE, NO_CONFIDENCE = "no_answer", "no_confidence"
+# Why the order of the list decides in place of the confidences, and what people read of it.
+FALLBACKS = {
+    NOTHING_EXTRACTABLE: "no response has an extractable answer",
+    NO_CONFIDENCE: "no response with an extractable answer has a confidence",
+}
+TAKEN = {
+    NOTHING_EXTRACTABLE: ", so the first is taken",
+    NO_CONFIDENCE: ", so their order in the list decides",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,15 +65,21 @@ class Unusable:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """A place in the list, its confidence or votes, and whether it has an answer.
+    """A place in the list, and how it was chosen.
 
-    `within_noise` says whether rounding could turn its answer; None where the noise is not known.
+    Attributes:
+        index: from 0.
+        confidence: of that response; of a vote, its answer's votes.
+        answered: whether it has an answer.
+        within_noise: whether rounding could turn its answer; None where the noise is not known.
+        fallback: a key of `FALLBACKS`; None where the confidences, or the votes, decided.
     """
 
     index: int
     confidence: float | None
     answered: bool
     within_noise: bool | None = None
+    fallback: str | None = None
 
 
 def load(path: Path, best_n: int, limit: int | None = None) -> list[Candidates | Unusable]:
@@ -135,8 +148,8 @@ def select(
 ) -> Choice:
     """The highest confidence among the responses with an answer, the first of equal ones.
 
-    Unknown confidences rank last. Without any answer, the first response, at a confidence of
-    -1e9 as published.
+    Unknown confidences rank last; where those of all answers are unknown, the first answer is
+    taken. Without any answer, the first response, at a confidence of -1e9 as published.
 
     Args:
         noise: how far rounding moves a confidence. Within it lies a choice whose confidence is
@@ -144,14 +157,20 @@ def select(
     """
     answered = [index for index, answer in enumerate(answers) if answer is not None]
     if not answered:
-        return Choice(0, NO_ANSWER, False, None if noise is None else False)
+        return Choice(0, NO_ANSWER, False, _not_turned(noise), NOTHING_EXTRACTABLE)
     ranked = _ranked(confidences)
     index = max(answered, key=ranked.__getitem__)  # the first of equal ones
     turned = None
     if noise is not None:
         others = [ranked[at] for at in answered if answers[at] != answers[index]]
         turned = margins.within(margins.lead([ranked[index], *others]), noise)
-    return Choice(index, confidences[index], True, turned)
+    found = confidences[index]
+    return Choice(index, found, True, turned, NO_CONFIDENCE if found is None else None)
+
+
+def _not_turned(noise: float | None) -> bool | None:
+    """`Choice.within_noise` of what confidences have no part in."""
+    return None if noise is None else False
 
 
 def _ranked(confidences: Sequence[float | None]) -> list[float]:
@@ -169,7 +188,8 @@ def vote(
     """The first response of the answer with the most votes, the first of equal ones.
 
     Responses without an answer hold their rank and their votes are lost; those of equal
-    confidence are ranked as they stand, unknown confidences last.
+    confidence are ranked as they stand, unknown confidences last. Where those of all answers are
+    unknown, the votes hang on the order of the list, unless the power is 0.
 
     Args:
         same: whether two unequal answers are the same after all; asked about each distinct
@@ -202,13 +222,15 @@ def vote(
         votes[pooled[answer]] = votes.get(pooled[answer], 0.0) + worth[index]
         voters.setdefault(pooled[answer], []).append(index)
     if not votes:
-        return Choice(0, 0.0, False, None if noise is None else False)
+        return Choice(0, 0.0, False, _not_turned(noise), NOTHING_EXTRACTABLE)
     most = max(votes.values())
     if math.isinf(most):
         raise OverflowError(most)
     best = min(at for at, count in votes.items() if count == most)
     turned = None if noise is None else _could_lose(best, voters, ranked, power, noise)
-    return Choice(best, most, True, turned)
+    pairs = zip(confidences, answers, strict=True)
+    known = power == 0 or any(c is not None for c, answer in pairs if answer is not None)
+    return Choice(best, most, True, turned, None if known else NO_CONFIDENCE)
 
 
 def _could_lose(
@@ -303,7 +325,7 @@ def _result(one: Candidates, choice: Choice, *notes: str | None) -> Result:
     if choice.within_noise is not None:
         record["within_noise"] = choice.within_noise
     found = (
-        None if choice.answered else "no response has an extractable answer, so the first is taken",
+        None if choice.fallback is None else FALLBACKS[choice.fallback] + TAKEN[choice.fallback],
         sample_items.oddities(one.responses, one.confidences),
         *notes,
     )
@@ -312,7 +334,7 @@ def _result(one: Candidates, choice: Choice, *notes: str | None) -> Result:
         one.given.name,
         record,
         answered=choice.answered,
-        fallback=None if choice.answered else NOTHING_EXTRACTABLE,
+        fallback=choice.fallback,
         note="; ".join(odd) or None,
         within_noise=choice.within_noise,
     )

@@ -46,8 +46,8 @@ def load(tmp_path):
         ([-2.0, -1.0], ["", ""], Choice(1, -1.0, True)),
         ([None, 1.0], ["a", "b"], Choice(1, 1.0, True)),
         ([1.0, 2.0, None], ["", None, "c"], Choice(0, 1.0, True)),
-        ([1.0, None, None], [None, "b", "c"], Choice(1, None, True)),
-        ([5.0, 1.0], [None, None], Choice(0, NO_ANSWER, False)),
+        ([1.0, None, None], [None, "b", "c"], Choice(1, None, True, None, "no_confidence")),
+        ([5.0, 1.0], [None, None], Choice(0, NO_ANSWER, False, None, "no_answer")),
     ],
 )
 def test_select(confidences, answers, choice):
@@ -66,7 +66,9 @@ def test_select(confidences, answers, choice):
         ([None, 1.0], ["a", "b"], 1.0, Choice(1, 2.0, True)),
         ([1.0, None, None], ["a", "b", "c"], 1.0, Choice(0, 3.0, True)),
         ([1.0], ["a"], 0.5, Choice(0, 1.0, True)),
-        ([1.0, 2.0], [None, None], 0.5, Choice(0, 0.0, False)),
+        ([1.0, 2.0], [None, None], 0.5, Choice(0, 0.0, False, None, "no_answer")),
+        ([None, 3.0], ["a", None], 1.0, Choice(0, 1.0, True, None, "no_confidence")),
+        ([None, 3.0, None], ["a", None, "b"], 0.0, Choice(0, 1.0, True)),  # ranks do not count
         ([1.0, 2.0], ["a", "b"], -1.0, Choice(0, 1.0, True)),
     ],
 )
@@ -247,6 +249,20 @@ def test_odd_responses_and_confidences_are_noted(load):
     )
     assert second.error == 'field "confidence_list" holds no number'
     assert first.record["confidence_list"] == [1, 9, None, None, "Infinity"]
+
+
+def test_answers_without_a_confidence_fall_back(load):
+    items = load([item(["1", None], [None, 3.0]), item(["1", "2"], [None, 3.0])])
+    note = "no response with an extractable answer has a confidence, so their order in the list"
+    with SymbolicComparison() as symbolic:
+        for results in (
+            selection.evaluate_select(items),
+            selection.evaluate_vote(items, 0.5, symbolic),
+        ):
+            summary = summarise(results)
+            assert (summary.n_decided, summary.fallbacks) == (1, {"no_confidence": 1})
+            assert results[0].record["output"] == [response("1")]
+            assert results[0].note.startswith(note)
 
 
 def test_a_power_that_is_too_high(load):
