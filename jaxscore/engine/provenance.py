@@ -51,11 +51,6 @@ def of_model(
     }
 
 
-def of_endpoint(name: str, url: str) -> dict[str, Any]:
-    """A model that a server computes; the server does not say what it is made of."""
-    return {"model": name, "endpoint": url}
-
-
 def commit(name: str, revision: str | None, cache_dir: Path | None = None) -> str | None:
     """The commit of a hub id's cached snapshot, the revision asked for, or None."""
     if name == "demo" or Path(name).exists():

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.engine.noise import Draw, Noise, OtherLayouts
@@ -13,14 +13,6 @@ from jaxscore.text.encoder import Boundary
 
 AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
 AUDITED_CHARACTERS = 1000  # longest continuation that is encoded again for each of its tokens
-
-
-class TextScores(Protocol):
-    """A source of scores: a `Scorer`, or an endpoint that scores text."""
-
-    def score(
-        self, requests: Iterable[Request], *, boundary: str, truncate: str | None
-    ) -> list[ScoredRequest]: ...
 
 
 class ScoringRun:
