@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.files.json_output import json_text
+from jaxscore.files.json_output import json_text, plain
 from jaxscore.metrics.bootstrap import Estimate
 from jaxscore.results import data_frame
 from jaxscore.tasks.evaluation import Evaluation, Failure, settings_of
@@ -81,7 +81,12 @@ class Report:
         return self.evaluation.headline
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as the report's JSON file has it."""
+        """Everything as plain values, as the report's JSON file has it."""
+        found: dict[str, Any] = plain(self._record())
+        return found
+
+    def _record(self) -> dict[str, Any]:
+        """`to_dict` before its `Estimate`s and tuples become plain, for the page."""
         found = self.evaluation
         noise = None if found.noise is None else found.noise.record(found.decisions)
         return {
@@ -95,7 +100,7 @@ class Report:
 
     def json(self) -> str:
         """`to_dict` as strict JSON."""
-        return json_text(self.to_dict())
+        return json_text(self._record())
 
     def markdown(self) -> str:
         """The page for people.
@@ -106,7 +111,7 @@ class Report:
         module = SYSTEMS[self.system].report
         if module is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        return importlib.import_module(module).report(self.to_dict())
+        return importlib.import_module(module).report(self._record())
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with one row per result.

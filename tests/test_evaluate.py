@@ -128,6 +128,37 @@ def test_to_dict_is_the_json_file(scorer, run, tmp_path):  # noqa: F811
     assert json.loads(output.read_text(encoding="utf-8")) == report.items
 
 
+RESPONSES = {"model_input": "1 + 1 =", "output": ['{"answer": 2}', "```python\nx\n```"]}
+RESPONSES |= {"confidence_list": [2.0, float("inf")], "responses": ["a", "b"]}
+RECORD = {"q_id": 1, "question": "Where?", "response": "In Oslo.", "label": ["Oslo"]}
+SUITE = {"prompt": "A prompt.", "pretext": "True?", "posttext": "Answer:", "queries": ["Yes", "No"],
+         "context": [{"text": "It rains.", "expected": 0}]}  # fmt: skip
+QUESTION = {"main_question": "Which city?", "question_category": "cloze",
+            "answer_strings": ["Oslo", "Vael"], "answer_types": ["ground_truth", "manual"],
+            "answer_probabilities": [1.0, 0.0]}  # fmt: skip
+SMALL = {
+    "score": [*TEXTS, LONG],
+    "paths": PATHS,
+    "chronologic": [QUESTION] * 5,
+    "probsem": SUITE,
+    "judge": [RECORD],
+    "metrics": [RECORD],
+}
+WITHOUT_MODEL = {"select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics"}
+
+
+@pytest.mark.parametrize(
+    "system", [one for one in SYSTEMS if one != "bem"]
+)  # which has a model of its own
+def test_to_dict_is_plain(scorer, system):
+    settings = {"n": 2, "max_new_tokens": 2} if system == "usc-generate" else {}
+    source = None if system in WITHOUT_MODEL else scorer
+    report = evaluate(system, source, SMALL.get(system, [RESPONSES]), **settings)
+    plain = json.dumps(report.to_dict(), allow_nan=False)
+    assert json.loads(plain) == json.loads(report.json())
+    assert report.to_dict() == json.loads(plain)
+
+
 def test_items_that_are_taken_are_not_kept(scorer):
     taken = []
     report = evaluate("score", scorer, iter(TEXTS), on_item=taken.append)

@@ -1,5 +1,6 @@
 """`metrics`: the folders as a user has them, whole and damaged."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -286,7 +287,7 @@ def test_from_python():
     assert em.low < em.mean < em.high
     assert [one["EM"] for one in report.items] == WANT["ours"]["per_item"]["EM"]
     assert [one.name for one in report.failures] == ["record 8 (q_id 'bad')"]
-    assert report.to_dict()["summary"]["EM"] == em
+    assert report.to_dict()["summary"]["EM"] == dataclasses.asdict(em)
     one = evaluate("metrics", None, rows[:1], names=("EM",)).summary
     assert (list(one), one["EM"].mean, one["EM"].low) == (["EM"], 1.0, None)
     assert evaluate("metrics", None, []).summary["F1"].mean is None

@@ -1,5 +1,7 @@
 """BEM against torch and the model card's own way to make an input."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -143,6 +145,7 @@ def test_from_python(checkpoint):
     scores = [one["score"] for one in report.items]
     assert report.summary["mean"].mean == pytest.approx(sum(scores) / 2)
     assert [one.name for one in report.failures] == ["record 3 (q_id 3)"]
+    assert json.loads(json.dumps(report.to_dict())) == json.loads(report.json())
     settings = report.to_dict()["settings"]
     assert (settings["model"], settings["dtype"]) == (str(folder), "float32")
     assert "Best reference" in report.markdown()
