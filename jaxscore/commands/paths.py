@@ -41,7 +41,7 @@ output, as the published script writes it:
   OUT.report.json.
 
 exit code: 0 all scored, 1 some paths failed (they hold `error`),
-           2 unusable input.
+           2 unusable input, or no path in it.
 """
 
 

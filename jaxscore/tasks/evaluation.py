@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.engine.noise import Noise
@@ -56,20 +56,18 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CommonSettings:
+class ScoringSettings:
     """Settings that every system which scores text has.
 
     Attributes:
         truncate: "left" drops the oldest context tokens of a request that is longer than the
             model's positions; None fails that request.
         seed: of whatever is drawn at random: samples, orders, bootstrap intervals, the audit.
-        n_bootstrap: draws for 95% intervals.
         audit_noise: requests that are scored again in other layouts; 0 for none.
     """
 
     truncate: str | None = None
     seed: int = 0
-    n_bootstrap: int = 1000
     audit_noise: int = 0
 
     def __post_init__(self) -> None:
@@ -79,16 +77,30 @@ class CommonSettings:
             InputError: naming the setting, what it is and what is expected.
         """
         check_setting("truncate", self.truncate, (None, "left"))
-        check_at_least("n_bootstrap", self.n_bootstrap, 1)
+        check_seed(self.seed)
         check_at_least("audit_noise", self.audit_noise, 0)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise InputError(f"setting seed is {self.seed!r}, expected a whole number")
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them, without those that say nothing of the result."""
         out = dataclasses.asdict(self)
         del out["audit_noise"]
         return {name: list(v) if isinstance(v, tuple) else v for name, v in out.items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonSettings(ScoringSettings):
+    """`ScoringSettings` of a system whose means have bootstrap intervals.
+
+    Attributes:
+        n_bootstrap: draws for 95% intervals.
+    """
+
+    n_bootstrap: int = 1000
+
+    def __post_init__(self) -> None:
+        """Check all values; see `ScoringSettings`."""
+        super().__post_init__()
+        check_at_least("n_bootstrap", self.n_bootstrap, 1)
 
 
 def check_setting(name: str, value: object, choices: Sequence[object]) -> None:
@@ -115,7 +127,50 @@ def check_at_least(name: str, value: object, least: int) -> None:
         )
 
 
-def settings_of(kind: type[CommonSettings], given: Mapping[str, Any]) -> Any:
+def check_seed(value: object) -> None:
+    """Refuse a seed that is no whole number.
+
+    Raises:
+        InputError: naming the setting and its value.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"setting seed is {value!r}, expected a whole number")
+
+
+def check_list(name: str, value: object) -> tuple[Any, ...]:
+    """A setting that is a list, as a tuple.
+
+    Raises:
+        InputError: it is a string, or no list at all, naming the setting.
+    """
+    if isinstance(value, str):
+        raise InputError(f"setting {name} is a string, expected a list of strings")
+    if not isinstance(value, Iterable):
+        raise InputError(f"setting {name} is {value!r}, expected a list of strings")
+    return tuple(value)
+
+
+def check_found(n_items: int, what: str = "items") -> None:
+    """Refuse an evaluation of nothing: its report would hold no number.
+
+    Raises:
+        InputError: there are none.
+    """
+    if not n_items:
+        raise InputError(f"found no {what}, expected at least one")
+
+
+def refuse_source(system: str, source: object) -> None:
+    """Refuse a model for a system that uses none: the report would name it.
+
+    Raises:
+        InputError: one is given.
+    """
+    if source is not None:
+        raise InputError(f"{system} computes nothing with a model; give None in place of a scorer")
+
+
+def settings_of(kind: type[Any], given: Mapping[str, Any]) -> Any:
     """A system's settings from keyword arguments.
 
     Raises:

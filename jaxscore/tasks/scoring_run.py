@@ -6,13 +6,32 @@ from typing import Any
 
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.engine.noise import Draw, Noise, OtherLayouts
+from jaxscore.errors import InputError
 from jaxscore.requests import LabelRequest, Request
 from jaxscore.results import LabelScores, ScoredRequest
 from jaxscore.text.boundary_audit import boundary_audit
 from jaxscore.text.encoder import Boundary
 
 AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
+NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
 AUDITED_CHARACTERS = 1000  # longest continuation that is encoded again for each of its tokens
+
+
+def check_source(system: str, source: object, *methods: str) -> None:
+    """Refuse a source that has not what the system asks it.
+
+    Args:
+        methods: what it must have; `score` where none is named.
+
+    Raises:
+        InputError: naming what was found.
+    """
+    if not all(callable(getattr(source, name, None)) for name in methods or ("score",)):
+        named = f" {source!r}" if isinstance(source, str) else ""
+        raise InputError(
+            f"a source that is {type(source).__name__}{named}, but {system} needs a Scorer, as "
+            "Scorer.from_pretrained makes it, or a CompletionsEndpoint"
+        )
 
 
 class ScoringRun:
@@ -40,7 +59,8 @@ class ScoringRun:
         """Nothing is scored yet.
 
         Args:
-            source: a `Scorer`, or an endpoint; an endpoint has neither of the two audits.
+            source: a `Scorer`, or an endpoint; an endpoint has neither of the two audits;
+                None where nothing is left to score.
             boundary: the setting's name, a key of `policies`.
             policies: names of the boundaries that the system has -> policies of
                 `jaxscore.text.encoder`; None for systems that score no continuation.
@@ -48,6 +68,9 @@ class ScoringRun:
             seed: draws the requests of the noise audit.
             audit_noise: requests that are scored again in other layouts; 0 for none.
             audit_boundary: whether to count the requests that another boundary would change.
+
+        Raises:
+            InputError: a noise audit of an endpoint.
         """
         from jaxscore.scorer import Scorer  # here: importing it imports JAX
 
@@ -55,11 +78,13 @@ class ScoringRun:
         self.special_tokens = special_tokens
         self._policies = dict(policies or {})
         self._local = isinstance(source, Scorer)
+        if audit_noise and source is not None and not self._local:
+            raise InputError(NO_LAYOUTS)
         others = [name for name in self._policies if name != boundary]
         self._audited = audit_boundary and self._local and bool(others)
         self.changed = dict.fromkeys(others, 0) if self._audited else {}
         self.n_audited = self.n_too_long = 0
-        self._draw = Draw(audit_noise if self._local else 0, seed)
+        self._draw = Draw(audit_noise, seed)
         self._asked_labels = False
         self._noise: Noise | None = None
         self._noise_known = False

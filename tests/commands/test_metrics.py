@@ -290,7 +290,9 @@ def test_from_python():
     assert report.to_dict()["summary"]["EM"] == dataclasses.asdict(em)
     one = evaluate("metrics", None, rows[:1], names=("EM",)).summary
     assert (list(one), one["EM"].mean, one["EM"].low) == (["EM"], 1.0, None)
-    assert evaluate("metrics", None, []).summary["F1"].mean is None
+    assert evaluate("metrics", None, [{"q_id": "bad"}]).summary["F1"].mean is None
+    with pytest.raises(InputError, match="found no records, expected at least one"):
+        evaluate("metrics", None, [])
     with pytest.raises(InputError, match="names has 'X', expected some of M, EM"):
         evaluate("metrics", None, rows, names=("X",))
     with pytest.raises(InputError, match="found an object, expected a list of records"):

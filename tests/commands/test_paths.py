@@ -111,10 +111,18 @@ def test_a_path_that_cannot_be_scored(run, place):
 
 def test_no_path_at_all(run, place):
     folder = place({"question": "?", "paths": [[]]})
+    code, out, err = run(*flags(folder, "--quiet"))
+    assert (code, out) == (2, "")
+    told = "in.jsonl: found no path in the 1 items, expected at least one path that is not empty"
+    assert told in err
+    assert [one.name for one in folder.iterdir()] == ["in.jsonl"]
+
+
+def test_no_path_was_scored(run, place):
+    folder = place({"question": " and" * 1100, "paths": [["a", "b"], []]})
     code, out, _ = run(*flags(folder, "--quiet"))
-    assert (code, out.splitlines()[0]) == (0, "No path was scored")
+    assert (code, out.splitlines()[0]) == (1, "No path was scored")
     assert "result   no path was scored\n" in out
-    assert result(folder) == [{"id": 1, "question": "?", "path_evaluations": []}]
 
 
 def test_a_baseline_of_zero_is_infinity_in_json(run, place, monkeypatch):
@@ -230,11 +238,14 @@ def test_reports_of_two_outputs_lie_apart(run, place):
 
 
 def test_a_report_on_nothing_has_no_empty_tables(run, place):
-    folder = place({"question": "?", "paths": [[]]})
-    assert run(*flags(folder, "--quiet")).code == 0
+    folder = place({"question": " and" * 1100, "paths": [["a", "b"]]})
+    assert run(*flags(folder, "--quiet")).code == 1
     page = (folder / "out_report.md").read_text(encoding="utf-8")
     assert "| Probability with the path | - | - | 0 |" in page
-    assert re.findall("^## .*$", page, re.M) == ["## Settings and versions"]
+    assert re.findall("^## .*$", page, re.M) == [
+        "## Failed: 1 paths, in no mean",
+        "## Settings and versions",
+    ]
 
 
 def test_a_report_is_not_written_over_an_input(run, place):

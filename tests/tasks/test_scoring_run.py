@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxscore import Request
+from jaxscore import InputError, Request
 from jaxscore.requests import LabelRequest
 from jaxscore.tasks import scoring_run
 from jaxscore.tasks.scoring_run import ScoringRun
@@ -111,12 +111,14 @@ def test_an_audit_of_nothing(scorer):
 
 def test_an_endpoint_has_no_audits():
     source = Endpoint()
-    one = run(source, truncate="left", audit_noise=2, boundary="upstream")
+    one = run(source, truncate="left", boundary="upstream")
     assert one.score(REQUESTS) == ["scored"] * 3
     assert source.asked == [(REQUESTS, "reencoded", "left")]
     assert one.boundary_counts("answers") is None
     assert one.boundary_line() is None
     assert one.noise() is None
+    with pytest.raises(InputError, match="audit_noise: an endpoint's layouts are its own"):
+        run(source, audit_noise=2)
 
 
 def test_the_noise_of_scores_and_of_labels(scorer):

@@ -11,7 +11,7 @@ from jaxscore.tasks.chronologic.answer_scores import Question
 from jaxscore.tasks.chronologic.multiple_choice import LetterMass, Quiz
 from jaxscore.tasks.chronologic.settings import Settings
 from jaxscore.tasks.evaluation import Evaluation, Failure
-from jaxscore.tasks.scoring_run import ScoringRun
+from jaxscore.tasks.scoring_run import ScoringRun, check_source
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -46,14 +46,16 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
 
     if not isinstance(source, Scorer):
         settings.check_endpoint()
+    mcq = settings.mode == "mcq"
     questions, failures = answer_scores.read(enumerate(items, start=1))
     questions = chosen(questions, settings)
+    check_source("chronologic", source, *(["generate", "label"] if mcq else ["score"]))
     remarks = [*settings.unused(), *answer_scores.repeated(questions)]
     if not settings.metadata and answer_scores.without_frame(questions):
         remarks.append(
             "setting metadata: of no effect, no question has a metadata_frame to leave out"
         )
-    if settings.mode == "mcq":
+    if mcq:
         return _choose(source, questions, settings, failures, remarks)
     remarks += answer_scores.without_truth(questions)
     return _score(source, questions, settings, failures, remarks)

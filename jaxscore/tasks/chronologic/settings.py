@@ -7,6 +7,7 @@ from jaxscore.endpoints.completions import BOUNDARIES as ENDPOINT_BOUNDARIES
 from jaxscore.errors import InputError
 from jaxscore.tasks.chronologic.answer_scores import BOUNDARIES
 from jaxscore.tasks.evaluation import CommonSettings, check_at_least, check_setting
+from jaxscore.tasks.scoring_run import NO_LAYOUTS
 
 MODES = ("sample", "full", "mcq")
 # setting -> the modes that it has an effect in; the others have one in each
@@ -74,10 +75,7 @@ class Settings(CommonSettings):
         if self.truncate is not None:
             raise InputError("truncate: an endpoint takes texts as they are; take a local model")
         if self.audit_noise:
-            raise InputError(
-                "audit_noise: an endpoint's layouts are its own; take a local model, or leave it "
-                "out"
-            )
+            raise InputError(NO_LAYOUTS)
 
     def unused(self) -> list[str]:
         """Remarks on settings that differ from their defaults and have no effect in the mode."""

@@ -6,9 +6,15 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
+from jaxscore.tasks.evaluation import (
+    CommonSettings,
+    Evaluation,
+    Failure,
+    check_list,
+    check_setting,
+)
 from jaxscore.tasks.paths import path_gain
-from jaxscore.tasks.scoring_run import ScoringRun
+from jaxscore.tasks.scoring_run import ScoringRun, check_source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,9 +33,7 @@ class Settings(CommonSettings):
         """Check all values; see `CommonSettings`."""
         super().__post_init__()
         check_setting("boundary", self.boundary, tuple(path_gain.BOUNDARIES))
-        if isinstance(self.system_prompts, str):
-            raise InputError("setting system_prompts is a string, expected a list of strings")
-        prompts = tuple(self.system_prompts)
+        prompts = check_list("system_prompts", self.system_prompts)
         if not prompts or not all(isinstance(one, str) for one in prompts):
             raise InputError(f"setting system_prompts is {prompts!r}, expected at least one string")
         object.__setattr__(self, "system_prompts", prompts)
@@ -48,8 +52,18 @@ def read(items: Iterable[Any]) -> list[path_gain.Item]:
 
 
 def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
-    """Score each path's answer with and without the path."""
+    """Score each path's answer with and without the path.
+
+    Args:
+        source: a `Scorer` or a `CompletionsEndpoint`.
+        items: `Item`s, or objects as the input file has them.
+
+    Raises:
+        InputError: an unusable item, no path at all, or settings that the source cannot do.
+    """
+    check_source("paths", source)
     known = read(items)
+    path_gain.check_any_path(known)
     systems = settings.system_prompts
     run = ScoringRun(
         source,

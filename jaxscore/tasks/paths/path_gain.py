@@ -72,10 +72,29 @@ def load(path: Path, max_samples: int | None = None) -> list[Item]:
     """Items of a JSONL file: `question`, `paths`, and optionally `id` (else the line's number).
 
     Raises:
-        InputError: with file and line.
+        InputError: with file and line; or no item has a path.
     """
     rows = itertools.islice(read_jsonl(path), max_samples)
-    return [item(row, number, f"{path}:{number}") for number, row in rows]
+    items = [item(row, number, f"{path}:{number}") for number, row in rows]
+    check_any_path(items, f"{path}: ")
+    return items
+
+
+def check_any_path(items: Sequence[Item], where: str = "") -> None:
+    """Refuse items without any path: there would be nothing to score.
+
+    Args:
+        where: what a message begins with.
+
+    Raises:
+        InputError: there are no items, or the paths of all are empty.
+    """
+    if not any(cases(items)):
+        found = f"no path in the {len(items)} items" if items else "no items"
+        raise InputError(
+            f"{where}found {found}, expected at least one path that is not empty, "
+            'such as "paths": [["Ada", "born in", "London"]]'
+        )
 
 
 def item(given: Any, position: int, where: str) -> Item:

@@ -7,16 +7,16 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, check_setting
+from jaxscore.tasks.evaluation import Evaluation, ScoringSettings, check_setting
 from jaxscore.tasks.probsem import query_scores
-from jaxscore.tasks.scoring_run import ScoringRun
+from jaxscore.tasks.scoring_run import ScoringRun, check_source
 
 DISABLED = "accuracy is disabled, since a context expects -1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
-    """Settings of `probsem`. `n_bootstrap` has no effect: the accuracy's interval is Wilson's.
+class Settings(ScoringSettings):
+    """Settings of `probsem`; the accuracy has Wilson's interval, which draws nothing.
 
     Attributes:
         normalize: whether a query's `logp` is the mean over its tokens instead of their sum.
@@ -29,7 +29,7 @@ class Settings(CommonSettings):
     boundary: str = "joint"
 
     def __post_init__(self) -> None:
-        """Check all values; see `CommonSettings`."""
+        """Check all values; see `ScoringSettings`."""
         super().__post_init__()
         check_setting("normalize", self.normalize, (True, False))
         check_setting("boundary", self.boundary, tuple(query_scores.BOUNDARIES))
@@ -39,24 +39,20 @@ class Settings(CommonSettings):
                 f"setting temperature is {self.temperature!r}, expected a number above 0"
             )
 
-    def record(self) -> dict[str, Any]:
-        """The settings that have an effect, as a report has them."""
-        every = super().record()
-        del every["n_bootstrap"]
-        return every
-
 
 def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
     """Score every query after every context.
 
     Args:
+        source: a `Scorer` or a `CompletionsEndpoint`.
         suite: a `Suite`, or an object as the JSON file has it with the prompt's text as
             `prompt`. A context that is unusable fails alone.
 
     Raises:
-        InputError: an unusable suite.
+        InputError: an unusable suite, or settings that the source cannot do.
     """
     known = suite if isinstance(suite, query_scores.Suite) else query_scores.read(suite)
+    check_source("probsem", source)
     run = ScoringRun(
         source,
         boundary=settings.boundary,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation
+from jaxscore.tasks.evaluation import CommonSettings, Evaluation, check_found
 from jaxscore.tasks.rag import judge_findings, records
 from jaxscore.tasks.rag.bem import Bem
 from jaxscore.tasks.rag.evaluation import evaluation
@@ -52,11 +52,12 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         items: `Records`, or objects as `eval_<split>_out.json` has them.
 
     Raises:
-        InputError: the source is no `Bem`.
+        InputError: the source is no `Bem`, or there are no records.
     """
     if not isinstance(source, Bem):
         raise InputError(f"a classifier that is {type(source).__name__}, expected a Bem")
     given = records.read(items, question=True)
+    check_found(len(given.rows), "records")
     started = time.perf_counter()
     matches = source.match(given.records)
     seconds = time.perf_counter() - started

@@ -10,7 +10,13 @@ from jaxscore.endpoints.chat import ChatEndpoint
 from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
 from jaxscore.files.digest import digest
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
+from jaxscore.tasks.evaluation import (
+    CommonSettings,
+    Evaluation,
+    Failure,
+    check_found,
+    check_setting,
+)
 from jaxscore.tasks.rag import (
     evaluator_file,
     judge_findings,
@@ -99,10 +105,14 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
     Args:
         source: a `Scorer`, a `ChatEndpoint`, an `OllamaEndpoint` or an `EndpointJudge`.
         items: `Records`, or objects as `eval_<split>_out.json` has them.
+
+    Raises:
+        InputError: the source cannot judge, settings that it cannot do, or no records.
     """
     model = judge(source)
     kind = kind_of(settings, local=isinstance(model, LocalJudge))
     given = records.read(items, question=True)
+    check_found(len(given.rows), "records")
     evaluator, draws = settings.asked, Draws(settings.n_bootstrap, settings.seed)
     run = ScoringRun(
         source,

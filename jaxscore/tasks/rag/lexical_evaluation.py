@@ -6,31 +6,51 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate, estimate, proportion
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure
+from jaxscore.tasks.evaluation import (
+    Evaluation,
+    Failure,
+    check_at_least,
+    check_found,
+    check_list,
+    check_seed,
+    refuse_source,
+)
 from jaxscore.tasks.rag import lexical_columns, records
 
 HITS = ("M", "EM")  # 0 or 1 per record, so that their means are shares
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings:
     """Settings of `metrics`.
 
     Attributes:
         names: of `lexical_columns.METRICS`.
+        seed: of the bootstrap intervals.
+        n_bootstrap: draws for 95% intervals.
     """
 
     names: tuple[str, ...] = lexical_columns.METRICS
+    seed: int = 0
+    n_bootstrap: int = 1000
 
     def __post_init__(self) -> None:
-        """Check all values; see `CommonSettings`."""
-        super().__post_init__()
-        if unknown := [one for one in self.names if one not in lexical_columns.METRICS]:
-            expected = ", ".join(lexical_columns.METRICS)
+        """Check all values.
+
+        Raises:
+            InputError: naming the setting, what it is and what is expected.
+        """
+        names, expected = check_list("names", self.names), ", ".join(lexical_columns.METRICS)
+        if not names:
+            raise InputError(f"setting names is empty, expected some of {expected}")
+        if unknown := [one for one in names if one not in lexical_columns.METRICS]:
             raise InputError(f"setting names has {unknown[0]!r}, expected some of {expected}")
+        object.__setattr__(self, "names", names)
+        check_seed(self.seed)
+        check_at_least("n_bootstrap", self.n_bootstrap, 1)
 
     def record(self) -> dict[str, Any]:
-        """The settings that decide the result."""
+        """The settings as a report has them."""
         return {"names": list(self.names), "seed": self.seed, "n_bootstrap": self.n_bootstrap}
 
 
@@ -41,8 +61,13 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
         source: None: nothing is computed on a device.
         items: `Records`, or objects as `eval_<split>_out.json` has them; `question` may be
             absent.
+
+    Raises:
+        InputError: there are no records, or a model is given.
     """
+    refuse_source("metrics", source)
     given = records.read(items, question=False)
+    check_found(len(given.rows), "records")
     values = lexical_columns.evaluate(given.records)
     columns = {name: values[name] for name in settings.names}
     means = lexical_columns.summarise(columns)

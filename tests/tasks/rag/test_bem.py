@@ -149,3 +149,5 @@ def test_from_python(checkpoint):
     settings = report.to_dict()["settings"]
     assert (settings["model"], settings["dtype"]) == (str(folder), "float32")
     assert "Best reference" in report.markdown()
+    with pytest.raises(InputError, match="found no records, expected at least one"):
+        evaluate("bem", Bem(folder), [])

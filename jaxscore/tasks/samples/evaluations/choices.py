@@ -52,16 +52,6 @@ def check_number(name: str, value: object) -> None:
         raise InputError(f"setting {name} is {value!r}, expected a finite number")
 
 
-def refuse_source(system: str, source: object) -> None:
-    """Refuse a model for a system that uses none: the report would name it.
-
-    Raises:
-        InputError: one is given.
-    """
-    if source is not None:
-        raise InputError(f"{system} computes nothing with a model; give None in place of a scorer")
-
-
 def evaluation(
     results: Sequence[Result],
     summary: Mapping[str, Any],

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from jaxscore.tasks.evaluation import Evaluation
+from jaxscore.tasks.evaluation import Evaluation, refuse_source
 from jaxscore.tasks.samples import livecode, sample_items
 from jaxscore.tasks.samples.evaluations import choices
 
@@ -17,7 +17,7 @@ class Settings(choices.Settings):
 
 def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
     """The code of each first response."""
-    choices.refuse_source("livecode-parse", source)
+    refuse_source("livecode-parse", source)
     started = time.perf_counter()
     results = livecode.evaluate_parse(sample_items.read(items))
     summary = livecode.counts(results)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from jaxscore.tasks.evaluation import Evaluation
+from jaxscore.tasks.evaluation import Evaluation, refuse_source
 from jaxscore.tasks.samples import livecode, sample_items
 from jaxscore.tasks.samples.evaluations import choices
 
@@ -19,7 +19,7 @@ class Settings(choices.FirstN):
 
 def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
     """The code of the most certain of each item's first N responses."""
-    choices.refuse_source("livecode-select", source)
+    refuse_source("livecode-select", source)
     started = time.perf_counter()
     known = sample_items.read(items)
     results = livecode.evaluate_select(known, settings.best_n)

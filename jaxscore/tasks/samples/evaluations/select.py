@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from jaxscore.tasks.evaluation import Evaluation
+from jaxscore.tasks.evaluation import Evaluation, refuse_source
 from jaxscore.tasks.samples import sample_items, selection
 from jaxscore.tasks.samples.evaluations import choices
 
@@ -19,7 +19,7 @@ class Settings(choices.FirstN):
 
 def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
     """The most certain of each item's first N responses with an extractable answer."""
-    choices.refuse_source("select", source)
+    refuse_source("select", source)
     started = time.perf_counter()
     known = selection.read(items, settings.best_n)
     results = selection.evaluate_select(known)

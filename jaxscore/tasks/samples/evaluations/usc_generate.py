@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.evaluation import Evaluation, Failure, check_at_least
+from jaxscore.tasks.evaluation import Evaluation, Failure, check_at_least, check_seed
 from jaxscore.tasks.samples import earlier_output, sample_items
 from jaxscore.tasks.samples import usc_prompt as task
 from jaxscore.tasks.samples.evaluations import choices
@@ -43,8 +43,7 @@ class Settings(choices.Settings):
         """
         check_at_least("n", self.n, 1)
         check_at_least("max_new_tokens", self.max_new_tokens, 1)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise InputError(f"setting seed is {self.seed!r}, expected a whole number")
+        check_seed(self.seed)
         choices.check_number("temperature", self.temperature)
         choices.check_number("top_p", self.top_p)
         if self.temperature < 0:

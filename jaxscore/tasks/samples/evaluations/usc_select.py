@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from jaxscore.tasks.evaluation import Evaluation, check_setting
+from jaxscore.tasks.evaluation import Evaluation, check_setting, refuse_source
 from jaxscore.tasks.samples import sample_items, usc_choice
 from jaxscore.tasks.samples.evaluations import choices
 
@@ -32,7 +32,7 @@ class Settings(choices.Settings):
 
 def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
     """The response that each reply names; items as `usc-generate` writes them."""
-    choices.refuse_source("usc-select", source)
+    refuse_source("usc-select", source)
     started = time.perf_counter()
     results = usc_choice.evaluate(sample_items.read(items), settings.dataset_type)
     found = sample_items.summarise(results)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.evaluation import Evaluation
+from jaxscore.tasks.evaluation import Evaluation, refuse_source
 from jaxscore.tasks.samples import sample_items, selection
 from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.symbolic import TIME_LIMIT, SymbolicComparison
@@ -41,7 +41,7 @@ class Settings(choices.FirstN):
 
 def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluation:
     """Borda voting over each item's first N responses."""
-    choices.refuse_source("vote", source)
+    refuse_source("vote", source)
     started = time.perf_counter()
     known = selection.read(items, settings.best_n)
     with SymbolicComparison(settings.time_limit) as symbolic:
