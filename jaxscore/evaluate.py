@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -161,17 +162,19 @@ def evaluate(
 
     Args:
         system: a key of `SYSTEMS`.
-        scorer: a `Scorer`; an endpoint where the system can ask one.
-        items: objects as the system's input file has them; of "probsem" one suite, with the
-            prompt's text as `prompt`.
-        on_item: takes each item's record as it is finished, for systems that stream ("score");
-            `Report.items` is then empty and memory stays bounded.
+        scorer: a `Scorer`; an endpoint where the system can ask one; None for a system that
+            computes nothing with a model.
+        items: objects as the system's input file has them; of "score" also what `Scorer.score`
+            takes; of "probsem" one suite, with the prompt's text as `prompt`.
+        on_item: takes each item's record as it is finished, for systems that stream ("score",
+            "self-certainty", "usc-generate"); `Report.items` is then empty and memory stays
+            bounded.
         about: what to add to the report's settings, such as the name of the input file.
         settings: of the system, see `Settings` in its module. The command line's flags have the
             same names and values.
 
     Raises:
-        InputError: an unknown system or setting, or unusable items.
+        InputError: an unknown system or setting, or a scorer or items that the system cannot use.
     """
     if system not in SYSTEMS:
         near = difflib.get_close_matches(system, SYSTEMS, n=1)
@@ -180,6 +183,11 @@ def evaluate(
     module = importlib.import_module(SYSTEMS[system].task)
     chosen = settings_of(module.Settings, settings)
     more = {} if on_item is None else {"on_item": on_item}
+    if not more.keys() <= inspect.signature(module.evaluate).parameters.keys():
+        raise InputError(
+            f"{system} gives all its records at the end and takes no on_item; leave it out and "
+            "read Report.items"
+        )
     found = module.evaluate(scorer, items, chosen, **more)
     made = {**source_facts(scorer), **chosen.record(), **(about or {})}
     return Report(system, found, provenance.of_run(made))

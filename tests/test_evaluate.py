@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from jaxscore import InputError, Report, evaluate
+from jaxscore import InputError, Report, Request, evaluate
 from jaxscore.evaluate import SYSTEMS, frame_of
 from jaxscore.metrics.bootstrap import Estimate
 from tests.commands.conftest import QWEN as MODEL
@@ -61,6 +61,18 @@ def test_it_is_a_function_of_the_package(scorer):
             "setting truncate is 'right', expected one of None, 'left'",
         ),
         ("paths", {"system_prompts": "Be brief."}, "system_prompts is a string, expected a list"),
+        ("paths", {"system_prompts": None}, "system_prompts is None, expected a list of strings"),
+        ("score", {"summary_only": "no"}, "setting summary_only is 'no', expected one of True, F"),
+        ("score", {"audit_boundary": None}, "setting audit_boundary is None, expected one of"),
+        ("score", {"n_requests": -1}, "setting n_requests is -1, expected a whole number of"),
+        ("score", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, seed"),
+        ("probsem", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, "),
+        ("metrics", {"audit_noise": 9}, "no setting 'audit_noise'; expected one of names, seed, "),
+        ("metrics", {"truncate": "left"}, "no setting 'truncate'; expected one of names, seed, "),
+        ("metrics", {"names": ()}, "setting names is empty, expected some of M, EM, F1, "),
+        ("metrics", {"names": "M"}, "setting names is a string, expected a list of strings"),
+        ("metrics", {"names": None}, "setting names is None, expected a list of strings"),
+        ("metrics", {"seed": "x"}, "setting seed is 'x', expected a whole number"),
         ("paths", {"system_prompts": []}, "system_prompts is (), expected at least one string"),
     ],
 )
@@ -71,18 +83,42 @@ def test_what_it_refuses(system, settings, message):
     assert message in str(caught.value)
 
 
+def test_an_item_that_cannot_be_read_is_named(scorer):
+    with pytest.raises(InputError, match="item 2"):
+        evaluate("paths", scorer, [PATHS[0], 7])
+
+
+class Server:
+    """Another program that scores; it stands for an endpoint."""
+
+    def score(self, requests, *, boundary, truncate):
+        raise AssertionError("nothing should be asked")
+
+
 @pytest.mark.parametrize(
-    ("system", "item", "message"),
-    [("score", "text", "item 2"), ("score", {"context": "a"}, "item 2"), ("paths", 7, "item 2")],
+    ("system", "source", "settings", "message"),
+    [
+        ("score", "demo", {}, "a source that is str, expected a Scorer, as Scorer.from_pretrained"),
+        ("score", Server(), {}, "a source that is Server, expected a Scorer"),
+        ("paths", "demo", {}, "a source that is str 'demo', but paths needs a Scorer, as"),
+        ("probsem", None, {}, "a source that is NoneType, but probsem needs a Scorer"),
+        ("chronologic", "demo", {}, "a source that is str 'demo', but chronologic needs a Scorer"),
+        ("chronologic", Server(), {"mode": "mcq"}, "a source that is Server, but chronologic"),
+        ("paths", Server(), {"audit_noise": 2}, "audit_noise: an endpoint's layouts are its own"),
+        ("probsem", Server(), {"audit_noise": 2}, "audit_noise: an endpoint's layouts are its own"),
+        ("metrics", Server(), {}, "metrics computes nothing with a model; give None in place of"),
+        ("paths", None, {"on_item": print}, "paths gives all its records at the end and takes no"),
+    ],
 )
-def test_an_item_that_cannot_be_read_is_named(scorer, system, item, message):
-    with pytest.raises(InputError, match=message):
-        evaluate(system, scorer, [{"score": TEXTS, "paths": PATHS}[system][0], item])
+def test_sources_that_a_system_cannot_use(system, source, settings, message):
+    with pytest.raises(InputError) as caught:
+        evaluate(system, source, SMALL[system], **settings)
+    assert message in str(caught.value)
 
 
 def test_a_report_of_texts(scorer):
     report = evaluate("score", scorer, [*TEXTS, LONG])
-    assert [one.get("id") for one in report.items] == ["a", 2, "long"]
+    assert [one.get("id") for one in report.items] == ["a", 1, "long"]
     assert (report.items[0]["gold"], report.items[0]["n_scored"]) == (1, 2)
     known = [v for one in report.items for v in one.get("logprob", []) if v == v and v is not None]
     assert report.summary["n_scored"] == len(known)
@@ -94,6 +130,47 @@ def test_a_report_of_texts(scorer):
     with pytest.raises(InputError, match="score has no page of its own"):
         report.markdown()
     assert report._repr_markdown_() == repr(report)
+    assert not {"n_bootstrap", "n_requests"} & report.settings.keys()
+
+
+def test_texts_in_every_form_that_score_takes(scorer):
+    given = ["The cat ran", ("The cat", " sat"), Request("r", "The cat", " ran"), TEXTS[0]]
+    report = evaluate("score", scorer, given, summary_only=True)
+    want = scorer.score(given)
+    assert [one["id"] for one in report.items] == [one.id for one in want] == [0, 1, "r", "a"]
+    sums = [one.sum_logprob for one in want]
+    assert [one["sum_logprob"] for one in report.items] == pytest.approx(sums, abs=1e-5)
+    assert report.items[3]["gold"] == 1
+
+
+def test_a_frame_of_texts(scorer):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"context": ["The cat"], "continuation": [" sat"], "gold": ["x"]})
+    [one] = evaluate("score", scorer, frame).items
+    assert (one["id"], one["gold"]) == (0, "x")
+
+
+def test_texts_that_cannot_be_used_fail_alone(scorer):
+    bad = [7, {"id": "b", "context": "a", "gold": 2}, {"continuation": "x", "error": 1, "gold": 3}]
+    report = evaluate("score", scorer, [*bad[:2], "The cat ran", bad[2]])
+    assert [(one["id"], "error" in one) for one in report.items] == [
+        (0, True), ("b", True), (2, False), (3, True),
+    ]  # fmt: skip
+    assert [one.get("gold") for one in report.items] == [None, 2, None, 3]
+    first, second, third = report.failures
+    assert (first.name, second.name, third.name) == ("0", "b", "3")
+    assert "item 0 is of type int; expected a Request, a string" in first.error
+    assert "item 1: continuation is missing" in second.error
+    assert 'field "error" is one of the results' in third.error
+    assert report.summary["n_requests"] == 4
+    only = evaluate("score", scorer, bad)
+    assert (len(only.failures), only.headline) == (3, "no token was scored")
+
+
+@pytest.mark.parametrize("given", ["text", TEXTS[0], 7])
+def test_one_text_is_no_list_of_texts(scorer, given):
+    with pytest.raises(InputError, match="expected a list of items; put it in brackets"):
+        evaluate("score", scorer, given)
 
 
 def test_a_report_of_paths(scorer):
@@ -162,7 +239,7 @@ def test_to_dict_is_plain(scorer, system):
 def test_items_that_are_taken_are_not_kept(scorer):
     taken = []
     report = evaluate("score", scorer, iter(TEXTS), on_item=taken.append)
-    assert [one["id"] for one in taken] == ["a", 2]
+    assert [one["id"] for one in taken] == ["a", 1]
     assert report.items == []
     assert report.to_dict()["items"] == []
     assert report.summary["n_requests"] == 2
@@ -181,16 +258,24 @@ def test_a_noise_audit(scorer):
     assert noise["n_requests"] == 3
     assert all("within_noise" in e for one in report.items for e in one["path_evaluations"])
     assert "noise" not in evaluate("paths", scorer, PATHS).to_dict()
-    assert evaluate("paths", scorer, [], audit_noise=3).to_dict()["noise"] is None
+    long = {"question": " and" * 1100, "paths": [["a", "b"]]}
+    report = evaluate("paths", scorer, [long], audit_noise=3)
+    assert report.to_dict()["noise"] is None
+    assert repr(report) == "<Report paths: 1 items, 1 failed; no path was scored>"
 
 
-def test_nothing_to_evaluate(scorer):
-    report = evaluate("paths", scorer, [])
-    assert report.summary["absolute"].mean is None
-    assert repr(report) == "<Report paths: 0 items; no path was scored>"
-    report = evaluate("score", scorer, [])
-    assert report.summary["mean_logprob"] is None
-    assert repr(report) == "<Report score: 0 items; no token was scored>"
+@pytest.mark.parametrize(
+    ("system", "items", "message"),
+    [
+        ("score", [], "found no items, expected at least one"),
+        ("paths", [], "found no items, expected at least one path that is not empty"),
+        ("paths", [{"question": "?", "paths": [[]]}], "found no path in the 1 items, expected at"),
+        ("judge", [], "found no records, expected at least one"),
+    ],
+)
+def test_nothing_to_evaluate(scorer, system, items, message):
+    with pytest.raises(InputError, match=message):
+        evaluate(system, scorer, items)
 
 
 def test_a_frame(scorer):

@@ -5,11 +5,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from jaxscore.errors import InputError
 from jaxscore.printable import one_line
 from jaxscore.requests import Request
 from jaxscore.results import ScoredRequest
-from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
-from jaxscore.tasks.score import requests_file
+from jaxscore.tasks.evaluation import (
+    Evaluation,
+    Failure,
+    ScoringSettings,
+    check_at_least,
+    check_found,
+    check_setting,
+)
+from jaxscore.tasks.score import given_items, requests_file
+from jaxscore.tasks.score.given_items import Unread
+from jaxscore.tasks.score.requests_file import Line
 from jaxscore.tasks.scoring_run import ScoringRun
 from jaxscore.text.encoder import Boundary
 
@@ -18,14 +28,15 @@ SHOWN = 60  # characters of an id in a message
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(ScoringSettings):
     """Settings of `score`.
 
     Attributes:
         boundary: "joint" or "separate": where a continuation starts.
         summary_only: leave the per-token arrays out.
         audit_boundary: count the requests that the other boundary would change.
-        n_requests: how many items there are, where it is known: for the time left.
+        n_requests: how many items there are, where it is known: for the time left. No report
+            has it among its settings.
     """
 
     boundary: str = "joint"
@@ -34,9 +45,19 @@ class Settings(CommonSettings):
     n_requests: int | None = None
 
     def __post_init__(self) -> None:
-        """Check all values; see `CommonSettings`."""
+        """Check all values; see `ScoringSettings`."""
         super().__post_init__()
         check_setting("boundary", self.boundary, tuple(BOUNDARIES))
+        for name in ("summary_only", "audit_boundary"):
+            check_setting(name, getattr(self, name), (True, False))
+        if self.n_requests is not None:
+            check_at_least("n_requests", self.n_requests, 0)
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them, without those that say nothing of the result."""
+        every = super().record()
+        del every["n_requests"]
+        return every
 
 
 def evaluate(
@@ -48,9 +69,21 @@ def evaluate(
     """Score each text.
 
     Args:
-        items: `requests_file.Line`s, or objects as the input file has them.
+        source: a `Scorer`.
+        items: `requests_file.Line`s, or what `Scorer.score` takes: an item that cannot be used
+            fails alone. A dict may have other fields, which its record repeats.
         on_item: takes each record as it comes; no record is then kept.
+
+    Raises:
+        InputError: there are no items, or the source is no `Scorer`.
     """
+    from jaxscore.scorer import Scorer  # here: importing it imports JAX
+
+    if not isinstance(source, Scorer):
+        raise InputError(
+            f"a source that is {type(source).__name__}, expected a Scorer, as "
+            "Scorer.from_pretrained makes it"
+        )
     run = ScoringRun(
         source,
         boundary=settings.boundary,
@@ -63,25 +96,38 @@ def evaluate(
     totals = _Totals()
     failures: list[Failure] = []
     kept: list[dict[str, Any]] = []
-    waiting: deque[requests_file.Line] = deque()
+    waiting: deque[Line | Unread] = deque()
+    take = kept.append if on_item is None else on_item
 
     def requests() -> Iterator[Request]:
-        for k, item in enumerate(items, start=1):
-            known = isinstance(item, requests_file.Line)
-            line = item if known else requests_file.line(item, k, f"item {k}")
+        for line in given_items.read(items):
             waiting.append(line)
-            yield line.request
+            if isinstance(line, Line):
+                yield line.request
+
+    def fail(id: str | int, error: str) -> None:
+        failures.append(Failure(one_line(str(id), SHOWN), error))
+
+    def next_line() -> Line | None:
+        """The next line that is scored, after the unusable items before it; None after the last."""
+        while waiting:
+            line = waiting.popleft()
+            if isinstance(line, Line):
+                return line
+            totals.n_requests += 1
+            fail(line.id, line.error)
+            take(requests_file.failed(*line))
+        return None
 
     for scored in run.stream(requests(), n_requests=settings.n_requests):
-        line = waiting.popleft()
+        line = next_line()
+        assert line is not None
         if scored.error:
-            failures.append(Failure(one_line(str(scored.id), SHOWN), scored.error))
+            fail(scored.id, scored.error)
         totals.add(scored)
-        record = requests_file.record(scored, line.extra, summary_only=settings.summary_only)
-        if on_item is None:
-            kept.append(record)
-        else:
-            on_item(record)
+        take(requests_file.record(scored, line.extra, summary_only=settings.summary_only))
+    next_line()
+    check_found(totals.n_requests)
     return Evaluation(
         summary=totals.summary(),
         items=kept,

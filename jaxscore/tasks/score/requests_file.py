@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,12 +59,20 @@ def line(item: Any, position: int, where: str) -> Line:
     context = take(item, "context", str, where) if "context" in item else ""
     name = take(item, "id", (str, int), where) if "id" in item else position
     extra = {field: value for field, value in item.items() if field not in OWN_FIELDS}
-    if taken := sorted(RESULT_FIELDS & extra.keys()):
-        raise InputError(
-            f'{where}: field "{taken[0]}" is one of the results that the output line has; rename '
-            "it, or leave it out"
-        )
+    if (taken := taken_field(extra)) is not None:
+        raise InputError(f"{where}: {taken}")
     return Line(Request(name, context, continuation), extra)
+
+
+def taken_field(extra: Collection[str]) -> str | None:
+    """What is wrong with the names of a line's other fields; None where nothing is."""
+    taken = sorted(RESULT_FIELDS.intersection(extra))
+    if not taken:
+        return None
+    return (
+        f'field "{taken[0]}" is one of the results that the output line has; rename it, or leave '
+        "it out"
+    )
 
 
 def check(path: Path, limit: int | None = None) -> int:
@@ -90,7 +98,7 @@ def record(
 ) -> dict[str, Any]:
     """One line of the output, numbers in nats; `extra` fields of the input come last."""
     if scored.error:
-        return {"id": scored.id, "error": scored.error, **extra}
+        return failed(scored.id, scored.error, extra)
     out: dict[str, Any] = {"id": scored.id}
     if not summary_only:
         out |= {
@@ -116,6 +124,11 @@ def record(
     if scored.truncated:
         out["truncated"] = scored.truncated
     return {**out, **extra}
+
+
+def failed(id: str | int, error: str, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of a request that could not be scored."""
+    return {"id": id, "error": error, **extra}
 
 
 def _nullable(values: np.ndarray) -> list[float | None]:

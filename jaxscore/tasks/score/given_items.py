@@ -1,0 +1,57 @@
+"""What `evaluate("score", ...)` takes: lines of a file, and whatever `Scorer.score` takes."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from jaxscore.errors import InputError
+from jaxscore.files.json_input import kind_of
+from jaxscore.request_forms import Unusable, requests_from
+from jaxscore.requests import Request
+from jaxscore.tasks.score.requests_file import OWN_FIELDS, Line, taken_field
+
+
+class Unread(NamedTuple):
+    """An item that is no request, and its other fields, which its record repeats."""
+
+    id: str | int
+    error: str
+    extra: dict[str, Any]
+
+
+def read(items: Any) -> Iterator[Line | Unread]:
+    """Items in order; one that cannot be used does not touch the others.
+
+    Args:
+        items: `Line`s, or what `jaxscore.request_forms` describes. The other fields of a dict,
+            and the other columns of a DataFrame, are repeated in the records.
+
+    Raises:
+        InputError: one item in place of a list of them.
+    """
+    if hasattr(items, "columns") and hasattr(items, "to_dict"):
+        items = items.to_dict("records")
+    if isinstance(items, str | bytes | Mapping | Request) or not isinstance(items, Iterable):
+        raise InputError(f"found {kind_of(items)}, expected a list of items; put it in brackets")
+    waiting: deque[Any] = deque()
+
+    def requests() -> Iterator[Any]:
+        for item in items:
+            waiting.append(item)
+            yield item.request if isinstance(item, Line) else item
+
+    for made in requests_from(requests()):
+        yield _line(waiting.popleft(), made)
+
+
+def _line(item: Any, made: Request | Unusable) -> Line | Unread:
+    if isinstance(item, Line):
+        return item
+    fields = item if isinstance(item, Mapping) else {}
+    extra = {name: value for name, value in fields.items() if name not in OWN_FIELDS}
+    taken = taken_field(extra)
+    if taken is None and isinstance(made, Request):
+        return Line(made, extra)
+    free = {name: value for name, value in extra.items() if taken_field({name}) is None}
+    error = made.error if isinstance(made, Unusable) else taken
+    return Unread(made.id, error or "", free)
