@@ -140,8 +140,7 @@ def _differs(
 
 def _stands(stored: Stored, values: Mapping[str, Any]) -> bool:
     """Whether the metrics file has what a report, of the same file name, is about."""
-    names = [f"{stored.metric}{ending}" for ending in ENDINGS.get(stored.kind, ("",))]
-    return all(values.get(name) is not None for name in names)
+    return all(values.get(name) is not None for name in stored.names)
 
 
 def settings(args: argparse.Namespace, metric: Metric, stored: Stored) -> dict[str, Any]:

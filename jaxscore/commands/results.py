@@ -28,7 +28,8 @@ output:
   --format all (default) has every metric under its name in the files; tiny,
   simple and full are the published tables. Every table also has n_records,
   n_failed (records that could not be used or judged) and n_unread (records
-  whose answer names no label or several), blank where no file has the number.
+  whose answer names no label or several), blank where no file has the number;
+  a judge whose metric the table does not show has no part in them.
   A column that is empty in every row is left out.
 
 exit code: 0 all read, 1 some files could not be read (the others are kept),
@@ -66,7 +67,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    rows, failures = results_table.load(args.experiments_folder, args.split)
+    rows, failures = results_table.load(args.experiments_folder, args.split, args.format)
     table = results_table.table(rows, args.format, args.sort)
     path = _path(args)
     with atomic(path) as file:

@@ -18,7 +18,7 @@ class Counts:
 
     Attributes:
         n_records: rows of `eval_<split>_out.json`, usable or not; without that file, the most
-            records that a judge's report has.
+            records that one of the reports has.
         n_failed: rows that cannot be used, and records that a judge could not be asked about.
         n_unread: records for which an answer of a judge names no label, or several; None where
             no judge wrote answers.
@@ -41,6 +41,9 @@ def reports(folder: Path, split: str) -> list[Stored]:
 
 def load(folder: Path, split: str, reports: Sequence[Stored]) -> Counts:
     """Count; a record that several judges leave out counts once.
+
+    Args:
+        reports: of the judges that count.
 
     Raises:
         InputError: the file of records cannot be read.

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -38,18 +38,26 @@ FORMATS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 
 
-def load(experiments: Path, split: str) -> tuple[list[Row], list[tuple[str, str]]]:
+def load(
+    experiments: Path, split: str, form: str = "all"
+) -> tuple[list[Row], list[tuple[str, str]]]:
     """A row for each folder with metrics, in the order of their names, and what cannot be read.
 
-    A reranked run's metrics are prefixed with `rerank_`.
+    A reranked run's metrics are prefixed with `rerank_`. A judge has a part in `COUNTS` where the
+    table shows its metric.
+
+    Args:
+        form: of FORMATS, as for `table`.
 
     Raises:
         InputError: no folder has metrics.
     """
-    rows, failures = [], []
-    for folder in experiment_folder.folders(experiments, split, "metrics"):
+    rows: list[Row] = []
+    failures: list[tuple[str, str]] = []
+    folders = experiment_folder.folders(experiments, split, "metrics")
+    for folder in folders:
         parts: list[Row] = [{"exp_folder": folder.name}]
-        for read in (_settings, _generation_time, _counts, _rankings, _metrics):
+        for read in (_settings, _generation_time, _rankings, _metrics):
             try:
                 parts.append(read(folder, split))
             except InputError as problem:
@@ -65,6 +73,12 @@ def load(experiments: Path, split: str) -> tuple[list[Row], list[tuple[str, str]
                 failures.append((str(folder), f"metric {name!r} is no number: {str(value)[:60]}"))
                 row[name] = None
         rows.append(row)
+    shown = {key for key in _columns(rows, form).values() if _filled(rows, key)}
+    for folder, row in zip(folders, rows, strict=True):
+        try:
+            row |= _counts(folder, split, shown)
+        except InputError as problem:
+            failures.append((str(folder), str(problem)))
     return rows, failures
 
 
@@ -77,15 +91,12 @@ def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
     Raises:
         InputError: no such column; lists those that there are.
     """
-    published = FORMATS[form] or {name: name for name in _every(rows)}
-    columns = published | {name: name for name in COUNTS}
+    columns = _columns(rows, form) | {name: name for name in COUNTS}
     if sort not in columns:
         raise InputError(f"--sort {sort}: no such column; there are {', '.join(columns)}")
     ordered = sorted(rows, key=lambda row: _place(row, columns[sort]))
     filled = {
-        name: key
-        for name, key in columns.items()
-        if name == "exp_folder" or any(row.get(key) is not None for row in rows)
+        name: key for name, key in columns.items() if name == "exp_folder" or _filled(rows, key)
     }
     out = [{name: row.get(key) for name, key in filled.items()} for row in ordered]
     if form in ("tiny", "simple"):
@@ -93,6 +104,15 @@ def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
             for name in filled.keys() & {"Generator", "Retriever", "Reranker"}:
                 row[name] = PurePosixPath(row[name] or "none").name
     return out
+
+
+def _columns(rows: Sequence[Row], form: str) -> dict[str, str]:
+    """A format's columns, without `COUNTS` where it is a published one -> columns of ours."""
+    return FORMATS[form] or {name: name for name in _every(rows)}
+
+
+def _filled(rows: Sequence[Row], key: str) -> bool:
+    return any(row.get(key) is not None for row in rows)
 
 
 def _place(row: Row, column: str) -> tuple[Any, ...]:
@@ -130,8 +150,9 @@ def _generation_time(folder: Path, split: str) -> Row:
     return {"gen_time": times.get("Generation time")}
 
 
-def _counts(folder: Path, split: str) -> Row:
-    return {**folder_counts.load(folder, split, folder_counts.reports(folder, split)).columns()}
+def _counts(folder: Path, split: str, shown: Set[str]) -> Row:
+    reports = [one for one in folder_counts.reports(folder, split) if shown & {*one.names}]
+    return {**folder_counts.load(folder, split, reports).columns()}
 
 
 def _rankings(folder: Path, split: str) -> Row:

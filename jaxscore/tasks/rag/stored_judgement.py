@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.files.json_input import read_json
-from jaxscore.tasks.rag.judge_pairwise import Pair
+from jaxscore.tasks.rag.judge_pairwise import OUTCOMES, Pair
 from jaxscore.tasks.rag.records import Record
 
 # settings that a run leaves out of its file where they do not apply -> what stands for that
@@ -34,6 +34,12 @@ class Stored(NamedTuple):
     kind: str
     settings: Mapping[str, Any]
     records: Sequence[Any]
+
+    @property
+    def names(self) -> list[str]:
+        """The metric's names in the metrics file: a comparison has three."""
+        endings = [f"_{one}" for one in OUTCOMES] if self.kind == "pairwise" else [""]
+        return [f"{self.metric}{ending}" for ending in endings]
 
     @property
     def any_known(self) -> bool:

@@ -118,7 +118,8 @@ def counts(rows):
 def test_how_many_records_a_folder_has(tmp_path):
     good = {"q_id": 1, "response": "a", "label": ["a"]}
     for name in ("bare", "judged", "records", "report"):
-        experiment(tmp_path, name, {"M": 0.5})
+        metrics = {"x": 0.5, "y": 0.5} if name in ("judged", "report") else {}
+        experiment(tmp_path, name, {"M": 0.5, **metrics})
     (tmp_path / "records/eval_dev_out.json").write_text(json.dumps([good, {}]), encoding="utf-8")
     (tmp_path / "judged/eval_dev_out.json").write_text(
         json.dumps([good, good, good, good, {}]), encoding="utf-8"
@@ -132,6 +133,31 @@ def test_how_many_records_a_folder_has(tmp_path):
     assert list(results_table.table(rows, "tiny", "M")[0])[-3:] == list(COUNTS)
     rows = [row for row in rows if row["exp_folder"] == "bare"]
     assert list(results_table.table(rows, "all", "M")[0]) == ["exp_folder", "M"]
+
+
+def test_judges_whose_metric_is_not_shown_are_not_counted(tmp_path):
+    """No column of theirs is there to which the counts would belong."""
+    good = {"q_id": 1, "response": "a", "label": ["a"]}
+    empty = {"j_win": 0.0, "j_tie": 0.0, "j_lose": 0.0}
+    experiment(tmp_path, "a", {"M": 0.5, "LLMeval": 1.0, "x": 0.5, "z": None, **empty})
+    (tmp_path / "a/eval_dev_out.json").write_text(json.dumps([good] * 4), encoding="utf-8")
+    judged(tmp_path / "a", "LLMeval", "logits", True, None, True, True)
+    judged(tmp_path / "a", "x", "text", True, True, True, False)
+    judged(tmp_path / "a", "z", "text", False, False, None, None)
+    judged(tmp_path / "a", "j", "pairwise", False, False, False, False)
+    for form, want in (("all", (4, 1, 1)), ("tiny", (4, 1, None)), ("full", (4, 1, None))):
+        rows, _ = results_table.load(tmp_path, "dev", form)
+        assert counts(rows) == [want]
+    metrics = tmp_path / "a/eval_dev_metrics.json"
+    metrics.write_text(json.dumps({"M": 0.5, **empty, "j_win": 100.0}), encoding="utf-8")
+    rows, _ = results_table.load(tmp_path, "dev")
+    assert counts(rows) == [(4, 0, 4)]
+    assert {"j_win", "n_unread"} <= {*results_table.table(rows, "all", "M")[0]}
+    metrics.write_text(json.dumps({"M": 0.5, **empty}), encoding="utf-8")
+    rows, _ = results_table.load(tmp_path, "dev")
+    assert list(results_table.table(rows, "all", "M")[0]) == [
+        "exp_folder", "n_records", "n_failed", "M",
+    ]  # fmt: skip
 
 
 def test_a_mean_over_nothing_is_blank(tmp_path):
