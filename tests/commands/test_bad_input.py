@@ -93,7 +93,7 @@ def test_the_output_may_not_be_an_input(run, place):
 @pytest.mark.parametrize("name", ["score", "paths"])
 def test_an_output_that_cannot_be_written(run, place, monkeypatch, name):
     monkeypatch.setattr(model_flags, "load_scorer", None)  # known before the model is loaded
-    folder = place({**GOOD, "question": "?", "paths": []})
+    folder = place({**GOOD, "question": "?", "paths": [["a"]]})
     ran = run(*command(folder, name, "--output", folder))
     assert_refused(ran, folder, f"{folder}: found a folder, expected the name of a file")
     for no_file in (".", "..", "/"):
@@ -175,7 +175,7 @@ def test_an_interrupt_leaves_nothing(run, place, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(model_flags, "load_scorer", interrupted)
-    folder = place({**GOOD, "question": "?", "paths": []})
+    folder = place({**GOOD, "question": "?", "paths": [["a"]]})
     (folder / "out").write_text("old", encoding="utf-8")
     for name in ("score", "paths"):
         ran = run(*command(folder, name))
