@@ -13,11 +13,6 @@ from jaxscore.text.token_html import LEGEND, tokens_html
 
 PER_TOKEN = ("logprob", "entropy", "self_certainty", "greedy")
 
-SUMS = (
-    "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
-    "n_tokens", "n_scored",
-)  # fmt: skip
-
 ARRAYS = ("token_ids", "tokens", *PER_TOKEN)
 
 
@@ -72,6 +67,19 @@ def data_frame(columns: Any) -> Any:
     return pandas.DataFrame(columns)
 
 
+def _mean(values: np.ndarray) -> float | None:
+    return float(values.mean()) if len(values) else None
+
+
+def _perplexity(mean_logprob: float | None) -> float | None:
+    if mean_logprob is None:
+        return None
+    try:
+        return math.exp(-mean_logprob)
+    except OverflowError:
+        return math.inf
+
+
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ScoredRequest(Result):
     """Per-token results of one request, aligned with its continuation's tokens.
@@ -113,38 +121,46 @@ class ScoredRequest(Result):
     @property
     def sum_logprob(self) -> float | None:
         """Log-probability of the continuation in nats; None where no token was scored."""
-        return float(self._values(self.logprob).sum()) if self.n_scored else None
+        values = self._values(self.logprob)
+        return float(values.sum()) if len(values) else None
 
     @property
     def mean_logprob(self) -> float | None:
         """Nats per token; None where no token was scored."""
-        return float(self._values(self.logprob).mean()) if self.n_scored else None
+        return _mean(self._values(self.logprob))
 
     @property
     def perplexity(self) -> float | None:
         """`exp(-mean_logprob)`, infinity where a float64 cannot hold it."""
-        mean = self.mean_logprob
-        if mean is None:
-            return None
-        try:
-            return math.exp(-mean)
-        except OverflowError:
-            return math.inf
+        return _perplexity(self.mean_logprob)
 
     @property
     def mean_entropy(self) -> float | None:
         """Nats per token, of the model's distribution at each scored token."""
-        return float(self._values(self.entropy).mean()) if self.n_scored else None
+        return _mean(self._values(self.entropy))
 
     @property
     def mean_self_certainty(self) -> float | None:
         """Nats per token (arXiv 2502.18581)."""
-        return float(self._values(self.self_certainty).mean()) if self.n_scored else None
+        return _mean(self._values(self.self_certainty))
+
+    def sums(self) -> dict[str, Any]:
+        """The sums and means of all scored tokens and their numbers, by name, computed together."""
+        logprob = self._values(self.logprob)
+        mean = _mean(logprob)
+        return {
+            "sum_logprob": float(logprob.sum()) if len(logprob) else None,
+            "mean_logprob": mean,
+            "perplexity": _perplexity(mean),
+            "mean_entropy": self.mean_entropy,
+            "mean_self_certainty": self.mean_self_certainty,
+            "n_tokens": len(self.token_ids),
+            "n_scored": len(logprob),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain Python values; NaN stays NaN."""
-        sums = {name: getattr(self, name) for name in SUMS}
-        return Result.to_dict(self) | sums
+        return Result.to_dict(self) | self.sums()
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with one row per token of the continuation.
@@ -170,7 +186,8 @@ class ScoredRequest(Result):
         return f'<div title="{LEGEND}">{title}{line} <small>{total}</small></div>'
 
     def _values(self, array: np.ndarray) -> np.ndarray:
-        return array[self.scored].astype(np.float64)
+        known = self.scored
+        return (array if known.all() else array[known]).astype(np.float64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -1,14 +1,14 @@
 """`jaxscore score`: each line of a JSONL file."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxscore.commands import closing, model_flags, outputs
 from jaxscore.evaluate import evaluate
-from jaxscore.files.atomic import atomic, json_safe
+from jaxscore.files.atomic import atomic
+from jaxscore.files.json_lines import json_line
 from jaxscore.tasks.score import requests_file
 from jaxscore.tasks.score.evaluation import BOUNDARIES
 
@@ -64,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
         scorer = model_flags.load_scorer(args, args.model, args.output)
 
         def write(record: Mapping[str, Any]) -> None:
-            line = json.dumps(json_safe(record), ensure_ascii=False, allow_nan=False)
-            file.write(f"{line}\n")
+            file.write(json_line(record))
 
         report = evaluate(
             "score",

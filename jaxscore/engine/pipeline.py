@@ -1,5 +1,7 @@
 """Windows of sequences in, their scores out: batches in flight, in order, until interrupted."""
 
+import queue
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,12 +14,14 @@ from jaxscore.engine.dispatch import Dispatch, InFlight
 from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress
+from jaxscore.engine.stages import Stage
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.plan.prefixes import Part
 from jaxscore.plan.row_batches import RowBatch
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.plan.window import ForestWork, Planned, Window
 
+AHEAD = 2  # windows that are read before the scores of the first one are taken
 IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
 
 
@@ -48,7 +52,11 @@ class Pipeline:
     def run(
         self, windows: Iterator[list[TokenSequence]], n_expected: int | None = None
     ) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, with `IN_FLIGHT` batches dispatched ahead, across windows.
+        """Scores of each window, in order.
+
+        The caller's thread reads `windows`, up to `AHEAD` before the one whose scores it takes. A
+        second thread plans them, and a third one keeps the device busy, so that neither reading
+        nor what the caller does with scores makes the device wait.
 
         Args:
             windows: of sequences that are planned together.
@@ -57,55 +65,90 @@ class Pipeline:
         Raises:
             KeyboardInterrupt: the user wants the run to end; what was in flight is kept.
         """
+        given: queue.SimpleQueue[list[TokenSequence] | None] = queue.SimpleQueue()
+        stopped = threading.Event()
+        n_open = 0
+        with Progress(self.progress) as progress, interrupt.finishing():
+            planned = Stage("plan", map(self.planner.window, iter(given.get, None)), 1)
+            scored = Stage("device", self._computed(planned, progress, n_expected, stopped), 0)
+            try:
+                for sequences in windows:
+                    given.put(sequences)
+                    n_open += 1
+                    while n_open and (n_open > AHEAD or scored.ready):
+                        yield next(scored).scores()
+                        n_open -= 1
+                given.put(None)
+                for window in scored:
+                    yield window.scores()
+            finally:
+                stopped.set()
+                given.put(None)
+                planned.stop()
+                scored.stop()
+
+    def _computed(
+        self,
+        planned: Stage[Window],
+        progress: Progress,
+        n_expected: int | None,
+        stopped: threading.Event,
+    ) -> Iterator[Window]:
+        """The same windows with their scores; `IN_FLIGHT` batches are ahead, across windows."""
         flight: deque[_Sent] = deque()
         open_windows: deque[Window] = deque()
-        with Progress(self.progress) as progress, interrupt.finishing():
 
-            def end_if_wished() -> None:
-                if interrupt.wished():
-                    while flight:
-                        self._fetch(flight.popleft(), progress)
-                    raise KeyboardInterrupt
-
-            for sequences in windows:
-                end_if_wished()
-                window = self._planned(sequences)
-                open_windows.append(window)
-                progress.extend(window.n_tokens, len(sequences), n_expected)
-                if self.journaled.journal is not None:
-                    # A text of an earlier window must be found, or it would be computed beside
-                    # others and its row replaced.
-                    while flight:
-                        self._fetch(flight.popleft(), progress)
-                self._restore(window)
-                for work, part, plan in window.planned_parts():
-                    caches: tuple[KVCache, ...] | None = None
-                    for batches in self._together(work, part, plan, progress):
-                        end_if_wished()
-                        if caches is None:
-                            caches = self.dispatch.prefix(work.variant, part.prefix, progress)
-                        window.n_in_flight += 1
-                        sent = self.dispatch.send(work.variant, batches, caches, progress)
-                        flight.append(_Sent(window, work, part, sent))
-                        if len(flight) > IN_FLIGHT:
-                            self._fetch(flight.popleft(), progress)
-                window.all_sent = True
-                while open_windows and open_windows[0].done:
-                    yield open_windows.popleft().scores()
+        def fetch_all() -> None:
             while flight:
                 self._fetch(flight.popleft(), progress)
-            end_if_wished()
-            # A process that has more to score finds the others here, and none of them writes.
-            self._agree(b" and no more")
-            for window in open_windows:
-                yield window.scores()
 
-    def _planned(self, sequences: list[TokenSequence]) -> Window:
-        window = self.planner.window(sequences)
-        self.statistics.count_window(window)
-        # Before any program runs that would wait for ever for one that never comes.
-        self._agree()
-        return window
+        def end_if_wished() -> None:
+            if interrupt.wished():
+                fetch_all()
+                raise KeyboardInterrupt
+
+        def finished() -> Iterator[Window]:
+            while open_windows and open_windows[0].done:
+                yield open_windows.popleft()
+
+        while True:
+            while flight and not planned.ready:  # nothing to send
+                self._fetch(flight.popleft(), progress)
+                yield from finished()
+            window = next(planned, None)
+            if window is None:
+                break
+            end_if_wished()
+            self.statistics.count_window(window)
+            # Before any program runs that would wait for ever for one that never comes.
+            self._agree()
+            open_windows.append(window)
+            progress.extend(window.n_tokens, len(window.sequences), n_expected)
+            if self.journaled.journal is not None:
+                # A text of an earlier window must be found, or it would be computed beside
+                # others and its row replaced.
+                fetch_all()
+            self._restore(window)
+            for work, part, plan in window.planned_parts():
+                caches: tuple[KVCache, ...] | None = None
+                for batches in self._together(work, part, plan, progress):
+                    end_if_wished()
+                    if stopped.is_set():  # nobody takes the scores
+                        return
+                    if caches is None:
+                        caches = self.dispatch.prefix(work.variant, part.prefix, progress)
+                    window.n_in_flight += 1
+                    sent = self.dispatch.send(work.variant, batches, caches, progress)
+                    flight.append(_Sent(window, work, part, sent))
+                    if len(flight) > IN_FLIGHT:
+                        self._fetch(flight.popleft(), progress)
+            window.all_sent = True
+            yield from finished()
+        fetch_all()
+        end_if_wished()
+        # A process that has more to score finds the others here, and none of them writes.
+        self._agree(b" and no more")
+        yield from open_windows
 
     def _agree(self, more: bytes = b"") -> None:
         processes.agree("requests", bytes.fromhex(self.statistics.plan_hash) + more)

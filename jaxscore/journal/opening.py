@@ -16,11 +16,12 @@ from pathlib import Path
 from jaxscore.errors import InputError
 
 APPLICATION = 0x6A787363  # `jxsc`, in the file's header: no other program's file is taken for ours
-LAYOUT = 2  # of the tables
+LAYOUT = 3  # of the tables
 TRIES, PAUSE = 20, 0.05  # for a lock that `journal info` holds for a moment; seconds, on average
 
 # What SQLite raises of a damaged file; its own messages may quote bytes of it that are no UTF-8.
 DAMAGES = (sqlite3.Error, UnicodeDecodeError)
+# With row ids the rows lie in the order in which they come, and only their keys are sorted.
 TABLES = """
 CREATE TABLE models (
     id INTEGER PRIMARY KEY, fingerprint TEXT UNIQUE NOT NULL, about TEXT NOT NULL,
@@ -29,11 +30,11 @@ CREATE TABLE models (
 CREATE TABLE scores (
     model INTEGER NOT NULL REFERENCES models, key BLOB NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (model, key)
-) WITHOUT ROWID;
+);
 CREATE TABLE texts (
     model INTEGER NOT NULL REFERENCES models, key BLOB NOT NULL, value BLOB NOT NULL,
     PRIMARY KEY (model, key)
-) WITHOUT ROWID;
+);
 """
 
 

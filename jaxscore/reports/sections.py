@@ -31,8 +31,8 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
     """The boundary of a run, and how many of its `what` (answers, queries) another would change.
 
     Args:
-        audit: `n_<what>` and `changed`, and `n_too_long` where some were left out; None without
-            an audit.
+        audit: `n_<what>` and `changed`, and `n_too_long` and `n_passed_over` where some were left
+            out; None without an audit.
     """
     if audit is None:
         return []
@@ -42,6 +42,8 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
     left_out = ""
     if n := audit.get("n_too_long"):
         left_out = f" {n} longer {what} are not audited."
+    if n := audit.get("n_passed_over"):
+        left_out += f" They are a sample; {n} others are not audited."
     n_audited = audit[f"n_{what}"]
     return [
         f"Boundary `{chosen}` says where {what} start. Of {n_audited} {what} {others}.{left_out}"

@@ -14,6 +14,7 @@ from jaxscore.text.encoder import Boundary
 
 AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
 NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
+AUDITED_ALL, AUDITED_EVERY = 4096, 16  # so many first requests, and then one in so many
 AUDITED_CHARACTERS = 1000  # longest continuation that is encoded again for each of its tokens
 
 
@@ -39,8 +40,10 @@ class ScoringRun:
 
     Attributes:
         seconds: wall time inside `score`, `stream` and `label`.
-        n_audited, n_too_long: requests that the boundary audit encoded, and those that it left
+        n_audited, n_too_long: requests that the boundary audit compared, and those that it left
             out because their continuation is longer than `AUDITED_CHARACTERS`.
+        n_passed_over: requests beyond the first `AUDITED_ALL` that are not in its sample, which
+            is each `AUDITED_EVERY`-th one.
         changed: name of each other boundary -> audited requests that it would change.
     """
 
@@ -83,7 +86,7 @@ class ScoringRun:
         others = [name for name in self._policies if name != boundary]
         self._audited = audit_boundary and self._local and bool(others)
         self.changed = dict.fromkeys(others, 0) if self._audited else {}
-        self.n_audited = self.n_too_long = 0
+        self.n_audited = self.n_too_long = self.n_passed_over = 0
         self._draw = Draw(audit_noise, seed)
         self._asked_labels = False
         self._noise: Noise | None = None
@@ -160,6 +163,8 @@ class ScoringRun:
         counts: dict[str, Any] = {f"n_{what}": self.n_audited, "changed": dict(self.changed)}
         if self.n_too_long:
             counts["n_too_long"] = self.n_too_long
+        if self.n_passed_over:
+            counts["n_passed_over"] = self.n_passed_over
         return counts
 
     def boundary_line(self) -> str | None:
@@ -172,6 +177,8 @@ class ScoringRun:
             if self.n_too_long
             else ""
         )
+        if self.n_passed_over:
+            left_out += f"; a sample, {self.n_passed_over} others are not audited"
         return f"{self.boundary}: of {self.n_audited} requests {', '.join(parts)}{left_out}"
 
     def _watch(self, requests: Iterable[Request]) -> Iterator[Request]:
@@ -188,11 +195,16 @@ class ScoringRun:
         yield from self._count(part)
 
     def _count(self, part: list[Request]) -> list[Request]:
-        audited = part
+        first = self.n_audited + self.n_too_long + self.n_passed_over
+        audited = [
+            one for k, one in enumerate(part, first) if k < AUDITED_ALL or k % AUDITED_EVERY == 0
+        ]
+        self.n_passed_over += len(part) - len(audited)
+        n_chosen = len(audited)
         if "reencoded" in (self._policies[name] for name in self.changed):
-            audited = [one for one in part if len(one.continuation) <= AUDITED_CHARACTERS]
+            audited = [one for one in audited if len(one.continuation) <= AUDITED_CHARACTERS]
         self.n_audited += len(audited)
-        self.n_too_long += len(part) - len(audited)
+        self.n_too_long += n_chosen - len(audited)
         others = {self._policies[name]: name for name in self.changed}
         found = boundary_audit(self.source.encoder, audited, self.policy, list(others))
         for policy, count in found.items():

@@ -7,6 +7,9 @@ import numpy as np
 from jaxscore.requests import Request
 from jaxscore.text.encoder import Boundary, Encoded, TextEncoder
 
+# With an empty context these policies score the same tokens, so there is nothing to compare.
+ALIKE_WITHOUT_CONTEXT: set[Boundary] = {"joint", "exact", "separate"}
+
 
 def boundary_audit(
     encoder: TextEncoder, requests: Iterable[Request], chosen: Boundary, others: Sequence[Boundary]
@@ -17,7 +20,10 @@ def boundary_audit(
         For each policy of `others` the number of requests whose scored tokens, or the tokens
         before them, are not those of `chosen`.
     """
-    requests = list(requests)
+    if {chosen, *others} <= ALIKE_WITHOUT_CONTEXT:
+        requests = [one for one in requests if one.context]
+    else:
+        requests = list(requests)
     base = encoder.encode(requests, chosen)
     return {
         other: sum(

@@ -50,6 +50,7 @@ class TextEncoder:
         # What the tokenizer puts after a text (an EOS) would stand between context and
         # continuation, so only what comes before it is kept.
         self.prefix = special_prefix(tokenizer)
+        self._names = _Names(tokenizer)
 
     def encode(
         self,
@@ -101,7 +102,7 @@ class TextEncoder:
         if boundary in ("joint", "exact"):
             limits = [len(c if boundary == "exact" else c.rstrip()) for c in contexts]
             starts = [
-                len(all_ids) - len(e.ids) + _first_after(e.offsets, limit, text)
+                len(all_ids) - len(e) + (_first_after(e.offsets, limit, text) if limit else 0)
                 for all_ids, e, limit, text in zip(ids, encodings, limits, texts, strict=True)
             ]
         else:  # "skip_context"
@@ -155,7 +156,7 @@ class TextEncoder:
 
     def tokens(self, ids: np.ndarray) -> list[str]:
         """The tokenizer's names of token ids."""
-        return self.tokenizer.convert_ids_to_tokens(ids.tolist())
+        return list(map(self._names.__getitem__, ids.tolist()))
 
     def _encode(self, texts: list[str]) -> list[Any]:
         return self._backend.encode_batch(texts, add_special_tokens=False)
@@ -170,6 +171,18 @@ class TextEncoder:
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
         return spaced
+
+
+class _Names(dict[int, str]):
+    """The tokenizer's names of token ids, each asked for once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def __missing__(self, id: int) -> str:
+        name: str = self._tokenizer.convert_ids_to_tokens(id)
+        self[id] = name
+        return name
 
 
 def _with_prefix(prefix: list[int], ids: list[int]) -> list[int]:
@@ -189,12 +202,9 @@ def is_text(text: str) -> bool:
 def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
     """Index of the first token that ends after character `limit`.
 
-    Nothing before it: 0, also where a Metaspace tokenizer puts a token of no width first. A
-    normalizer that composes gives "é" the offsets of its "e" alone; a mark after `limit` that
-    is in no token of its own therefore takes the token of its letter with it.
+    `limit` is above 0. A normalizer that composes gives "é" the offsets of its "e" alone; a mark
+    after `limit` that is in no token of its own therefore takes the token of its letter with it.
     """
-    if limit == 0:
-        return 0
     first = next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
     in_no_token = first == len(offsets) or offsets[first][0] > limit
     if first and in_no_token and _composes(text, limit):

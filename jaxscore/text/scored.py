@@ -26,8 +26,9 @@ def scored_request(
     """The result of one request; it has `error` set where its numbers are not finite."""
     if prepared.error:
         return failed(id, prepared.error)
-    if not all(np.isfinite(part).all() for one in scores for part in one[:2]):
-        return failed(id, NOT_FINITE)
+    for one in scores:
+        if not (np.isfinite(one.logprob).all() and np.isfinite(one.entropy).all()):
+            return failed(id, NOT_FINITE)
     if not all(np.isfinite(one.self_certainty).all() for one in scores):
         return failed(id, CERTAINTY_INFINITE)
     ids = [sequence.ids[sequence.start :] for sequence in prepared.sequences]
@@ -35,12 +36,16 @@ def scored_request(
     def joined(column: int, fill: Any) -> np.ndarray:
         """All sequences' values, with `fill` for tokens that have nothing before them."""
         parts = [
-            np.pad(one[column], (len(own) - len(one[column]), 0), constant_values=fill)
+            one[column]
+            if len(own) == len(one[column])
+            else np.pad(one[column], (len(own) - len(one[column]), 0), constant_values=fill)
             for own, one in zip(ids, scores, strict=True)
         ]
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate(parts) if parts else np.zeros(0, bool if column == 3 else "f4")
 
-    token_ids = np.concatenate(ids) if ids else np.zeros(0, np.int32)
+    token_ids = ids[0] if len(ids) == 1 else np.concatenate([np.zeros(0, np.int32), *ids])
     return ScoredRequest(
         id=id,
         token_ids=token_ids,

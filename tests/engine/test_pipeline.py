@@ -1,5 +1,8 @@
 """The dispatch loop without a model: order, batches in flight, interruption, what is kept."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from jaxscore.device.rows import Scores
 from jaxscore.engine import interrupt, pipeline
 from jaxscore.engine.dispatch import InFlight
 from jaxscore.engine.journaled import JournaledScores
-from jaxscore.engine.pipeline import IN_FLIGHT, Pipeline
+from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.plan.token_requests import SequenceScores
@@ -147,3 +150,52 @@ def test_of_several_processes_the_first_one_tells_what_it_found(monkeypatch):
         assert one.greedy.tolist() == known.greedy
     JournaledScores(empty).keep([(given[0], known)])
     assert not empty.rows
+
+
+def named():
+    return [one for one in threading.enumerate() if one.name.startswith("jaxscore ")]
+
+
+def test_windows_that_send_nothing_hold_nobody_up():
+    """The first window's batches wait for no later one."""
+    run, _ = loop()
+    [first] = windows(1, 2)
+    given = [first, [], [], [], []]
+    assert_right(given, list(run.run(iter(given))))
+
+
+def test_a_run_that_nobody_reads_on_ends_its_threads():
+    run, _ = loop()
+    found = run.run(iter(windows(20)))
+    next(found)
+    found.close()
+    until = time.monotonic() + 10
+    while named() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not named()
+
+
+def test_an_input_that_cannot_be_read_on_ends_the_run():
+    run, _ = loop()
+
+    def given():
+        yield from windows(2)
+        raise ValueError("line 3")
+
+    with pytest.raises(ValueError, match="line 3"):
+        list(run.run(given()))
+    assert not run.statistics.sequences_restored
+
+
+def test_a_slow_reader_does_not_stop_the_device():
+    """While the first scores are looked at, the next windows are computed."""
+    run, dispatch = loop()
+    given = windows(4)
+    found = run.run(iter(given))
+    first = next(found)
+    until = time.monotonic() + 10
+    while run.statistics.sequences < sum(map(len, given[: AHEAD + 1])):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert_right(given, [first, *found])
+    assert dispatch.n_waiting == 0

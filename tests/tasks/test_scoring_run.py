@@ -6,6 +6,7 @@ from jaxscore import InputError, Request
 from jaxscore.requests import LabelRequest
 from jaxscore.tasks import scoring_run
 from jaxscore.tasks.scoring_run import ScoringRun
+from jaxscore.text.boundary_audit import boundary_audit
 
 POLICIES = {"separate": "separate", "joint": "joint", "upstream": "reencoded"}
 REQUESTS = [Request(k, "ANSWER: ", text) for k, text in enumerate(("Oslo", "Rome", "x"))]
@@ -67,6 +68,30 @@ def test_the_audit_looks_at_all_requests_whatever_passes_together(scorer, monkey
     whole = run(scorer)
     whole.score(REQUESTS)
     assert (parts.n_audited, parts.changed) == (3, whole.changed)
+
+
+def test_many_requests_are_audited_by_a_sample(scorer, monkeypatch):
+    monkeypatch.setattr(scoring_run, "AUDITED_ALL", 2)
+    monkeypatch.setattr(scoring_run, "AUDITED_EVERY", 3)
+    monkeypatch.setattr(scoring_run, "AUDITED_TOGETHER", 4)
+    one = run(scorer, policies={"separate": "separate", "joint": "joint"})
+    one.score([Request(k, "ANSWER: ", "Oslo") for k in range(10)])
+    assert one.boundary_counts("answers") == {  # 0 and 1; then 3, 6 and 9
+        "n_answers": 5, "changed": {"joint": 5}, "n_passed_over": 5,
+    }  # fmt: skip
+    assert one.boundary_line() == (
+        "separate: of 5 requests joint would change 5; a sample, 5 others are not audited"
+    )
+
+
+def test_without_a_context_there_is_no_boundary_to_compare(scorer, monkeypatch):
+    def encode(requests, boundary):
+        assert not requests
+        return []
+
+    monkeypatch.setattr(scorer.encoder, "encode", encode)
+    own = [Request(k, "", "Oslo") for k in range(3)]
+    assert boundary_audit(scorer.encoder, own, "joint", ["separate"]) == {"separate": 0}
 
 
 def test_long_continuations_are_not_audited_for_each_of_their_tokens(scorer):

@@ -8,7 +8,6 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.printable import one_line
 from jaxscore.requests import Request
-from jaxscore.results import ScoredRequest
 from jaxscore.tasks.evaluation import (
     Evaluation,
     Failure,
@@ -72,7 +71,8 @@ def evaluate(
         source: a `Scorer`.
         items: `requests_file.Line`s, or what `Scorer.score` takes: an item that cannot be used
             fails alone. A dict may have other fields, which its record repeats.
-        on_item: takes each record as it comes; no record is then kept.
+        on_item: takes each record as it comes, its per-token values as NumPy arrays in which NaN
+            stands for a token without a probability; no record is then kept.
 
     Raises:
         InputError: there are no items, or the source is no `Scorer`.
@@ -124,8 +124,11 @@ def evaluate(
         assert line is not None
         if scored.error:
             fail(scored.id, scored.error)
-        totals.add(scored)
-        take(requests_file.record(scored, line.extra, summary_only=settings.summary_only))
+        record = requests_file.record(
+            scored, line.extra, summary_only=settings.summary_only, arrays=on_item is not None
+        )
+        totals.add(record)
+        take(record)
     next_line()
     check_found(totals.n_requests)
     return Evaluation(
@@ -155,11 +158,11 @@ class _Totals:
     n_tokens: int = 0
     logprob: float = 0.0
 
-    def add(self, scored: ScoredRequest) -> None:
+    def add(self, record: Mapping[str, Any]) -> None:
         self.n_requests += 1
-        if scored.sum_logprob is not None:
-            self.n_tokens += scored.n_scored
-            self.logprob += scored.sum_logprob
+        if record.get("sum_logprob") is not None:
+            self.n_tokens += record["n_scored"]
+            self.logprob += record["sum_logprob"]
 
     def summary(self) -> dict[str, Any]:
         """The mean over all scored tokens; None where no token was scored."""

@@ -94,33 +94,33 @@ def check(path: Path, limit: int | None = None) -> int:
 
 
 def record(
-    scored: ScoredRequest, extra: Mapping[str, Any], *, summary_only: bool
+    scored: ScoredRequest, extra: Mapping[str, Any], *, summary_only: bool, arrays: bool = False
 ) -> dict[str, Any]:
-    """One line of the output, numbers in nats; `extra` fields of the input come last."""
+    """One line of the output, numbers in nats; `extra` fields of the input come last.
+
+    Args:
+        arrays: leave NumPy arrays, in which NaN stands for null, as `json_line` takes them.
+    """
     if scored.error:
         return failed(scored.id, scored.error, extra)
     out: dict[str, Any] = {"id": scored.id}
     if not summary_only:
-        out |= {
-            "token_ids": scored.token_ids.tolist(),
+        known = scored.scored
+        own: dict[str, Any] = {
+            "token_ids": scored.token_ids,
             "tokens": scored.tokens,
-            "logprob": _nullable(scored.logprob),
-            "entropy": _nullable(scored.entropy),
-            "self_certainty": _nullable(scored.self_certainty),
-            "greedy": [
-                bool(value) if known else None
-                for value, known in zip(scored.greedy, scored.scored, strict=True)
+            "logprob": scored.logprob,
+            "entropy": scored.entropy,
+            "self_certainty": scored.self_certainty,
+            "greedy": scored.greedy
+            if known.all()
+            else [
+                bool(value) if is_known else None
+                for value, is_known in zip(scored.greedy, known, strict=True)
             ],
         }
-    out |= {
-        "sum_logprob": scored.sum_logprob,
-        "mean_logprob": scored.mean_logprob,
-        "perplexity": scored.perplexity,
-        "mean_entropy": scored.mean_entropy,
-        "mean_self_certainty": scored.mean_self_certainty,
-        "n_tokens": scored.n_tokens,
-        "n_scored": scored.n_scored,
-    }
+        out |= own if arrays else {name: _listed(value) for name, value in own.items()}
+    out |= scored.sums()
     if scored.truncated:
         out["truncated"] = scored.truncated
     return {**out, **extra}
@@ -131,5 +131,8 @@ def failed(id: str | int, error: str, extra: Mapping[str, Any]) -> dict[str, Any
     return {"id": id, "error": error, **extra}
 
 
-def _nullable(values: np.ndarray) -> list[float | None]:
+def _listed(values: Any) -> Any:
+    """An array as a list, None in place of NaN."""
+    if not isinstance(values, np.ndarray):
+        return values
     return [None if value != value else value for value in values.tolist()]

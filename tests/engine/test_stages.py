@@ -1,0 +1,79 @@
+"""Stages hand on items in order, and whatever ends one ends the others."""
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from jaxscore.engine import stages
+from jaxscore.engine.stages import Stage
+
+
+def until(true, seconds=10.0):
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def threads():
+    return [one for one in threading.enumerate() if one.name.startswith("jaxscore ")]
+
+
+def test_items_come_in_order_through_several_stages():
+    doubled = Stage("double", (2 * k for k in range(100)), 3)
+    assert list(Stage("more", (k + 1 for k in doubled), 1)) == [2 * k + 1 for k in range(100)]
+    until(lambda: not threads())
+
+
+def test_no_more_items_are_made_than_there_is_room_for():
+    made = []
+
+    def source():
+        for k in itertools.count():
+            made.append(k)
+            yield k
+
+    stage = Stage("source", source(), 2)
+    until(lambda: len(made) == 3)  # two that wait, and one that is held
+    time.sleep(0.05)
+    assert len(made) == 3
+    assert next(stage) == 0
+    until(lambda: len(made) == 4)
+    stage.stop()
+    until(lambda: not threads())
+
+
+def test_what_ends_the_source_comes_after_its_items():
+    def source():
+        yield 1
+        raise ValueError("broken")
+
+    stage = Stage("second", Stage("first", source(), 1), 1)
+    assert next(stage) == 1
+    for _ in range(2):  # and again to whoever asks again
+        with pytest.raises(ValueError, match="broken"):
+            next(stage)
+
+
+def test_a_stage_that_waits_for_a_stopped_one_ends(monkeypatch):
+    monkeypatch.setattr(stages, "MOMENT", 10.0)
+    forever = threading.Event()
+
+    def source():
+        yield 1
+        forever.wait()
+
+    first = Stage("first", source(), 1)
+    second = Stage("second", first, 1)
+    assert next(second) == 1
+    assert not second.ready
+    stopping = threading.Thread(target=first.stop)
+    stopping.start()
+    with pytest.raises(StopIteration):
+        next(second)
+    forever.set()
+    stopping.join()
+    until(lambda: not threads())

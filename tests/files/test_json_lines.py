@@ -1,0 +1,38 @@
+"""Lines of JSONL: what a reader gets back from them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxscore.files.json_lines import json_line
+
+
+def test_arrays_are_read_back_to_the_last_bit():
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    values[3] = np.nan
+    ids = np.arange(1000, dtype=np.int32)
+    line = json_line({"id": "a", "ids": ids, "logprob": values, "greedy": ids > 3})
+    assert line.endswith("}\n")
+    assert line.count("\n") == 1
+    read = json.loads(line)
+    assert read["ids"] == ids.tolist()
+    assert read["greedy"] == (ids > 3).tolist()
+    assert read["logprob"][3] is None
+    back = np.array([np.nan if one is None else one for one in read["logprob"]], np.float32)
+    np.testing.assert_array_equal(back, values)
+
+
+def test_numbers_that_json_has_not():
+    read = json.loads(json_line({"a": float("inf"), "b": float("nan"), "c": [float("-inf"), 1.5]}))
+    assert read == {"a": "Infinity", "b": None, "c": ["-Infinity", 1.5]}
+
+
+@pytest.mark.parametrize("extra", [2**70, {"deep": [-(2**65)]}])
+def test_a_whole_number_beyond_64_bits(extra):
+    line = json_line({"n": extra, "logprob": np.array([0.5, np.nan], np.float32)})
+    assert json.loads(line) == {"n": extra, "logprob": [0.5, None]}
+
+
+def test_other_scripts_stay_as_they_are():
+    assert json_line({"a": "Þórr ☃"}) == '{"a":"Þórr ☃"}\n'
