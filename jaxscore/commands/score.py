@@ -1,14 +1,16 @@
 """`jaxscore score`: each line of a JSONL file."""
 
 import argparse
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from jaxscore.commands import closing, model_flags, outputs
 from jaxscore.evaluate import evaluate
 from jaxscore.files.atomic import atomic
 from jaxscore.files.json_lines import json_line
+from jaxscore.files.parquet_output import ParquetOutput
 from jaxscore.tasks.score import requests_file
 from jaxscore.tasks.score.evaluation import BOUNDARIES
 
@@ -26,6 +28,8 @@ output, in the same order, numbers in nats:
   n_tokens, n_scored
   Arrays align with the continuation's tokens; a token with nothing before it
   has null. Other fields of an input line are repeated in its output line.
+  An OUT that ends in .parquet is a table with these columns (pip install
+  pyarrow): `id` is text, and `extra` has the other fields as JSON text.
   Beside OUT lies OUT.run.json: what made it, and how many requests failed.
   --audit-noise says there, and on stdout, how far rounding moves the numbers.
 
@@ -40,7 +44,11 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--input", required=True, type=Path, metavar="FILE", help="JSONL of requests"
     )
     parser.add_argument(
-        "--output", required=True, type=Path, metavar="FILE", help="JSONL of scores"
+        "--output",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="scores: JSONL, or a table where the name ends in .parquet",
     )
     parser.add_argument(
         "--boundary",
@@ -60,12 +68,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     outputs.check_output(args.output, args.input)
     n_requests = requests_file.check(args.input, args.limit)
-    with atomic(args.output) as file:
+    with atomic(args.output) as file, _writer(args, file) as write:
         scorer = model_flags.load_scorer(args, args.model, args.output)
-
-        def write(record: Mapping[str, Any]) -> None:
-            file.write(json_line(record))
-
         report = evaluate(
             "score",
             scorer,
@@ -78,3 +82,19 @@ def run(args: argparse.Namespace) -> int:
         )
     manifest = outputs.write_manifest(args, scorer, args.output, report)
     return closing.close(args, report, "requests", [args.output, manifest], scorer)
+
+
+@contextlib.contextmanager
+def _writer(
+    args: argparse.Namespace, file: TextIO
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """What takes each record: lines of JSON, or a table."""
+    if args.output.suffix.lower() != ".parquet":
+
+        def write(record: Mapping[str, Any]) -> None:
+            file.write(json_line(record))
+
+        yield write
+        return
+    with ParquetOutput(file.buffer, arrays=not args.summary_only) as table:
+        yield table.write

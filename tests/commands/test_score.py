@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from pyarrow import parquet
 
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -36,6 +38,27 @@ def records(folder, name="out.jsonl"):
     return [strict(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
 
 
+def test_a_table_has_the_numbers_of_the_lines(run, place):
+    folder = place(*LINES, {"id": "c", "continuation": "x", "topic": "y"})
+    assert run(*flags(folder))[0] == 0
+    words = [
+        word if word != folder / "out.jsonl" else folder / "out.parquet" for word in flags(folder)
+    ]
+    code, out, _ = run(*words)
+    assert code == 0
+    assert "out.parquet.run.json" in out
+    rows = parquet.read_table(folder / "out.parquet").to_pylist()
+    for row, line in zip(rows, records(folder), strict=True):
+        assert row["id"] == str(line["id"])
+        for name in ARRAYS:
+            want = line[name]
+            if name in ("logprob", "entropy", "self_certainty"):
+                want = [None if value is None else float(np.float32(value)) for value in want]
+            assert row[name] == want
+        assert [row[name] for name in SUMMARY] == [line[name] for name in SUMMARY]
+    assert rows[-1]["extra"] == '{"topic": "y"}'
+
+
 def test_fields_order_and_ids(run, place, scorers):
     folder = place(*LINES)
     code, out, err = run(*flags(folder))
@@ -47,7 +70,8 @@ def test_fields_order_and_ids(run, place, scorers):
     assert [one["id"] for one in got] == ["b", 3, 7, "é🙂"]
     for one in got:
         assert {len(one[name]) for name in ARRAYS} == {one["n_tokens"]}
-        known = [value for value in one["logprob"] if value is not None]
+        # Each is written with as many digits as a float32 needs, and read back as one.
+        known = [float(np.float32(value)) for value in one["logprob"] if value is not None]
         assert one["n_scored"] == len(known)
         if not known:
             assert [one[name] for name in SUMMARY[:5]] == [None] * 5
