@@ -102,5 +102,5 @@ def test_what_describes_a_model_is_one_line(run, tmp_path, whole):
         )
     code, out, err = run("journal", "info", path)
     assert (code, err) == (0, "")
-    assert out.count("\n") == 4  # the file, the heading and two models
+    assert out.count("\n") == 5  # the file, the heading, two models and what was done
     assert out.replace("\n", "").isprintable()

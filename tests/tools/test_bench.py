@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.conftest import ROOT
 from tools import bench
 from tools.benchmarks import devices, random_llama, stream
 
@@ -92,6 +93,17 @@ def test_a_text_of_the_stream_has_as_many_tokens_as_it_says(tmp_path):
 def test_a_workload_that_is_none(capsys):
     with pytest.raises(SystemExit, match="2"):
         bench.main(["journals"])
-    assert "there are answers, prompt, paths, plain, write, prefix, devices, journal, stream" in (
-        capsys.readouterr().err
+    assert (
+        "there are answers, prompt, paths, plain, write, prefix, devices, host, journal, stream"
+        in (capsys.readouterr().err)
     )
+
+
+def test_the_host_against_a_device_that_computes_nothing(capsys):
+    assert bench.main(["--small", "--turns", "1", "host", "--against", str(ROOT)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.split() for line in lines if line.startswith(("  here", "  against"))]
+    assert [line[0] for line in told] == ["here", "against"] * 4
+    assert all(float(line[1]) > 0 for line in told)
+    assert sum("device busy" in line for line in lines) == 4  # of two kinds of work
+    assert sum(line.startswith("  ratio") for line in lines) == 4
