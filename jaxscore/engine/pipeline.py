@@ -75,7 +75,8 @@ class Pipeline:
                 for sequences in windows:
                     given.put(sequences)
                     n_open += 1
-                    while n_open and (n_open > AHEAD or scored.ready):
+                    # Reading goes first: while the caller looks at scores nothing is read.
+                    while n_open > AHEAD or (n_open and scored.failed):
                         yield next(scored).scores()
                         n_open -= 1
                 given.put(None)

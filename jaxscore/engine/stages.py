@@ -23,6 +23,9 @@ class Stage(Generic[Item]):
     """Iterates over a source in a thread, and is an iterator over the same items.
 
     What the source raises is raised where the item would be taken, after all items before it.
+
+    Attributes:
+        failed: whether the source has raised something.
     """
 
     def __init__(self, name: str, source: Iterable[Item], room: int) -> None:
@@ -35,6 +38,7 @@ class Stage(Generic[Item]):
         """
         self._items: queue.Queue[Item | _End] = queue.Queue(room)
         self._stopped = threading.Event()
+        self.failed = False
         self._thread = threading.Thread(
             target=self._run, args=(source,), name=f"jaxscore {name}", daemon=True
         )
@@ -47,6 +51,7 @@ class Stage(Generic[Item]):
                     return
             self._put(_End())
         except BaseException as problem:
+            self.failed = True
             self._put(_End(problem))
 
     def _put(self, item: Item | _End) -> bool:

@@ -53,6 +53,7 @@ def test_what_ends_the_source_comes_after_its_items():
 
     stage = Stage("second", Stage("first", source(), 1), 1)
     assert next(stage) == 1
+    until(lambda: stage.failed)
     for _ in range(2):  # and again to whoever asks again
         with pytest.raises(ValueError, match="broken"):
             next(stage)

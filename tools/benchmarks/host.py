@@ -13,9 +13,10 @@ from tools.benchmarks import random_llama, stream
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = 100  # of each request
-SIZES = {"text": 10_000, "jsonl": 10_000, "ids": 20_000, "plan": 8_192}
+SIZES = {"text": 10_000, "stream": 40_000, "jsonl": 40_000, "ids": 20_000, "plan": 8_192}
 NAMES = {
-    "text": "score() of texts, no output",
+    "text": "score() of texts, all planned together",
+    "stream": "stream() of texts",
     "jsonl": "the command score, JSONL and journal",
     "ids": "from token ids, the device never waits",
     "plan": "planning of 16 outputs on each prompt",
@@ -34,7 +35,7 @@ def run(turns: int, against: Path | None, *, small: bool) -> None:
             (versions[version] / "jaxscore").symlink_to(root / "jaxscore")
         random_llama.write(folder, random_llama.TINY)
         sizes = {work: 320 if small else n for work, n in SIZES.items()}
-        stream.write_requests(folder / "requests.jsonl", sizes["text"], TOKENS)
+        stream.write_requests(folder / "requests.jsonl", sizes["stream"], TOKENS)
         for work, n in sizes.items():
             taken: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
             for _ in range(turns):

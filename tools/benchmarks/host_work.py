@@ -5,6 +5,7 @@ It runs against whichever jaxscore PYTHONPATH names, so that two versions can be
 
 import contextlib
 import io
+import itertools
 import json
 import sys
 import time
@@ -27,16 +28,14 @@ def main() -> None:
     engine.Dispatch = SimulatedDevice  # type: ignore[assignment,misc]
     if work in ("ids", "plan"):
         SimulatedDevice.rate = ENDLESS
-    took, n_tokens = {"text": text, "jsonl": jsonl, "ids": ids, "plan": plan}[work](folder, n)
+    took, n_tokens = WORK[work](folder, n)
     busy = SimulatedDevice.busy / took if SimulatedDevice.rate < ENDLESS else None
     print(json.dumps({"seconds": took, "tokens": n_tokens, "busy": busy}))
 
 
 def text(folder: Path, n: int) -> tuple[float, int]:
     """`Scorer.score` of texts."""
-    with open(folder / "requests.jsonl", encoding="utf-8") as file:
-        texts = [json.loads(line)["continuation"] for line in file]
-    scorer = loaded(folder)
+    texts, scorer = texts_of(folder, n), loaded(folder)
     scorer.score(texts[:10])
     started = time.perf_counter()
     found = scorer.score(texts)
@@ -44,6 +43,15 @@ def text(folder: Path, n: int) -> tuple[float, int]:
     assert len(found) == n
     assert all(one.error is None for one in found)
     return took, sum(one.n_tokens for one in found)
+
+
+def stream(folder: Path, n: int) -> tuple[float, int]:
+    """`Scorer.stream` of texts, whose results nobody keeps."""
+    texts, scorer = texts_of(folder, n), loaded(folder)
+    scorer.score(texts[:10])
+    started = time.perf_counter()
+    n_tokens = sum(one.n_tokens for one in scorer.stream(texts))
+    return time.perf_counter() - started, n_tokens
 
 
 def jsonl(folder: Path, n: int) -> tuple[float, int]:
@@ -104,8 +112,16 @@ def plan(folder: Path, n: int) -> tuple[float, int]:
     return took, sum(work.forest.n_nodes for work in window.works)
 
 
+def texts_of(folder: Path, n: int) -> list[str]:
+    with open(folder / "requests.jsonl", encoding="utf-8") as file:
+        return [json.loads(line)["continuation"] for line in itertools.islice(file, n)]
+
+
 def loaded(folder: Path) -> Scorer:
     return Scorer.from_pretrained(str(folder), device="cpu", batch_tokens=16_384)
+
+
+WORK = {"text": text, "stream": stream, "jsonl": jsonl, "ids": ids, "plan": plan}
 
 
 if __name__ == "__main__":
