@@ -32,17 +32,21 @@ def requests_from(given: Any) -> Iterator[Request | Unusable]:
     Raises:
         TypeError: `given` is one item, or not iterable at all.
     """
+    for position, item in enumerate(items_of(given)):
+        yield _request(item, position)
+
+
+def items_of(given: Any) -> Iterable[Any]:
+    """A DataFrame's rows as dicts; anything else as it is. pandas need not be installed.
+
+    Raises:
+        TypeError: `given` is one item, or not iterable at all.
+    """
     one = isinstance(given, str | bytes | Mapping | Request) or _may_be_a_pair(given)
     if one or not isinstance(given, Iterable):
         raise TypeError(
             f"found one {type(given).__name__}, expected a list of requests; put it in brackets"
         )
-    for position, item in enumerate(_rows(given)):
-        yield _request(item, position)
-
-
-def _rows(given: Iterable[Any]) -> Iterable[Any]:
-    """A DataFrame's rows as dicts; anything else as it is. pandas need not be installed."""
     to_dict = getattr(given, "to_dict", None)
     if to_dict is None or not hasattr(given, "columns"):
         return given

@@ -283,6 +283,8 @@ class Scorer:
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory.
 
+        Requests are read up to two windows before the one whose results come.
+
         Args:
             requests, boundary, truncate, special_tokens: as in `score`.
             window: requests that are planned together, share their text and are held in memory.

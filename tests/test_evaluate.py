@@ -168,9 +168,9 @@ def test_texts_that_cannot_be_used_fail_alone(scorer):
     assert (len(only.failures), only.headline) == (3, "no token was scored")
 
 
-@pytest.mark.parametrize("given", ["text", TEXTS[0], 7])
+@pytest.mark.parametrize("given", ["text", ("a", " b"), TEXTS[0], 7])
 def test_one_text_is_no_list_of_texts(scorer, given):
-    with pytest.raises(InputError, match="expected a list of items; put it in brackets"):
+    with pytest.raises(InputError, match="expected a list of requests; put it in brackets"):
         evaluate("score", scorer, given)
 
 

@@ -123,7 +123,7 @@ def random_model(config, dtype):
 def gaps(model, prompt, written):
     """How far below the most probable token each one that was written is, in nats.
 
-    Everything is computed anew, in one row without a cache, from all logits.
+    All of it is computed again, in one row without a cache, from all logits.
     """
     ids = np.concatenate([prompt, written])[:-1]
     padded = np.zeros((1, 96), np.int32)

@@ -14,9 +14,7 @@ from jaxscore.files import run_files
 from jaxscore.files.digest import digest
 from jaxscore.tasks.rag import experiment_folder, judge_pairwise, stored_judgement
 from jaxscore.tasks.rag.experiment_folder import RagOutput
-from jaxscore.tasks.rag.stored_judgement import Stored
-
-ENDINGS = {"pairwise": ("_win", "_tie", "_lose")}  # of the metric's names; else there is one
+from jaxscore.tasks.rag.stored_judgement import Stored, metric_names
 
 
 class Metric(NamedTuple):
@@ -34,7 +32,7 @@ class Metric(NamedTuple):
     @property
     def names(self) -> list[str]:
         """In the metrics file."""
-        return [f"{self.name}{ending}" for ending in ENDINGS.get(self.kind, ("",))]
+        return metric_names(self.name, self.kind)
 
 
 class Work(NamedTuple):

@@ -65,7 +65,7 @@ def output_path(args: argparse.Namespace, suffix: str) -> Path:
 
 
 def chosen_path(args: argparse.Namespace, suffix: str) -> Path:
-    """`output_path` of a command that writes all of its output anew.
+    """`output_path` of a command that replaces its whole output.
 
     A default name says --limit too, so that the result of some items replaces none of all items.
 

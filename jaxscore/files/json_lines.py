@@ -26,7 +26,7 @@ def json_line(record: Mapping[str, Any]) -> str:
     }
     try:
         return orjson.dumps(value, option=OPTIONS).decode()
-    except TypeError:  # a whole number beyond 64 bits, which Python's own library writes
+    except TypeError:  # a whole number beyond 64 bits: only Python's own library writes it
         lists = {
             key: json_safe(item.tolist()) if isinstance(item, np.ndarray) else item
             for key, item in value.items()

@@ -227,7 +227,7 @@ def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
         except Cut:
             got = None
         own.close()
-        # Those that were kept are not written again, and one was on its way when it ended.
+        # Kept batches are not written again; the last batch was in flight when the run ended.
         assert len(one.batches) == min(n_more + 1, n_batches - kept)
         kept += min(n_more, n_batches - kept)
     assert got == want

@@ -1,4 +1,4 @@
-"""Parameters, bytes and FLOPs by the config, against counts of what is there and what is traced."""
+"""Parameters, bytes and FLOPs by the config, against loaded parameters and traced programs."""
 
 import dataclasses
 import functools

@@ -33,7 +33,7 @@ def checked(made):
         assert 0 < n <= size
         seen = [row_paths(batch, row) for row in range(rows)]
         assert batch.n_tokens in (0, int((batch.ids > 0).sum()))
-        # Slots that nobody asked for name a token and an id that exist.
+        # Slots without a query hold index 0 and id 0, which exist.
         assert not batch.query[n:].any()
         assert not batch.target[:n][batch.edge < 0].any()
         for slot in range(n):

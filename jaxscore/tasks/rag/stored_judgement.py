@@ -38,13 +38,17 @@ class Stored(NamedTuple):
     @property
     def names(self) -> list[str]:
         """The metric's names in the metrics file: a comparison has three."""
-        endings = [f"_{one}" for one in OUTCOMES] if self.kind == "pairwise" else [""]
-        return [f"{self.metric}{ending}" for ending in endings]
+        return metric_names(self.metric, self.kind)
 
     @property
     def any_known(self) -> bool:
         """Whether a record has a score, so that the mean is one."""
         return any(isinstance(one, dict) and one.get("known") for one in self.records)
+
+
+def metric_names(metric: str, kind: str | None) -> list[str]:
+    """What stands in the metrics file for a metric: three rates of a comparison, else one mean."""
+    return [f"{metric}_{one}" for one in OUTCOMES] if kind == "pairwise" else [metric]
 
 
 def load(path: Path) -> Stored | None:

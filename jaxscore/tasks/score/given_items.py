@@ -1,12 +1,11 @@
 """What `evaluate("score", ...)` takes: lines of a file, and whatever `Scorer.score` takes."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import kind_of
-from jaxscore.request_forms import Unusable, requests_from
+from jaxscore.request_forms import Unusable, items_of, requests_from
 from jaxscore.requests import Request
 from jaxscore.tasks.score.requests_file import OWN_FIELDS, Line, taken_field
 
@@ -29,10 +28,10 @@ def read(items: Any) -> Iterator[Line | Unread]:
     Raises:
         InputError: one item in place of a list of them.
     """
-    if hasattr(items, "columns") and hasattr(items, "to_dict"):
-        items = items.to_dict("records")
-    if isinstance(items, str | bytes | Mapping | Request) or not isinstance(items, Iterable):
-        raise InputError(f"found {kind_of(items)}, expected a list of items; put it in brackets")
+    try:
+        items = items_of(items)
+    except TypeError as problem:
+        raise InputError(str(problem)) from None
     waiting: deque[Any] = deque()
 
     def requests() -> Iterator[Any]:

@@ -213,7 +213,7 @@ def test_a_sample_has_its_own_file_and_keeps_its_columns(tmp_path):
     want = [{**given[0], "x_2": 1.0, "y_2": None}, {**given[1], "x_2": 0.0, "y_2": 1.0}]
     assert rows(place, "eval_dev_out_2.json") == want
     assert rows(place, "eval_dev_metrics.json") == {"x_2": 0.5, "y_2": 1.0}
-    # Other records under the same name: what was scored then is of no use.
+    # Other records under the same name: the stored scores do not belong to them.
     changed = [{**GOOD, "q_id": k + 10} for k in range(4)]
     folder(tmp_path, changed)
     experiment_folder.load(place, "dev", sample=2).save({"z_2": {0: 1.0}}, {"z_2": 1.0})
