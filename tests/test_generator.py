@@ -12,7 +12,7 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.device import decoder, reference
-from jaxscore.device.dots import to_storage
+from jaxscore.device.dots import as_integers
 from jaxscore.engine import text_writer, writing
 from jaxscore.engine.programs import Programs
 from jaxscore.generator import Generator
@@ -116,7 +116,7 @@ def random_model(config, dtype):
         return jnp.asarray(values, jnp.float32 if is_vector else kinds[dtype])
 
     shapes = jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
-    params = to_storage(jax.tree_util.tree_map_with_path(fill, shapes))
+    params = as_integers(jax.tree_util.tree_map_with_path(fill, shapes))
     return native.from_params(config, params, dtype, "random")
 
 

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from jaxscore import Request, Scorer
 from jaxscore.device.attention.interval import attention
 from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Rows, Unembedding
 from jaxscore.device.unembed import score_queries
 from jaxscore.models.model import Model
@@ -52,9 +53,8 @@ def hidden_states(params, ids, position, subtree_end):
     """
     seen = jnp.eye(6)[ids][:, :, None, :]
     window, rule = jnp.int32(0), ScoreRule(1.0)
-    mean = attention(
-        0 * seen, 0 * seen, seen, position, subtree_end, window, rule=rule, dtype=jnp.float32
-    )
+    given = 0 * seen, 0 * seen, seen, position, subtree_end, window
+    mean = attention(*given, rule=rule, dtype=jnp.float32, forms=FORMS["cpu"])
     return mean[:, :, 0, :] * (position[:, :, None] + 1)
 
 
@@ -174,6 +174,7 @@ def test_the_scorer_does_all_of_it():
         dtype="float32",
         model_type="by hand",
         eos_ids=(),
+        platform="cpu",
     )
     sat, ran = Scorer(model, encoder()).score(REQUESTS)
     assert (sat.id, sat.tokens) == ("a", ["sat", "down"])

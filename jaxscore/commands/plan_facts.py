@@ -12,6 +12,7 @@ from jaxscore.commands import messages
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
+from jaxscore.device.forms import FORMS, platform_here
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape, bytes_a_device, check, divides, specs, whole
 from jaxscore.engine import provenance
@@ -167,10 +168,13 @@ def _as_loaded(
 ) -> decoder.Params:
     """Shapes of the parameters as they lie on the devices."""
     place = None if where is None else where.placement(config)
+    integers = FORMS[platform_here()].integers
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         sharding = None if place is None else place(keys_of(path), leaf.shape)
-        return jax.ShapeDtypeStruct(leaf.shape, storage_dtype(leaf.dtype), sharding=sharding)
+        return jax.ShapeDtypeStruct(
+            leaf.shape, storage_dtype(leaf.dtype, integers), sharding=sharding
+        )
 
     return jax.tree_util.tree_map_with_path(one, shapes)
 

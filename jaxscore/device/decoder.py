@@ -15,28 +15,28 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.dots import compute_dtype, dot_last, from_storage, on_cpu
+from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.experts import mixture
 from jaxscore.device.layers import ACTIVATIONS, AttentionHalf, Layout, MlpHalf, Norm, PerLayer
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.split import UNSPLIT, Split
 
 Params = dict[str, Any]
 KeysValues = tuple[Num[Array, "N R L K H"], Num[Array, "N R L K H"]]  # of all N layers, as stored
 
-TOKEN_BLOCK = 512  # most tokens that an MLP takes at a time on the CPU
 
-
-def by_tokens(function: Callable[[Array], Array], x: Float[Array, "R L D"]) -> Array:
-    """`function` of some tokens at a time on the CPU, where wide MLPs would fill the memory.
+def by_tokens(
+    function: Callable[[Array], Array], x: Float[Array, "R L D"], most: int | None
+) -> Array:
+    """`function` of at most so many tokens at a time, where a wide MLP would fill the memory.
 
     4096 tokens of a width of 18944 are 310 MB, three times over; blocks also stay in cache.
     """
     n_tokens = x.shape[0] * x.shape[1]
-    if not on_cpu() or n_tokens <= TOKEN_BLOCK:
+    if most is None or n_tokens <= most:
         return function(x)
-    block = next(n for n in range(TOKEN_BLOCK, 0, -1) if n_tokens % n == 0)
+    block = next(n for n in range(most, 0, -1) if n_tokens % n == 0)
     blocks = x.reshape(n_tokens // block, 1, block, x.shape[2])
     return lax.map(function, blocks).reshape(x.shape)
 
@@ -48,16 +48,16 @@ def hidden_states(
     position: Int[Array, "R L"],
     subtree_end: Int[Array, "R L"],
     caches: tuple[KVCache, ...] = (),
-    split: Split = UNSPLIT,
+    build: Build = ON_CPU,
 ) -> Float[Array, "R L D"]:
     """Final normed hidden state of every token, float32.
 
     Args:
         position: a token's depth in its trie, the tokens of `caches` counted.
         caches: keys and values before the rows, of all layers.
-        split: over a mesh; `params` are then one shard's.
+        build: forms and mesh; `params` are those of one shard.
     """
-    return _run(params, config, ids, position, subtree_end, caches, split, keep=False)[0]
+    return _run(params, config, ids, position, subtree_end, caches, build, keep=False)[0]
 
 
 def extend(
@@ -67,15 +67,15 @@ def extend(
     position: Int[Array, "R L"],
     subtree_end: Int[Array, "R L"],
     caches: tuple[KVCache, ...] = (),
-    split: Split = UNSPLIT,
+    build: Build = ON_CPU,
 ) -> tuple[Float[Array, "R L D"], KeysValues]:
     """`hidden_states`, and every layer's keys and values [layers, R, L, K, H] as stored."""
-    return _run(params, config, ids, position, subtree_end, caches, split, keep=True)
+    return _run(params, config, ids, position, subtree_end, caches, build, keep=True)
 
 
-def _run(params, config, ids, position, subtree_end, caches, split, *, keep):
+def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
     embed = params["embed"]
-    x = _looked_up(embed["token"], ids, split.vocabulary_axis(config)) * config.embedding_scale
+    x = _looked_up(embed["token"], ids, build.vocabulary_axis(config)) * config.embedding_scale
     if config.embedding_width:
         x = dot_last(x, from_storage(embed["into"]["weight"]))
     if config.learned_positions:
@@ -83,7 +83,7 @@ def _run(params, config, ids, position, subtree_end, caches, split, *, keep):
     if config.embedding_norm:
         x = Norm(config).apply({"params": embed["norm"]}, x)
     layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
-    turns = _turns(config, position)
+    turns, most = _turns(config, position), build.forms.mlp_tokens
 
     def step(x, layer):
         weights, window, before, index, table = layer
@@ -96,11 +96,11 @@ def _run(params, config, ids, position, subtree_end, caches, split, *, keep):
             ),
             *(turn[table] for turn in turns),
         )
-        added, kept = AttentionHalf(config, split).apply(weights, x, layout, own)
+        added, kept = AttentionHalf(config, build).apply(weights, x, layout, own)
         added = added * config.residual_scale
         read = x if config.parallel != "no" else _joined(config, weights, "attention", x, added)
         if config.experts is None:
-            more = by_tokens(lambda part: MlpHalf(config, split).apply(weights, part), read)
+            more = by_tokens(lambda part: MlpHalf(config, build).apply(weights, part), read, most)
         else:
             act = ACTIVATIONS[config.activation]
             run = functools.partial(
@@ -109,9 +109,9 @@ def _run(params, config, ids, position, subtree_end, caches, split, *, keep):
                 index,
                 act,
                 quantized=config.quantized,
-                split=split.axis,
+                build=build,
             )
-            more = MlpHalf(config, split).apply(weights, read, run)
+            more = MlpHalf(config, build).apply(weights, read, run)
         more = more * config.residual_scale
         if config.parallel != "no":
             x = x + added + more
@@ -159,12 +159,13 @@ def _joined(config, weights, half, x, added):
     return Norm(config).apply({"params": weights["params"][f"{half}_norm"]}, x)
 
 
-def unembedding(params: Params, config: DecoderConfig, split: Split = UNSPLIT) -> Unembedding:
+def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) -> Unembedding:
     """What turns a hidden state into logits."""
     weight = params["embed"]["token"] if config.tied else params["unembed"]["weight"]
     bias = params["unembed"]["bias"] if config.head_bias else None
     scale, softcap = config.logit_scale, config.logit_softcap
-    return Unembedding(weight, bias, scale, softcap, split.vocabulary_axis(config))
+    axis = build.vocabulary_axis(config)
+    return Unembedding(weight, bias, scale, softcap, axis, build.forms)
 
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:

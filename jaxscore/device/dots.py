@@ -6,11 +6,6 @@ import numpy as np
 from jax import lax
 
 
-def on_cpu() -> bool:
-    """Whether what is traced now is compiled for the CPU, where other layouts are fast."""
-    return jax.default_backend() == "cpu"
-
-
 def dot_last(x: jax.Array, weight: jax.Array) -> jax.Array:
     """`x[..., D] @ weight[M, D].T` in the weight's dtype, summed and returned in float32.
 
@@ -27,31 +22,34 @@ def dot_last(x: jax.Array, weight: jax.Array) -> jax.Array:
     )
 
 
-def to_storage(tree):
-    """bfloat16 leaves as uint16 on the CPU; whatever is sliced inside a loop is kept so.
+def as_integers(tree):
+    """bfloat16 leaves as uint16: on the CPU whatever is sliced inside a loop is kept so.
 
     XLA:CPU turns a bfloat16 dynamic slice into a float32 one and hoists a float32 copy of the
     whole array out of the loop (1256 MB for a 152k x 2048 head). An integer it leaves alone.
     Parameters are stored so for good: a bitcast inside the program would copy them each call.
     """
-    if not on_cpu():
-        return tree
     return jax.tree.map(
         lambda x: lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x, tree
     )
 
 
+def to_storage(tree, integers: bool):
+    """The leaves as a platform keeps them, see `build.Forms.integers`."""
+    return as_integers(tree) if integers else tree
+
+
 def from_storage(tree):
-    """Undo `to_storage` on a slice."""
+    """Undo `as_integers` on a slice; other leaves stay."""
     return jax.tree.map(
         lambda x: lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x, tree
     )
 
 
-def storage_dtype(dtype) -> np.dtype:
-    """What an array of this dtype is kept as on the device."""
+def storage_dtype(dtype, integers: bool) -> np.dtype:
+    """What `to_storage` keeps an array of this dtype as."""
     dtype = np.dtype(dtype)
-    return np.dtype(np.uint16) if on_cpu() and dtype == jnp.bfloat16 else dtype
+    return np.dtype(np.uint16) if integers and dtype == jnp.bfloat16 else dtype
 
 
 def compute_dtype(stored) -> np.dtype:

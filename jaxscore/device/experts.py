@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.dots import compute_dtype, dot_last, from_storage, on_cpu
+from jaxscore.device.build import ON_CPU, Build
+from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 
 BLOCK = 128  # rows of a product on the CPU, which wants at least as many
 
@@ -27,7 +28,7 @@ def mixture(
     share: Float[Array, "R L k"],
     chosen: Int[Array, "R L k"],
     quantized: str = "",
-    split: str | None = None,
+    build: Build = ON_CPU,
 ) -> Float[Array, "R L D"]:
     """`sum_k share_k * down(activation(gate(x)) * up(x))` of each token's chosen experts.
 
@@ -36,15 +37,16 @@ def mixture(
             stored; quantized ones have a scale for each of their output channels. All layers,
             since a loop over layers would copy the slice that it is handed.
         quantized: see `DecoderConfig`.
-        split: mesh axis over which the experts are split; a shard has some, in order.
+        build: forms and mesh; a shard has some of the experts, in order.
     """
-    if split is not None:
-        chosen = chosen - lax.axis_index(split) * experts["up"]["weight"].shape[1]
-    run = blocked if on_cpu() else grouped
+    axis = build.axis
+    if axis is not None:
+        chosen = chosen - lax.axis_index(axis) * experts["up"]["weight"].shape[1]
+    run = blocked if build.forms.experts_by_block else grouped
     D, k = x.shape[-1], chosen.shape[-1]
     flat = x.reshape(-1, D), share.reshape(-1, k), chosen.reshape(-1, k)
     out = run(experts, layer, activation, *flat, quantized).reshape(x.shape)
-    return out if split is None else lax.psum(out, split)
+    return out if axis is None else lax.psum(out, axis)
 
 
 def _sorted(chosen_Tk, count):

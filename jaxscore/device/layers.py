@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from jaxscore.device.attention.interval import attention, isolated
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.decoder_config import (
     NORMS_AFTER,
     NORMS_BEFORE,
@@ -21,7 +22,6 @@ from jaxscore.device.decoder_config import (
     Experts,
 )
 from jaxscore.device.dots import dot_last, to_storage
-from jaxscore.device.split import UNSPLIT, Split
 
 SCALE = "channel_scale"  # of an int8 weight, beside it in the tree
 
@@ -129,15 +129,15 @@ class Attention(nn.Module):
     """Returns the mixed values and, for those who come later, this layer's keys and values."""
 
     config: DecoderConfig
-    split: Split = UNSPLIT
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x, layout, own):
-        c, shards, axis = self.config, self.split.shards, self.split.axis
-        whole_kv = self.split.whole_kv(c)
+        c, build, axis = self.config, self.build, self.build.axis
+        whole_kv = build.whole_kv(c)
         R, L, _ = x.shape
-        n_heads = c.n_heads // shards
-        n_kv_heads = c.n_kv_heads if whole_kv else c.n_kv_heads // shards
+        n_heads = c.n_heads // build.shards
+        n_kv_heads = c.n_kv_heads if whole_kv else c.n_kv_heads // build.shards
 
         def heads(name, count):
             y = Linear(count * c.head_width, c.qkv_bias, c.quantized, name=name)(x)
@@ -168,8 +168,10 @@ class Attention(nn.Module):
             caches=own.caches,
             rule=ScoreRule(c.attention_scale, c.attention_softcap, c.alibi, axis),
             dtype=layout.dtype,
+            forms=build.forms,
         )
-        kept = to_storage((k.astype(layout.dtype), v.astype(layout.dtype)))
+        kept = (k.astype(layout.dtype), v.astype(layout.dtype))
+        kept = to_storage(kept, build.forms.integers)
         out = Linear(c.width, c.out_bias, c.quantized, axis, name="out")
         return out(mixed.reshape(R, L, -1)), kept
 
@@ -177,32 +179,32 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     config: DecoderConfig
     inner_width: int
-    split: Split = UNSPLIT
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x):
-        c, split = self.config, self.split
+        c, build = self.config, self.build
         act = ACTIVATIONS[c.activation]
 
         def inward(name):
-            return Linear(self.inner_width // split.shards, c.mlp_bias, c.quantized, name=name)(x)
+            return Linear(self.inner_width // build.shards, c.mlp_bias, c.quantized, name=name)(x)
 
         up = inward("up")
         inner = act(inward("gate")) * up if c.gated else act(up)
-        return Linear(c.width, c.mlp_bias, c.quantized, split.axis, name="down")(inner)
+        return Linear(c.width, c.mlp_bias, c.quantized, build.axis, name="down")(inner)
 
 
 class AttentionHalf(nn.Module):
     """What attention adds to the residual stream."""
 
     config: DecoderConfig
-    split: Split = UNSPLIT
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x, layout, own):
         c = self.config
         read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
-        mixed, kept = Attention(c, self.split, name="attention")(read, layout, own)
+        mixed, kept = Attention(c, self.build, name="attention")(read, layout, own)
         if c.norm_place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
         return mixed, kept
@@ -213,7 +215,7 @@ class Mixture(nn.Module):
 
     config: DecoderConfig
     experts: Experts
-    split: Split = UNSPLIT
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x, run):
@@ -225,7 +227,7 @@ class Mixture(nn.Module):
         y = run(x, share, chosen)
         if experts.shared_width:
             gate = jax.nn.sigmoid(Linear(1, False, name="shared_gate")(x))
-            y += gate * Mlp(c, experts.shared_width, self.split, name="shared")(x)
+            y += gate * Mlp(c, experts.shared_width, self.build, name="shared")(x)
         return y
 
 
@@ -233,7 +235,7 @@ class MlpHalf(nn.Module):
     """What the MLP adds to the residual stream; `run` is what its experts do, if it has any."""
 
     config: DecoderConfig
-    split: Split = UNSPLIT
+    build: Build = ON_CPU
 
     @nn.compact
     def __call__(self, x, run=None):
@@ -241,7 +243,7 @@ class MlpHalf(nn.Module):
         name = "attention_norm" if c.parallel == "shared" else "mlp_norm"
         x = Norm(c, name=name)(x) if c.norm_place in NORMS_BEFORE else x
         if c.experts is None:
-            y = Mlp(c, c.mlp_width, self.split, name="mlp")(x)
+            y = Mlp(c, c.mlp_width, self.build, name="mlp")(x)
         else:
-            y = Mixture(c, c.experts, self.split, name="mlp")(x, run)
+            y = Mixture(c, c.experts, self.build, name="mlp")(x, run)
         return Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y

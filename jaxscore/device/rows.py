@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, Num
 
+from jaxscore.device.forms import FORMS, Forms
+
 
 class Rows(NamedTuple):
     """A batch of packed tries. `plan.row_batches.RowBatch` is its host side.
@@ -35,11 +37,13 @@ class Scores(NamedTuple):
 class Unembedding(NamedTuple):
     """From a hidden state to logits: `softcap * tanh(scale * (h @ weight.T + bias) / softcap)`.
 
-    With `split`, the name of a mesh axis, each shard has some of the rows, in order.
+    With `split`, the name of a mesh axis, each shard has some of the rows, in order. `forms` is
+    the platform's.
     """
 
-    weight: Num[Array, "V D"]  # as stored, see `dots.to_storage`
+    weight: Num[Array, "V D"]  # as stored, see `dots.as_integers`
     bias: Float[Array, " V"] | None
     scale: float
     softcap: float | None
     split: str | None = None
+    forms: Forms = FORMS["cpu"]

@@ -20,8 +20,8 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from jaxscore.device.build import MODEL
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.split import MODEL
 
 DATA = "data"
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"

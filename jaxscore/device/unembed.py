@@ -27,9 +27,6 @@ from jaxtyping import Array, Float, Int
 from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.rows import Scores, Unembedding
 
-VOCABULARY_BLOCK = 2048  # columns; measured best of 512..4096 on the CPU
-QUERY_BLOCKS = (512, 128)  # queries in each pass over the vocabulary: while so many are left, then
-
 
 def transform(logits, bias, scale, softcap):
     """Bias, scale and softcap of `Unembedding`, in that order."""
@@ -50,7 +47,7 @@ def vocabulary_terms(
     Where the vocabulary is split over a mesh, only a few numbers per query travel between shards.
     """
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
-    block = min(V, VOCABULARY_BLOCK)
+    block = min(V, head.forms.vocabulary_columns)
     weight, bias, axis = head.weight, head.bias, head.split
     if axis is not None:
         target_QT = target_QT - lax.axis_index(axis) * V
@@ -120,7 +117,7 @@ def vocabulary_terms(
 def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array, "B V"]:
     """Every logit of a few hidden states, by blocks of the vocabulary as `vocabulary_terms`."""
     B, V = hidden_BD.shape[0], head.weight.shape[0]
-    block = min(V, VOCABULARY_BLOCK)
+    block = min(V, head.forms.vocabulary_columns)
 
     def step(out, first):
         start = jnp.minimum(first, V - block)
@@ -163,7 +160,7 @@ def score_queries(
         part = vocabulary_terms(hidden_ND[query], target, head)
         return jax.tree.map(lambda o, p: lax.dynamic_update_slice_in_dim(o, p, start, 0), out, part)
 
-    large, small = QUERY_BLOCKS
+    large, small = head.forms.query_blocks
     done = jnp.int32(0)
     # A block of all Q slots would be the same in each step, and XLA moves what is the same out
     # of the loop: it would run once also where no step does.

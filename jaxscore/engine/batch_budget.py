@@ -4,7 +4,6 @@ import os
 
 import jax
 
-from jaxscore.device.dots import on_cpu
 from jaxscore.engine import processes
 from jaxscore.engine.footprint import Footprint, measure
 from jaxscore.models.model import Model
@@ -26,7 +25,7 @@ def auto_batch_tokens(model: Model, free: int | None = None) -> int:
         InputError: the compiler of this device does not say.
     """
     room = free_bytes() if free is None else free
-    most = MOST_CPU if on_cpu() else MOST_ACCELERATOR
+    most = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
     length = min(LENGTH, 1 << (model.max_positions - 1).bit_length())
     small, large = (_measured(model, tokens, length) for tokens in MEASURED)
     a_token = max(0.0, (large - small) / (MEASURED[1] - MEASURED[0]))

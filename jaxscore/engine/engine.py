@@ -120,5 +120,6 @@ def facts_of(model: Model) -> ModelFacts:
         n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params)),
         shares_text=model.shares_text,
         takes_prefixes=model.cached is not None,
+        on_cpu=model.platform == "cpu",
         longer_from=None if model.longer is None else model.longer[0],
     )

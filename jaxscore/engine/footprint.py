@@ -65,7 +65,7 @@ def measure(model: Model, rows: int, length: int) -> Footprint:
     memory, costs = program.memory_analysis(), program.cost_analysis()
     if memory is None or not costs:
         raise InputError(
-            f"the compiler for {jax.default_backend()} does not say what its programs take; "
+            f"the compiler for {model.platform} does not say what its programs take; "
             "give --device cpu"
         )
     batch_leaves = jax.tree.leaves((batch, lowered.out_info))

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
+from jaxscore.device.build import MODEL
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import DATA, MeshShape, bytes_a_device, divides, specs
-from jaxscore.device.split import MODEL
 from jaxscore.engine.defaults import AUTO
 from jaxscore.errors import InputError
 from jaxscore.files.byte_sizes import byte_text

@@ -6,7 +6,6 @@ was asked before.
 
 import dataclasses
 
-from jaxscore.device.dots import on_cpu
 from jaxscore.plan import packing
 from jaxscore.plan.forest import Forest, Share, build
 from jaxscore.plan.one_per_row import OnePerRow
@@ -32,6 +31,7 @@ class ModelFacts:
         shares_text: rows may hold tries; else each row holds one path.
         takes_prefixes: rows may continue keys and values that were computed before.
         longer_from: requests of more tokens than this are another variant's; None has one.
+        on_cpu: decides how much work a program of its own must save.
     """
 
     width: int
@@ -40,6 +40,7 @@ class ModelFacts:
     shares_text: bool
     takes_prefixes: bool
     longer_from: int | None = None
+    on_cpu: bool = True
 
 
 class Planner:
@@ -81,7 +82,7 @@ class Planner:
         forest = build(sequences, share=share)
         plain = self._packed(forest)
         plans = [(whole(forest), plain)]
-        least = LEAST_SAVED_CPU if on_cpu() else LEAST_SAVED_ACCELERATOR
+        least = LEAST_SAVED_CPU if self.facts.on_cpu else LEAST_SAVED_ACCELERATOR
         least = max(least / self.facts.n_parameters, LEAST_SHARE * plain.cost)
         if self.facts.takes_prefixes and plain.cost - forest.n_nodes > least:
             parts = split(forest)
@@ -94,7 +95,7 @@ class Planner:
     def _packed(self, forest: Forest, prefix: int = 0) -> packing.Plan:
         # The same whether a program exists already: a layout, and with it the last bits of a
         # score, depends on what is asked for and not on what was asked before.
-        multiplications = PROGRAM_CPU if on_cpu() else PROGRAM_ACCELERATOR
+        multiplications = PROGRAM_CPU if self.facts.on_cpu else PROGRAM_ACCELERATOR
         return packing.plan(
             forest,
             max_positions=self.facts.max_positions - prefix,

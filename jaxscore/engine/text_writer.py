@@ -14,7 +14,6 @@ import numpy as np
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.dots import on_cpu
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, specs_of
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.programs import keys_and_values, prefix_cache
@@ -226,7 +225,8 @@ def _most_slots(variant: Variant) -> int:
     """Of a group's cache, all its rows together."""
     slot = jax.eval_shape(lambda: _cached(variant).empty_cache(1, 1))
     slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
-    return (MOST_CACHE_CPU if on_cpu() else MOST_CACHE_ACCELERATOR) // slot_bytes
+    on_cpu = variant.model.platform == "cpu"
+    return (MOST_CACHE_CPU if on_cpu else MOST_CACHE_ACCELERATOR) // slot_bytes
 
 
 def _path(batch: RowBatch, query: int) -> np.ndarray:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-import jax
-
+from jaxscore.device.forms import platform_here
 from jaxscore.errors import InputError, check_choice
 from jaxscore.models import native
 from jaxscore.models.choices import (
@@ -88,5 +87,5 @@ def _chosen(dtype: AskedDtype, stored: str) -> Dtype:
     """What "auto" stands for, given the type that most of the weights are stored in."""
     if dtype != "auto":
         return dtype
-    plain = jax.default_backend() == "cpu" or stored in ("float32", "float64")
+    plain = platform_here() == "cpu" or stored in ("float32", "float64")
     return "float32" if plain else "bfloat16"

@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.forms import Platform
 from jaxscore.device.generate import Extend
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.rows import Unembedding
@@ -54,6 +55,7 @@ class Model:
         eos_ids: tokens that end a generated text.
         longer: for requests of more tokens than this, another model over the same parameters.
         quantized: the layers' weights are int8.
+        platform: that the functions are made for.
         mesh: the devices that hold the parameters; the functions are then one shard's.
             None is one device.
 
@@ -74,6 +76,7 @@ class Model:
     dtype: Dtype
     model_type: str
     eos_ids: tuple[int, ...]
+    platform: Platform
     longer: tuple[int, "Model"] | None = None
     quantized: bool = False
     mesh: DeviceMesh | None = None

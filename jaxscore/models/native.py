@@ -10,10 +10,11 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.device import decoder
+from jaxscore.device.build import Build
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
+from jaxscore.device.forms import FORMS, Platform, platform_here
 from jaxscore.device.mesh import DeviceMesh
-from jaxscore.device.split import UNSPLIT, Split
 from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype, Quantize
 from jaxscore.models.config_check import check_attributes, transformers_config
@@ -56,7 +57,10 @@ def build(
         config = dataclasses.replace(config, quantized=dtype)
     mesh = _mesh(mesh_choice, config, dtype)
     placement = _placement(config, mesh)
-    params = load_params(folder, family, config, tensors, NUMPY_DTYPES[dtype], placement)
+    integers = FORMS[platform_here()].integers
+    params = load_params(
+        folder, family, config, tensors, NUMPY_DTYPES[dtype], placement, integers=integers
+    )
     ends = eos_ids(folder, raw)
     return from_params(config, params, dtype, raw["model_type"], ends, mesh)
 
@@ -72,7 +76,8 @@ def restore(
     _, config = translate(folder, raw)
     mesh = _mesh(mesh_choice, config, dtype)
     placement = _placement(config, mesh)
-    params = converted.restore(folder, config, NUMPY_DTYPES[dtype], placement)
+    integers = FORMS[platform_here()].integers
+    params = converted.restore(folder, config, NUMPY_DTYPES[dtype], placement, integers=integers)
     ends = eos_ids(folder, raw)
     return from_params(config, params, dtype, raw["model_type"], ends, mesh)
 
@@ -97,30 +102,36 @@ def from_params(
     model_type: str,
     eos_ids: tuple[int, ...] = (),
     mesh: DeviceMesh | None = None,
+    platform: Platform | None = None,
 ) -> Model:
-    """Our decoder with these parameters, matrices in `dtype`."""
-    split = UNSPLIT if mesh is None else Split(mesh.shape.model)
+    """Our decoder with these parameters, matrices in `dtype`.
+
+    Args:
+        platform: that programs are compiled for; None is where JAX runs.
+    """
+    platform = platform or platform_here()
+    build = Build(FORMS[platform], 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
-        model = from_params(other, params, dtype, model_type, eos_ids, mesh)
+        model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform)
         longer = config.long_from, model
-    kept = storage_dtype(NUMPY_DTYPES[dtype])
+    kept = storage_dtype(NUMPY_DTYPES[dtype], build.forms.integers)
 
     def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
-        heads_here = 1 if split.whole_kv(config) else config.n_kv_heads // split.shards
+        heads_here = 1 if build.whole_kv(config) else config.n_kv_heads // build.shards
         shape = (config.n_layers, rows, slots, heads_here, config.head_width)
         return jnp.zeros(shape, kept), jnp.zeros(shape, kept)
 
     def hidden_states(p: Any, ids: Any, at: Any, end: Any, caches: Any = ()) -> jax.Array:
-        return decoder.hidden_states(p, config, ids, at, end, caches, split)
+        return decoder.hidden_states(p, config, ids, at, end, caches, build)
 
     return Model(
         hidden_states=hidden_states,
-        unembedding=lambda p: decoder.unembedding(p, config, split),
+        unembedding=lambda p: decoder.unembedding(p, config, build),
         cached=Cached(
-            lambda p, i, at, end, caches: decoder.extend(p, config, i, at, end, caches, split),
+            lambda p, i, at, end, caches: decoder.extend(p, config, i, at, end, caches, build),
             empty_cache,
         ),
         write=None,
@@ -136,6 +147,7 @@ def from_params(
         longer=longer,
         quantized=bool(config.quantized),
         mesh=mesh,
+        platform=platform,
     )
 
 

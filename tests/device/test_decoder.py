@@ -9,7 +9,7 @@ import pytest
 
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import Experts, Rotary
-from jaxscore.device.dots import to_storage
+from jaxscore.device.dots import as_integers
 from tests.device.configs import gpt2like, llamalike, rules
 from tests.device.tries import paths, random_rows
 
@@ -140,7 +140,7 @@ def test_bfloat16_matrices_stay_close_to_float32(name):
     rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), bfloat16)
     rows = random_rows(4, 2, LENGTH)
     exact = hidden(name, *rows, params=rounded)
-    got = hidden(name, *rows, params=to_storage(bfloat16))
+    got = hidden(name, *rows, params=as_integers(bfloat16))
 
     def error(other):
         return float(np.sqrt(np.mean((other - exact) ** 2) / np.mean(exact**2)))

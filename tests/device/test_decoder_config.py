@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
+from jaxscore.device.build import MODEL, Build
 from jaxscore.device.decoder_config import CHOICES, Activation, DecoderConfig
 from jaxscore.device.layers import ACTIVATIONS
-from jaxscore.device.split import MODEL, Split
 from tests.device.configs import llamalike
 
 NAMES = ("norm", "norm_place", "parallel", "qk_norm", "activation", "quantized")
@@ -29,11 +29,11 @@ def test_all_choices_are_checked_and_known():
 
 def test_a_split_beside_the_config():
     config = llamalike(n_heads=8, n_kv_heads=2, vocab_size=210)
-    assert (Split().axis, Split().vocabulary_axis(config), Split().whole_kv(config)) == (
+    assert (Build().axis, Build().vocabulary_axis(config), Build().whole_kv(config)) == (
         None, None, False
     )  # fmt: skip
-    assert (Split(2).axis, Split(2).vocabulary_axis(config)) == (MODEL, MODEL)
-    assert Split(4).vocabulary_axis(config) is None
-    assert (Split(2).whole_kv(config), Split(4).whole_kv(config)) == (False, True)
+    assert (Build(shards=2).axis, Build(shards=2).vocabulary_axis(config)) == (MODEL, MODEL)
+    assert Build(shards=4).vocabulary_axis(config) is None
+    assert (Build(shards=2).whole_kv(config), Build(shards=4).whole_kv(config)) == (False, True)
     with pytest.raises(ValueError, match="shards is 0"):
-        Split(0)
+        Build(shards=0)

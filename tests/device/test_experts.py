@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device import experts as device_experts
-from jaxscore.device.dots import to_storage
+from jaxscore.device.dots import as_integers
 from jaxscore.device.experts import blocked, grouped
 from jaxscore.models.weights import int8
 
@@ -43,7 +43,7 @@ def slow(weights, layer, x, share, chosen):
 
 def tree(weights, dtype=jnp.float32):
     return {
-        name: {"weight": to_storage(jnp.asarray(w).astype(dtype))} for name, w in weights.items()
+        name: {"weight": as_integers(jnp.asarray(w).astype(dtype))} for name, w in weights.items()
     }
 
 

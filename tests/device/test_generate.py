@@ -1,5 +1,7 @@
 """Drawing tokens, against the definition written out in NumPy."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.dots import to_storage
+from jaxscore.device.dots import as_integers
+from jaxscore.device.forms import FORMS
 from jaxscore.device.generate import Sampling, draw
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.unembed import all_logits
@@ -89,14 +92,16 @@ def test_a_very_high_temperature_draws_from_all_alike():
     assert (np.abs(np.bincount(drawn, minlength=4) - 1000) < 5 * np.sqrt(750)).all()
 
 
+BY_EIGHT = dataclasses.replace(FORMS["cpu"], vocabulary_columns=8)
+
+
 @pytest.mark.parametrize("softcap", [None, 3.0])
-def test_all_logits_by_blocks(monkeypatch, softcap):
-    monkeypatch.setattr("jaxscore.device.unembed.VOCABULARY_BLOCK", 8)
+def test_all_logits_by_blocks(softcap):
     random = np.random.default_rng(5)
     hidden, weight, bias = (
         jnp.asarray(random.normal(size=shape), jnp.float32) for shape in ((3, 16), (V, 16), (V,))
     )
-    got = all_logits(hidden, Unembedding(to_storage(weight), bias, 0.5, softcap))
+    got = all_logits(hidden, Unembedding(as_integers(weight), bias, 0.5, softcap, forms=BY_EIGHT))
     want = (np.asarray(hidden, np.float64) @ np.asarray(weight).T + np.asarray(bias)) * 0.5
     want = want if softcap is None else softcap * np.tanh(want / softcap)
     np.testing.assert_allclose(got, want, atol=1e-5)

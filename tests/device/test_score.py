@@ -1,5 +1,6 @@
 """Which queries are computed, and that no array of [tokens, V] ever exists."""
 
+import dataclasses
 import functools
 import math
 
@@ -10,12 +11,16 @@ import pytest
 
 from jaxscore.device import decoder, unembed
 from jaxscore.device.dots import storage_dtype
+from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Rows, Unembedding
 from jaxscore.device.score import score_rows
 from tests.device.configs import llamalike
 
 N, T, D, V = 30, 2, 16, 150
 MB = 1_000_000
+
+CPU = FORMS["cpu"]
+FEW = dataclasses.replace(CPU, query_blocks=(12, 4))
 
 
 def arrays(n_slots, seed=0):
@@ -24,14 +29,13 @@ def arrays(n_slots, seed=0):
     weight = jnp.asarray(draw.normal(size=(V, D)), jnp.float32)
     query = jnp.asarray(draw.integers(0, N, n_slots), jnp.int32)
     target = jnp.asarray(draw.integers(0, V, (n_slots, T)), jnp.int32)
-    return hidden, query, target, Unembedding(weight, None, 1.0, None)
+    return hidden, query, target, Unembedding(weight, None, 1.0, None, forms=FEW)
 
 
 @pytest.mark.parametrize(
     "n_slots", [24, 20, 5]
 )  # large and small blocks, a ragged end, one short of two
-def test_only_the_queries_asked_for_are_computed(monkeypatch, n_slots):
-    monkeypatch.setattr(unembed, "QUERY_BLOCKS", (12, 4))
+def test_only_the_queries_asked_for_are_computed(n_slots):
     hidden, query, target, head = arrays(n_slots)
     want = unembed.vocabulary_terms(hidden[query], target, head)
     run = jax.jit(lambda n: unembed.score_queries(hidden, query, target, n, head))
@@ -47,9 +51,8 @@ def test_only_the_queries_asked_for_are_computed(monkeypatch, n_slots):
     assert run._cache_size() == 1  # the number of queries is data
 
 
-def test_a_query_block_that_is_not_reached_costs_nothing(monkeypatch):
+def test_a_query_block_that_is_not_reached_costs_nothing():
     """A NaN in the hidden states of later blocks cannot be seen."""
-    monkeypatch.setattr(unembed, "QUERY_BLOCKS", (12, 4))
     hidden, query, target, head = arrays(24)
     query = jnp.where(jnp.arange(24) < 8, jnp.minimum(query, N - 2), N - 1)
     poisoned = hidden.at[N - 1].set(jnp.nan)
@@ -82,7 +85,7 @@ def test_the_vocabulary_pass_holds_no_logits(dtype):
     queries, columns, width = 4096, 152_000, 64
 
     def run(hidden, query, target, n, weight):
-        head = Unembedding(weight, None, 1.0, None)
+        head = Unembedding(weight, None, 1.0, None, forms=CPU)
         return unembed.score_queries(hidden, query, target, n, head)
 
     ids = functools.partial(struct, dtype=jnp.int32)
@@ -91,11 +94,11 @@ def test_the_vocabulary_pass_holds_no_logits(dtype):
         ids(queries),
         ids(queries, 4),
         ids(),
-        struct(columns, width, dtype=storage_dtype(dtype)),
+        struct(columns, width, dtype=storage_dtype(dtype, True)),
     )
     made = list(shapes_in(jax.make_jaxpr(run)(*given).jaxpr))
     largest = max(math.prod(shape) for shape in made)
-    assert largest == unembed.QUERY_BLOCKS[0] * unembed.VOCABULARY_BLOCK
+    assert largest == CPU.query_blocks[0] * CPU.vocabulary_columns
     compiled = jax.jit(run).lower(*given).compile()
     assert "f32[4096,152000]" not in compiled.as_text()
     assert compiled.memory_analysis().temp_size_in_bytes < 100 * MB
@@ -121,7 +124,7 @@ def test_scoring_a_batch_stays_small(dtype, rows, length):
         functools.partial(decoder.init_params, config=config), jax.random.key(0)
     )
     params = jax.tree.map(
-        lambda leaf: struct(*leaf.shape, dtype=storage_dtype(dtype)),
+        lambda leaf: struct(*leaf.shape, dtype=storage_dtype(dtype, True)),
         params,
     )
     run = jax.jit(

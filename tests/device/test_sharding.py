@@ -54,7 +54,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxscore.device import decoder
 from jaxscore.device.rows import Rows
 from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
-from jaxscore.device.split import UNSPLIT, Split
+from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.unembed import score_queries
 from jaxscore.engine.platform import use_compilation_cache
 from tests.device.test_sharding import CONFIGS, RUN
@@ -62,12 +62,12 @@ from tests.device.test_sharding import CONFIGS, RUN
 R, L = 2, 16
 use_compilation_cache()
 
-def scored(config, split=UNSPLIT):
+def scored(config, build=ON_CPU):
     def run(params, rows):
         where = rows.ids, rows.position, rows.subtree_end
-        hidden = decoder.hidden_states(params, config, *where, split=split)
+        hidden = decoder.hidden_states(params, config, *where, build=build)
         flat = hidden.reshape(-1, hidden.shape[-1])
-        head = decoder.unembedding(params, config, split)
+        head = decoder.unembedding(params, config, build)
         return hidden, score_queries(flat, rows.query, rows.target, rows.n_queries, head)
     return run
 
@@ -93,7 +93,7 @@ for name in RUN:
     held = jax.tree.map(lambda x: x.addressable_shards[0].data.nbytes, put)
     assert held == bytes_a_device(params, placed, MeshShape(1, 4)), name
     split = jax.shard_map(
-        scored(config, Split(4)), mesh=mesh, check_vma=False,
+        scored(config, Build(shards=4)), mesh=mesh, check_vma=False,
         in_specs=(placed, PartitionSpec()), out_specs=PartitionSpec(),
     )
     got = jax.jit(split)(put, rows)

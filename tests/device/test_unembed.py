@@ -1,5 +1,6 @@
 """The fused vocabulary pass against the whole softmax, in float32 and in float64."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,24 +9,21 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference, unembed
-from jaxscore.device.dots import from_storage, to_storage
+from jaxscore.device.dots import as_integers, from_storage
+from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Unembedding
 
 Q, T, D = 9, 3, 16
 BLOCK = 64  # small, so that the tables below have several
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(unembed, "VOCABULARY_BLOCK", BLOCK)
+SMALL_BLOCKS = dataclasses.replace(FORMS["cpu"], vocabulary_columns=BLOCK)
 
 
 def head(V, *, std=0.02, bias=None, scale=1.0, softcap=None, dtype=jnp.float32, seed=0):
     draw = np.random.default_rng(seed)
-    weight = to_storage(jnp.asarray(draw.normal(size=(V, D), scale=std), dtype))
+    weight = as_integers(jnp.asarray(draw.normal(size=(V, D), scale=std), dtype))
     if bias is not None:
         bias = jnp.asarray(bias + draw.normal(size=V), jnp.float32)
-    return Unembedding(weight, bias, scale, softcap)
+    return Unembedding(weight, bias, scale, softcap, forms=SMALL_BLOCKS)
 
 
 def queries(V, seed=1):
@@ -53,7 +51,7 @@ def float64_terms(hidden, target, of: Unembedding):
     )
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "softcap", "split"))
+@functools.partial(jax.jit, static_argnames=("scale", "softcap", "split", "forms"))
 def _terms(hidden, target, **of):
     return unembed.vocabulary_terms(hidden, target, Unembedding(**of))
 

@@ -152,7 +152,7 @@ def decoder(name):
 def model(name):
     """As loaded in bfloat16, but that its parameters are shapes."""
     shapes = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, storage_dtype(leaf.dtype)),
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, storage_dtype(leaf.dtype, True)),
         shapes_of(decoder(name), BFLOAT16),
     )
     kind = MODELS[name].raw["model_type"]

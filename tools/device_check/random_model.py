@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
+from jaxscore.device.forms import FORMS, platform_here
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.models import native
 from jaxscore.models.model import Model
@@ -40,6 +41,7 @@ def on_device(config: DecoderConfig, dtype: str) -> Model:
 def from_host(config: DecoderConfig, dtype: str, where: DeviceMesh | None = None) -> Model:
     """The same weights on any machine, on the first device or on all of a mesh."""
     draw = np.random.default_rng(0)
+    integers = FORMS[platform_here()].integers
     place = None if where is None else where.placement(config)
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -48,7 +50,7 @@ def from_host(config: DecoderConfig, dtype: str, where: DeviceMesh | None = None
             host = draw.standard_normal(leaf.shape, np.float32) * SCALE_OF_WEIGHTS
         else:
             host = np.full(leaf.shape, constant, np.float32)
-        there = to_storage(jnp.asarray(host.astype(leaf.dtype)))
+        there = to_storage(jnp.asarray(host.astype(leaf.dtype)), integers)
         return there if place is None else jax.device_put(there, place(keys_of(path), leaf.shape))
 
     shapes = shapes_of(config, native.NUMPY_DTYPES[dtype])
@@ -80,9 +82,11 @@ def _constant(path: Any) -> float | None:
 def _matrices(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
     """One matrix after the other, so that random bits of all layers are never held at once."""
 
+    integers = FORMS[platform_here()].integers
+
     def one(key: jax.Array) -> jax.Array:
         drawn = jax.random.normal(key, shape[-2:], jnp.float32) * SCALE_OF_WEIGHTS
-        return to_storage(drawn.astype(dtype))
+        return to_storage(drawn.astype(dtype), integers)
 
     if len(shape) == 2:
         return one(key)

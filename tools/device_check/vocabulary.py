@@ -11,6 +11,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device import reference
 from jaxscore.device.dots import dot_last, from_storage, to_storage
+from jaxscore.device.forms import FORMS, platform_here
 from jaxscore.device.rows import Scores, Unembedding
 from jaxscore.device.unembed import score_queries
 from jaxscore.engine.split_batches import exhausted
@@ -36,13 +37,16 @@ def run(options: Options) -> bool:
 def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     """Both on the same queries; numbers to ALLOWED."""
     keys = jax.random.split(jax.random.key(0), 3)
+    forms = FORMS[platform_here()]
     hidden = jax.random.normal(keys[0], (queries, width), jnp.float32)
-    weight = to_storage((jax.random.normal(keys[1], (v, width)) * 0.02).astype(dtype))
+    drawn = (jax.random.normal(keys[1], (v, width)) * 0.02).astype(dtype)
+    weight = to_storage(drawn, forms.integers)
     target = jax.random.randint(keys[2], (queries, TARGETS), 0, v)
     full = reference.vocabulary_terms if dtype == "float32" else full_logits
 
     def by_blocks(hidden: Any, weight: Any, target: Any) -> Scores:
-        head, all_queries = Unembedding(weight, None, 1.0, None), jnp.arange(queries)
+        head = Unembedding(weight, None, 1.0, None, forms=forms)
+        all_queries = jnp.arange(queries)
         return score_queries(hidden, all_queries, target, jnp.int32(queries), head)
 
     def at_once(hidden: Any, weight: Any, target: Any) -> Scores:

@@ -1,4 +1,4 @@
-"""Attention under the interval mask: `dense` for accelerators, `mapped` for the CPU.
+"""Attention under the interval mask: `dense` for accelerators, `blocked_cpu` for the CPU.
 
 Both are the same function; `reference.attention` is the slow twin that says what it is.
 
@@ -13,6 +13,9 @@ A token may also see a `KVCache`: keys and values that were computed before. Eac
 sees gives its own softmax and that softmax's log-sum-exp, by which the parts are weighed.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -20,7 +23,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED, KVCache, attend_cache, merge
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.dots import from_storage, on_cpu, to_storage
+from jaxscore.device.dots import as_integers, from_storage
+from jaxscore.device.forms import AttentionForm, Forms
 
 BLOCK = 128  # query rows in each block on the CPU; measured best of 64..512 at L 128..1024
 MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones ...
@@ -44,6 +48,7 @@ def attention(
     caches: tuple[KVCache, ...] = (),
     rule: ScoreRule,
     dtype,
+    forms: Forms,
 ) -> Float[Array, "R L N H"]:
     """Softmax attention of every token over the tokens it sees.
 
@@ -53,12 +58,15 @@ def attention(
         window: 0, or how far along the path a token sees (its own position counts).
         rule: what the products become before the softmax.
         dtype: of the two products' inputs; scores, softmax and sums are float32.
+        forms: which function of `ATTENTION` runs.
     """
-    run = mapped if on_cpu() else dense
+    run = ATTENTION[forms.attention]
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     if not caches:
         return own[0]
-    parts = [attend_cache(q_RLNH, one, position_RL, window, rule=rule) for one in caches]
+    parts = [
+        attend_cache(q_RLNH, one, position_RL, window, rule=rule, forms=forms) for one in caches
+    ]
     return merge([own, *parts])
 
 
@@ -118,7 +126,7 @@ def dense(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, 
     return out.reshape(R, L, N, H), lse.transpose(0, 3, 1, 2).reshape(R, L, N)
 
 
-def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
+def blocked_cpu(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
     """One head of one row at a time, so that its scores stay in cache.
 
     Queries go in blocks that stop at their diagonal, which halves the work. Returns as `dense`.
@@ -129,7 +137,7 @@ def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule,
     block = min(L, max(BLOCK, min(L // MOST_BLOCKS, LARGEST_BLOCK)))
 
     def by_head(x, heads):
-        return to_storage(x.astype(dtype).transpose(0, 2, 1, 3).reshape(R * heads, L, H))
+        return as_integers(x.astype(dtype).transpose(0, 2, 1, 3).reshape(R * heads, L, H))
 
     q, k, v = by_head(q_RLNH, N), by_head(k_RLKH, K), by_head(v_RLKH, K)
     slopes = rule.slopes()
@@ -173,3 +181,6 @@ def mapped(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule,
 
     out, lse = lax.map(one_head, jnp.arange(R * N))
     return out.reshape(R, N, L, H).transpose(0, 2, 1, 3), lse.reshape(R, N, L).transpose(0, 2, 1)
+
+
+ATTENTION: dict[AttentionForm, Callable[..., Any]] = {"blocked_cpu": blocked_cpu, "dense": dense}

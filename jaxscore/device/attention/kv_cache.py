@@ -15,7 +15,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.dots import compute_dtype, from_storage, on_cpu
+from jaxscore.device.dots import compute_dtype, from_storage
+from jaxscore.device.forms import Forms
 
 MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
 QUERY_BLOCK = 1024  # most query rows of a product on the CPU; measured best of 64..4096 at S 1536
@@ -30,7 +31,7 @@ class KVCache(NamedTuple):
     `key` and `value` have a leading layer axis.
     """
 
-    key: Num[Array, "*N P S K H"]  # as stored, see `dots.to_storage`
+    key: Num[Array, "*N P S K H"]  # as stored, see `dots.as_integers`
     value: Num[Array, "*N P S K H"]
     first: Int[Array, ""]
     length: Int[Array, " P"]
@@ -43,6 +44,7 @@ def attend_cache(
     window: Int[Array, ""],
     *,
     rule: ScoreRule,
+    forms: Forms,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
     """Softmax attention of every token over one layer's cache, and its log-sum-exp.
 
@@ -90,7 +92,7 @@ def attend_cache(
         )
         return mixed / total, (top + jnp.log(total))[:, 0]
 
-    most = QUERY_BLOCK if on_cpu() else max(1, MOST_SCORES // S)
+    most = QUERY_BLOCK if forms.cache_by_head else max(1, MOST_SCORES // S)
     block = next(n for n in range(min(M, most), 0, -1) if M % n == 0)
     n_blocks = M // block
 
@@ -105,7 +107,7 @@ def attend_cache(
 
     # Many small products, one for the cache of each row, run side by side on an accelerator; the
     # large ones of a shared prefix would fill its memory so.
-    side_by_side = not on_cpu() and P > 1
+    side_by_side = not forms.cache_by_head and P > 1
     run = jax.vmap(one) if side_by_side else functools.partial(lax.map, one)
     out, lse = run(jnp.arange(P * K * n_blocks))
     out = out.reshape(P, K, R // P, L, G, H).transpose(0, 2, 3, 1, 4, 5).reshape(R, L, N, H)

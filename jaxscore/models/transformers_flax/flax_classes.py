@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxscore.device.compiler_options import same_bits
 from jaxscore.device.dots import from_storage, to_storage
+from jaxscore.device.forms import FORMS, Forms, platform_here
 from jaxscore.device.generate import BROKEN
 from jaxscore.device.mesh import EVERYWHERE
 from jaxscore.device.rows import Unembedding
@@ -109,15 +110,18 @@ def build(
             hidden = states(params, known, jnp.ones_like(known))
         return jnp.pad(hidden, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
 
-    params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head)}
+    platform = platform_here()
+    forms = FORMS[platform]
+    params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head, forms.integers)}
     params["unembed_bias"] = bias
     if mesh is not None:
         params = mesh.put(params, EVERYWHERE)
+    head_of = functools.partial(unembedding, forms)
     return Model(
         hidden_states=hidden_states,
-        unembedding=unembedding,
+        unembedding=head_of,
         cached=None,
-        write=_writer(model, whole, states, max_positions, ends, precision),
+        write=_writer(model, whole, states, head_of, max_positions, ends, precision),
         params=params,
         vocab_size=config.vocab_size,
         max_positions=max_positions,
@@ -127,19 +131,21 @@ def build(
         dtype=dtype,
         model_type=raw["model_type"],
         eos_ids=ends,
+        platform=platform,
         mesh=mesh,
     )
 
 
-def unembedding(params: Any) -> Unembedding:
+def unembedding(forms: Forms, params: Any) -> Unembedding:
     """What turns a hidden state into logits."""
-    return Unembedding(params["unembed"], params["unembed_bias"], 1.0, None)
+    return Unembedding(params["unembed"], params["unembed_bias"], 1.0, None, forms=forms)
 
 
 def _writer(
     model: Any,
     whole: Callable[[Any], Any],
     states: Callable[[Any, Any, Any], jax.Array],
+    head_of: Callable[[Any], Unembedding],
     max_positions: int,
     ends: tuple[int, ...],
     precision: str,
@@ -178,7 +184,7 @@ def _writer(
                 mask = jnp.pad(mask, ((0, 0), (0, n_new)), constant_values=1)
                 before = states(params, written, mask)[0, length - 1 : -1]
             nothing = jnp.zeros((n_new, 1), jnp.int32)
-            terms = vocabulary_terms(before, nothing, unembedding(params))
+            terms = vocabulary_terms(before, nothing, head_of(params))
             return jnp.where(jnp.isfinite(terms.entropy), written[0, length:], BROKEN)
 
         return run

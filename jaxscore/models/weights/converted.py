@@ -143,8 +143,13 @@ def _save_params(path: Path, params: Params) -> None:
         checkpointer.save(path.absolute(), ocp.args.PyTreeSave(arrays, save_args=chunks))
 
 
-def restore(folder: Path, config: DecoderConfig, dtype: np.dtype, placement: Placement) -> Params:
+def restore(
+    folder: Path, config: DecoderConfig, dtype: np.dtype, placement: Placement, *, integers: bool
+) -> Params:
     """The parameter tree, matrices rounded to `dtype`, each process reading its own shards.
+
+    Args:
+        integers: see `Forms`.
 
     Raises:
         InputError: damaged, or not the parameters that the config asks for.
@@ -175,7 +180,7 @@ def restore(folder: Path, config: DecoderConfig, dtype: np.dtype, placement: Pla
     leaves, tree = jax.tree.flatten(params)
     del params
     for k, leaf in enumerate(leaves):  # one by one, so that no second model is held
-        leaves[k] = to_storage(leaf)
+        leaves[k] = to_storage(leaf, integers)
     return jax.tree.unflatten(tree, leaves)
 
 

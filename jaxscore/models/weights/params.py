@@ -64,6 +64,8 @@ def load_params(
     tensors: Tensors,
     dtype: np.dtype,
     placement: Placement = on_one_device,
+    *,
+    integers: bool,
 ) -> decoder.Params:
     """The parameter tree, matrices in `dtype`, vectors (norms and biases) in float32.
 
@@ -71,6 +73,7 @@ def load_params(
 
     Args:
         placement: decides where each parameter lies; a process reads the shards of its devices.
+        integers: see `Forms`.
 
     Raises:
         InputError: tensors that are missing, left over, no floats or of another shape.
@@ -85,7 +88,8 @@ def load_params(
         # A channel's scale is read from the weights that it scales.
         origin = (*keys[:-1], "weight") if keys[-1] == SCALE else keys
         used.update(name for _, name in names(table[origin], expected.shape))
-        leaf = _leaf(checkpoint, table[origin], shapes[origin].shape, np.dtype(expected.dtype))
+        dtype = np.dtype(expected.dtype)
+        leaf = _leaf(checkpoint, table[origin], shapes[origin].shape, dtype, integers)
         if keys[-1] == SCALE:
             leaf = _made(folder, keys, leaf, expected.shape, int8.channel_scale)
         elif leaf.dtype == np.int8:
@@ -145,7 +149,9 @@ class _Named(NamedTuple):
         return self.tensors.arrays[self.stored[name]]
 
 
-def _leaf(checkpoint: _Named, source: Source, shape: tuple[int, ...], dtype: np.dtype) -> Leaf:
+def _leaf(
+    checkpoint: _Named, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
+) -> Leaf:
     """How a parameter is read; the types and shapes of its tensors are checked."""
     folder, tensors, stored = checkpoint.folder, checkpoint.tensors, checkpoint.stored
     n_stacked = stacked_axes(source)
@@ -163,7 +169,7 @@ def _leaf(checkpoint: _Named, source: Source, shape: tuple[int, ...], dtype: np.
     as_stored = tensors.stored[stored[used[0]]]
     computed = merged or not np.may_share_memory(read(used[0]), as_stored)
     reads = [functools.partial(read, name) for name in used]
-    return Leaf(shape, dtype, storage_dtype(dtype), n_stacked, reads, computed)
+    return Leaf(shape, dtype, storage_dtype(dtype, integers), n_stacked, reads, computed)
 
 
 def _made(

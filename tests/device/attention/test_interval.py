@@ -8,6 +8,7 @@ import pytest
 from jaxscore.device import reference
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.forms import FORMS
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 
@@ -37,7 +38,7 @@ def slow(arrays, window, dtype=jnp.float32, rule=RULE):
     return np.asarray(reference.attention(*arrays, window, rule=rule, dtype=dtype))
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
 @pytest.mark.parametrize(
     ("length", "block", "n_heads", "n_kv_heads"),
     [
@@ -61,7 +62,7 @@ def test_fast_forms_agree_with_the_reference(monkeypatch, form, length, block, n
 
 
 @pytest.mark.parametrize("kind", ["capped", "alibi", "coarse"])
-@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
 def test_every_term_of_a_score(monkeypatch, form, kind):
     monkeypatch.setattr(fast, "BLOCK", 8)
     arrays, rule = inputs(3, 21, 4, 2), rules(4)[kind]
@@ -70,13 +71,13 @@ def test_every_term_of_a_score(monkeypatch, form, kind):
     np.testing.assert_allclose(run(form, arrays, 5, rule=rule), want, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
 @pytest.mark.parametrize("seed", range(3))
 def test_bfloat16_rounds_no_more_than_its_products_do(monkeypatch, form, seed):
     """Against float32 attention of the same rounded inputs.
 
     What is left is the rounding of the softmax weights to 8 bits before the second product: a
-    weighted mean of values no larger than |v| moves by at most 2^-8 of it (`mapped` rounds
+    weighted mean of values no larger than |v| moves by at most 2^-8 of it (`blocked_cpu` rounds
     before it divides by the unrounded total, the same relative error).
     """
     monkeypatch.setattr(fast, "BLOCK", 8)
@@ -95,7 +96,7 @@ def slow_form(*arrays, rule, dtype):
     return reference.attention(*arrays, rule=rule, dtype=dtype), None
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.mapped, slow_form])
+@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu, slow_form])
 def test_a_window_counts_along_the_path_and_not_along_the_row(form):
     """0 -> 1 -> 2 and 0 -> 3: token 3 is next to 0 on its path, two tokens away in the row."""
     position = jnp.array([[0, 1, 2, 1]], jnp.int32)
@@ -112,7 +113,7 @@ def test_a_window_counts_along_the_path_and_not_along_the_row(form):
         np.testing.assert_allclose(np.asarray(got)[0, :, 0], weights, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
 def test_what_is_not_seen_changes_nothing(monkeypatch, form):
     """Huge keys and values off the path leave every bit of the others in place."""
     monkeypatch.setattr(fast, "BLOCK", 8)
@@ -128,7 +129,7 @@ def test_what_is_not_seen_changes_nothing(monkeypatch, form):
     assert (before[1] == after[1]).all()
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.mapped])
+@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
 def test_large_scores_do_not_overflow(form):
     arrays = inputs(6, 20, 2, 1)
     got = run(form, arrays, 0, rule=ScoreRule(1e4))
@@ -136,12 +137,13 @@ def test_large_scores_do_not_overflow(form):
     np.testing.assert_allclose(got, slow(arrays, 0, rule=ScoreRule(1e4)), atol=1e-4)
 
 
-def test_the_cpu_takes_the_mapped_form(monkeypatch):
+@pytest.mark.parametrize("platform", FORMS)
+def test_a_platform_runs_the_form_that_it_names(monkeypatch, platform):
     arrays = [jnp.asarray(x) for x in inputs(8, 9, 2, 1)]
     taken = []
-    for name in ("dense", "mapped"):
-        monkeypatch.setattr(fast, name, lambda *a, name=name, **k: taken.append(name) or a[:2])
-    for cpu in (True, False):
-        monkeypatch.setattr(fast, "on_cpu", lambda cpu=cpu: cpu)
-        fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.float32)
-    assert taken == ["mapped", "dense"]
+    for name in fast.ATTENTION:
+        form = lambda *a, name=name, **k: taken.append(name) or a[:2]  # noqa: E731
+        monkeypatch.setitem(fast.ATTENTION, name, form)
+    forms = FORMS[platform]
+    fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.float32, forms=forms)
+    assert taken == [forms.attention]

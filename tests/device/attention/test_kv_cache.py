@@ -9,12 +9,15 @@ from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention import kv_cache
 from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.dots import to_storage
+from jaxscore.device.dots import as_integers
+from jaxscore.device.forms import FORMS
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 
 N, K, H, L, SLOTS = 4, 2, 8, 24, 16
 RULE = ScoreRule(0.5)
+
+CPU = FORMS["cpu"]
 
 
 def arrays(seed, rows, length):
@@ -39,12 +42,6 @@ def padded(x, n):
     return jnp.concatenate([x[:, :n], loud], axis=1)
 
 
-@pytest.fixture(params=[True, False], ids=["cpu", "accelerator"])
-def either_form(request, monkeypatch):
-    for module in (fast, kv_cache):
-        monkeypatch.setattr(module, "on_cpu", lambda: request.param)
-
-
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     ("window", "kind"),
@@ -53,8 +50,8 @@ def either_form(request, monkeypatch):
         *((5, kind) for kind in ("capped", "alibi", "coarse")),
     ],
 )
-@pytest.mark.usefixtures("either_form")
-def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window, kind):
+@pytest.mark.parametrize("platform", FORMS)
+def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window, kind, platform):
     rule = rules(N)[kind]
     monkeypatch.setattr(kv_cache, "QUERY_BLOCK", 7)
     monkeypatch.setattr(kv_cache, "MOST_SCORES", 7 * SLOTS)
@@ -78,13 +75,14 @@ def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window,
         caches=(before,),
         rule=rule,
         dtype=jnp.float32,
+        forms=FORMS[platform],
     )
     np.testing.assert_allclose(np.asarray(got), np.asarray(want)[:, n:], atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["scaled", "alibi"])
-@pytest.mark.usefixtures("either_form")
-def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind):
+@pytest.mark.parametrize("platform", FORMS)
+def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform):
     """A prefix of 5 that all share, then 0, 3 and 7 tokens of a row's own."""
     rule = rules(N)[kind]
     prefix, lengths = 5, [0, 3, 7]
@@ -106,6 +104,7 @@ def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind):
             ),
             rule=rule,
             dtype=jnp.float32,
+            forms=FORMS[platform],
         )
         for row, n in enumerate(lengths):
             keep = np.r_[: prefix + n, prefix + 7]
@@ -121,11 +120,11 @@ def test_a_stored_bfloat16_past_is_read_as_bfloat16():
     rounded = [x.astype(jnp.bfloat16) for x in (k, v)]
     at = jnp.full((2, L), SLOTS)
     lengths = jnp.array([4, 6])
-    stored = KVCache(*to_storage(tuple(rounded)), jnp.int32(0), lengths)
+    stored = KVCache(*as_integers(tuple(rounded)), jnp.int32(0), lengths)
     exact = KVCache(*(x.astype(jnp.float32) for x in rounded), jnp.int32(0), lengths)
-    got, lse = attend_cache(q, stored, at, jnp.int32(0), rule=RULE)
+    got, lse = attend_cache(q, stored, at, jnp.int32(0), rule=RULE, forms=CPU)
     want, want_lse = attend_cache(
-        q.astype(jnp.bfloat16).astype(jnp.float32), exact, at, jnp.int32(0), rule=RULE
+        q.astype(jnp.bfloat16).astype(jnp.float32), exact, at, jnp.int32(0), rule=RULE, forms=CPU
     )
     assert stored.key.dtype == jnp.uint16
     np.testing.assert_allclose(lse, want_lse, atol=1e-5)
@@ -137,10 +136,10 @@ def test_an_empty_part_has_no_weight_in_a_merge():
     q, k, v = arrays(4, 2, L)
     at = jnp.full((2, L), SLOTS)
     full = attend_cache(
-        q, KVCache(k, v, jnp.int32(0), jnp.array([L, L])), at, jnp.int32(0), rule=RULE
+        q, KVCache(k, v, jnp.int32(0), jnp.array([L, L])), at, jnp.int32(0), rule=RULE, forms=CPU
     )
     none = attend_cache(
-        q, KVCache(k, v, jnp.int32(0), jnp.array([0, 0])), at, jnp.int32(0), rule=RULE
+        q, KVCache(k, v, jnp.int32(0), jnp.array([0, 0])), at, jnp.int32(0), rule=RULE, forms=CPU
     )
     np.testing.assert_array_equal(merge([full, none]), full[0])
     np.testing.assert_array_equal(merge([none, full]), full[0])

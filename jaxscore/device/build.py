@@ -1,23 +1,26 @@
-"""How one decoder is split over a mesh, beside the config that says what it is."""
+"""How a decoder's program is built, beside the config that says what it computes."""
 
 import dataclasses
 
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.forms import FORMS, Forms
 
 MODEL = "model"  # mesh axis
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
-    """Heads, inner widths, experts and vocabulary over the devices of the axis MODEL.
+class Build:
+    """Forms, and heads, inner widths, experts and vocabulary over the devices of the axis MODEL.
 
     Functions of a decoder that is split run inside `jax.shard_map`, on parameters as
     `device.sharding` places them; the sizes of a `DecoderConfig` are the whole model's.
 
     Attributes:
+        forms: for the platform that the program is compiled for.
         shards: how many devices; 1 is no split.
     """
 
+    forms: Forms = FORMS["cpu"]
     shards: int = 1
 
     def __post_init__(self) -> None:
@@ -38,4 +41,4 @@ class Split:
         return config.n_kv_heads % self.shards != 0
 
 
-UNSPLIT = Split()
+ON_CPU = Build()

@@ -1,0 +1,83 @@
+"""Which of several equal functions a platform runs, as data.
+
+A program's platform is passed, and not asked of JAX where the function is traced, so that a
+program can be compiled for a platform that is not present.
+"""
+
+import dataclasses
+from typing import Literal, get_args
+
+import jax
+
+Platform = Literal["cpu", "tpu", "gpu"]
+AttentionForm = Literal["blocked_cpu", "dense"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Forms:
+    """Functions and their sizes.
+
+    Attributes:
+        attention: of the rows' own tokens, see `attention.interval`.
+        cache_by_head: attention to a KV cache takes one head at a time, so that its scores stay
+            in cache; else all heads are one product.
+        experts_by_block: a mixture takes a block of one expert's tokens at a time; else all
+            groups of tokens are one product.
+        mlp_tokens: most tokens that an MLP takes at a time; None is all.
+        vocabulary_columns: of the vocabulary in one step of the pass over it.
+        query_blocks: queries in each pass over the vocabulary: the first number while so many
+            are left, then the second.
+        integers: bfloat16 arrays are kept as uint16, see `dots.as_integers`.
+    """
+
+    attention: AttentionForm
+    cache_by_head: bool
+    experts_by_block: bool
+    mlp_tokens: int | None
+    vocabulary_columns: int
+    query_blocks: tuple[int, int]
+    integers: bool
+
+
+FORMS: dict[Platform, Forms] = {
+    "cpu": Forms(
+        attention="blocked_cpu",
+        cache_by_head=True,
+        experts_by_block=True,
+        mlp_tokens=512,
+        vocabulary_columns=2048,  # best of 512 to 4096, measured
+        query_blocks=(512, 128),
+        integers=True,
+    ),
+    "tpu": Forms(
+        attention="dense",
+        cache_by_head=False,
+        experts_by_block=False,
+        mlp_tokens=None,
+        vocabulary_columns=2048,
+        query_blocks=(512, 128),
+        integers=False,
+    ),
+    "gpu": Forms(
+        attention="dense",
+        cache_by_head=False,
+        experts_by_block=False,
+        mlp_tokens=None,
+        vocabulary_columns=2048,
+        query_blocks=(512, 128),
+        integers=False,
+    ),
+}
+
+
+def platform_here() -> Platform:
+    """Where JAX runs programs in this process.
+
+    Raises:
+        ValueError: jaxscore has no forms for it.
+    """
+    found = jax.default_backend()
+    for platform in get_args(Platform):
+        if platform == found:
+            return platform
+    raise ValueError(f"JAX runs on {found!r}, expected cpu, gpu or tpu; give --device cpu")
