@@ -120,7 +120,7 @@ def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
         return x, kept if keep else None
 
     layers = jnp.arange(config.n_layers)
-    windows = jnp.asarray(config.windows, jnp.int32)
+    windows = jnp.asarray(config.windows, jnp.int32) if any(config.windows) else None
     tables = jnp.asarray(config.rotary_of, jnp.int32) if config.rotary else layers
     before = tuple((one.key, one.value) for one in caches)
     x, kept = lax.scan(step, x, (params["layers"], windows, before, layers, tables))

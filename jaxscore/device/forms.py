@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import jax
 
 Platform = Literal["cpu", "tpu", "gpu"]
-AttentionForm = Literal["blocked_cpu", "dense"]
+AttentionForm = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_tpu"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Forms:
         query_blocks: queries in each pass over the vocabulary: the first number while so many
             are left, then the second.
         integers: bfloat16 arrays are kept as uint16, see `dots.as_integers`.
+        interpreted: kernels run as JAX's own operations, for tests on another platform.
     """
 
     attention: AttentionForm
@@ -37,6 +38,7 @@ class Forms:
     vocabulary_columns: int
     query_blocks: tuple[int, int]
     integers: bool
+    interpreted: bool = False
 
 
 FORMS: dict[Platform, Forms] = {
@@ -50,7 +52,7 @@ FORMS: dict[Platform, Forms] = {
         integers=True,
     ),
     "tpu": Forms(
-        attention="dense",
+        attention="kernel_tpu",
         cache_by_head=False,
         experts_by_block=False,
         mlp_tokens=None,
@@ -59,7 +61,7 @@ FORMS: dict[Platform, Forms] = {
         integers=False,
     ),
     "gpu": Forms(
-        attention="dense",
+        attention="kernel_gpu",
         cache_by_head=False,
         experts_by_block=False,
         mlp_tokens=None,

@@ -45,7 +45,7 @@ class Layout:
 class PerLayer(NamedTuple):
     """What differs between layers beside parameters; cosine and sine are [R, L, 1, pairs]."""
 
-    window: jax.Array
+    window: jax.Array | None
     caches: tuple[KVCache, ...] = ()
     cos: jax.Array | None = None
     sin: jax.Array | None = None

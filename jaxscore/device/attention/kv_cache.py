@@ -6,10 +6,8 @@ blocks of flash attention are, arXiv 2205.14135):
     out = sum_p e^(lse_p - lse) out_p        lse = ln sum_p e^lse_p
 """
 
-import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
@@ -20,7 +18,7 @@ from jaxscore.device.forms import Forms
 
 MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
 QUERY_BLOCK = 1024  # most query rows of a product on the CPU; measured best of 64..4096 at S 1536
-MOST_SCORES = 2**27  # of a product elsewhere, 512 MB
+MOST_SCORES = 2**25  # of a product elsewhere, 128 MB
 
 
 class KVCache(NamedTuple):
@@ -41,7 +39,7 @@ def attend_cache(
     q_RLNH: Float[Array, "R L N H"],
     cache: KVCache,
     position_RL: Int[Array, "R L"],
-    window: Int[Array, ""],
+    window: Int[Array, ""] | None,
     *,
     rule: ScoreRule,
     forms: Forms,
@@ -55,45 +53,58 @@ def attend_cache(
     P, S, K, _ = cache.key.shape
     G = N // K
     dtype = compute_dtype(cache.key)
-    # One product a cache and key head: all its tokens and query heads are rows of it.
+    # One product per cache and key head: all its tokens and query heads are rows of it.
     M = (R // P) * L * G
     q = q_RLNH.reshape(P, R // P, L, K, G, H).transpose(0, 3, 1, 2, 4, 5).reshape(P, K, M, H)
-    at = jnp.broadcast_to(position_RL[:, :, None], (R, L, G)).reshape(P, M)
-    slot = jnp.arange(S)
+    at = jnp.broadcast_to(position_RL[:, :, None], (R, L, G)).reshape(P, 1, M)
     slopes = rule.slopes()  # as the rows of q: the G heads of a key head side by side
-    slopes_KM = None if slopes is None else jnp.tile(slopes.reshape(K, G), (1, M // G))
-
-    def product(q_MH, at_M, slope_M, p, k):
-        key_SH = from_storage(cache.key[p, :, k]).astype(dtype)
-        value_SH = from_storage(cache.value[p, :, k]).astype(dtype)
-        precision = lax.Precision.HIGHEST if dtype == jnp.float32 else None
-        scores = lax.dot_general(
-            q_MH.astype(dtype),
-            key_SH,
-            (((1,), (1,)), ((), ())),
-            precision=precision,
-            preferred_element_type=jnp.float32,
-        )
-        key_at = cache.first + slot
-        near = (window == 0) | (at_M[:, None] - key_at[None, :] < window)
-        seen = near & (slot < cache.length[p])[None, :]
-        slope_M1 = None if slope_M is None else slope_M[:, None]
-        scores = rule.scores(scores, slope_M1, at_M[:, None], key_at[None, :])
-        scores = jnp.where(seen, scores, MASKED)
-        top = scores.max(axis=1, keepdims=True)
-        weights = jnp.exp(scores - top)
-        total = weights.sum(axis=1, keepdims=True)
-        mixed = lax.dot_general(
-            weights.astype(dtype),
-            value_SH,
-            (((1,), (0,)), ((), ())),
-            precision=precision,
-            preferred_element_type=jnp.float32,
-        )
-        return mixed / total, (top + jnp.log(total))[:, 0]
-
-    most = QUERY_BLOCK if forms.cache_by_head else max(1, MOST_SCORES // S)
+    slope = None if slopes is None else jnp.tile(slopes.reshape(1, K, G), (1, 1, M // G))
+    most = QUERY_BLOCK if forms.cache_by_head else max(1, MOST_SCORES // (P * K * S))
     block = next(n for n in range(min(M, most), 0, -1) if M % n == 0)
+    if forms.cache_by_head:
+        out, lse = _each_head(q.astype(dtype), cache, at, slope, window, rule, block)
+    else:
+        out, lse = _all_heads(q.astype(dtype), cache, at, slope, window, rule, block)
+    out = out.reshape(P, K, R // P, L, G, H).transpose(0, 2, 3, 1, 4, 5).reshape(R, L, N, H)
+    return out, lse.reshape(P, K, R // P, L, G).transpose(0, 2, 3, 1, 4).reshape(R, L, N)
+
+
+def _mixed(q, key, value, at, slope, first, length, window, rule):
+    """Softmax attention [..., m, H] and log-sum-exp [..., m] over the slots of key and value.
+
+    Args:
+        q: [..., m, H].
+        key, value: [..., S, H].
+        at, slope: [..., m].
+        length: [..., 1].
+    """
+    precision = lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
+    scores = jnp.einsum(
+        "...mh,...sh->...ms", q, key, precision=precision, preferred_element_type=jnp.float32
+    )
+    slot = jnp.arange(key.shape[-2])
+    at, slope = at[..., None], None if slope is None else slope[..., None]
+    scores = rule.scores(scores, slope, at, first + slot)
+    seen = (slot < length)[..., None, :]
+    if window is not None:
+        seen &= (window == 0) | (at - (first + slot) < window)
+    scores = jnp.where(seen, scores, MASKED)
+    top = scores.max(axis=-1, keepdims=True)
+    weights = jnp.exp(scores - top)
+    total = weights.sum(axis=-1, keepdims=True)
+    mixed = jnp.einsum(
+        "...ms,...sh->...mh",
+        weights.astype(q.dtype),
+        value,
+        precision=precision,
+        preferred_element_type=jnp.float32,
+    )
+    return mixed / total, (top + jnp.log(total))[..., 0]
+
+
+def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
+    """One block of queries of one head at a time, so that its scores stay in cache."""
+    P, K, M, _ = q_PKMH.shape
     n_blocks = M // block
 
     def one(index):
@@ -102,16 +113,46 @@ def attend_cache(
         def mine(rows):
             return lax.dynamic_slice_in_dim(rows, b * block, block)
 
-        slope = None if slopes_KM is None else mine(slopes_KM[k])
-        return product(mine(q[p, k]), mine(at[p]), slope, p, k)
+        return _mixed(
+            mine(q_PKMH[p, k]),
+            from_storage(cache.key[p, :, k]).astype(q_PKMH.dtype),
+            from_storage(cache.value[p, :, k]).astype(q_PKMH.dtype),
+            mine(at_P1M[p, 0]),
+            None if slope_1KM is None else mine(slope_1KM[0, k]),
+            cache.first,
+            cache.length[p, None],
+            window,
+            rule,
+        )
 
-    # Many small products, one for the cache of each row, run side by side on an accelerator; the
-    # large ones of a shared prefix would fill its memory so.
-    side_by_side = not forms.cache_by_head and P > 1
-    run = jax.vmap(one) if side_by_side else functools.partial(lax.map, one)
-    out, lse = run(jnp.arange(P * K * n_blocks))
-    out = out.reshape(P, K, R // P, L, G, H).transpose(0, 2, 3, 1, 4, 5).reshape(R, L, N, H)
-    return out, lse.reshape(P, K, R // P, L, G).transpose(0, 2, 3, 1, 4).reshape(R, L, N)
+    return lax.map(one, jnp.arange(P * K * n_blocks))
+
+
+def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
+    """A block of queries of all caches and heads at a time, so that each cache is read once."""
+    key, value = (from_storage(x).swapaxes(1, 2) for x in (cache.key, cache.value))  # [P, K, S, H]
+
+    def one(b):
+        def mine(rows):
+            return lax.dynamic_slice_in_dim(rows, b * block, block, axis=2)
+
+        return _mixed(
+            mine(q_PKMH),
+            key,
+            value,
+            mine(at_P1M),
+            None if slope_1KM is None else mine(slope_1KM),
+            cache.first,
+            cache.length[:, None, None],
+            window,
+            rule,
+        )
+
+    n_blocks = q_PKMH.shape[2] // block
+    if n_blocks == 1:
+        return one(0)
+    out, lse = lax.map(one, jnp.arange(n_blocks))  # [blocks, P, K, block, (H)]
+    return jnp.moveaxis(out, 0, 2), jnp.moveaxis(lse, 0, 2)
 
 
 def merge(

@@ -1,10 +1,11 @@
 """From the products of queries and keys to attention scores, before mask and softmax."""
 
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 
 class Alibi(NamedTuple):
@@ -40,6 +41,19 @@ class ScoreRule(NamedTuple):
         n_here = len(self.alibi.slopes) // lax.axis_size(self.split)
         return lax.dynamic_slice_in_dim(slopes, lax.axis_index(self.split) * n_here, n_here)
 
+    def kernel_bias(
+        self, position_T: Int[Array, " T"]
+    ) -> tuple[Float[Array, " N"] | None, Float[Array, "N T"] | None] | None:
+        """What kernels add for ALiBi, over ln 2: a slope for each head, or, where it is coarse,
+        the penalty of each head and position; None without ALiBi."""
+        slopes = self.slopes()
+        if self.alibi is None or slopes is None:
+            return None
+        scale = self.alibi.scale / math.log(2)
+        if not self.alibi.coarse:
+            return scale * slopes, None
+        return None, scale * self.coarse_bias(slopes[:, None], position_T[None, :])
+
     def scores(self, products, slope, position_i, position_j):
         """Attention scores, float32, of products that broadcast with the other arrays.
 
@@ -55,10 +69,14 @@ class ScoreRule(NamedTuple):
         if not self.alibi.coarse:
             return scores + self.alibi.scale * slope * (position_j - position_i)
 
+        penalty = self.coarse_bias(slope, position_j) - self.coarse_bias(slope, position_i)
+        return scores + self.alibi.scale * penalty
+
+    @staticmethod
+    def coarse_bias(slope, position):
+        """The slope times the position, both and their product rounded to bfloat16, as float32."""
+
         def rounded(x):
             return lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
-        def bias(position):
-            return rounded(rounded(slope) * rounded(position))
-
-        return scores + self.alibi.scale * (bias(position_j) - bias(position_i))
+        return rounded(rounded(slope) * rounded(position))

@@ -1,4 +1,6 @@
-"""Both fast forms of attention against the slow one, on rows of packed tries."""
+"""Every fast form of attention against the slow one, on rows of packed tries."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +8,8 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
+from jaxscore.device.attention import blocked as by_blocks
+from jaxscore.device.attention import blocked_cpu as on_cpu
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.forms import FORMS
@@ -15,6 +19,16 @@ from tests.device.tries import random_rows
 R, H = 2, 8
 RULE = ScoreRule(H**-0.5)
 PLAIN = ScoreRule(1.0)
+FAST = {
+    name: functools.partial(form, interpret=True) if name.startswith("kernel") else form
+    for name, form in fast.ATTENTION.items()
+}
+
+
+def small_blocks(monkeypatch, size):
+    """Several blocks in short rows; kernels have blocks of their own, see test_kernels."""
+    monkeypatch.setattr(by_blocks, "BLOCK", size)
+    monkeypatch.setattr(on_cpu, "BLOCK", size)
 
 
 def inputs(seed, length, n_heads, n_kv_heads):
@@ -28,8 +42,8 @@ def inputs(seed, length, n_heads, n_kv_heads):
 
 
 def run(form, arrays, window, dtype=jnp.float32, rule=RULE):
-    form = jax.jit(form, static_argnames=("rule", "dtype"))
-    out = form(*arrays, jnp.int32(window), rule=rule, dtype=dtype)[0]
+    compiled = jax.jit(FAST[form], static_argnames=("rule", "dtype"))
+    out = compiled(*arrays, jnp.int32(window), rule=rule, dtype=dtype)[0]
     assert out.dtype == jnp.float32
     return np.asarray(out)
 
@@ -38,7 +52,7 @@ def slow(arrays, window, dtype=jnp.float32, rule=RULE):
     return np.asarray(reference.attention(*arrays, window, rule=rule, dtype=dtype))
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
+@pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize(
     ("length", "block", "n_heads", "n_kv_heads"),
     [
@@ -52,26 +66,27 @@ def slow(arrays, window, dtype=jnp.float32, rule=RULE):
     ],
 )
 def test_fast_forms_agree_with_the_reference(monkeypatch, form, length, block, n_heads, n_kv_heads):
-    monkeypatch.setattr(fast, "BLOCK", block)
+    small_blocks(monkeypatch, block)
     arrays = inputs(length, length, n_heads, n_kv_heads)
-    compiled = jax.jit(form, static_argnames=("rule", "dtype"))
-    for window in (0, 1, 3, 1000):  # data, not shape: one program
-        got, _ = compiled(*arrays, jnp.int32(window), rule=ScoreRule(0.5), dtype=jnp.float32)
-        want = slow(arrays, window, rule=ScoreRule(0.5))
+    compiled = jax.jit(FAST[form], static_argnames=("rule", "dtype"))
+    for window in (None, 0, 1, 3, 1000):  # data, not shape: one program, and one without
+        at = None if window is None else jnp.int32(window)
+        got, _ = compiled(*arrays, at, rule=ScoreRule(0.5), dtype=jnp.float32)
+        want = slow(arrays, window or 0, rule=ScoreRule(0.5))
         np.testing.assert_allclose(np.asarray(got), want, atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["capped", "alibi", "coarse"])
-@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
+@pytest.mark.parametrize("form", FAST)
 def test_every_term_of_a_score(monkeypatch, form, kind):
-    monkeypatch.setattr(fast, "BLOCK", 8)
+    small_blocks(monkeypatch, 8)
     arrays, rule = inputs(3, 21, 4, 2), rules(4)[kind]
     want = slow(arrays, 5, rule=rule)
     assert np.abs(want - slow(arrays, 5, rule=ScoreRule(0.5))).max() > 0.01
     np.testing.assert_allclose(run(form, arrays, 5, rule=rule), want, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
+@pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize("seed", range(3))
 def test_bfloat16_rounds_no_more_than_its_products_do(monkeypatch, form, seed):
     """Against float32 attention of the same rounded inputs.
@@ -80,7 +95,7 @@ def test_bfloat16_rounds_no_more_than_its_products_do(monkeypatch, form, seed):
     weighted mean of values no larger than |v| moves by at most 2^-8 of it (`blocked_cpu` rounds
     before it divides by the unrounded total, the same relative error).
     """
-    monkeypatch.setattr(fast, "BLOCK", 8)
+    small_blocks(monkeypatch, 8)
     q, k, v, position, end = inputs(seed, 37, 4, 2)
     rounded = [x.astype(jnp.bfloat16).astype(jnp.float32) for x in (q, k, v)]
     want = slow((*rounded, position, end), 0)
@@ -96,7 +111,7 @@ def slow_form(*arrays, rule, dtype):
     return reference.attention(*arrays, rule=rule, dtype=dtype), None
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu, slow_form])
+@pytest.mark.parametrize("form", [*FAST, "slow"])
 def test_a_window_counts_along_the_path_and_not_along_the_row(form):
     """0 -> 1 -> 2 and 0 -> 3: token 3 is next to 0 on its path, two tokens away in the row."""
     position = jnp.array([[0, 1, 2, 1]], jnp.int32)
@@ -109,14 +124,15 @@ def test_a_window_counts_along_the_path_and_not_along_the_row(form):
         2: [[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0, 0.5, 0.5, 0], [0.5, 0, 0, 0.5]],
     }
     for window, weights in want.items():
-        got, _ = form(q, k, v, position, end, jnp.int32(window), rule=PLAIN, dtype=jnp.float32)
+        attend = slow_form if form == "slow" else FAST[form]
+        got, _ = attend(q, k, v, position, end, jnp.int32(window), rule=PLAIN, dtype=jnp.float32)
         np.testing.assert_allclose(np.asarray(got)[0, :, 0], weights, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
+@pytest.mark.parametrize("form", FAST)
 def test_what_is_not_seen_changes_nothing(monkeypatch, form):
     """Huge keys and values off the path leave every bit of the others in place."""
-    monkeypatch.setattr(fast, "BLOCK", 8)
+    small_blocks(monkeypatch, 8)
     q, k, v, position, end = inputs(5, 30, 2, 2)
     token = int(np.flatnonzero(np.asarray(end[0]) < 25)[0])
     blind = np.ones(30, bool)
@@ -129,7 +145,7 @@ def test_what_is_not_seen_changes_nothing(monkeypatch, form):
     assert (before[1] == after[1]).all()
 
 
-@pytest.mark.parametrize("form", [fast.dense, fast.blocked_cpu])
+@pytest.mark.parametrize("form", FAST)
 def test_large_scores_do_not_overflow(form):
     arrays = inputs(6, 20, 2, 1)
     got = run(form, arrays, 0, rule=ScoreRule(1e4))

@@ -1,5 +1,7 @@
 """Attention over a KV cache against the same tokens in one row."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,6 +20,10 @@ N, K, H, L, SLOTS = 4, 2, 8, 24, 16
 RULE = ScoreRule(0.5)
 
 CPU = FORMS["cpu"]
+ALL = {
+    name: forms if name == "cpu" else dataclasses.replace(forms, interpreted=True)
+    for name, forms in FORMS.items()
+}
 
 
 def arrays(seed, rows, length):
@@ -50,7 +56,7 @@ def padded(x, n):
         *((5, kind) for kind in ("capped", "alibi", "coarse")),
     ],
 )
-@pytest.mark.parametrize("platform", FORMS)
+@pytest.mark.parametrize("platform", ALL)
 def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window, kind, platform):
     rule = rules(N)[kind]
     monkeypatch.setattr(kv_cache, "QUERY_BLOCK", 7)
@@ -75,13 +81,13 @@ def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window,
         caches=(before,),
         rule=rule,
         dtype=jnp.float32,
-        forms=FORMS[platform],
+        forms=ALL[platform],
     )
     np.testing.assert_allclose(np.asarray(got), np.asarray(want)[:, n:], atol=2e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["scaled", "alibi"])
-@pytest.mark.parametrize("platform", FORMS)
+@pytest.mark.parametrize("platform", ALL)
 def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform):
     """A prefix of 5 that all share, then 0, 3 and 7 tokens of a row's own."""
     rule = rules(N)[kind]
@@ -104,7 +110,7 @@ def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform)
             ),
             rule=rule,
             dtype=jnp.float32,
-            forms=FORMS[platform],
+            forms=ALL[platform],
         )
         for row, n in enumerate(lengths):
             keep = np.r_[: prefix + n, prefix + 7]

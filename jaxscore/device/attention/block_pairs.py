@@ -1,0 +1,73 @@
+"""Which blocks of keys a block of queries sees anything of, from the bounds of the blocks.
+
+Rows [R, L] are one row of T = R * L tokens: where row r's subtree ends are moved by r * L, the
+interval rule `j <= i < end[j]` keeps rows apart by itself. A pair of blocks in which nothing is
+seen is not listed; one in which everything is seen needs no mask.
+
+        keys  0 1 2 3        two rows of two blocks each: the pairs (0, 2), (0, 3), (1, 2) ... of
+    queries 0 o              different rows and those above the diagonal are not in the list;
+            1 # o            o has a mask, # has none
+            2     o
+            3     # o
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+
+class BlockPairs(NamedTuple):
+    """For each pair of a block of queries and a block of keys what a kernel has to do."""
+
+    some: Bool[Array, "n_queries n_keys"]  # anything may be seen
+    every: Bool[Array, "n_queries n_keys"]  # everything is seen
+
+
+def flat_ends(subtree_end_RL: Int[Array, "R L"]) -> Int[Array, " T"]:
+    """Subtree ends of the rows as one row."""
+    R, L = subtree_end_RL.shape
+    first = L * jnp.arange(R, dtype=jnp.int32)[:, None]
+    return (jnp.minimum(subtree_end_RL, L) + first).reshape(-1)
+
+
+def block_pairs(
+    end_T: Int[Array, " T"],
+    position_T: Int[Array, " T"],
+    window: Int[Array, ""] | None,
+    queries: int,
+    keys: int,
+) -> BlockPairs:
+    """Pairs of blocks of so many queries and so many keys.
+
+    Args:
+        end_T: see `flat_ends`; T is a multiple of both sizes. A token whose end is 0 is padding.
+        window: see `interval.attention`.
+    """
+    T = end_T.shape[0]
+    i = jnp.arange(T // queries, dtype=jnp.int32)[:, None] * queries  # the first of its block
+    j = jnp.arange(T // keys, dtype=jnp.int32)[None, :] * keys
+    ends = end_T.reshape(-1, keys)
+    some = (j <= i + queries - 1) & (ends.max(axis=1)[None] > i)
+    every = (j + keys - 1 <= i) & (ends.min(axis=1)[None] >= i + queries)
+    if window is not None:
+        of_queries, of_keys = position_T.reshape(-1, queries), position_T.reshape(-1, keys)
+        nearest = of_queries.min(axis=1)[:, None] - of_keys.max(axis=1)[None]
+        farthest = of_queries.max(axis=1)[:, None] - of_keys.min(axis=1)[None]
+        some &= (window == 0) | (nearest < window)
+        every &= (window == 0) | (farthest < window)
+    return BlockPairs(some, every & some)
+
+
+def most_pairs(T: int, queries: int, keys: int) -> int:
+    """Pairs that are not wholly above the diagonal."""
+    return sum((i + queries - 1) // keys + 1 for i in range(0, T, queries))
+
+
+def padded(x: jax.Array, multiple: int, axis: int) -> jax.Array:
+    """Zeros behind, up to a multiple along one axis."""
+    short = -x.shape[axis] % multiple
+    if not short:
+        return x
+    return jnp.pad(x, [(0, short if one == axis else 0) for one in range(x.ndim)])

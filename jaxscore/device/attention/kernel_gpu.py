@@ -1,0 +1,194 @@
+"""Attention under the interval mask as one GPU kernel (Pallas, Triton).
+
+The same computation as `kernel_tpu`: the online softmax of flash attention (arXiv 2205.14135) over
+the pairs of blocks in which anything is seen. Each program takes one block of queries of some heads
+that share a key head, and walks a list of the key blocks that it sees: first those that are seen
+whole, which need no mask.
+
+    grid (groups of heads, query blocks)      q, out [N, T, H]      k, v [K, T, H]
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float, Int
+
+from jaxscore.device.attention.block_pairs import block_pairs, flat_ends, padded
+from jaxscore.device.attention.kv_cache import MASKED
+from jaxscore.device.attention.score_rule import ScoreRule
+
+LOG2_E = math.log2(math.e)
+LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so who sees nothing adds 0
+BLOCKS = 16, 64  # fewest and most queries, and keys, in a block; not tuned on a device
+BLOCK_BYTES = 2**15  # of a block of keys: several such lie in shared memory, 166 kB on an A100
+HEADS = 2  # most query heads in a product
+NARROWEST = 16  # heads are padded to a power of two from here on
+WARPS, STAGES = 4, 2
+
+
+class Sizes(NamedTuple):
+    """Of a kernel; static. `group` query heads share a key head and are rows of one product."""
+
+    group: int
+    groups_of_key: int
+    block: int
+    width: int
+
+
+def kernel_gpu(
+    q_RLNH: Float[Array, "R L N H"],
+    k_RLKH: Float[Array, "R L K H"],
+    v_RLKH: Float[Array, "R L K H"],
+    position_RL: Int[Array, "R L"],
+    subtree_end_RL: Int[Array, "R L"],
+    window: Int[Array, ""] | None,
+    *,
+    rule: ScoreRule,
+    dtype: Any,
+    interpret: bool = False,
+) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
+    """What `blocked.blocked` computes.
+
+    Args:
+        interpret: run the kernel's operations as JAX's own, on any platform.
+    """
+    R, L, N, H = q_RLNH.shape
+    K, T = k_RLKH.shape[2], R * L
+    group = math.gcd(N // K, HEADS)
+    width = max(NARROWEST, 1 << (H - 1).bit_length())
+    least, most = BLOCKS
+    block = max(least, min(most, BLOCK_BYTES // (width * jnp.dtype(dtype).itemsize)))
+    sizes = Sizes(group, N // K // group, block, width)
+
+    def by_head(x_RLXH: jax.Array) -> jax.Array:
+        x = x_RLXH.astype(dtype).reshape(T, -1, H).transpose(1, 0, 2)
+        return padded(padded(x, block, 1), width, 2)
+
+    end = padded(flat_ends(subtree_end_RL), block, 0)
+    position = padded(position_RL.reshape(-1).astype(jnp.int32), block, 0)
+    out, lse = _run(
+        (by_head(q_RLNH), by_head(k_RLKH), by_head(v_RLKH)),
+        (end, position, window),
+        rule.kernel_bias(position),
+        sizes,
+        rule,
+        interpret,
+    )
+    out = out.reshape(N, -1, width)[:, :T, :H].swapaxes(0, 1)
+    return out.reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(R, L, N)
+
+
+def _run(qkv, seen, bias, sizes, rule, interpret):
+    """The kernel call: mixed values [groups, group, T, H] and log-sum-exp [groups, group, T]."""
+    q, k, v = qkv
+    end_T, position_T, window = seen
+    group, per, block, width = sizes
+    T, n_groups = end_T.shape[0], q.shape[0] // group
+    some, every = block_pairs(end_T, position_T, window, block, block)
+    # Whole blocks first, then those with a mask, then those that are not visited.
+    order = jnp.argsort(jnp.where(every, 0, jnp.where(some, 1, 2)), axis=1, stable=True)
+    visits = jnp.stack([every.sum(axis=1), some.sum(axis=1)], axis=1)
+    lists = order.astype(jnp.int32), visits.astype(jnp.int32)
+    at = jnp.zeros(1, jnp.int32) if window is None else window.reshape(1)
+    slopes, penalties = bias or (None, None)
+    given = [end_T, position_T, at, *lists]
+    for one in (slopes, penalties):
+        if one is not None:
+            given.append(one.reshape(n_groups, group, *one.shape[1:]))
+
+    def whole(x):
+        return pl.BlockSpec(x.shape, lambda h, i: (0,) * x.ndim)
+
+    of_q = pl.BlockSpec((None, group, block, width), lambda h, i: (h, 0, i, 0))
+    of_k = pl.BlockSpec((None, T, width), lambda h, i: (h // per, 0, 0))
+    return pl.pallas_call(
+        functools.partial(
+            _kernel,
+            sizes=sizes,
+            scale=rule.scale,
+            softcap=rule.softcap,
+            windowed=window is not None,
+            alibi=None if bias is None else "fine" if slopes is not None else "coarse",
+        ),
+        grid=(n_groups, T // block),
+        in_specs=[of_q, of_k, of_k, *map(whole, given)],
+        out_specs=[of_q, pl.BlockSpec((None, group, block), lambda h, i: (h, 0, i))],
+        out_shape=[
+            jax.ShapeDtypeStruct((n_groups, group, T, width), jnp.float32),
+            jax.ShapeDtypeStruct((n_groups, group, T), jnp.float32),
+        ],
+        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=STAGES),
+        interpret=interpret,
+        name="interval_attention",
+    )(q.reshape(n_groups, group, T, width), k, v, *given)
+
+
+def _kernel(q_ref, k_ref, v_ref, end_ref, at_ref, window_ref, order_ref, visits_ref, *refs, **what):
+    """One block of queries of one group of heads."""
+    *bias_ref, out_ref, lse_ref = refs
+    group, _, block, width = what["sizes"]
+    scale, softcap, alibi = what["scale"], what["softcap"], what["alibi"]
+    head, of_queries = pl.program_id(0), pl.program_id(1)
+    rows, shape = group * block, (group, block, block)
+    first = of_queries * block
+    i = first + lax.broadcasted_iota(jnp.int32, shape[1:], 0)
+    at_i = at_ref[pl.ds(first, block)]
+    q = q_ref[...].reshape(rows, width)
+    precision = lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
+
+    def product(a, b, axis):
+        return lax.dot_general(
+            a,
+            b,
+            (((1,), (axis,)), ((), ())),
+            precision=precision,
+            preferred_element_type=jnp.float32,
+        )
+
+    def step(masked, nth, carry):
+        mixed, top, total = carry
+        start = order_ref[of_queries, nth] * block
+        keys = pl.ds(start, block)
+        scores = product(q, k_ref[keys, :], 1)
+        if softcap is None:
+            scores = scores * (scale * LOG2_E)
+        else:
+            scores = (softcap * LOG2_E) * jnp.tanh(scores * (scale / softcap))
+        distance = at_i[:, None] - at_ref[keys][None, :]
+        if alibi == "fine":
+            penalty = distance.astype(jnp.float32)[None] * bias_ref[0][head][:, None, None]
+            scores -= penalty.reshape(rows, block)
+        elif alibi == "coarse":
+            of_i, of_j = bias_ref[0][head, :, pl.ds(first, block)], bias_ref[0][head, :, keys]
+            scores += (of_j[:, None, :] - of_i[:, :, None]).reshape(rows, block)
+        if masked:
+            j = start + lax.broadcasted_iota(jnp.int32, shape[1:], 1)
+            seen = (j <= i) & (i < end_ref[keys][None, :])
+            if what["windowed"]:
+                seen &= (window_ref[0] == 0) | (distance < window_ref[0])
+            seen = jnp.broadcast_to(seen[None], shape).reshape(rows, block)
+            scores = jnp.where(seen, scores, MASKED)
+        higher = jnp.maximum(top, scores.max(axis=1))
+        weights = jnp.exp2(scores - higher[:, None])
+        shrink = jnp.exp2(top - higher)
+        v = v_ref[keys, :]
+        mixed = mixed * shrink[:, None] + product(weights.astype(v.dtype), v, 0)
+        return mixed, higher, total * shrink + weights.sum(axis=1)
+
+    carry = (
+        jnp.zeros((rows, width), jnp.float32),
+        jnp.full((rows,), LOWEST, jnp.float32),
+        jnp.zeros((rows,), jnp.float32),
+    )
+    whole, some = visits_ref[of_queries, 0], visits_ref[of_queries, 1]
+    carry = lax.fori_loop(0, whole, functools.partial(step, False), carry)
+    mixed, top, total = lax.fori_loop(whole, some, functools.partial(step, True), carry)
+    total = jnp.where(total == 0.0, 1.0, total)
+    out_ref[...] = (mixed / total[:, None]).reshape(group, block, width)
+    lse_ref[...] = ((top + jnp.log2(total)) * (1 / LOG2_E)).reshape(group, block)

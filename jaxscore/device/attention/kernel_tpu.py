@@ -1,0 +1,307 @@
+"""Attention under the interval mask as one TPU kernel (Pallas, Mosaic).
+
+The online softmax of flash attention (arXiv 2205.14135) over the pairs of blocks in which
+anything is seen (`block_pairs`). The list of these pairs is computed on the device and prefetched
+as scalars, and its length is the bound of the grid, so that a pair that is not listed costs
+neither a step nor a copy. The query heads of one key head are rows of one product.
+
+    grid (groups of heads, pairs)
+    q, out [T, N, H] where whole registers hold a head (H a multiple of 128), else [N, T, H]
+
+Running maximum and sum are kept in all 128 lanes of a register: a column would take as much
+room. Scores are in units of ln 2, since the hardware has exp2.
+"""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from jaxscore.device.attention.block_pairs import block_pairs, flat_ends, most_pairs, padded
+from jaxscore.device.attention.kv_cache import MASKED
+from jaxscore.device.attention.score_rule import ScoreRule
+
+LANES = 128
+LOG2_E = math.log2(math.e)
+LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so who sees nothing adds 0
+QUERIES, KEYS = 256, 512  # most in a block; 89 % of the matrix unit's peak at H 128 on v5e and v5p
+MOST_ROWS = 1024  # of a product: query heads times queries
+
+FIRST, LAST, PARTIAL = 1, 2, 4  # a pair's flags: of its query block, and whether it has a mask
+BITS = 14  # of a block's number in a packed pair
+
+
+class Sizes(NamedTuple):
+    """Of a kernel; static. `group` query heads share a key head and are rows of one product."""
+
+    group: int
+    groups_of_key: int
+    queries: int
+    keys: int
+    width: int
+    by_token: bool
+
+
+def kernel_tpu(
+    q_RLNH: Float[Array, "R L N H"],
+    k_RLKH: Float[Array, "R L K H"],
+    v_RLKH: Float[Array, "R L K H"],
+    position_RL: Int[Array, "R L"],
+    subtree_end_RL: Int[Array, "R L"],
+    window: Int[Array, ""] | None,
+    *,
+    rule: ScoreRule,
+    dtype: Any,
+    interpret: bool = False,
+) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
+    """What `blocked.blocked` computes.
+
+    Args:
+        interpret: run the kernel's operations as JAX's own, on any platform.
+    """
+    R, L, N, H = q_RLNH.shape
+    K, T = k_RLKH.shape[2], R * L
+    keys = max(LANES, min(KEYS, 1 << (L - 1).bit_length()))
+    queries = min(QUERIES, keys)
+    group = max(d for d in range(1, N // K + 1) if (N // K) % d == 0 and d * queries <= MOST_ROWS)
+    sizes = Sizes(group, N // K // group, queries, keys, H, H % LANES == 0)
+
+    def laid_out(x_RLXH: jax.Array) -> jax.Array:
+        x = x_RLXH.astype(dtype).reshape(T, -1, H)
+        if sizes.by_token:
+            return padded(x, keys, 0).reshape(-1, x.shape[1] * H)
+        return padded(x.transpose(1, 0, 2), keys, 1)
+
+    end = padded(flat_ends(subtree_end_RL), keys, 0)
+    position = padded(position_RL.reshape(-1).astype(jnp.int32), keys, 0)
+    pairs, n_pairs = _listed(end, position, window, sizes)
+    out, lse = _run(
+        (laid_out(q_RLNH), laid_out(k_RLKH), laid_out(v_RLKH)),
+        (end, position, window),
+        rule.kernel_bias(position),
+        (pairs, n_pairs),
+        sizes,
+        rule,
+        useful_pairs=R * L * (L + 1) // 2,
+        interpret=interpret,
+    )
+    if not sizes.by_token:
+        out = out.reshape(N, -1, H).swapaxes(0, 1)
+    return out.reshape(-1, N, H)[:T].reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(
+        R, L, N
+    )
+
+
+def _listed(end_T, position_T, window, sizes):
+    """Pairs that a kernel computes, in the order of their query blocks, and how many.
+
+    A pair is one number: flags, then the numbers of both blocks, as scalar memory is small.
+    """
+    i_block, keys = sizes.queries, sizes.keys
+    T = end_T.shape[0]
+    if T // i_block >= 1 << BITS:
+        raise ValueError(
+            f"{T} tokens in a batch, padding included, expected fewer than {i_block << BITS}"
+        )
+    some, every = block_pairs(end_T, position_T, window, i_block, keys)
+    i = jnp.arange(T // i_block, dtype=jnp.int32)[:, None]
+    j = jnp.arange(T // keys, dtype=jnp.int32)[None, :]
+    some |= j == i * i_block // keys  # the diagonal always, so that every query block is written
+    nth = jnp.cumsum(some, axis=1)
+    flags = (nth == 1) * FIRST + (nth == nth[:, -1:]) * LAST + (~every) * PARTIAL
+    packed = (flags << (2 * BITS)) + (i << BITS) + j
+    [at] = jnp.nonzero(some.reshape(-1), size=most_pairs(T, i_block, keys), fill_value=0)
+    return packed.reshape(-1)[at].astype(jnp.int32), some.sum(dtype=jnp.int32)
+
+
+def _run(qkv, seen, bias, pairs, sizes, rule, *, useful_pairs, interpret):
+    """The kernel call; q and out as `Sizes.by_token` says, log-sum-exp [groups, group, T]."""
+    q, k, v = qkv
+    end_T, position_T, window = seen
+    slopes, penalties = bias or (None, None)
+    packed, n_pairs = pairs
+    group, per, i_block, j_block, H, by_token = sizes
+    T = end_T.shape[0]
+    n_groups = (q.shape[1] // H if by_token else q.shape[0]) // group
+    if not by_token:
+        q = q.reshape(n_groups, group, T, H)
+
+    def query(pair):
+        return (pair >> BITS) & ((1 << BITS) - 1)
+
+    def key(pair):
+        return pair & ((1 << BITS) - 1)
+
+    if by_token:
+        of_q = pl.BlockSpec((i_block, group * H), lambda h, s, p, *_: (query(p[s]), h))
+        of_k = pl.BlockSpec((j_block, H), lambda h, s, p, *_: (key(p[s]), h // per))
+    else:
+        of_q = pl.BlockSpec((1, group, i_block, H), lambda h, s, p, *_: (h, 0, query(p[s]), 0))
+        of_k = pl.BlockSpec((1, j_block, H), lambda h, s, p, *_: (h // per, key(p[s]), 0))
+    of_keys = pl.BlockSpec((1, j_block), lambda h, s, p, *_: (0, key(p[s])))
+    of_queries = pl.BlockSpec((1, i_block), lambda h, s, p, *_: (0, query(p[s])))
+    inputs, specs = [q, k, v, end_T[None]], [of_q, of_k, of_k, of_keys]
+    if window is not None or slopes is not None:
+        inputs += [position_T[None], position_T[None]]
+        specs += [of_queries, of_keys]
+    if penalties is not None:
+        inputs += [penalties.reshape(n_groups, group, T)] * 2
+        specs += [
+            pl.BlockSpec((1, group, i_block), lambda h, s, p, *_: (h, 0, query(p[s]))),
+            pl.BlockSpec((1, group, j_block), lambda h, s, p, *_: (h, 0, key(p[s]))),
+        ]
+    if slopes is not None:
+        of_group = slopes.reshape(n_groups, group, 1)
+        inputs.append(jnp.broadcast_to(of_group, (n_groups, group, LANES)))
+        specs.append(pl.BlockSpec((1, group, LANES), lambda h, s, *_: (h, 0, 0)))
+    rows = group * i_block
+    n_heads = n_groups * group
+    return pl.pallas_call(
+        functools.partial(
+            _kernel,
+            sizes=sizes,
+            scale=rule.scale,
+            softcap=rule.softcap,
+            windowed=window is not None,
+            alibi=None if bias is None else "fine" if slopes is not None else "coarse",
+        ),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(n_groups, n_pairs),
+            in_specs=specs,
+            out_specs=[
+                of_q,
+                pl.BlockSpec((1, group, i_block), lambda h, s, p, *_: (h, 0, query(p[s]))),
+            ],
+            scratch_shapes=[
+                pltpu.VMEM((rows, LANES), jnp.float32),
+                pltpu.VMEM((rows, LANES), jnp.float32),
+                pltpu.VMEM((rows, H), jnp.float32),
+            ],
+        ),
+        out_shape=[
+            jax.ShapeDtypeStruct(q.shape, jnp.float32),
+            jax.ShapeDtypeStruct((n_groups, group, T), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        # For the compiler's model of time alone: the tokens that a full causal row sees.
+        cost_estimate=pl.CostEstimate(
+            flops=4 * n_heads * H * useful_pairs,
+            transcendentals=n_heads * useful_pairs,
+            bytes_accessed=q.size * (q.dtype.itemsize + 4)
+            + 2 * n_groups * useful_pairs // i_block * H * k.dtype.itemsize,
+        ),
+        interpret=interpret,
+        name="interval_attention",
+    )(packed, jnp.zeros(1, jnp.int32) if window is None else window.reshape(1), *inputs)
+
+
+def _kernel(packed_ref, window_ref, q_ref, k_ref, v_ref, end_ref, *refs, sizes, **what):
+    """One pair of blocks of one group of heads."""
+    group, _, i_block, j_block, H, by_token = sizes
+    *given, out_ref, lse_ref, top_ref, sum_ref, mixed_ref = refs
+    pair = packed_ref[pl.program_id(1)]
+    flags = pair >> (2 * BITS)
+    i_first = ((pair >> BITS) & ((1 << BITS) - 1)) * i_block
+    j_first = (pair & ((1 << BITS) - 1)) * j_block
+    precision = lax.Precision.HIGHEST if k_ref.dtype == jnp.float32 else None
+
+    @pl.when(flags & FIRST != 0)
+    def begin():
+        top_ref[...] = jnp.full_like(top_ref, LOWEST)
+        sum_ref[...] = jnp.zeros_like(sum_ref)
+        mixed_ref[...] = jnp.zeros_like(mixed_ref)
+
+    def step(masked):
+        if by_token:  # one head below the other: whole registers, so nothing moves
+            q = jnp.concatenate([q_ref[:, h * H : (h + 1) * H] for h in range(group)], axis=0)
+            k, v = k_ref[...], v_ref[...]
+        else:
+            q, k, v = q_ref[0].reshape(group * i_block, H), k_ref[0], v_ref[0]
+        scores = lax.dot_general(
+            q,
+            k,
+            (((1,), (1,)), ((), ())),
+            precision=precision,
+            preferred_element_type=jnp.float32,
+        )
+        first = i_first, j_first
+        scores = _scored(scores, given, masked, window_ref, end_ref, first, sizes, what)
+        before = top_ref[...]
+        top = jnp.maximum(before, scores.max(axis=1, keepdims=True))
+        weights = jnp.exp2(scores - _wide(top, j_block))
+        shrink = jnp.exp2(before - top)
+        sum_ref[...] = shrink * sum_ref[...] + weights.sum(axis=1, keepdims=True)
+        top_ref[...] = top
+        mixed = lax.dot_general(
+            weights.astype(v.dtype),
+            v,
+            (((1,), (0,)), ((), ())),
+            precision=precision,
+            preferred_element_type=jnp.float32,
+        )
+        mixed_ref[...] = _wide(shrink, H) * mixed_ref[...] + mixed
+
+    pl.when(flags & PARTIAL != 0)(functools.partial(step, True))
+    pl.when(flags & PARTIAL == 0)(functools.partial(step, False))
+
+    @pl.when(flags & LAST != 0)
+    def end():
+        total = jnp.where(sum_ref[...] == 0.0, 1.0, sum_ref[...])
+        out = mixed_ref[...] / _wide(total, H)
+        lse = (top_ref[...] + jnp.log2(total)) * (1 / LOG2_E)
+        for h in range(group):
+            rows = slice(h * i_block, (h + 1) * i_block)
+            if by_token:
+                out_ref[:, h * H : (h + 1) * H] = out[rows]
+            else:
+                out_ref[0, h] = out[rows]
+            lse_ref[0, h : h + 1] = jnp.transpose(lse[rows])[:1]
+
+
+def _scored(products, given, masked, window_ref, end_ref, first, sizes, what):
+    """Scores over ln 2 of a pair's products, with `MASKED` where nothing is seen."""
+    group, _, i_block, j_block, _, _ = sizes
+    scale, softcap, alibi = what["scale"], what["softcap"], what["alibi"]
+    shape = (group, i_block, j_block)
+    if softcap is None:
+        scores = products * (scale * LOG2_E)
+    else:
+        scores = (softcap * LOG2_E) * jnp.tanh(products * (scale / softcap))
+    refs = list(given)
+    if what["windowed"] or alibi == "fine":
+        distance = _column(refs.pop(0)[...]) - refs.pop(0)[...]  # [i_block, j_block]
+    if alibi == "fine":
+        slope = refs.pop(0)[0][:, :1]  # [group, 1]
+        penalty = distance.astype(jnp.float32)[None] * slope[:, :, None]
+        scores -= penalty.reshape(scores.shape)
+    elif alibi == "coarse":
+        of_queries, of_keys = refs
+        columns = [of_keys[0, h : h + 1] - _column(of_queries[0, h : h + 1]) for h in range(group)]
+        scores += jnp.concatenate(columns, axis=0)
+    if not masked:
+        return scores
+    i = first[0] + lax.broadcasted_iota(jnp.int32, shape[1:], 0)
+    j = first[1] + lax.broadcasted_iota(jnp.int32, shape[1:], 1)
+    seen = (j <= i) & (i < end_ref[...])
+    if what["windowed"]:
+        window = window_ref[0]
+        seen &= (window == 0) | (distance < window)
+    return jnp.where(seen[None], scores.reshape(shape), MASKED).reshape(scores.shape)
+
+
+def _column(row):
+    """[1, n] across lanes as [n, 1] across sublanes."""
+    return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[-1])))[:, :1]
+
+
+def _wide(x, width):
+    """A number per row that fills all lanes, in so many of them."""
+    copies = -(-width // LANES)
+    return (jnp.tile(x, (1, copies)) if copies > 1 else x)[:, :width]

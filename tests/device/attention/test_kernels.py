@@ -1,0 +1,167 @@
+"""The kernels, interpreted, against the slow form: several blocks, widths, whole decoders."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore.device import decoder, reference
+from jaxscore.device.attention import interval, kernel_gpu, kernel_tpu
+from jaxscore.device.attention.block_pairs import block_pairs, flat_ends, most_pairs
+from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.attention.visible import visible
+from jaxscore.device.build import Build
+from jaxscore.device.forms import FORMS
+from tests.device.configs import llamalike, rules
+from tests.device.tries import random_rows
+
+KERNELS = [name for name in interval.ATTENTION if name.startswith("kernel")]
+R = 2
+
+
+def arrays(seed, length, heads, kv_heads, width):
+    draw = np.random.default_rng(seed)
+    q, k, v = (
+        jnp.asarray(draw.normal(size=(R, length, n, width)), jnp.float32)
+        for n in (heads, kv_heads, kv_heads)
+    )
+    _, position, end = random_rows(seed, R, length)
+    return q, k, v, jnp.asarray(position, jnp.int32), jnp.asarray(end, jnp.int32)
+
+
+@functools.cache
+def compiled(kernel):
+    run = functools.partial(interval.ATTENTION[kernel], interpret=True)
+    return jax.jit(run, static_argnames=("rule", "dtype"))
+
+
+def whole(q, k, v, position, end, window, rule):
+    """Every score of every pair, and the log-sum-exp, in float32."""
+    N, K = q.shape[2], k.shape[2]
+    k, v = (jnp.repeat(x, N // K, axis=2) for x in (k, v))
+    i = jnp.arange(q.shape[1])
+    at_i, at_j = position[:, None, :, None], position[:, None, None]
+    slopes = rule.slopes()
+    slopes = None if slopes is None else slopes[:, None, None]
+    scores = jnp.einsum("rinh,rjnh->rnij", q, k, precision="highest")
+    scores = rule.scores(scores, slopes, at_i, at_j)
+    seen = visible(i[:, None], i[None], end[:, None, None], at_i, at_j, jnp.int32(window))
+    scores = jnp.where(seen, scores, -jnp.inf)
+    lse = jax.nn.logsumexp(scores, axis=-1)
+    weights = jnp.exp(scores - lse[..., None])
+    out = jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest")
+    return out, lse.transpose(0, 2, 1)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("length", "heads", "kv_heads", "width"),
+    [
+        (96, 4, 1, 64),  # shorter than a block: rows share one
+        (300, 4, 2, 128),  # whole registers, so heads are not transposed; a ragged end
+        (700, 6, 2, 80),  # several blocks; no power of two
+        (513, 2, 2, 192),
+    ],
+)
+def test_several_blocks(kernel, length, heads, kv_heads, width):
+    given = arrays(length, length, heads, kv_heads, width)
+    rule = ScoreRule(width**-0.5)
+    for window in (None, 0, 1, 90):
+        at = None if window is None else jnp.int32(window)
+        got, lse = compiled(kernel)(*given, at, rule=rule, dtype=jnp.float32)
+        want, want_lse = whole(*given, window or 0, rule)
+        np.testing.assert_allclose(got, want, atol=1e-5, rtol=0)
+        np.testing.assert_allclose(lse, want_lse, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", ["capped", "alibi", "coarse"])
+def test_every_term_of_a_score_over_several_blocks(kernel, kind):
+    given = arrays(3, 600, 4, 2, 16)
+    rule = rules(4)[kind]
+    got, lse = compiled(kernel)(*given, jnp.int32(200), rule=rule, dtype=jnp.float32)
+    want, want_lse = whole(*given, 200, rule)
+    np.testing.assert_allclose(got, want, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(lse, want_lse, atol=1e-5, rtol=2e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_broken_value_reaches_those_who_see_it_and_no_others(kernel):
+    q, k, v, position, end = arrays(4, 600, 2, 1, 16)
+    token = 130
+    k, v = interval.isolated(k, v.at[0, token, 0, 3].set(jnp.inf))
+    given = q, k, v, position, end, None
+    got, lse = compiled(kernel)(*given, rule=ScoreRule(0.25), dtype=jnp.float32)
+    i = np.arange(600)
+    sees = (i >= token) & (i < int(end[0, token]))
+    assert 1 < sees.sum() < 470
+    assert np.isnan(np.asarray(got[0, sees])).all()
+    assert np.isnan(np.asarray(lse[0, sees])).all()
+    assert np.isfinite(np.asarray(got[0, ~sees])).all()
+    assert np.isfinite(np.asarray(got[1])).all()
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(8, 16), (16, 16), (4, 32)])
+@pytest.mark.parametrize("window", [None, 0, 5])
+def test_pairs_are_what_the_mask_says(queries, keys, window):
+    _, position, end = random_rows(7, 3, 32)
+    ends, at = flat_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
+    limit = None if window is None else jnp.int32(window)
+    some, every = block_pairs(ends, at, limit, queries, keys)
+    i = np.arange(96)
+    seen = visible(i[:, None], i[None], ends[None], at[:, None], at[None], limit)
+    blocks = np.asarray(seen).reshape(96 // queries, queries, 96 // keys, keys)
+    assert (blocks.all(axis=(1, 3)) == every).all() or window
+    assert not (every & ~blocks.all(axis=(1, 3))).any()
+    assert not (blocks.any(axis=(1, 3)) & ~some).any()
+    assert some.sum() < blocks.shape[0] * blocks.shape[2]
+    assert some.sum() <= most_pairs(96, queries, keys)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("windows", [(0, 0), (0, 70)])
+def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
+    config = llamalike(windows=windows)
+    draw = np.random.default_rng(0)
+    params = decoder.init_params(jax.random.key(0), config)
+    ids = jnp.asarray(draw.integers(0, config.vocab_size, (R, 200)), jnp.int32)
+    _, position, end = (jnp.asarray(x, jnp.int32) for x in random_rows(5, R, 200))
+    forms = dataclasses.replace(FORMS["cpu"], attention=kernel, interpreted=True)
+    kept = FORMS["cpu"]
+    prefix = jnp.asarray(draw.integers(0, config.vocab_size, (1, 9)), jnp.int32)
+    at = jnp.arange(9)[None]
+    _, (key, value) = decoder.extend(params, config, prefix, at, jnp.full((1, 9), 9))
+    cache = KVCache(key, value, jnp.int32(0), jnp.array([9]))
+    for before, first in (((), 0), ((cache,), 9)):
+        got, want = (
+            decoder.hidden_states(params, config, ids, position + first, end, before, Build(one))
+            for one in (forms, kept)
+        )
+        np.testing.assert_allclose(got, want, atol=2e-5, rtol=0)
+
+
+def test_rows_too_many_for_the_packed_pairs_are_refused(monkeypatch):
+    monkeypatch.setattr(kernel_tpu, "BITS", 2)
+    given = arrays(0, 600, 1, 1, 16)
+    with pytest.raises(
+        ValueError, match="1536 tokens in a batch, padding included, expected fewer than 1024"
+    ):
+        kernel_tpu.kernel_tpu(*given, None, rule=ScoreRule(1.0), dtype=jnp.float32)
+
+
+def test_a_gpu_block_fits_in_shared_memory():
+    """Wide heads in float32 take smaller blocks; the compiler refused 64 x 256 in float32."""
+    least, most = kernel_gpu.BLOCKS
+    assert least >= 16  # Triton's products take no fewer rows
+    assert most * 128 * 4 <= kernel_gpu.BLOCK_BYTES
+
+
+def test_the_reference_agrees_with_this_file():
+    given = arrays(9, 20, 2, 1, 8)
+    rule = rules(2)["capped"]
+    want = reference.attention(*given, 6, rule=rule, dtype=jnp.float32)
+    np.testing.assert_allclose(whole(*given, 6, rule)[0], want, atol=2e-6, rtol=0)
