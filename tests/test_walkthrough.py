@@ -22,8 +22,8 @@ from jaxscore import Request, Scorer
 from jaxscore.device.attention.interval import attention
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.forms import FORMS
-from jaxscore.device.rows import Rows, Unembedding
-from jaxscore.device.unembed import score_queries
+from jaxscore.device.rows import Asked, Rows, Unembedding
+from jaxscore.device.vocabulary.queries import score_queries
 from jaxscore.models.model import Model
 from jaxscore.plan import forest, packing
 from jaxscore.text.encoder import TextEncoder
@@ -60,7 +60,7 @@ def hidden_states(params, ids, position, subtree_end):
 
 def unembedding(params):
     """The table as the matrix that turns a hidden state into logits."""
-    return Unembedding(params, bias=None, scale=1.0, softcap=None)
+    return Unembedding(jnp.asarray(params), bias=None, scale=1.0, softcap=None)
 
 
 def encoder() -> TextEncoder:
@@ -98,11 +98,12 @@ def test_from_two_texts_to_their_numbers():
     assert batch.ids[0].tolist() == [THE, CAT, RAN, SAT] + [PAD] * 60
     assert batch.position[0].tolist() == [0, 1, 2, 2] + [0] * 60
     assert batch.subtree_end[0].tolist() == [4, 4, 3, 4, *range(5, 65)]
-    # Three nodes are asked, for up to four words each. `edge` says whose answers these are.
-    n_queries = len(batch.edge)
-    assert batch.query[:n_queries].tolist() == [1, 2, 3]
-    assert batch.target[:n_queries].tolist() == [[RAN, SAT, 0, 0], [DOWN, 0, 0, 0], [DOWN, 0, 0, 0]]
-    assert batch.edge.tolist() == [[0, 1, -1, -1], [2, -1, -1, -1], [3, -1, -1, -1]]
+    # Three nodes are asked, the first one for two words. `edge` says whose answers these are.
+    asked, n_answers = batch.questions, len(batch.edge)
+    assert (asked.n_queries, asked.query[:3].tolist()) == (3, [1, 2, 3])
+    assert asked.slot[:n_answers].tolist() == [0, 0, 1, 2]
+    assert asked.answer[:n_answers].tolist() == [RAN, SAT, DOWN, DOWN]
+    assert batch.edge.tolist() == [0, 1, 2, 3]
 
     # 4. On the device. Token i looks at token j if j <= i < subtree_end[j]: "sat" (3) looks at
     #    "The" and "cat" and not at "ran" (2), whose subtree ends at 3.
@@ -115,8 +116,12 @@ def test_from_two_texts_to_their_numbers():
     ]
     rows = Rows(
         *map(jnp.asarray, (batch.ids, batch.position, batch.subtree_end)),
-        *map(jnp.asarray, (batch.query, batch.target)),
-        jnp.int32(n_queries),
+        Asked(
+            jnp.asarray(asked.query),
+            jnp.int32(asked.n_queries),
+            *map(jnp.asarray, (asked.slot, asked.answer)),
+            jnp.int32(n_answers),
+        ),
     )
     hidden = hidden_states(PULL, rows.ids, rows.position, rows.subtree_end)
     #          pad The cat ran sat down
@@ -132,11 +137,8 @@ def test_from_two_texts_to_their_numbers():
     )
 
     # 5. The vocabulary pass, for the three nodes that are asked and no others.
-    scores = score_queries(
-        hidden.reshape(64, 6), rows.query, rows.target, rows.n_queries, unembedding(PULL)
-    )
-    np.testing.assert_allclose(np.exp(scores.logprob[0, :2]), [1 / 4, 1 / 2], rtol=1e-6)
-    np.testing.assert_allclose(np.exp(scores.logprob[1:3, 0]), [1 / 4, 1 / 2], rtol=1e-6)
+    scores = score_queries(hidden.reshape(64, 6), rows.asked, unembedding(PULL))
+    np.testing.assert_allclose(np.exp(scores.logprob[:4]), [1 / 4, 1 / 2, 1 / 4, 1 / 2], rtol=1e-6)
     for k, p in enumerate([AFTER_CAT, AFTER_RAN, AFTER_SAT]):
         assert p.sum() == pytest.approx(1)
         # How unsure the model is, and how far it is from knowing nothing: KL(uniform || p).
@@ -144,16 +146,11 @@ def test_from_two_texts_to_their_numbers():
         assert scores.self_certainty[k] == pytest.approx(-np.log(6 * p).mean(), rel=1e-6)
     assert scores.entropy[0] == pytest.approx(2 * math.log(2), rel=1e-6)
     # Is the word the most probable one?
-    assert scores.greedy[:3].tolist() == [
-        [False, True, False, False],
-        [True, False, False, False],
-        [True, False, False, False],
-    ]
+    assert scores.greedy[:4].tolist() == [False, True, True, True]
 
     # 6. From edges back to the requests.
     logprob = np.zeros(trees.n_edges, np.float32)
-    asked = batch.edge >= 0
-    logprob[batch.edge[asked]] = scores.logprob[:n_queries][asked]
+    logprob[batch.edge] = scores.logprob[:n_answers]
     [of_sat, of_ran] = np.split(logprob[trees.edge_of], trees.offsets[1:-1])
     np.testing.assert_allclose(np.exp(of_sat), [1 / 2, 1 / 2], rtol=1e-6)
     np.testing.assert_allclose(np.exp(of_ran), [1 / 4, 1 / 4], rtol=1e-6)

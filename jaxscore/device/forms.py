@@ -12,6 +12,8 @@ import jax
 Platform = Literal["cpu", "tpu", "gpu"]
 AttentionForm = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_tpu"]
 
+VocabularyForm = Literal["buckets", "kernel_tpu", "query_blocks"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Forms:
@@ -24,9 +26,10 @@ class Forms:
         experts_by_block: a mixture takes a block of one expert's tokens at a time; else all
             groups of tokens are one product.
         mlp_tokens: most tokens that an MLP takes at a time; None is all.
-        vocabulary_columns: of the vocabulary in one step of the pass over it.
-        query_blocks: queries in each pass over the vocabulary: the first number while so many
-            are left, then the second.
+        vocabulary: the pass over a batch's queries, see `vocabulary.queries`.
+        vocabulary_columns: in one step of a pass in XLA's operations.
+        query_blocks: queries in each pass of the form of that name: the first number while so
+            many are left, then the second.
         integers: bfloat16 arrays are kept as uint16, see `dots.as_integers`.
         interpreted: kernels run as JAX's own operations, for tests on another platform.
     """
@@ -35,6 +38,7 @@ class Forms:
     cache_by_head: bool
     experts_by_block: bool
     mlp_tokens: int | None
+    vocabulary: VocabularyForm
     vocabulary_columns: int
     query_blocks: tuple[int, int]
     integers: bool
@@ -47,6 +51,7 @@ FORMS: dict[Platform, Forms] = {
         cache_by_head=True,
         experts_by_block=True,
         mlp_tokens=512,
+        vocabulary="query_blocks",
         vocabulary_columns=2048,  # best of 512 to 4096, measured
         query_blocks=(512, 128),
         integers=True,
@@ -56,7 +61,8 @@ FORMS: dict[Platform, Forms] = {
         cache_by_head=False,
         experts_by_block=False,
         mlp_tokens=None,
-        vocabulary_columns=2048,
+        vocabulary="kernel_tpu",
+        vocabulary_columns=8192,
         query_blocks=(512, 128),
         integers=False,
     ),
@@ -65,7 +71,8 @@ FORMS: dict[Platform, Forms] = {
         cache_by_head=False,
         experts_by_block=False,
         mlp_tokens=None,
-        vocabulary_columns=2048,
+        vocabulary="buckets",
+        vocabulary_columns=8192,
         query_blocks=(512, 128),
         integers=False,
     ),

@@ -19,7 +19,8 @@ from jaxtyping import Array, Bool, Float, Int, Num, UInt32
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.unembed import all_logits, vocabulary_terms
+from jaxscore.device.vocabulary.blocks import all_logits
+from jaxscore.device.vocabulary.queries import vocabulary_terms
 
 Extend = Callable[..., tuple[Float[Array, "R L D"], KeysValues]]
 
@@ -102,8 +103,7 @@ def decode(
 
     def next_token(hidden_BD, drawn):
         if greedy:
-            nothing = jnp.zeros((B, 1), jnp.int32)
-            terms = vocabulary_terms(hidden_BD, nothing, head)
+            terms = vocabulary_terms(hidden_BD, head)
             return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, BROKEN)
         logits_BV = all_logits(hidden_BD, head)
         # A logit of minus infinity is a token that is never drawn; the largest is NaN if one is.

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxscore.device.dots import from_storage
-from jaxscore.device.rows import Scores, Unembedding
+from jaxscore.device.rows import Asked, Scores, Unembedding
 
 
 def attention(q, k, v, position, subtree_end, window, *, rule, dtype):
@@ -39,8 +39,9 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype):
     return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
 
 
-def vocabulary_terms(hidden_QD, target_QT, head: Unembedding) -> Scores:
-    """What `jaxscore.device.unembed.vocabulary_terms` computes, from the whole softmax."""
+def score_queries(hidden_ND, asked: Asked, head: Unembedding) -> Scores:
+    """What `jaxscore.device.vocabulary.queries.score_queries` computes, from the whole softmax."""
+    hidden_QD = hidden_ND[asked.query]
     z = jnp.matmul(hidden_QD, from_storage(head.weight).astype(jnp.float32).T, precision="highest")
     z = z if head.bias is None else z + head.bias
     z = z * head.scale
@@ -49,8 +50,8 @@ def vocabulary_terms(hidden_QD, target_QT, head: Unembedding) -> Scores:
     V = z.shape[-1]
     greedy_id = jnp.argmax(z, axis=-1).astype(jnp.int32)
     return Scores(
-        logprob=jnp.take_along_axis(logp, target_QT, axis=1),
-        greedy=target_QT == greedy_id[:, None],
+        logprob=logp[asked.slot, asked.answer],
+        greedy=asked.answer == greedy_id[asked.slot],
         entropy=-jnp.sum(jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0), axis=-1),
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(V)),
         greedy_id=greedy_id,

@@ -7,28 +7,39 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from jaxscore.device.forms import FORMS, Forms
 
 
+class Asked(NamedTuple):
+    """What is wanted of a batch's tokens.
+
+    `query` indexes the flattened [R * L] tokens, and the first `n_queries` are computed. Each of
+    the first `n_answers` answers is the token `answer` after the query in slot `slot`. Slots
+    beyond hold 0 and are never read.
+    """
+
+    query: Int[Array, " Q"]
+    n_queries: Int[Array, ""]
+    slot: Int[Array, " A"]
+    answer: Int[Array, " A"]
+    n_answers: Int[Array, ""]
+
+
 class Rows(NamedTuple):
     """A batch of packed tries. `plan.row_batches.RowBatch` is its host side.
 
     `position` is a token's depth in its trie. Token i of a row sees token j of the same row
-    if and only if `j <= i < subtree_end[j]`. `query` indexes the flattened [R * L] tokens;
-    only the first `n_queries` are computed. `target` names the tokens whose log-probability
-    after the query is wanted; padding slots hold 0 and are never read.
+    if and only if `j <= i < subtree_end[j]`.
     """
 
     ids: Int[Array, "R L"]
     position: Int[Array, "R L"]
     subtree_end: Int[Array, "R L"]
-    query: Int[Array, " Q"]
-    target: Int[Array, "Q T"]
-    n_queries: Int[Array, ""]
+    asked: Asked
 
 
 class Scores(NamedTuple):
-    """Vocabulary terms of every query, float32 nats. Slots past `n_queries` mean nothing."""
+    """Of every answer and of every query, float32 nats. Slots past their number mean nothing."""
 
-    logprob: Float[Array, "Q T"]
-    greedy: Bool[Array, "Q T"]
+    logprob: Float[Array, " A"]
+    greedy: Bool[Array, " A"]
     entropy: Float[Array, " Q"]
     self_certainty: Float[Array, " Q"]
     greedy_id: Int[Array, " Q"]

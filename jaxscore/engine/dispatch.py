@@ -9,7 +9,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import ROWS, DeviceMesh
-from jaxscore.device.rows import Rows, Scores
+from jaxscore.device.rows import Asked, Rows, Scores
 from jaxscore.engine.programs import prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted, halves
@@ -87,10 +87,10 @@ class Dispatch:
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].shape, problem, progress)
             else:
-                n_queries = len(batches[0].query)
+                n = self.n_together or 1
                 for k, batch in enumerate(batches):
-                    own = slice(k * n_queries, (k + 1) * n_queries)
-                    yield batch, Scores(*(column[own] for column in columns))
+                    own: tuple[Any, ...] = tuple(np.split(column, n)[k] for column in columns)
+                    yield batch, Scores(*own)
                 return
         smaller = [half for batch in batches for half in halves(batch)]
         n = self.n_together or 1
@@ -146,17 +146,21 @@ class Dispatch:
 def _side_by_side(batches: Sequence[RowBatch], n: int | None) -> Rows:
     """Host arrays of `n` batches, the missing ones empty; of one batch for None."""
 
-    def rows(batch: RowBatch, n_queries: int) -> Rows:
-        of_batch: tuple[Any, ...] = (batch.ids, batch.position, batch.subtree_end)
-        asked: tuple[Any, ...] = (batch.query, batch.target, np.int32(n_queries))
-        return Rows(*of_batch, *asked)
+    def rows(batch: RowBatch, n_queries: int, n_answers: int) -> Rows:
+        asked = batch.questions
+        of_asked: tuple[Any, ...] = (
+            asked.query,
+            np.int32(n_queries),
+            asked.slot,
+            asked.answer,
+            np.int32(n_answers),
+        )
+        of_batch: tuple[Any, ...] = (batch.ids, batch.position, batch.subtree_end, Asked(*of_asked))
+        return Rows(*of_batch)
 
+    own = [rows(batch, batch.questions.n_queries, len(batch.edge)) for batch in batches]
     if n is None:
-        [batch] = batches
-        return rows(batch, len(batch.edge))
-    own = [rows(batch, len(batch.edge)) for batch in batches]
-    own += [rows(batches[0], 0)] * (n - len(batches))
-    *columns, n_queries = zip(*own, strict=True)
-    joined: list[Any] = [np.concatenate(column) for column in columns]
-    joined.append(np.array(n_queries, np.int32))
-    return Rows(*joined)
+        [one] = own
+        return one
+    own += [rows(batches[0], 0, 0)] * (n - len(batches))
+    return jax.tree.map(lambda *columns: np.concatenate(list(map(np.atleast_1d, columns))), *own)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
 from jaxscore.device.mesh import EVERYWHERE, ROWS, DeviceMesh, specs_of
-from jaxscore.device.rows import Rows
+from jaxscore.device.rows import Asked, Rows
 from jaxscore.device.score import score_rows, score_shard
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
-from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_batches import ANSWERS
 from jaxscore.plan.row_shapes import batch_rows
 
 
@@ -104,4 +104,6 @@ def abstract_rows(rows: int, length: int) -> Rows:
         return jax.ShapeDtypeStruct(shape, jnp.int32)
 
     token, budget = ints(rows, length), rows * length
-    return Rows(token, token, token, ints(budget), ints(budget, TARGETS), ints())  # type: ignore[arg-type]
+    answers = ints(ANSWERS * budget)
+    asked: Any = ints(budget), ints(), answers, answers, ints()
+    return Rows(token, token, token, Asked(*asked))  # type: ignore[arg-type]

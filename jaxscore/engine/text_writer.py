@@ -189,9 +189,10 @@ class TextWriter:
                 outputs=KEYS_VALUES,
             )
             source, mine = np.zeros((B, slots), np.int32), np.zeros(B, bool)
-            for query, row in zip(batch.query, batch.edge, strict=False):
-                path = _path(batch, int(query))
-                for k in (k for edge in row for k in edges.get(int(edge), ())):
+            asked = batch.questions
+            for slot, edge in zip(asked.slot, asked.edge, strict=False):
+                path = _path(batch, int(asked.query[slot]))
+                for k in edges.get(int(edge), ()):
                     source[k, : len(path)], mine[k] = path, True
             cache = variant.programs.run(
                 ("store", *batch.shape, B, slots),

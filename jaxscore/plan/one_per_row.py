@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxscore.plan.forest import Forest
-from jaxscore.plan.row_batches import TARGETS, RowBatch
+from jaxscore.plan.row_batches import ANSWERS, RowBatch, questions
 from jaxscore.plan.row_shapes import SHORTEST_ROW, attention_cost
 
 
@@ -35,7 +35,7 @@ class OnePerRow:
 
     def layout(self) -> tuple[int, ...]:
         """What beside the forest decides the batches."""
-        return (SHORTEST_ROW, TARGETS)
+        return (SHORTEST_ROW, ANSWERS)
 
     def batches(self) -> Iterator[RowBatch]:
         """Shorter rows first; every edge of the forest is in exactly one batch."""
@@ -47,40 +47,17 @@ class OnePerRow:
         return list(itertools.pairwise(bounds))
 
     def _of_path(self, start: int, stop: int) -> Iterator[RowBatch]:
-        """Its batch; more of the same queries where its end has more than TARGETS targets.
-
-        Another query slot for them would move the number of queries, and with it the sizes of
-        the products that the vocabulary pass is made of.
-        """
+        """Its batch; more of the same row where it has more than ANSWERS answers per token."""
         n, forest = stop - start, self.forest
         length = row_length(n)
         a, b = np.searchsorted(forest.edge_node, [start, stop])
-        column = forest.edge_node[a:b] - start
-        asked, query, counts = np.unique(column, return_index=True, return_counts=True)
-        rank = np.arange(b - a) - np.repeat(query, counts)
-        slot = np.repeat(np.arange(len(asked)), counts)
         ids, position = np.zeros((2, 1, length), np.int32)
         ids[0, :n], position[0, :n] = forest.ids[start:stop], np.arange(n)
         end = np.arange(1, length + 1, dtype=np.int32)[None]
         end[0, :n] = n
-        padded = np.zeros(length, np.int32)
-        padded[: len(asked)] = asked
-        for turn in range(-(-int(counts.max()) // TARGETS)):
-            own = rank // TARGETS == turn
-            target = np.zeros((length, TARGETS), np.int32)
-            edge = np.full((len(asked), TARGETS), -1, np.int32)
-            at = slot[own], rank[own] % TARGETS
-            target[at] = forest.edge_target[a:b][own]
-            edge[at] = np.arange(a, b)[own]
-            yield RowBatch(
-                ids=ids,
-                position=position,
-                subtree_end=end,
-                query=padded,
-                target=target,
-                edge=edge,
-                n_tokens=n if turn == 0 else 0,
-            )
+        column, answer = forest.edge_node[a:b] - start, forest.edge_target[a:b]
+        for k, asked in enumerate(questions(column, answer, np.arange(a, b), length)):
+            yield RowBatch(ids, position, end, asked, n_tokens=0 if k else n)
 
 
 def row_length(n: int) -> int:

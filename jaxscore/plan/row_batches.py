@@ -2,13 +2,62 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxscore.plan.cutting import Piece
 from jaxscore.plan.forest import Forest
 
-TARGETS = 4  # for each query; one with more takes several slots
+ANSWERS = 4  # slots for answers, per token of a batch
+
+
+class Questions(NamedTuple):
+    """Host arrays of `device.rows.Asked`, and which edges its answers are.
+
+    Attributes:
+        query: int32 [tokens of the batch], in order, zeros behind the last one.
+        slot, answer: int32 [ANSWERS * tokens of the batch], likewise.
+        edge: int32 [n_answers], index of each answer's edge in the forest.
+    """
+
+    query: np.ndarray
+    n_queries: int
+    slot: np.ndarray
+    answer: np.ndarray
+    edge: np.ndarray
+
+
+def questions(
+    token: np.ndarray, answer: np.ndarray, edge: np.ndarray, n_tokens: int
+) -> Iterator[Questions]:
+    """What is asked of a batch, in parts that have room in it, all of them with every query.
+
+    Fewer queries in a part would change the sizes of the products that their terms come from.
+
+    Args:
+        token: [n], the token of the batch after which each answer is wanted, in order.
+        answer, edge: [n], see `Questions`.
+        n_tokens: of the batch, padding included.
+    """
+    room = ANSWERS * n_tokens
+    asked, slot = np.unique(token, return_inverse=True)
+    query = _padded(asked, n_tokens)
+    for low in range(0, len(token), room):
+        part = slice(low, low + room)
+        yield Questions(
+            query,
+            len(asked),
+            _padded(slot[part], room),
+            _padded(answer[part], room),
+            edge[part].astype(np.int32),
+        )
+
+
+def _padded(values: np.ndarray, length: int) -> np.ndarray:
+    out = np.zeros(length, np.int32)
+    out[: len(values)] = values
+    return out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,17 +65,19 @@ class RowBatch:
     """Host arrays of `device.rows.Rows`, and which edges its answers are.
 
     Attributes:
-        edge: int32 [n_queries, TARGETS], index of the forest's edge, -1 where there is none.
         n_tokens: tokens that are not padding.
     """
 
     ids: np.ndarray
     position: np.ndarray
     subtree_end: np.ndarray
-    query: np.ndarray
-    target: np.ndarray
-    edge: np.ndarray
+    questions: Questions
     n_tokens: int
+
+    @property
+    def edge(self) -> np.ndarray:
+        """int32 [n_answers], index of each answer's edge in the forest."""
+        return self.questions.edge
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,8 +135,8 @@ class Slots:
     def batches(self, first: int, stop: int, count: int, length: int) -> Iterator[RowBatch]:
         """The rows in slots [first, stop) as a batch of `count` rows.
 
-        A second batch over the same rows follows where more queries are asked for than there
-        are tokens, which takes more than TARGETS continuations at most nodes.
+        A second batch over the same rows follows where they have more than ANSWERS answers per
+        token.
         """
         budget = count * length
         node = np.full(budget, -1, np.int32)
@@ -97,36 +148,13 @@ class Slots:
             real[: stop - first], self.end[first:stop], end[: stop - first]
         )
         a, b = np.searchsorted(self.edge_slot, [first, stop])
-        query, target, edge = self._queries(int(a), int(b), first)
-        for low in range(0, len(query), budget):
-            part = slice(low, min(low + budget, len(query)))
-            n = part.stop - part.start
-            padded_query = np.zeros(budget, np.int32)
-            padded_query[:n] = query[part]
-            padded_target = np.zeros((budget, TARGETS), np.int32)
-            padded_target[:n] = target[part]
+        edge = self.edge[a:b]
+        token, answer = self.edge_slot[a:b] - first, self.forest.edge_target[edge]
+        for k, asked in enumerate(questions(token, answer, edge, budget)):
             yield RowBatch(
                 ids=np.where(real, self.forest.ids[node], 0).reshape(count, length),
                 position=np.where(real, self.forest.depth[node], 0).reshape(count, length),
                 subtree_end=end.reshape(count, length),
-                query=padded_query,
-                target=padded_target,
-                edge=edge[part],
-                n_tokens=int(real.sum()) if low == 0 else 0,
+                questions=asked,
+                n_tokens=0 if k else int(real.sum()),
             )
-
-    def _queries(self, a: int, b: int, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Query slots of the edges [a, b): index, targets and edges, TARGETS to a slot."""
-        slot, edge = self.edge_slot[a:b], self.edge[a:b]
-        _, starts, counts = np.unique(slot, return_index=True, return_counts=True)
-        n_slots = -(-counts // TARGETS)
-        base = np.cumsum(n_slots) - n_slots
-        rank = np.arange(b - a) - np.repeat(starts, counts)
-        at = np.repeat(base, counts) + rank // TARGETS
-        total = int(n_slots.sum())
-        query = np.repeat(slot[starts] - first, n_slots).astype(np.int32)
-        target = np.zeros((total, TARGETS), np.int32)
-        edges = np.full((total, TARGETS), -1, np.int32)
-        target[at, rank % TARGETS] = self.forest.edge_target[edge]
-        edges[at, rank % TARGETS] = edge
-        return query, target, edges

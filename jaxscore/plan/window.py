@@ -76,17 +76,13 @@ class ForestWork:
     def take(self, part: Part, batch: RowBatch, scores: QueryScores) -> None:
         """Put a batch's answers at their edges; what is known already stays as it is."""
         n = len(batch.edge)
-        asked = batch.edge >= 0
-        missing = ~np.isfinite(self._logprob[part.edges[np.where(asked, batch.edge, 0)]])
-        asked = asked & missing
-        edge = part.edges[batch.edge[asked]]
-        self._logprob[edge] = scores.logprob[:n][asked]
-        self._greedy[edge] = scores.greedy[:n][asked]
-        for here, there in (
-            (self._entropy, scores.entropy),
-            (self._self_certainty, scores.self_certainty),
-        ):
-            here[edge] = np.broadcast_to(there[:n, None], asked.shape)[asked]
+        edges = part.edges[batch.edge]
+        missing = ~np.isfinite(self._logprob[edges])
+        edge, slot = edges[missing], batch.questions.slot[:n][missing]
+        self._logprob[edge] = scores.logprob[:n][missing]
+        self._greedy[edge] = scores.greedy[:n][missing]
+        self._entropy[edge] = scores.entropy[slot]
+        self._self_certainty[edge] = scores.self_certainty[slot]
 
     def restore(self, found: Mapping[int, SequenceScores]) -> None:
         """Put at their edges what is known of some sequences, by their place in the window."""
@@ -99,7 +95,7 @@ class ForestWork:
 
     def known(self, part: Part, batch: RowBatch) -> bool:
         """Whether nothing is missing that a batch would answer."""
-        edge = part.edges[batch.edge[batch.edge >= 0]]
+        edge = part.edges[batch.edge]
         return all(np.isfinite(values[edge]).all() for values in self._columns())
 
     def asking(self, part: Part, batch: RowBatch) -> np.ndarray:
@@ -109,7 +105,7 @@ class ForestWork:
             sequence = np.searchsorted(self.forest.offsets, order, side="right") - 1
             self._asking = self.forest.edge_of[order], sequence
         edges, sequence = self._asking
-        edge = part.edges[batch.edge[batch.edge >= 0]]
+        edge = part.edges[batch.edge]
         first, last = (np.searchsorted(edges, edge, side) for side in ("left", "right"))
         count = last - first
         at = np.repeat(last - np.cumsum(count), count) + np.arange(int(count.sum()))

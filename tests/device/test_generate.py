@@ -13,7 +13,7 @@ from jaxscore.device.dots import as_integers
 from jaxscore.device.forms import FORMS
 from jaxscore.device.generate import Sampling, draw
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.unembed import all_logits
+from jaxscore.device.vocabulary.blocks import all_logits
 
 V = 23
 

@@ -52,10 +52,10 @@ SPLIT = """
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxscore.device import decoder
-from jaxscore.device.rows import Rows
+from jaxscore.device.rows import Asked, Rows
 from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
 from jaxscore.device.build import ON_CPU, Build
-from jaxscore.device.unembed import score_queries
+from jaxscore.device.vocabulary.queries import score_queries
 from jaxscore.engine.platform import use_compilation_cache
 from tests.device.test_sharding import CONFIGS, RUN
 
@@ -68,7 +68,7 @@ def scored(config, build=ON_CPU):
         hidden = decoder.hidden_states(params, config, *where, build=build)
         flat = hidden.reshape(-1, hidden.shape[-1])
         head = decoder.unembedding(params, config, build)
-        return hidden, score_queries(flat, rows.query, rows.target, rows.n_queries, head)
+        return hidden, score_queries(flat, rows.asked, head)
     return run
 
 for name in RUN:
@@ -80,10 +80,11 @@ for name in RUN:
         jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config)),
     )
     tokens = draw.integers(0, config.vocab_size, (R, L), np.int32)
-    target = draw.integers(0, config.vocab_size, (R * L, 4), np.int32)
+    answer = draw.integers(0, config.vocab_size, R * L * 4, np.int32)
     position, end = np.tile(np.arange(L, dtype=np.int32), (R, 1)), np.full((R, L), L, np.int32)
     query = np.arange(R * L, dtype=np.int32)
-    rows = Rows(tokens, position, end, query, target, np.int32(R * L))
+    slot, count = np.arange(4 * R * L, dtype=np.int32) % (R * L), np.int32(R * L)
+    rows = Rows(tokens, position, end, Asked(query, count, slot, answer, 4 * count))
     want = jax.jit(scored(config))(params, rows)
     mesh = jax.make_mesh((4,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
     placed = specs(params, config, MeshShape(1, 4))

@@ -11,6 +11,7 @@ import pytest
 
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape
+from jaxscore.engine.dispatch import _side_by_side
 from jaxscore.engine.footprint import abstract_rows, batch_shapes, measure
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import keys_of, shapes_of
@@ -55,8 +56,9 @@ def test_the_scorers_own_program(scorers):
 def test_bytes_of_a_batch():
     found = measure(model(llamalike()), 4, 64)
     tokens = 4 * 64
-    given = 4 * (3 * tokens + tokens + 4 * tokens + 1)
-    scores = tokens * (4 * 4 + 4 * 1 + 3 * 4)
+    answers = 4 * tokens
+    given = 4 * (3 * tokens + tokens + 2 * answers + 2)
+    scores = answers * (4 + 1) + tokens * 3 * 4
     assert found.batch_bytes == given + scores
     assert found.working_bytes == found.batch_bytes + found.temporary_bytes
     assert found.compile_seconds > 0
@@ -108,9 +110,10 @@ def test_abstract_rows_are_the_packers():
     )
     [batch] = plan.batches()
     rows = abstract_rows(*batch.shape)
-    for name in ("ids", "position", "subtree_end", "query", "target"):
-        there = getattr(batch, name)
-        assert (getattr(rows, name).shape, getattr(rows, name).dtype) == (there.shape, there.dtype)
+    sent = _side_by_side([batch], None)
+    assert jax.tree.structure(rows) == jax.tree.structure(sent)
+    for ours, theirs in zip(jax.tree.leaves(rows), jax.tree.leaves(sent), strict=True):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
 
 
 SPLIT = """

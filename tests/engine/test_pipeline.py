@@ -44,14 +44,13 @@ class FakeDispatch:
     def fetched(self, in_flight, progress):
         self.n_waiting -= 1
         for batch in in_flight.batches:
-            n, slots = batch.target.shape
-            logprob = np.zeros((n, slots), np.float32)
-            for q in range(len(batch.edge)):
-                row, column = divmod(int(batch.query[q]), batch.shape[1])
+            asked = batch.questions
+            logprob = np.zeros(len(asked.answer), np.float32)
+            for k in range(len(batch.edge)):
+                row, column = divmod(int(asked.query[asked.slot[k]]), batch.shape[1])
                 seen = np.flatnonzero(batch.subtree_end[row, : column + 1] > column)
-                path = batch.ids[row, seen].tolist()
-                logprob[q] = [score(path, int(target)) for target in batch.target[q]]
-            nothing = np.zeros(n, np.float32)
+                logprob[k] = score(batch.ids[row, seen].tolist(), int(asked.answer[k]))
+            nothing = np.zeros(len(asked.query), np.float32)
             yield batch, Scores(logprob, logprob < -500, nothing, nothing, nothing.astype(int))
 
 

@@ -17,7 +17,7 @@ from jaxscore.plan import row_batches, row_shapes
 from jaxscore.plan.forest import build
 from jaxscore.plan.packing import plan
 from jaxscore.plan.token_requests import TokenSequence
-from tests.plan.test_packing import row_paths
+from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence_lists
 from tests.test_scorer import COLUMNS, fresh, random_sequences
 
@@ -32,7 +32,7 @@ NO_ROOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12345 byte
 def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
     with (
         mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
-        mock.patch.object(row_batches, "TARGETS", 2),
+        mock.patch.object(row_batches, "ANSWERS", 2),
     ):
         forest = build(sequences)
         made = plan(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
@@ -43,16 +43,9 @@ def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
         rows, length = batch.shape
         for part in parts:
             assert part.shape == (-(-rows // 2), length)
-            assert len(part.edge) <= len(part.query) == part.shape[0] * length
             seen = [row_paths(part, row) for row in range(part.shape[0])]
-            for slot, own in enumerate(part.edge):
-                row, column = divmod(int(part.query[slot]), length)
-                own = own[own >= 0]
-                assert {prefixes[k] for k in forest.edge_node[own]} == {seen[row][column]}
-                targets = part.target[slot][part.edge[slot] >= 0]
-                assert targets.tolist() == forest.edge_target[own].tolist()
-                answered.update(own.tolist())
-        assert answered == Counter(batch.edge[batch.edge >= 0].tolist())
+            answered.update(checked_questions(part, forest, prefixes, seen))
+        assert answered == Counter(batch.edge.tolist())
         assert sum(part.n_tokens for part in parts) == batch.n_tokens
 
 

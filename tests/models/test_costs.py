@@ -13,7 +13,7 @@ from jax.extend.core import jaxprs_in_params
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import Experts
 from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
-from jaxscore.device.unembed import vocabulary_terms
+from jaxscore.device.vocabulary.queries import vocabulary_terms
 from jaxscore.models import costs
 from jaxscore.models.weights.params import shapes_of
 from tests.device.configs import gpt2like, llamalike
@@ -73,12 +73,11 @@ def test_flops_of_the_unembedding(name):
     config = CONFIGS[name]
     head = decoder.unembedding(shapes_of(config, FLOAT32), config)
     hidden = jax.ShapeDtypeStruct((7, config.embedding_width or config.width), jnp.float32)
-    target = jax.ShapeDtypeStruct((7, 4), jnp.int32)
 
-    def run(hidden, target, weight, bias):
-        return vocabulary_terms(hidden, target, head._replace(weight=weight, bias=bias))
+    def run(hidden, weight, bias):
+        return vocabulary_terms(hidden, head._replace(weight=weight, bias=bias))
 
-    found = traced(run, hidden, target, head.weight, head.bias)
+    found = traced(run, hidden, head.weight, head.bias)
     assert found == 7 * costs.unembedding_flops(config)
 
 

@@ -7,11 +7,12 @@ from hypothesis import given, settings
 
 from jaxscore.plan.forest import Share, build
 from jaxscore.plan.one_per_row import OnePerRow, row_length
-from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_batches import ANSWERS
 from jaxscore.plan.row_shapes import SHORTEST_ROW
-from tests.plan.test_packing import row_paths
+from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence, sequence_lists
 
+ROOM = ANSWERS * SHORTEST_ROW  # answers of the shortest row
 STRICT = settings(max_examples=100, deadline=None)
 
 
@@ -20,8 +21,9 @@ def made(sequences):
 
 
 def given_to_the_device(batch):
-    """What the program gets but for the targets, of which scores are read and nothing is made."""
-    arrays = batch.ids, batch.position, batch.subtree_end, batch.query, len(batch.edge)
+    """What the program gets but for the answers, of which scores are read and nothing is made."""
+    asked = batch.questions
+    arrays = batch.ids, batch.position, batch.subtree_end, asked.query, asked.n_queries
     return tuple(np.asarray(array).tobytes() for array in arrays)
 
 
@@ -32,16 +34,10 @@ def test_each_edge_once_after_its_own_prefix(sequences):
     forest, batches = plan.forest, list(plan.batches())
     prefixes, answered = paths(forest), Counter()
     for batch in batches:
-        [[*ids]], n = batch.ids, len(batch.edge)
+        [[*ids]] = batch.ids
         seen = row_paths(batch, 0)
         assert batch.n_tokens in (0, sum(id > 0 for id in ids))
-        assert not batch.query[n:].any()
-        for slot in range(n):
-            own = batch.edge[slot][batch.edge[slot] >= 0]
-            assert {prefixes[k] for k in forest.edge_node[own]} <= {seen[batch.query[slot]]}
-            asked = batch.target[slot][batch.edge[slot] >= 0]
-            assert asked.tolist() == forest.edge_target[own].tolist()
-            answered.update(own.tolist())
+        answered.update(checked_questions(batch, forest, prefixes, [seen]))
     assert answered == Counter(range(forest.n_edges))
     assert sum(batch.n_tokens for batch in batches) == plan.n_tokens == forest.n_nodes
 
@@ -54,13 +50,13 @@ def test_what_is_computed_for_a_sequence_is_what_is_computed_for_it_alone(sequen
     assert together == alone
 
 
-def test_more_targets_than_a_slot_has_change_nothing_but_the_targets():
-    few = [sequence([3, 4, 5, 10 + k], 2) for k in range(TARGETS)]
-    many = [sequence([3, 4, 5, 10 + k], 2) for k in range(3 * TARGETS)]
+def test_more_answers_than_room_change_nothing_but_the_answers():
+    few = [sequence([3, 4, 5, 10 + k], 2) for k in range(ROOM - 1)]
+    many = [sequence([3, 4, 5, 10 + k], 2) for k in range(3 * ROOM - 1)]
     [want] = map(given_to_the_device, made(few).batches())
     batches = list(made(many).batches())
     assert [given_to_the_device(batch) for batch in batches] == [want] * 3
-    answered = np.concatenate([batch.edge[batch.edge >= 0] for batch in batches])
+    answered = np.concatenate([batch.edge for batch in batches])
     assert sorted(answered.tolist()) == list(range(made(many).forest.n_edges))
 
 

@@ -12,7 +12,7 @@ from jaxscore.plan import row_batches, row_shapes
 from jaxscore.plan.cutting import best_fit
 from jaxscore.plan.forest import Share, build
 from jaxscore.plan.packing import plan, plan_uniform
-from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_batches import ANSWERS
 from jaxscore.plan.row_shapes import SHORTEST_ROW, batch_rows, row_lengths
 from tests.sequences import paths, sequence, sequence_lists
 
@@ -25,28 +25,35 @@ def checked(made):
     prefixes, answered = paths(forest), Counter()
     for batch in batches:
         rows, length = batch.shape
-        size, n = rows * length, len(batch.edge)
+        size = rows * length
         assert length in row_lengths(4096)
         assert size <= made.batch_tokens or rows == 1
         assert batch.ids.shape == batch.position.shape == batch.subtree_end.shape
-        assert (batch.query.shape, batch.target.shape) == ((size,), (size, row_batches.TARGETS))
-        assert 0 < n <= size
         seen = [row_paths(batch, row) for row in range(rows)]
         assert batch.n_tokens in (0, int((batch.ids > 0).sum()))
-        # Slots without a query hold index 0 and id 0, which exist.
-        assert not batch.query[n:].any()
-        assert not batch.target[:n][batch.edge < 0].any()
-        for slot in range(n):
-            row, column = divmod(int(batch.query[slot]), length)
-            own = batch.edge[slot][batch.edge[slot] >= 0]
-            assert len(own) > 0
-            assert {prefixes[k] for k in forest.edge_node[own]} == {seen[row][column]}
-            asked = batch.target[slot][batch.edge[slot] >= 0]
-            assert asked.tolist() == forest.edge_target[own].tolist()
-            answered.update(own.tolist())
+        answered.update(checked_questions(batch, forest, prefixes, seen))
     assert answered == Counter(range(forest.n_edges))
     assert sum(batch.n_tokens for batch in batches) == made.n_tokens >= forest.n_nodes
     return batches
+
+
+def checked_questions(batch, forest, prefixes, seen):
+    """The edges that a batch answers, after what holds for every batch's questions."""
+    asked, (rows, length) = batch.questions, batch.shape
+    n, m, room = asked.n_queries, len(batch.edge), row_batches.ANSWERS * rows * length
+    assert asked.query.shape == (rows * length,)
+    assert asked.slot.shape == asked.answer.shape == (room,)
+    assert 0 < n <= rows * length
+    assert 0 < m <= room
+    # Slots that are not used hold 0, which exists.
+    assert not any(x.any() for x in (asked.query[n:], asked.slot[m:], asked.answer[m:]))
+    assert set(asked.slot[:m].tolist()) <= set(range(n))
+    assert (np.diff(asked.query[:n]) > 0).all()
+    assert asked.answer[:m].tolist() == forest.edge_target[batch.edge].tolist()
+    for slot, edge in zip(asked.slot, batch.edge, strict=False):
+        row, column = divmod(int(asked.query[slot]), length)
+        assert prefixes[forest.edge_node[edge]] == seen[row][column]
+    return batch.edge.tolist()
 
 
 def row_paths(batch, row):
@@ -76,7 +83,7 @@ def test_each_edge_once_after_its_own_prefix(share, pack, sequences, batch_token
     # Short rows and few targets, so that small cases split tries and fill batches.
     with (
         mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
-        mock.patch.object(row_batches, "TARGETS", 2),
+        mock.patch.object(row_batches, "ANSWERS", 2),
     ):
         forest = build(sequences, share=share)
         made = plan(forest, max_positions=20, width=width, batch_tokens=batch_tokens, pack=pack)
@@ -141,24 +148,25 @@ def test_a_trie_larger_than_a_row_is_split_and_its_path_repeated():
     assert made.n_tokens == 15 * 60
 
 
-def test_a_node_with_more_targets_than_a_slot_has():
-    forest = build([sequence([5, target], 1) for target in range(1, 2 * TARGETS + 2)])
+def test_many_answers_after_one_token_are_one_query():
+    forest = build([sequence([5, target], 1) for target in range(1, 27)])
     [batch] = checked(plan(forest, max_positions=8, width=64, batch_tokens=64))
-    assert (forest.n_nodes, forest.n_edges) == (1, 2 * TARGETS + 1)
-    assert (batch.edge >= 0).sum(axis=1).tolist() == [TARGETS, TARGETS, 1]
+    assert (forest.n_nodes, forest.n_edges) == (1, 26)
+    assert (batch.questions.n_queries, len(batch.edge)) == (1, 26)
 
 
-def test_more_queries_than_slots_give_another_batch_over_the_same_rows():
+def test_more_answers_than_room_give_another_batch_over_the_same_rows():
     path = list(range(1, SHORTEST_ROW + 1))
     asked = [
         sequence([*path[:n], 1000 + target], n)
         for n in range(1, SHORTEST_ROW + 1)
-        for target in range(2 * TARGETS + 1)
+        for target in range(2 * ANSWERS + 1)
     ]
     forest = build(asked)
     made = plan(forest, max_positions=SHORTEST_ROW, width=64, batch_tokens=SHORTEST_ROW)
     batches = checked(made)
-    assert [len(batch.edge) for batch in batches] == [SHORTEST_ROW] * 3
+    room = ANSWERS * SHORTEST_ROW
+    assert [len(batch.edge) for batch in batches] == [room, room, SHORTEST_ROW]
     assert [batch.n_tokens for batch in batches] == [SHORTEST_ROW, 0, 0]
     for batch in batches[1:]:
         np.testing.assert_array_equal(batch.ids, batches[0].ids)

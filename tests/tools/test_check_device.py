@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from jaxscore.device import unembed
+from jaxscore.device.vocabulary import queries
 from tools import check_device
 from tools.device_check import (
     bits,
@@ -39,13 +39,13 @@ def test_expected_values_pass_where_the_numbers_are_right(capsys):
 
 
 def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
-    right = unembed.vocabulary_terms
+    right = queries.score_queries
 
-    def wrong(hidden, target, head):
-        scores = right(hidden, target, head)
+    def wrong(hidden, asked, head):
+        scores = right(hidden, asked, head)
         return scores._replace(entropy=scores.entropy + 2e-4)
 
-    monkeypatch.setattr(unembed, "vocabulary_terms", wrong)
+    monkeypatch.setattr("jaxscore.device.score.score_queries", wrong)
     assert not values.agrees("tiny-qwen2")
     [line] = fails(capsys.readouterr().out)
     assert "tiny-qwen2: expected values, float32 2.0" in line

@@ -18,8 +18,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device import decoder, layers
-from jaxscore.device.attention.interval import MASKED, visible
+from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.attention.visible import visible
 
 
 @jax.custom_vjp

@@ -13,7 +13,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.rows import Rows
+from jaxscore.device.rows import Asked, Rows
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted
@@ -23,7 +23,7 @@ from jaxscore.models import costs
 from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES
 from jaxscore.models.weights.params import shapes_of
-from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_batches import ANSWERS
 from jaxscore.plan.token_requests import TokenSequence
 from tools.device_check import peaks, qwen, random_model
 from tools.device_check.options import Options
@@ -114,7 +114,7 @@ def _measured(
         return say(None, f"{name}: a batch of {batch_tokens} in rows of {length} does not fit")
     batch = _batch(draw, config.vocab_size, rows, length)
     program_s = _program_seconds(scorer, batch)
-    layers_s = _program_seconds(scorer, batch._replace(n_queries=np.int32(0)))
+    layers_s = _program_seconds(scorer, batch._replace(asked=_nothing(batch.asked)))
     n_batches = int(np.clip(LEAST_SECONDS / program_s, 2, MOST_BATCHES))
     sequences, seconds = texts(n_batches * rows), []
     for _ in range(3):
@@ -138,15 +138,23 @@ def _measured(
 
 def _batch(draw: np.random.Generator, vocab_size: int, rows: int, length: int) -> Rows:
     """Rows that are a text each, of which every token is asked for the next one."""
-    chain = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    chain, n = np.tile(np.arange(length, dtype=np.int32), (rows, 1)), rows * length
     return Rows(
         ids=draw.integers(0, vocab_size, (rows, length)).astype(np.int32),
         position=chain,
         subtree_end=np.full_like(chain, length),
-        query=np.arange(rows * length, dtype=np.int32),
-        target=draw.integers(0, vocab_size, (rows * length, TARGETS)).astype(np.int32),
-        n_queries=np.int32(rows * length),
+        asked=Asked(
+            query=np.arange(n, dtype=np.int32),
+            n_queries=np.int32(n),
+            slot=np.arange(ANSWERS * n, dtype=np.int32) % n,
+            answer=draw.integers(0, vocab_size, ANSWERS * n).astype(np.int32),
+            n_answers=np.int32(n),
+        ),
     )
+
+
+def _nothing(asked: Asked) -> Asked:
+    return asked._replace(n_queries=np.int32(0), n_answers=np.int32(0))
 
 
 def _program_seconds(scorer: Engine, batch: Rows) -> float:

@@ -12,11 +12,11 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device import reference
 from jaxscore.device.dots import dot_last, from_storage, to_storage
 from jaxscore.device.forms import FORMS, platform_here
-from jaxscore.device.rows import Scores, Unembedding
-from jaxscore.device.unembed import score_queries
+from jaxscore.device.rows import Asked, Scores, Unembedding
+from jaxscore.device.vocabulary.queries import score_queries
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.files.byte_sizes import byte_text
-from jaxscore.plan.row_batches import TARGETS
+from jaxscore.plan.row_batches import ANSWERS
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
 
@@ -41,20 +41,21 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     hidden = jax.random.normal(keys[0], (queries, width), jnp.float32)
     drawn = (jax.random.normal(keys[1], (v, width)) * 0.02).astype(dtype)
     weight = to_storage(drawn, forms.integers)
-    target = jax.random.randint(keys[2], (queries, TARGETS), 0, v)
-    full = reference.vocabulary_terms if dtype == "float32" else full_logits
+    n_answers = ANSWERS * queries
+    answer = jax.random.randint(keys[2], (n_answers,), 0, v)
+    every, slot = jnp.arange(queries), jnp.arange(n_answers) % queries
+    asked = Asked(every, jnp.int32(queries), slot, answer, jnp.int32(n_answers))
+    full = reference.score_queries if dtype == "float32" else full_logits
 
-    def by_blocks(hidden: Any, weight: Any, target: Any) -> Scores:
-        head = Unembedding(weight, None, 1.0, None, forms=forms)
-        all_queries = jnp.arange(queries)
-        return score_queries(hidden, all_queries, target, jnp.int32(queries), head)
+    def by_blocks(hidden: Any, weight: Any, asked: Any) -> Scores:
+        return score_queries(hidden, asked, Unembedding(weight, None, 1.0, None, forms=forms))
 
-    def at_once(hidden: Any, weight: Any, target: Any) -> Scores:
-        return full(hidden, target, Unembedding(weight, None, 1.0, None))
+    def at_once(hidden: Any, weight: Any, asked: Any) -> Scores:
+        return full(hidden, asked, Unembedding(weight, None, 1.0, None))
 
     what = f"vocabulary of {v}, width {width}, {queries} queries, {dtype}"
     try:
-        taken = [measured(function, hidden, weight, target) for function in (by_blocks, at_once)]
+        taken = [measured(function, hidden, weight, asked) for function in (by_blocks, at_once)]
     except JaxRuntimeError as problem:
         if not exhausted(problem):
             raise
@@ -73,14 +74,14 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     )
 
 
-def full_logits(hidden: Any, target: Any, head: Unembedding) -> Scores:
-    """As `reference.vocabulary_terms`, but with the product in the weight's own type."""
+def full_logits(hidden: Any, asked: Asked, head: Unembedding) -> Scores:
+    """As `reference.score_queries`, but with the product in the weight's own type."""
     z = dot_last(hidden, from_storage(head.weight))
     logp = jax.nn.log_softmax(z, axis=-1)
     best = jnp.argmax(z, axis=-1).astype(jnp.int32)
     return Scores(
-        logprob=jnp.take_along_axis(logp, target, axis=1),
-        greedy=target == best[:, None],
+        logprob=logp[asked.slot, asked.answer],
+        greedy=asked.answer == best[asked.slot],
         entropy=-jnp.sum(jnp.exp(logp) * logp, axis=-1),
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(z.shape[-1])),
         greedy_id=best,

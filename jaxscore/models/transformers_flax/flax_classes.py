@@ -17,7 +17,7 @@ from jaxscore.device.forms import FORMS, Forms, platform_here
 from jaxscore.device.generate import BROKEN
 from jaxscore.device.mesh import EVERYWHERE
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.unembed import vocabulary_terms
+from jaxscore.device.vocabulary.queries import vocabulary_terms
 from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import MeshChoice, Model, Write
@@ -183,8 +183,7 @@ def _writer(
                 # It takes the argmax of NaN for a token, so what it wrote is looked at once more.
                 mask = jnp.pad(mask, ((0, 0), (0, n_new)), constant_values=1)
                 before = states(params, written, mask)[0, length - 1 : -1]
-            nothing = jnp.zeros((n_new, 1), jnp.int32)
-            terms = vocabulary_terms(before, nothing, head_of(params))
+            terms = vocabulary_terms(before, head_of(params))
             return jnp.where(jnp.isfinite(terms.entropy), written[0, length:], BROKEN)
 
         return run
