@@ -27,6 +27,7 @@ implementation; the bytes of a model's files identify it, not its name.
          it
 
   python -m jaxscore journal info out.jsonl
+  python -m jaxscore journal info --input out.jsonl
   python -m jaxscore journal prune out.jsonl --keep 1
 
 exit code: 0 done, 2 no such journal, or unusable input.
@@ -39,7 +40,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     """Register the subcommand."""
     parser = subparsers.add_parser("journal", description=DESCRIPTION)
     parser.add_argument("action", choices=("info", "prune"))
-    parser.add_argument("path", type=Path, metavar="FILE")
+    place_of_file = parser.add_argument("path", type=Path, metavar="FILE")
+    place_of_file.required = False  # --input may stand for it
+    parser.add_argument("--input", type=Path, metavar="FILE", help="another spelling of FILE")
     parser.add_argument(
         "--keep",
         type=int,
@@ -50,15 +53,19 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
+    if (args.path is None) == (args.input is None):
+        found = "missing" if args.path is None else f"{args.path} by its place already"
+        raise InputError(f"FILE is {found}; give it once, by its place or by --input")
+    given: Path = args.path or args.input
     if args.keep is not None and args.action != "prune":
         raise InputError(
             f"--keep {args.keep}: `journal {args.action}` drops nothing; leave --keep out, or use "
-            f"`journal prune {args.path} --keep {args.keep}`"
+            f"`journal prune {given} --keep {args.keep}`"
         )
     keep = 1 if args.keep is None else args.keep
     if keep < 0:
         raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
-    path = place.find(args.path)
+    path = place.find(given)
     if args.action == "info":
         n_models = _show(path)
         return closing.block(done=f"{_models(n_models)} listed", failures=[])

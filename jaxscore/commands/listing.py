@@ -2,6 +2,7 @@
 
 import importlib
 
+from jaxscore.commands import refused_flags
 from jaxscore.commands.help_pages import Parser
 
 GROUPS = {
@@ -71,5 +72,6 @@ def parser(name: str) -> Parser:
     commands = Parser(prog="jaxscore").add_subparsers()
     module.add(commands)
     found = commands.choices[name]
+    refused_flags.add(found, name)
     found.set_defaults(command=name)
     return found

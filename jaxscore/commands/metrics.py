@@ -4,7 +4,14 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxscore.commands import closing, experiments, messages, metrics_made_of, outputs
+from jaxscore.commands import (
+    closing,
+    experiments,
+    messages,
+    metrics_made_of,
+    model_flags,
+    outputs,
+)
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.printable import one_line
@@ -37,6 +44,9 @@ output, merged into what the files hold:
   Metrics that exist are kept. If the records, or the run of a ranking, have
   changed since they were computed, they are refused unless --force is given;
   <the metrics file>.run.json holds the digests.
+  --limit N compares the first N records: the names of the metrics then end in
+  _N, and their columns are in eval_<split>_out_<N>.json, whose .run.json has
+  the digests. Rankings are left out.
 
 exit code: 0 all done, 1 some records, lines or folders could not be used (the
 others are kept), 2 unusable input.
@@ -54,6 +64,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--force", action="store_true", help="compute metrics again that exist already"
     )
+    model_flags.add_limit_flag(parser, "records; the metrics' names end in _N")
     experiments.add_quiet_flag(parser)
     parser.set_defaults(run=run)
 
@@ -108,10 +119,10 @@ class _Done:
         Raises:
             InputError: its records or metrics cannot be read or written.
         """
-        output = experiment_folder.load(folder, self.args.split)
+        output = experiment_folder.load(folder, self.args.split, sample=self.args.limit)
         before, failed = len(self.files), len(self.failures)
         self._lexical(output)
-        if retrieval_runs.labelled(output):
+        if self.args.limit is None and retrieval_runs.labelled(output):
             for stage in retrieval_runs.STAGES:
                 try:
                     self._ranking(output, stage)
@@ -123,13 +134,19 @@ class _Done:
 
     def _lexical(self, output: RagOutput) -> None:
         path = experiment_folder.metrics_path(output.folder, output.split)
+        files = [output.target, path]
+        ending = ""
+        if output.sample is not None:  # the manifest beside the means is that of all records
+            files, ending = [path, output.target], f"_{output.sample}"
         known = experiment_folder.read_metrics(path)
         names = [
-            name for name in lexical_columns.METRICS if self.args.force or known.get(name) is None
+            name
+            for name in lexical_columns.METRICS
+            if self.args.force or known.get(f"{name}{ending}") is None
         ]
         made_of = metrics_made_of.digests(output)
         if len(names) < len(lexical_columns.METRICS):
-            metrics_made_of.check(path, made_of)
+            metrics_made_of.check(files[-1], made_of)
         if not names:
             self._tell_kept(path)
             return
@@ -143,12 +160,17 @@ class _Done:
             names=tuple(names),
             about={"folder": str(output.folder), "split": output.split},
         )
-        columns = {name: {one["index"]: one[name] for one in report.items} for name in names}
-        output.save(columns, {name: one.mean for name, one in report.summary.items()})
+        output.save(
+            {
+                f"{name}{ending}": {one["index"]: one[name] for one in report.items}
+                for name in names
+            },
+            {f"{name}{ending}": one.mean for name, one in report.summary.items()},
+        )
         self.n_records += len(output.records)
         for name in report.summary.keys() & self._means.keys():
             self._means[name].append(report.summary[name].mean)
-        self._add(output, report, report.headline, [output.path, path], made_of)
+        self._add(output, report, report.headline, files, made_of)
 
     def _ranking(self, output: RagOutput, stage: str) -> None:
         found = retrieval_runs.find(output.folder, output.split, stage)

@@ -33,7 +33,7 @@ def check(path: Path, found: Mapping[str, str | None]) -> None:
     """Refuse to keep means of other inputs; a manifest without digests says nothing of them.
 
     Args:
-        path: of the metrics file.
+        path: the file whose manifest has the digests of the earlier run.
         found: the digests of this run's inputs.
 
     Raises:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxscore.commands import closing, experiments, outputs
+from jaxscore.commands import closing, experiments, model_flags, outputs
 from jaxscore.evaluate import Report
 from jaxscore.files.atomic import atomic
 from jaxscore.files.csv_rows import csv_line
@@ -24,7 +24,8 @@ input, in each folder of --experiments-folder (except tmp_...):
 output:
   <output-dir>/<experiments-folder, "_" for "/">.csv, and the same table on
   stdout; the name ends in _<split> for other splits than `dev`, and in
-  _<format> for other formats than `all`. --output FILE.csv is the file itself.
+  _<format> for other formats than `all`, and in _first<N> with --limit N.
+  --output FILE.csv is the file itself.
   --format all (default) has every metric under its name in the files; tiny,
   simple and full are the published tables. Every table also has n_records,
   n_failed (records that could not be used or judged) and n_unread (records
@@ -53,6 +54,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "results/)",
     )
     experiments.add_split_flag(parser)
+    model_flags.add_limit_flag(parser, "folders, by their names")
     parser.add_argument(
         "--format",
         choices=tuple(results_table.FORMATS),
@@ -67,7 +69,9 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    rows, failures = results_table.load(args.experiments_folder, args.split, args.format)
+    rows, failures = results_table.load(
+        args.experiments_folder, args.split, args.format, limit=args.limit
+    )
     table = results_table.table(rows, args.format, args.sort)
     path = _path(args)
     with atomic(path) as file:
@@ -84,17 +88,20 @@ def _path(args: argparse.Namespace) -> Path:
     given: Path = args.output_dir
     if given.suffix.lower() == ".csv" and not given.is_dir():
         return given
-    return given / f"{_name(args.experiments_folder, args.split, args.format)}.csv"
+    return given / f"{_name(args)}.csv"
 
 
-def _name(folder: Path, split: str, form: str) -> str:
-    """The csv's, without its ending: other splits and formats have files of their own."""
+def _name(args: argparse.Namespace) -> str:
+    """The csv's, without its ending: other splits, formats and limits have files of their own."""
+    folder: Path = args.experiments_folder
     name = str(folder).replace("/", "_")
     if not folder.name.strip("."):  # `.` and `..` say nothing
         name = folder.resolve().name or "experiments"
-    if split != experiments.DEFAULT_SPLIT:
-        name += f"_{split}"
-    return name if form == "all" else f"{name}_{form}"
+    if args.split != experiments.DEFAULT_SPLIT:
+        name += f"_{args.split}"
+    if args.format != "all":
+        name += f"_{args.format}"
+    return name if args.limit is None else f"{name}_first{args.limit}"
 
 
 def _evaluation(table: Sequence[Row], failures: Sequence[tuple[str, str]]) -> Evaluation:

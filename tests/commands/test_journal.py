@@ -56,6 +56,19 @@ def test_info_and_prune(run, kept):
     assert "dtype=bfloat16" in line
 
 
+def test_the_file_is_given_once_by_its_place_or_by_its_flag(run, kept):
+    want = run("journal", "info", kept)
+    assert run("journal", "info", "--input", kept) == want
+    assert run("journal", "--input", kept, "info") == want
+    code, out, err = run("journal", "info")
+    assert (code, out) == (2, "")
+    assert "FILE is missing; give it once, by its place or by --input" in err
+    code, out, err = run("journal", "info", kept, "--input", kept)
+    assert (code, out, f"FILE is {kept} by its place already" in err) == (2, "", True)
+    code, _, err = run("journal", "info", "--input", kept, "--keep", 1)
+    assert (code, f"use `journal prune {kept} --keep 1`" in err) == (2, True)
+
+
 def test_the_output_or_its_folder_names_its_journal(run, kept, monkeypatch):
     want = run("journal", "info", kept).out
     assert want

@@ -110,6 +110,31 @@ def test_means_of_other_records_are_refused(run, experiments, known):
     assert run("metrics", "--folder", place).code == 0
 
 
+def test_the_first_records_have_metrics_of_their_own(run, experiments):
+    place = experiments / "ours"
+    (place / "run.retrieve.top_5.kilt_nq.dev.some.trec").write_text("q0 Q0 12 1 2 run\n")
+    rows, means = place / "eval_dev_out.json", place / "eval_dev_metrics.json"
+    before = rows.read_bytes()
+    code, out, _ = run("metrics", "--folder", place, "--limit", 3)
+    assert (code, "over 3 records" in out) == (0, True)
+    first = [one[:3] for one in (WANT["ours"]["per_item"]["EM"], WANT["ours"]["per_item"]["F1"])]
+    got = read(means)
+    assert (got["EM_3"], got["F1_3"]) == pytest.approx([sum(one) / 3 for one in first])
+    assert all(name.endswith("_3") for name in got)
+    assert [row["EM_3"] for row in read(place / "eval_dev_out_3.json")] == first[0]
+    assert rows.read_bytes() == before
+    assert not (place / "eval_dev_ranking_metrics.json").exists()
+    assert run("metrics", "--folder", place).code == 0  # all records, beside them
+    assert read(means)["EM"] == pytest.approx(WANT["ours"]["mean"]["EM"])
+    assert read(means)["EM_3"] == got["EM_3"]
+    assert "1 skipped" in run("metrics", "--folder", place, "--limit", 3).out
+    edited(rows, response="something else")
+    code, _, err = run("metrics", "--folder", place, "--limit", 3)
+    assert (code, "eval_dev_out_3.json: the metrics exist and were made of" in err) == (2, True)
+    assert run("metrics", "--folder", place, "--limit", 3, "--force").code == 0
+    assert read(means)["EM_3"] != got["EM_3"]
+
+
 def test_columns_of_others_are_no_change_of_the_records(run, experiments):
     place = experiments / "ours"
     assert run("metrics", "--folder", place).code == 0

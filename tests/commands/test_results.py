@@ -91,6 +91,13 @@ def test_other_spellings(run, here):
     assert len(list((here / "y").glob("*.csv"))) == 1
 
 
+def test_the_first_folders(run, here):
+    code, out, _ = run("results", "--limit", 1)
+    assert (code, "done     1 folders, 0 failed" in out) == (0, True)
+    assert [row["exp_folder"] for row in table(here / "results/experiments_first1.csv")] == ["a|c"]
+    assert not (here / "results/experiments.csv").exists()
+
+
 def test_the_working_folder_has_a_name(run, here, monkeypatch):
     monkeypatch.chdir(here / "experiments")
     assert run("results", "--experiments-folder", ".", "--output-dir", here).code == 0

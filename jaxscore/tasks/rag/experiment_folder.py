@@ -1,7 +1,7 @@
 """Experiment folders of a RAG benchmark, as BERGEN writes them (arXiv 2407.01102).
 
     experiments/<name>/eval_<split>_out.json        a list of records, one per question
-                       eval_<split>_out_<N>.json    the first N of them, scored with --sample N
+                       eval_<split>_out_<N>.json    the first N of them, with --limit N
                        eval_<split>_metrics.json    {metric: mean}
                        eval_<split>_ranking_metrics.json
 

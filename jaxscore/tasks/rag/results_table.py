@@ -39,7 +39,7 @@ FORMATS: dict[str, dict[str, str]] = {
 
 
 def load(
-    experiments: Path, split: str, form: str = "all"
+    experiments: Path, split: str, form: str = "all", *, limit: int | None = None
 ) -> tuple[list[Row], list[tuple[str, str]]]:
     """A row for each folder with metrics, in the order of their names, and what cannot be read.
 
@@ -48,13 +48,14 @@ def load(
 
     Args:
         form: of FORMATS, as for `table`.
+        limit: only the first so many folders.
 
     Raises:
         InputError: no folder has metrics.
     """
     rows: list[Row] = []
     failures: list[tuple[str, str]] = []
-    folders = experiment_folder.folders(experiments, split, "metrics")
+    folders = experiment_folder.folders(experiments, split, "metrics")[:limit]
     for folder in folders:
         parts: list[Row] = [{"exp_folder": folder.name}]
         for read in (_settings, _generation_time, _rankings, _metrics):
