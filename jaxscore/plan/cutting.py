@@ -1,20 +1,22 @@
 """Tries cut into pieces that fit rows of given lengths.
 
 A trie that fits a row goes whole. A larger one is cut at its branches, and each piece carries
-the path from the root again.
+the path from the root again. What decides a cut are chains, nodes of which each is the only child
+of the one before: a window of requests has about two for each request, and far more nodes.
 """
 
-import bisect
-import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
+from jaxscore.plan.bins import best_fit, rooms_left
 from jaxscore.plan.forest import Forest
 
+TOP = -1  # the branch above all roots
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Piece:
+
+class Piece(NamedTuple):
     """Part of a trie that goes into one row.
 
     Attributes:
@@ -43,37 +45,43 @@ class Cutter:
     """Cuts tries for a given shortest row."""
 
     def __init__(self, forest: Forest, lengths: list[int]) -> None:
-        self.lengths = lengths
-        self.end: list[int] = forest.subtree_end.tolist()
-        self.reach: list[int] = forest.reach.tolist()
-        roots = np.array(self._siblings(0, len(self.end)), np.int64)
-        self._size = forest.subtree_end[roots] - roots
-        self._reach = forest.reach[roots]
+        self.lengths = np.array(lengths, np.int64)
+        end = forest.subtree_end.astype(np.int64)
+        goes_on = end[1:] == end[:-1]
+        start = np.flatnonzero(np.concatenate([np.ones(min(1, len(end)), bool), ~goes_on]))
+        self._reach, self._size = forest.reach[start], end[start] - start
+        self._depth = forest.depth[start] - forest.depth[start[:1]]  # nodes above it
+        self._start: list[int] = start.tolist()
+        self._stop = [*self._start[1:], len(end)]
+        self._after: list[int] = np.searchsorted(start, end[start]).tolist()
+        self._roots = np.array(self._children(TOP), np.int64)
 
-    def sizes(self, base: int) -> dict[int, np.ndarray]:
-        """The sizes of what `cut` gives for each row length, without the pieces.
-
-        Where all tries fit their rows this takes no look at single nodes.
-        """
-        length = self._row_lengths(base)
-        if (self._size <= length).all():
-            return {n: self._size[length == n] for n in np.unique(length).tolist()}
-        found: dict[int, list[int]] = {}
-        for n, piece in self.cut(base):
-            found.setdefault(n, []).append(piece.size)
-        return {n: np.array(sizes) for n, sizes in found.items()}
+    def sizes(self, base: int) -> dict[int, dict[int, int]]:
+        """Row length -> size -> how many of the pieces that `cut` gives have it."""
+        length, opened, above = self._opened(base)
+        size = self._size.tolist()
+        held: dict[int, dict[int, dict[int, int]]] = {branch: {} for branch in opened}
+        for branch, children in opened.items():
+            counts = held[branch]
+            for k in children:
+                if k not in opened:
+                    of_length = counts.setdefault(length[k], {})
+                    of_length[size[k]] = of_length.get(size[k], 0) + 1
+        for branch in reversed([*above]):
+            path, depth = self._path(branch)
+            for n, counts in held[branch].items():
+                of_length = held[above[branch]].setdefault(n, {})
+                for room, n_bins in rooms_left(counts, n - depth).items():
+                    filled = path + n - depth - room
+                    of_length[filled] = of_length.get(filled, 0) + n_bins
+        return held[TOP]
 
     def least(self, base: int) -> dict[int, int]:
         """Tokens by the shortest row length that they can have; cutting only adds to them."""
-        length = self._row_lengths(base)
-        whole = self._size <= length
+        size, length = self._size[self._roots], self._row_lengths(base)[self._roots]
+        whole = size <= length
         length = np.where(whole, length, base)  # what is cut off may go into shorter rows
-        return {n: int(self._size[length == n].sum()) for n in np.unique(length).tolist()}
-
-    def _row_lengths(self, base: int) -> np.ndarray:
-        """Of each trie."""
-        at = np.searchsorted(self.lengths, np.maximum(base, self._reach))
-        return np.array(self.lengths, np.int64)[at]
+        return {n: int(size[length == n].sum()) for n in np.unique(length).tolist()}
 
     def cut(self, base: int) -> list[tuple[int, Piece]]:
         """Pieces of all tries with the row length that each is for.
@@ -82,114 +90,60 @@ class Cutter:
         deepest branch up, what hangs on a branch is packed under as few copies of the path as
         best-fit finds, and what is packed goes on as one thing to the branch above.
         """
-        opened = [_Branch(-1, 0, 0, None)]  # above all roots; each comes before those below it
-        for branch in opened:
-            stop = self.end[branch.node] if branch.node >= 0 else len(self.end)
-            for node in self._siblings(branch.stop, stop):
-                length, size = self._row_length(node, base), self.end[node] - node
-                if branch.depth + size <= length:
-                    branch.put(length, Piece(node, node + size, (), size))
-                else:
-                    fork = self._fork(node)
-                    depth = branch.depth + fork - node
-                    opened.append(_Branch(node, fork, depth, branch))
-        for branch in reversed(opened[1:]):
-            assert branch.above is not None
-            for length, pieces in branch.pieces.items():
+        length, opened, above = self._opened(base)
+        size, start = self._size.tolist(), self._start
+        held: dict[int, dict[int, list[Piece]]] = {branch: {} for branch in opened}
+        for branch, children in opened.items():
+            pieces_of = held[branch]
+            for k in children:
+                if k not in opened:
+                    piece = Piece(start[k], start[k] + size[k], (), size[k])
+                    pieces_of.setdefault(length[k], []).append(piece)
+        for branch in reversed([*above]):
+            path, depth = self._path(branch)
+            for n, pieces in held[branch].items():
+                onto = held[above[branch]].setdefault(n, [])
                 sizes = [(piece.size, k) for k, piece in enumerate(pieces)]
-                for chosen in best_fit(sizes, length - branch.depth):
+                for chosen in best_fit(sizes, n - depth):
                     parts = tuple(pieces[k] for k in sorted(k for _, k in chosen))
-                    size = branch.stop - branch.node + sum(part.size for part in parts)
-                    branch.above.put(length, Piece(branch.node, branch.stop, parts, size))
-        return [(length, piece) for length, pieces in opened[0].pieces.items() for piece in pieces]
+                    filled = path + sum(part.size for part in parts)
+                    onto.append(Piece(start[branch], self._stop[branch], parts, filled))
+        return [(n, piece) for n, pieces in held[TOP].items() for piece in pieces]
 
-    def _row_length(self, node: int, base: int) -> int:
-        return self.lengths[bisect.bisect_left(self.lengths, max(base, self.reach[node]))]
+    def _opened(self, base: int) -> tuple[list[int], dict[int, list[int]], dict[int, int]]:
+        """How the tries are opened for a shortest row.
 
-    def _siblings(self, first: int, stop: int) -> list[int]:
-        """Roots of the consecutive subtrees in [first, stop)."""
-        nodes = []
-        while first < stop:
-            nodes.append(first)
-            first = self.end[first]
-        return nodes
+        Returns:
+            The row length of each chain's subtree; the chains that are opened, each after the one
+            above it, with the chains that begin where they end; and for each of them but `TOP`
+            the one above it.
+        """
+        row_lengths = self._row_lengths(base)
+        whole = (self._depth + self._size <= row_lengths).tolist()
+        opened: dict[int, list[int]] = {TOP: self._children(TOP)}
+        above: dict[int, int] = {}
+        todo = [TOP]
+        for branch in todo:
+            for k in opened[branch]:
+                if not whole[k]:
+                    opened[k], above[k] = self._children(k), branch
+                    todo.append(k)
+        return row_lengths.tolist(), opened, above
 
-    def _fork(self, node: int) -> int:
-        """First node after the chain that starts at `node`: there the path has forked."""
-        stop = self.end[node]
-        node += 1
-        while node < stop and self.end[node] == stop:
-            node += 1
-        return node
+    def _path(self, branch: int) -> tuple[int, int]:
+        """Nodes of a chain, and nodes from the root to its end."""
+        path = self._stop[branch] - self._start[branch]
+        return path, int(self._depth[branch]) + path
 
+    def _children(self, chain: int) -> list[int]:
+        """The chains that begin where this one ends; of `TOP`, those of all roots."""
+        stop = len(self._start) if chain == TOP else self._after[chain]
+        out, k = [], chain + 1
+        while k < stop:
+            out.append(k)
+            k = self._after[k]
+        return out
 
-class _Branch:
-    """An opened subtree: the path [node, stop), `depth` tokens to its end, and what hangs there."""
-
-    def __init__(self, node: int, stop: int, depth: int, above: "_Branch | None") -> None:
-        self.node, self.stop, self.depth, self.above = node, stop, depth, above
-        self.pieces: dict[int, list[Piece]] = {}
-
-    def put(self, length: int, piece: Piece) -> None:
-        self.pieces.setdefault(length, []).append(piece)
-
-
-def n_bins(sizes: np.ndarray, capacity: int) -> int:
-    """How many bins `best_fit` fills.
-
-    Items of one size go as far as they fit into the tightest bin, then into the next, so bins
-    with equal room are counted together.
-    """
-    rooms: dict[int, int] = {}  # room -> bins that have it
-    open_rooms, total = 0, 0
-    distinct, counts = np.unique(sizes, return_counts=True)
-    for size, left in zip(distinct[::-1].tolist(), counts[::-1].tolist(), strict=True):
-        while left:
-            fitting = open_rooms >> size
-            if fitting:
-                room = size + (fitting & -fitting).bit_length() - 1
-                available = rooms.pop(room)
-                open_rooms &= ~(1 << room)
-            else:
-                room = capacity
-                available = -(-left // (capacity // size))
-                total += available
-            each = room // size
-            full = min(available, left // each)
-            left -= full * each
-            after = {room - each * size: full}
-            if left and available > full:  # the last items go into one bin more
-                after[room - left * size] = 1
-                full, left = full + 1, 0
-            after[room] = available - full
-            for empty, n in after.items():
-                if n:
-                    rooms[empty] = rooms.get(empty, 0) + n
-                    open_rooms |= 1 << empty
-    return total
-
-
-def best_fit(items: list[tuple[int, int]], capacity: int) -> list[list[tuple[int, int]]]:
-    """Best-fit decreasing: (size, name) pairs into as few bins of `capacity` as it finds.
-
-    Bit r of `open_rooms` says that a bin with room r exists, so the tightest bin that fits is
-    the lowest set bit from `size` up. At most 11/9 of the best number of bins (Johnson 1974).
-    """
-    bins: list[list[tuple[int, int]]] = []
-    by_room: dict[int, list[int]] = {}
-    open_rooms = 0
-    for item in sorted(items, key=lambda item: (-item[0], item[1])):
-        fitting = open_rooms >> item[0]
-        if fitting:
-            room = item[0] + (fitting & -fitting).bit_length() - 1
-            index = by_room[room].pop()
-            if not by_room[room]:
-                open_rooms &= ~(1 << room)
-        else:
-            room, index = capacity, len(bins)
-            bins.append([])
-        bins[index].append(item)
-        left = room - item[0]
-        by_room.setdefault(left, []).append(index)
-        open_rooms |= 1 << left
-    return bins
+    def _row_lengths(self, base: int) -> np.ndarray:
+        """Of each chain's subtree."""
+        return self.lengths[np.searchsorted(self.lengths, np.maximum(base, self._reach))]

@@ -5,14 +5,16 @@ The row length is chosen by what it costs; pieces of several tries then share ro
 
 import bisect
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
-from typing import Any
 
-from jaxscore.plan.cutting import Cutter, Piece, best_fit, n_bins
+from jaxscore.plan.bins import best_fit, rooms_left
+from jaxscore.plan.cutting import Cutter, Piece
 from jaxscore.plan.forest import Forest
 from jaxscore.plan.row_batches import RowBatch, Slots
 from jaxscore.plan.row_shapes import TAIL, attention_cost, batch_rows, row_lengths
+from jaxscore.plan.stretches import Stretches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,14 +41,20 @@ class Plan:
         """Tokens laid out, repeated paths included and padding not."""
         return sum(piece.size for group in self.rows for row in group for piece in row)
 
-    def layout(self) -> tuple[Any, ...]:
+    @functools.cached_property
+    def stretches(self) -> Stretches:
+        """What lies in the rows, one after the other."""
+        return Stretches.of([row for group in self.rows for row in group])
+
+    def layout(self) -> bytes:
         """What beside the forest decides the batches."""
-        places = [[[[*piece.ranges()] for piece in row] for row in group] for group in self.rows]
-        return self.lengths, places, self.batch_tokens, self.tail
+        counts = [len(group) for group in self.rows]
+        facts = (self.lengths, counts, self.batch_tokens, self.tail)
+        return repr(facts).encode() + b"".join(one.tobytes() for one in self.stretches)
 
     def batches(self) -> Iterator[RowBatch]:
         """Batches in order; every edge of the forest is in exactly one of them."""
-        slots = Slots(self.forest, self.lengths, self.rows)
+        slots = Slots(self.forest, self.lengths, [len(one) for one in self.rows], self.stretches)
         first = 0
         for length, rows in zip(self.lengths, self.rows, strict=True):
             for count in batch_rows(len(rows), length, self.batch_tokens, self.tail):
@@ -92,8 +100,8 @@ def plan(
         least = sum(k * attention_cost(n + prefix, width) for n, k in cutter.least(base).items())
         if least < least_total:
             n_rows = {
-                n: n_bins(sizes, n) if pack else len(sizes)
-                for n, sizes in sorted(cutter.sizes(base).items())
+                n: sum((rooms_left(counts, n) if pack else counts).values())
+                for n, counts in sorted(cutter.sizes(base).items())
             }
             for tail in (TAIL, 1):
                 shapes = [

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.cutting import Piece
 from jaxscore.plan.forest import Forest
+from jaxscore.plan.stretches import Stretches
 
 ANSWERS = 4  # slots for answers, per token of a batch
 
@@ -90,33 +90,25 @@ class Slots:
     """Every token slot of a plan in one line, group after group, row after row."""
 
     def __init__(
-        self, forest: Forest, lengths: Sequence[int], rows: Sequence[list[list[Piece]]]
+        self, forest: Forest, lengths: Sequence[int], n_rows: Sequence[int], stretches: Stretches
     ) -> None:
-        """`lengths` and `rows` as of `packing.Plan`."""
+        """`lengths` and `stretches` as of `packing.Plan`; `n_rows` are the rows of each length."""
         self.forest = forest
-        starts, sizes, slots, ends, is_path = [], [], [], [], []
-        self._group_end: dict[int, int] = {}
-        first = 0
-        for length, group in zip(lengths, rows, strict=True):
-            for row in group:
-                column = 0
-                for piece in row:
-                    ranges = piece.ranges() if piece.parts else ((piece.start, piece.stop, 0),)
-                    for start, stop, span in ranges:
-                        starts.append(start)
-                        sizes.append(stop - start)
-                        slots.append(first + column)
-                        ends.append(column + span if span else column - start)
-                        is_path.append(span > 0)
-                        column += stop - start
-                first += length
-            self._group_end[length] = first
-        sizes_ = np.array(sizes, np.int64)
-        within = np.arange(int(sizes_.sum())) - np.repeat(np.cumsum(sizes_) - sizes_, sizes_)
-        node = np.repeat(np.array(starts, np.int64), sizes_) + within
-        slot = np.repeat(np.array(slots, np.int64), sizes_) + within
-        path = np.repeat(np.array(is_path, bool), sizes_)
-        end = np.repeat(np.array(ends, np.int64), sizes_)
+        start, stop, span, n_in_row = stretches
+        size = stop - start
+        row_length = np.repeat(np.array(lengths, np.int64), n_rows)
+        row_first = np.cumsum(row_length) - row_length
+        group_end = np.cumsum(np.array(lengths, np.int64) * n_rows).tolist()
+        self._group_end = dict(zip(lengths, group_end, strict=True))
+        first = group_end[-1] if group_end else 0
+        before = np.cumsum(size) - size  # tokens of the stretches before, in all rows
+        own_first = np.cumsum(n_in_row) - n_in_row
+        column = before - np.repeat(before[own_first], n_in_row)
+        within = np.arange(int(size.sum())) - np.repeat(before, size)
+        node = np.repeat(start, size) + within
+        slot = np.repeat(np.repeat(row_first, n_in_row) + column, size) + within
+        path = np.repeat(span > 0, size)
+        end = np.repeat(np.where(span > 0, column + span, column - start), size)
         self.node = np.full(first, -1, np.int32)
         self.node[slot] = node
         self.end = np.zeros(first, np.int32)

@@ -70,7 +70,7 @@ class ForestWork:
             forest = part.forest
             for array in (part.prefix, forest.ids, forest.depth, forest.edge_node):
                 out.update(np.int64(len(array)).tobytes() + array.tobytes())
-            out.update(forest.edge_target.tobytes() + repr(plan.layout()).encode())
+            out.update(forest.edge_target.tobytes() + plan.layout())
         return out.digest()
 
     def take(self, part: Part, batch: RowBatch, scores: QueryScores) -> None:

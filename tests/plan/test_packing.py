@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.plan import row_batches, row_shapes
-from jaxscore.plan.cutting import best_fit
 from jaxscore.plan.forest import Share, build
 from jaxscore.plan.packing import plan, plan_uniform
 from jaxscore.plan.row_batches import ANSWERS
@@ -182,20 +181,6 @@ def test_row_lengths_hold_the_longest_path():
     assert row_lengths(64) == [64]
     assert row_lengths(65) == [64, 96]
     assert row_lengths(1000) == [64, 96, 128, 192, 256, 384, 512, 768, 1024]
-
-
-@given(st.data())
-@STRICT
-def test_best_fit(data):
-    capacity = data.draw(st.integers(1, 40))
-    sizes = data.draw(st.lists(st.integers(1, capacity), max_size=40))
-    items = [(size, name) for name, size in enumerate(sizes)]
-    bins = best_fit(items, capacity)
-    assert sorted(item for contents in bins for item in contents) == sorted(items)
-    filled = sorted(sum(size for size, _ in contents) for contents in bins)
-    assert all(0 < total <= capacity for total in filled)
-    # A bin is opened only for what fits in no other, so no two of them could be one.
-    assert len(filled) < 2 or filled[0] + filled[1] > capacity
 
 
 @given(

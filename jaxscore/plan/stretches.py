@@ -1,0 +1,40 @@
+"""What lies in the rows of a plan, as arrays: stretches of a forest's nodes, row after row."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxscore.plan.cutting import Piece
+
+
+class Stretches(NamedTuple):
+    """The ranges of all pieces, see `Piece.ranges`.
+
+    Attributes:
+        start, stop, span: int64, one entry for each stretch.
+        n_in_row: int64, one entry for each row: how many of them it holds.
+    """
+
+    start: np.ndarray
+    stop: np.ndarray
+    span: np.ndarray
+    n_in_row: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Piece]]) -> "Stretches":
+        """Of each row its pieces, in order."""
+        flat: list[int] = []
+        n_in_row = []
+        for row in rows:
+            before = len(flat)
+            for piece in row:
+                if piece.parts:
+                    for one in piece.ranges():
+                        flat += one
+                else:
+                    flat += (piece.start, piece.stop, 0)
+            n_in_row.append((len(flat) - before) // 3)
+        columns = np.array(flat, np.int64).reshape(-1, 3).T
+        start, stop, span = np.ascontiguousarray(columns)
+        return cls(start, stop, span, np.array(n_in_row, np.int64))
