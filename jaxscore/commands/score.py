@@ -92,7 +92,7 @@ def _writer(
     if args.output.suffix.lower() != ".parquet":
 
         def write(record: Mapping[str, Any]) -> None:
-            file.write(json_line(record))
+            file.buffer.write(json_line(record))
 
         yield write
         return

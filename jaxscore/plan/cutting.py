@@ -62,10 +62,10 @@ class Cutter:
         size = self._size.tolist()
         held: dict[int, dict[int, dict[int, int]]] = {branch: {} for branch in opened}
         for branch, children in opened.items():
-            counts = held[branch]
+            own = held[branch]
             for k in children:
                 if k not in opened:
-                    of_length = counts.setdefault(length[k], {})
+                    of_length = own.setdefault(length[k], {})
                     of_length[size[k]] = of_length.get(size[k], 0) + 1
         for branch in reversed([*above]):
             path, depth = self._path(branch)

@@ -13,8 +13,8 @@ def test_arrays_are_read_back_to_the_last_bit():
     values[3] = np.nan
     ids = np.arange(1000, dtype=np.int32)
     line = json_line({"id": "a", "ids": ids, "logprob": values, "greedy": ids > 3})
-    assert line.endswith("}\n")
-    assert line.count("\n") == 1
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
     read = json.loads(line)
     assert read["ids"] == ids.tolist()
     assert read["greedy"] == (ids > 3).tolist()
@@ -35,4 +35,7 @@ def test_a_whole_number_beyond_64_bits(extra):
 
 
 def test_other_scripts_stay_as_they_are():
-    assert json_line({"a": "Þórr ☃"}) == '{"a":"Þórr ☃"}\n'
+    assert json_line({"a": "Þórr ☃"}).decode() == '{"a":"Þórr ☃"}\n'
+    assert json_line({"a": ["Þórr", 1, 2.5, float("inf")]}).decode() == (
+        '{"a":["Þórr",1,2.5,"Infinity"]}\n'
+    )
