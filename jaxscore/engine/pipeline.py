@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine import interrupt, processes
 from jaxscore.engine.dispatch import Dispatch, InFlight
 from jaxscore.engine.journaled import JournaledScores
+from jaxscore.engine.keeping import Keeper
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.stages import Stage
@@ -95,13 +96,31 @@ class Pipeline:
         n_expected: int | None,
         stopped: threading.Event,
     ) -> Iterator[Window]:
+        """The same windows with their scores, which the journal has when they end."""
+        if self.journaled.journal is None or not processes.first():
+            yield from self._scored(planned, progress, n_expected, stopped, None)
+            return
+        with Keeper(self.journaled) as keeper:
+            yield from self._scored(planned, progress, n_expected, stopped, keeper)
+
+    def _scored(
+        self,
+        planned: Stage[Window],
+        progress: Progress,
+        n_expected: int | None,
+        stopped: threading.Event,
+        keeper: Keeper | None,
+    ) -> Iterator[Window]:
         """The same windows with their scores; `IN_FLIGHT` batches are ahead, across windows."""
         flight: deque[_Sent] = deque()
         open_windows: deque[Window] = deque()
 
+        def fetch() -> None:
+            self._fetch(flight.popleft(), progress, keeper)
+
         def fetch_all() -> None:
             while flight:
-                self._fetch(flight.popleft(), progress)
+                fetch()
 
         def end_if_wished() -> None:
             if interrupt.wished():
@@ -114,7 +133,7 @@ class Pipeline:
 
         while True:
             while flight and not planned.ready:  # nothing to send
-                self._fetch(flight.popleft(), progress)
+                fetch()
                 yield from finished()
             window = next(planned, None)
             if window is None:
@@ -125,10 +144,11 @@ class Pipeline:
             self._agree()
             open_windows.append(window)
             progress.extend(window.n_tokens, len(window.sequences), n_expected)
-            if self.journaled.journal is not None:
+            if keeper is not None and not keeper.known(window):
                 # A text of an earlier window must be found, or it would be computed beside
                 # others and its row replaced.
                 fetch_all()
+                keeper.flush()
             self._restore(window)
             for work, part, plan in window.planned_parts():
                 caches: tuple[KVCache, ...] | None = None
@@ -142,7 +162,7 @@ class Pipeline:
                     sent = self.dispatch.send(work.variant, batches, caches, progress)
                     flight.append(_Sent(window, work, part, sent))
                     if len(flight) > IN_FLIGHT:
-                        self._fetch(flight.popleft(), progress)
+                        fetch()
             window.all_sent = True
             yield from finished()
         fetch_all()
@@ -183,19 +203,11 @@ class Pipeline:
         if waiting:
             yield waiting
 
-    def _fetch(self, sent: _Sent, progress: Progress) -> None:
+    def _fetch(self, sent: _Sent, progress: Progress, keeper: Keeper | None) -> None:
         window, work, part, in_flight = sent
         for batch, scores in self.dispatch.fetched(in_flight, progress):
-            work.take(part, batch, scores)
+            edges = work.take(part, batch, scores)
+            if keeper is not None:
+                keeper.note(window, work, edges)
             progress.advance(batch.n_tokens)
         window.n_in_flight -= 1
-        self._keep(window, work, part, in_flight.batches)
-
-    def _keep(
-        self, window: Window, work: ForestWork, part: Part, batches: Sequence[RowBatch]
-    ) -> None:
-        if self.journaled.journal is not None:
-            touched = sorted({k for batch in batches for k in work.asking(part, batch).tolist()})
-            self.journaled.keep(
-                (window.sequences[work.index[k]], work.scores_of(k)) for k in touched
-            )

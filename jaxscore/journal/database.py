@@ -2,15 +2,16 @@
 
 One SQLite file with a write-ahead log. A row of `scores` holds the scores of one sequence of
 token ids, under a digest of the ids and of where scoring starts, NaN for tokens that are still
-missing; one transaction per batch. A row of `texts` holds what was written after one prompt, under
-a digest of its ids and of how it was asked for; one transaction for texts that were written side
-by side. Rows belong to a fingerprint of everything else that decides them, so another model, dtype
-or version of JAX never reads them.
+missing; `engine.keeping` says when it is written. A row of `texts` holds what was written after
+one prompt, under a digest of its ids and of how it was asked for; one transaction for texts that
+were written side by side. Rows belong to a fingerprint of everything else that decides them, so
+another model, dtype or version of JAX never reads them.
 """
 
 import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import sqlite3
 import threading
@@ -22,7 +23,7 @@ from jaxscore.journal import row_format
 from jaxscore.journal.opening import REMEDY, explained, opened
 from jaxscore.plan.token_requests import SequenceScores, TokenRequest, TokenSequence, Written
 
-TOGETHER = 500  # keys per query; SQLite takes 999 and more
+TOGETHER = 400  # rows per statement; SQLite takes 999 values, two of each row
 
 
 class Journal:
@@ -119,11 +120,16 @@ class Journal:
 
     def _write(self, table: str, rows: Sequence[tuple[bytes, bytes]]) -> None:
         with self._lock, explained(self.path, REMEDY), self._open[0] as database:
-            # A row that exists lacked some tokens, or its checksum failed.
-            database.executemany(
-                f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?)",
-                ((self._open[1], key, value) for key, value in rows),
-            )
+            model = int(self._open[1])
+            # Many in a statement: each one lets other threads of Python run, and waits for them.
+            for first in range(0, len(rows), TOGETHER):
+                some = rows[first : first + TOGETHER]
+                marks = ",".join([f"({model},?,?)"] * len(some))
+                # A row that exists lacked some tokens, or its checksum failed.
+                database.execute(
+                    f"INSERT OR REPLACE INTO {table} VALUES {marks}",
+                    [*itertools.chain.from_iterable(some)],
+                )
 
     def close(self) -> None:
         """Release the file for other runs; the next read or write opens it again."""

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,6 +33,20 @@ class QueryScores(Protocol):
     def self_certainty(self) -> Any: ...
 
 
+class _Progress(NamedTuple):
+    """What a forest's sequences lack.
+
+    Attributes:
+        sequence: edge after edge, the sequences that have it, by their place.
+        first: [edges + 1], where in `sequence` each edge's begin.
+        lacking: [sequences], how many of their tokens have no score.
+    """
+
+    sequence: np.ndarray
+    first: np.ndarray
+    lacking: np.ndarray
+
+
 class ForestWork:
     """Sequences of one window that one variant of the model scores, in one forest.
 
@@ -56,7 +70,7 @@ class ForestWork:
             np.full(n, np.nan, np.float32) for _ in range(3)
         )
         self._greedy = np.zeros(n, bool)
-        self._asking: tuple[np.ndarray, np.ndarray] | None = None
+        self._progress: _Progress | None = None
 
     @property
     def n_tokens(self) -> int:
@@ -73,8 +87,12 @@ class ForestWork:
             out.update(forest.edge_target.tobytes() + plan.layout())
         return out.digest()
 
-    def take(self, part: Part, batch: RowBatch, scores: QueryScores) -> None:
-        """Put a batch's answers at their edges; what is known already stays as it is."""
+    def take(self, part: Part, batch: RowBatch, scores: QueryScores) -> np.ndarray:
+        """Put a batch's answers at their edges; what is known already stays as it is.
+
+        Returns:
+            The edges that were missing.
+        """
         n = len(batch.edge)
         edges = part.edges[batch.edge]
         missing = ~np.isfinite(self._logprob[edges])
@@ -83,6 +101,7 @@ class ForestWork:
         self._greedy[edge] = scores.greedy[:n][missing]
         self._entropy[edge] = scores.entropy[slot]
         self._self_certainty[edge] = scores.self_certainty[slot]
+        return edge
 
     def restore(self, found: Mapping[int, SequenceScores]) -> None:
         """Put at their edges what is known of some sequences, by their place in the window."""
@@ -98,31 +117,52 @@ class ForestWork:
         edge = part.edges[batch.edge]
         return all(np.isfinite(values[edge]).all() for values in self._columns())
 
-    def asking(self, part: Part, batch: RowBatch) -> np.ndarray:
-        """The sequences, by their place in `index`, that have an edge of a batch."""
-        if self._asking is None:
-            order = np.argsort(self.forest.edge_of, kind="stable")
-            sequence = np.searchsorted(self.forest.offsets, order, side="right") - 1
-            self._asking = self.forest.edge_of[order], sequence
-        edges, sequence = self._asking
-        edge = part.edges[batch.edge]
-        first, last = (np.searchsorted(edges, edge, side) for side in ("left", "right"))
-        count = last - first
-        at = np.repeat(last - np.cumsum(count), count) + np.arange(int(count.sum()))
-        return np.unique(sequence[at])
+    def progress(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The sequences that have one of these edges, and which of them lack no token now.
 
-    def scores_of(self, k: int) -> SequenceScores:
-        """The sequence at place k of `index`, NaN where nothing has come back."""
-        edge = self.forest.edge_of[slice(*self.forest.offsets[k : k + 2])]
-        return SequenceScores(*(values[edge] for values in self._columns()))
+        Args:
+            edges: what `take` has just put there, each of them passed once.
+
+        Returns:
+            Places in `index`, ascending, and a flag for each.
+        """
+        forest, n = self.forest, len(self.index)
+        if self._progress is None:
+            order = np.argsort(forest.edge_of, kind="stable")
+            sequence = np.repeat(np.arange(n), np.diff(forest.offsets))[order]
+            first = np.searchsorted(forest.edge_of[order], np.arange(forest.n_edges + 1))
+            before = ~np.isfinite(self._logprob)
+            before[edges] = True
+            lacking = np.bincount(sequence, before[forest.edge_of[order]], n)
+            self._progress = _Progress(sequence, first, lacking.astype(np.int64))
+        sequence, first, lacking = self._progress
+        count = first[edges + 1] - first[edges]
+        at = np.repeat(first[edges + 1] - np.cumsum(count), count) + np.arange(int(count.sum()))
+        found = np.bincount(sequence[at], minlength=n)
+        lacking -= found
+        touched = np.flatnonzero(found)
+        return touched, lacking[touched] == 0
+
+    def scores_of(self, places: np.ndarray) -> list[SequenceScores]:
+        """The sequences at these places of `index`, NaN where nothing has come back."""
+        first = self.forest.offsets[places]
+        count = self.forest.offsets[places + 1] - first
+        bounds = np.concatenate([[0], np.cumsum(count)])
+        edge = self.forest.edge_of[
+            np.arange(int(bounds[-1])) + np.repeat(first - bounds[:-1], count)
+        ]
+        return self._cut(edge, bounds)
 
     def scores(self) -> list[SequenceScores]:
         """One entry for each sequence, in the order of `index`."""
-        columns = [values[self.forest.edge_of] for values in self._columns()]
-        bounds = self.forest.offsets.tolist()
+        return self._cut(self.forest.edge_of, self.forest.offsets)
+
+    def _cut(self, edge: np.ndarray, bounds: np.ndarray) -> list[SequenceScores]:
+        """The scores of these edges, for each pair of bounds."""
+        columns = [values[edge] for values in self._columns()]
         return [
             SequenceScores(*(column[a:b] for column in columns))
-            for a, b in itertools.pairwise(bounds)
+            for a, b in itertools.pairwise(bounds.tolist())
         ]
 
     def _columns(self) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.statistics import RunStatistics
+from jaxscore.errors import InputError
 from jaxscore.plan.token_requests import SequenceScores
 from tests.engine.test_planner import FACTS
 from tests.sequences import sequence
@@ -56,14 +57,13 @@ class FakeDispatch:
 
 class FakeJournal:
     def __init__(self):
-        self.rows, self.n_writes = {}, 0
+        self.rows = {}
 
     def found(self, sequences):
         keys = [one.digest() for one in sequences]
         return {k: self.rows[key] for k, key in enumerate(keys) if key in self.rows}
 
     def keep(self, finished):
-        self.n_writes += 1
         self.rows |= {one.digest(): scores for one, scores in finished}
 
 
@@ -107,7 +107,9 @@ def test_what_a_journal_has_is_not_sent_again():
     journal, given = FakeJournal(), windows()
     first, sent = loop(journal)
     assert_right(given, list(first.run(iter(given))))
-    assert journal.n_writes == sent.n_sent
+    assert sent.n_sent > 0
+    kept = [journal.rows[one.digest()] for window in given for one in window]
+    assert all(np.isfinite(scores.logprob).all() for scores in kept)
     again, unsent = loop(journal)
     assert_right(given, list(again.run(iter(given))))
     assert unsent.n_sent == 0
@@ -122,11 +124,65 @@ def test_what_a_journal_has_is_not_sent_again():
 
 def test_an_interruption_keeps_what_is_in_flight(monkeypatch):
     journal, given = FakeJournal(), windows(2, 20)
+    whole, every = loop()
+    list(whole.run(iter(given)))
     run, dispatch = loop(journal)
-    monkeypatch.setattr(interrupt, "wished", lambda: dispatch.n_sent == 4)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
+        patch.setattr(interrupt, "wished", lambda: dispatch.n_sent == 4)
+        with pytest.raises(KeyboardInterrupt):
+            list(run.run(iter(given)))
+    assert (dispatch.n_sent, dispatch.n_waiting) == (4, 0)
+    again, rest = loop(journal)
+    assert_right(given, list(again.run(iter(given))))
+    assert rest.n_sent == every.n_sent - 4  # none of them again
+    ended()
+
+
+def test_an_error_of_the_device_keeps_what_was_fetched(monkeypatch):
+    journal, given = FakeJournal(), windows(2, 20)
+    whole, every = loop()
+    list(whole.run(iter(given)))
+    run, dispatch = loop(journal)
+    send = dispatch.send
+
+    def broken(*args):
+        if dispatch.n_sent == 5:
+            raise InputError("does not fit")
+        return send(*args)
+
+    dispatch.send = broken
+    with pytest.raises(InputError, match="does not fit"):
         list(run.run(iter(given)))
-    assert (dispatch.n_sent, dispatch.n_waiting, journal.n_writes) == (4, 0, 4)
+    again, rest = loop(journal)
+    assert_right(given, list(again.run(iter(given))))
+    assert rest.n_sent == every.n_sent - (5 - dispatch.n_waiting)
+
+
+def test_with_a_journal_too_batches_are_in_flight_across_windows():
+    given = windows(8, 1)  # a batch each, and no text twice
+    run, dispatch = loop(FakeJournal())
+    assert_right(given, list(run.run(iter(given))))
+    assert dispatch.most_waiting == IN_FLIGHT + 1
+
+
+def test_a_text_of_the_window_before_is_found_and_not_sent_again():
+    """Though its batch may still be in flight when the second window comes."""
+    [one, other] = windows(2, 1)
+    run, _ = loop(FakeJournal())
+    given = [one, [*one, *other], one]
+    assert_right(given, list(run.run(iter(given))))
+    assert run.statistics.sequences_restored == 2
+
+
+def test_a_journal_that_cannot_be_written_ends_the_run():
+    class Full(FakeJournal):
+        def keep(self, finished):
+            raise InputError("disk is full")
+
+    run, _ = loop(Full())
+    with pytest.raises(InputError, match="disk is full"):
+        list(run.run(iter(windows())))
+    ended()
 
 
 def test_of_several_processes_the_first_one_tells_what_it_found(monkeypatch):

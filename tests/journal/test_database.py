@@ -7,6 +7,7 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.engine.dispatch import Dispatch
+from jaxscore.engine.keeping import Keeper
 from jaxscore.errors import InputError
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
@@ -200,19 +201,19 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
     want = scorer().score_sequences(given)
     n_batches = len(dispatched)
     assert n_batches > 8
-    kept_before = 0
+    kept_before, note = 0, Keeper.note
     for n_kept in range(0, n_batches, 3):
         own = journal(name="cut.journal")
         one, seen = scorer(own), [0]
-        write = own.keep
 
-        def keep(rows, write=write, seen=seen, n_kept=n_kept):
+        def noted_and_written(keeper, *args, seen=seen, n_kept=n_kept):
             if seen[0] == n_kept:
                 raise Cut
             seen[0] += 1
-            write(rows)
+            note(keeper, *args)
+            keeper.flush()
 
-        own.keep = keep
+        monkeypatch.setattr(Keeper, "note", noted_and_written)
         dispatched.clear()
         try:
             got = one.score_sequences(given)

@@ -1,7 +1,9 @@
 """Which sequences a batch answers, against looking through all of them."""
 
+from types import SimpleNamespace
 from unittest import mock
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +16,17 @@ from jaxscore.plan.window import ForestWork
 from tests.sequences import sequence, sequence_lists
 
 
+def answers(batch):
+    """Some number for each answer and query of a batch."""
+    of_answers, of_queries = (np.ones(len(x)) for x in (batch.questions.answer, batch.questions.query))
+    return SimpleNamespace(
+        logprob=of_answers, greedy=of_answers > 0, entropy=of_queries, self_certainty=of_queries
+    )
+
+
 @given(sequences=sequence_lists(longest=20, most=20), batch_tokens=st.integers(8, 64))
 @settings(max_examples=100, deadline=None)
-def test_the_sequences_that_ask_for_an_edge_of_a_batch(sequences, batch_tokens):
+def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences, batch_tokens):
     with (
         mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
         mock.patch.object(row_batches, "ANSWERS", 2),
@@ -30,10 +40,20 @@ def test_the_sequences_that_ask_for_an_edge_of_a_batch(sequences, batch_tokens):
         set(forest.edge_of[a:b].tolist())
         for a, b in zip(forest.offsets, forest.offsets[1:], strict=False)
     ]
-    for batch in [*batches, *(half for one in batches for half in halves(one))]:
-        asked = set(part.edges[batch.edge].tolist())
-        want = [k for k, edges in enumerate(own) if edges & asked]
-        assert work.asking(part, batch).tolist() == want
+    known: set[int] = set()
+    for batch in [*(half for one in batches[:2] for half in halves(one)), *batches]:
+        edges = work.take(part, batch, answers(batch))
+        new = set(part.edges[batch.edge].tolist()) - known
+        assert set(edges.tolist()) == new  # none of them twice
+        known |= new
+        touched, lacks_nothing = work.progress(edges)
+        want = [k for k, edges in enumerate(own) if edges & new]
+        assert touched.tolist() == want
+        assert lacks_nothing.tolist() == [own[k] <= known for k in want]
+    everything = work.scores()
+    places = np.flatnonzero(np.diff(forest.offsets) > 0)[::-1]
+    for k, scores in zip(places.tolist(), work.scores_of(places), strict=True):
+        np.testing.assert_array_equal(scores, everything[k])
 
 
 def test_the_digest_is_that_of_the_requests_and_of_the_batches():

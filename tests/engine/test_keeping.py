@@ -1,0 +1,145 @@
+"""What a run keeps: each text once, in time, in bounded memory, and nothing is lost in silence."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from jaxscore.engine import keeping
+from jaxscore.engine.journaled import JournaledScores
+from jaxscore.engine.keeping import Keeper
+from jaxscore.engine.planner import Planner
+from jaxscore.errors import InputError
+from tests.engine.test_planner import FACTS
+from tests.engine.test_stages import threads, until
+from tests.plan.test_window import answers
+from tests.sequences import sequence
+
+
+class Journal:
+    """Rows by key, and the transactions that brought them; it may be told to wait or to fail."""
+
+    def __init__(self):
+        self.rows, self.writes = {}, []
+        self.may_write, self.problem = threading.Event(), None
+        self.may_write.set()
+
+    def keep(self, finished):
+        rows = list(finished)
+        assert self.may_write.wait(10)
+        if self.problem is not None:
+            raise self.problem
+        self.writes.append([one.digest() for one, _ in rows])
+        self.rows |= {one.digest(): scores for one, scores in rows}
+
+
+@pytest.fixture
+def journal():
+    made = Journal()
+    yield made
+    made.may_write.set()
+    until(lambda: not threads())
+
+
+def texts(n, first=1):
+    """A beginning that all share, which overflows a row: each part carries it again."""
+    return [sequence([1, 2, 3, *range(first + 10 * k, first + 10 * k + 40)]) for k in range(n)]
+
+
+def scored(window):
+    """(work, edges) of each batch, with its answers put in place."""
+    for work, part, plan in window.planned_parts():
+        for batch in plan.batches():
+            yield work, work.take(part, batch, answers(batch))
+
+
+def planned(sequences):
+    return Planner(FACTS, batch_tokens=64, reproducible=False).window(sequences)
+
+
+def test_a_text_is_written_once_though_several_batches_have_its_tokens(journal):
+    given = texts(30)
+    window = planned(given)
+    with Keeper(JournaledScores(journal)) as keeper:
+        n_batches = 0
+        for work, edges in scored(window):
+            n_batches += 1
+            keeper.note(window, work, edges)
+        assert n_batches > 5
+    written = [key for one in journal.writes for key in one]
+    assert sorted(written) == sorted(one.digest() for one in given)
+    for one in given:
+        assert journal.rows[one.digest()].logprob.tolist() == [1.0] * one.n_scored
+
+
+def test_what_lacks_tokens_is_written_when_it_has_waited_or_when_the_run_ends(journal, monkeypatch):
+    window = planned(texts(30))
+    batches = scored(window)
+    with Keeper(JournaledScores(journal)) as keeper:
+        keeper.note(window, *next(batches))  # the shared beginning: nearly all texts have it
+        monkeypatch.setattr(keeping, "PARTS_AFTER", 0.0)
+        keeper.note(window, *next(batches))
+        until(lambda: len(journal.rows) == 30)
+        lacking = [one for one in journal.rows.values() if np.isnan(one.logprob).any()]
+        assert len(lacking) > 20
+        monkeypatch.undo()
+        keeper.note(window, *next(batches))
+    whole = [one for one in journal.rows.values() if np.isfinite(one.logprob).all()]
+    assert len(whole) > 30 - len(lacking)
+    assert len(journal.rows) == 30
+
+
+def test_while_one_transaction_is_written_the_next_is_collected_and_no_more(journal, monkeypatch):
+    monkeypatch.setattr(keeping, "TOGETHER", 8)
+    journal.may_write.clear()
+    given = [sequence(list(range(k, k + 60))) for k in range(1, 60, 2)]  # a batch each
+    window = planned(given)
+    n_noted = [0]
+
+    def work():
+        with Keeper(JournaledScores(journal)) as keeper:
+            for forest_work, edges in scored(window):
+                keeper.note(window, forest_work, edges)
+                n_noted[0] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: n_noted[0] == 9)  # one that is written, and eight that wait
+    thread.join(0.1)
+    assert n_noted[0] == 9
+    journal.may_write.set()
+    thread.join(10)
+    assert max(map(len, journal.writes)) == 8
+    assert len(journal.rows) == len(given)
+
+
+def test_a_window_with_a_text_that_is_not_written_yet_is_told(journal):
+    first, second, third = texts(3), texts(3, 500), texts(4)
+    windows = [planned(one) for one in (first, second, third)]
+    with Keeper(JournaledScores(journal)) as keeper:
+        assert keeper.known(windows[0])
+        for one in scored(windows[0]):
+            keeper.note(windows[0], *one)
+        assert keeper.known(windows[1])
+        assert not keeper.known(windows[2])  # the first one has batches to come
+        windows[0].all_sent = windows[2].all_sent = True
+        keeper.flush()
+        assert keeper.known(planned(texts(1)))
+
+
+def test_what_goes_wrong_is_told_by_the_next_call_and_hides_no_other_error(journal):
+    journal.problem = InputError("disk is full")
+    window = planned(texts(4))
+    batches = scored(window)
+
+    def run(problem=None):
+        with Keeper(JournaledScores(journal)) as keeper:
+            for batch in batches:
+                keeper.note(window, *batch)
+                if problem is not None:
+                    raise problem
+
+    with pytest.raises(ValueError, match="the device"):
+        run(ValueError("the device"))
+    with pytest.raises(InputError, match="disk is full"):
+        run()
