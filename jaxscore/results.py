@@ -146,16 +146,21 @@ class ScoredRequest(Result):
 
     def sums(self) -> dict[str, Any]:
         """The sums and means of all scored tokens and their numbers, by name, computed together."""
-        logprob = self._values(self.logprob)
-        mean = _mean(logprob)
+        values = np.array([self.logprob, self.entropy, self.self_certainty], np.float64)
+        known = ~np.isnan(values[0])
+        if not known.all():
+            values = np.ascontiguousarray(values[:, known])  # summed in the order of one column
+        n = values.shape[1]
+        total = values.sum(axis=1).tolist() if n else [None] * 3
+        mean = [None if one is None else one / n for one in total]
         return {
-            "sum_logprob": float(logprob.sum()) if len(logprob) else None,
-            "mean_logprob": mean,
-            "perplexity": _perplexity(mean),
-            "mean_entropy": self.mean_entropy,
-            "mean_self_certainty": self.mean_self_certainty,
+            "sum_logprob": total[0],
+            "mean_logprob": mean[0],
+            "perplexity": _perplexity(mean[0]),
+            "mean_entropy": mean[1],
+            "mean_self_certainty": mean[2],
             "n_tokens": len(self.token_ids),
-            "n_scored": len(logprob),
+            "n_scored": n,
         }
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Text in, scores out: requests encoded, checked, scored and told again as results."""
 
 import dataclasses
-import itertools
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ from jaxscore.requests import GenerationRequest, LabelRequest, Request
 from jaxscore.results import Choice, Generated, LabelScores, Results, ScoredRequest
 from jaxscore.text.encoder import Boundary, TextEncoder
 from jaxscore.text.preparing import Prepared, Preparer, Window, windows
-from jaxscore.text.scored import choice, label_scores, scored_request
+from jaxscore.text.scored import choice, label_scores, scored_requests
 
 Truncate = Literal["left"]
 
@@ -317,10 +316,7 @@ class Scorer:
                 yield [sequence for _, item in window for sequence in item.sequences]
 
         for scores in self.engine.run(sequences(), n_requests):
-            left = iter(scores)
-            for request, item in waiting.popleft():
-                own = list(itertools.islice(left, len(item.sequences)))
-                yield scored_request(request.id, item, own, self.encoder)
+            yield from scored_requests(waiting.popleft(), scores, self.encoder)
 
     def label(
         self, requests: Iterable[LabelRequest], *, truncate: Truncate | None = None

@@ -44,6 +44,17 @@ def test_a_dict():
     assert set(told) > {"id", "tokens", "greedy", "perplexity", "error"}
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 9, 127, 128, 129, 1000])
+@pytest.mark.parametrize("first_known", [True, False])
+def test_the_sums_together_are_those_one_by_one_to_the_last_bit(n, first_known):
+    columns = np.random.default_rng(n).normal(-3, 2, (3, n)).astype(np.float32)
+    columns[:, :1] = columns[:, :1] if first_known else np.nan
+    one = ScoredRequest("a", np.arange(n), ["x"] * n, *columns, np.zeros(n, bool))
+    for name, value in one.sums().items():
+        assert value == getattr(one, name), name
+        assert type(value) is type(getattr(one, name))
+
+
 def test_short_representations():
     assert repr(ONE) == "<ScoredRequest 'a': -2.00 nats, 1 of 2 tokens>"
     assert repr(failed("b", "too long")) == "<ScoredRequest 'b': failed, too long>"

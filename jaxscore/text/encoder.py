@@ -20,6 +20,7 @@ Self-Certainty). They can count a token too few or too many, or score other ids;
 """
 
 import functools
+import threading
 import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -156,7 +157,7 @@ class TextEncoder:
 
     def tokens(self, ids: np.ndarray) -> list[str]:
         """The tokenizer's names of token ids."""
-        return list(map(self._names.__getitem__, ids.tolist()))
+        return self._names.of(ids)
 
     def _encode(self, texts: list[str]) -> list[Any]:
         return self._backend.encode_batch(texts, add_special_tokens=False)
@@ -173,16 +174,32 @@ class TextEncoder:
         return spaced
 
 
-class _Names(dict[int, str]):
-    """The tokenizer's names of token ids, each asked for once."""
+class _Names:
+    """The tokenizer's names of token ids, each asked for once, in one array by id.
+
+    Threads may share it.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._names = np.zeros(0, object)
+        self._known = np.zeros(0, bool)
+        self._lock = threading.Lock()
 
-    def __missing__(self, id: int) -> str:
-        name: str = self._tokenizer.convert_ids_to_tokens(id)
-        self[id] = name
-        return name
+    def of(self, ids: np.ndarray) -> list[str]:
+        """The names of ids, which are not negative."""
+        ids = ids.astype(np.intp)
+        with self._lock:
+            more = int(ids.max(initial=-1)) + 1 - len(self._names)
+            if more > 0:
+                self._names = np.concatenate([self._names, np.full(more, None, object)])
+                self._known = np.concatenate([self._known, np.zeros(more, bool)])
+            new = ids[~self._known[ids]]
+            for id in np.unique(new).tolist():
+                self._names[id] = self._tokenizer.convert_ids_to_tokens(id)
+            self._known[new] = True
+            names: list[str] = self._names[ids].tolist()
+        return names
 
 
 def _with_prefix(prefix: list[int], ids: list[int]) -> list[int]:

@@ -1,6 +1,7 @@
 """Scores of token sequences as the results of the requests that asked for them."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import numpy as np
 from jaxscore.plan.token_requests import SequenceScores
 from jaxscore.results import Choice, LabelScores, ScoredRequest, failed
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.preparing import Prepared
+from jaxscore.text.preparing import Prepared, Window
 
+TOGETHER = 256  # requests that are looked at together
 NOT_FINITE = (
     "the model gave a log-probability or entropy that is not finite; "
     "check the weights, or score in float32"
@@ -20,42 +22,66 @@ CERTAINTY_INFINITE = (
 )
 
 
-def scored_request(
-    id: str | int, prepared: Prepared, scores: Sequence[SequenceScores], encoder: TextEncoder
-) -> ScoredRequest:
-    """The result of one request; it has `error` set where its numbers are not finite."""
-    if prepared.error:
-        return failed(id, prepared.error)
-    for one in scores:
-        if not (np.isfinite(one.logprob).all() and np.isfinite(one.entropy).all()):
-            return failed(id, NOT_FINITE)
-    if not all(np.isfinite(one.self_certainty).all() for one in scores):
-        return failed(id, CERTAINTY_INFINITE)
-    ids = [sequence.ids[sequence.start :] for sequence in prepared.sequences]
+def scored_requests(
+    window: Window, scores: Sequence[SequenceScores], encoder: TextEncoder
+) -> Iterator[ScoredRequest]:
+    """The results of a window's requests; `error` is set where numbers are not finite.
 
-    def joined(column: int, fill: Any) -> np.ndarray:
-        """All sequences' values, with `fill` for tokens that have nothing before them."""
-        parts = [
-            one[column]
-            if len(own) == len(one[column])
-            else np.pad(one[column], (len(own) - len(one[column]), 0), constant_values=fill)
-            for own, one in zip(ids, scores, strict=True)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate(parts) if parts else np.zeros(0, bool if column == 3 else "f4")
+    Args:
+        scores: of all sequences of the window, in order.
+    """
+    left = iter(scores)
+    for first in range(0, len(window), TOGETHER):
+        some = window[first : first + TOGETHER]
+        found = [[*itertools.islice(left, len(item.sequences))] for _, item in some]
+        ids = [_scored_ids(item) for _, item in some]
+        names = encoder.tokens(np.concatenate(ids))
+        finite = _complaint([one for own in found for one in own]) is None
+        at = 0
+        for (request, item), own, token_ids in zip(some, found, ids, strict=True):
+            tokens = names[at : at + len(token_ids)]
+            at += len(token_ids)
+            if (why := item.error or (None if finite else _complaint(own))) is not None:
+                yield failed(request.id, why)
+                continue
+            yield ScoredRequest(
+                request.id,
+                token_ids,
+                tokens,
+                _joined(item, own, 0, np.nan),
+                _joined(item, own, 1, np.nan),
+                _joined(item, own, 2, np.nan),
+                _joined(item, own, 3, False),
+                item.truncated,
+            )
 
-    token_ids = ids[0] if len(ids) == 1 else np.concatenate([np.zeros(0, np.int32), *ids])
-    return ScoredRequest(
-        id=id,
-        token_ids=token_ids,
-        tokens=encoder.tokens(token_ids),
-        logprob=joined(0, np.nan),
-        entropy=joined(1, np.nan),
-        self_certainty=joined(2, np.nan),
-        greedy=joined(3, False),
-        truncated=prepared.truncated,
-    )
+
+def _complaint(scores: Sequence[SequenceScores]) -> str | None:
+    """What is not finite in some sequences' scores; None where all is."""
+    for column, why in ((0, NOT_FINITE), (1, NOT_FINITE), (2, CERTAINTY_INFINITE)):
+        if scores and not np.isfinite(np.concatenate([one[column] for one in scores])).all():
+            return why
+    return None
+
+
+def _scored_ids(item: Prepared) -> np.ndarray:
+    """int32: the tokens of the continuation."""
+    if len(item.sequences) == 1:
+        [one] = item.sequences
+        return one.ids[one.start :]
+    return np.concatenate([np.zeros(0, np.int32), *(s.ids[s.start :] for s in item.sequences)])
+
+
+def _joined(item: Prepared, scores: Sequence[SequenceScores], column: int, fill: Any) -> np.ndarray:
+    """All sequences' values, with `fill` for tokens that have nothing before them."""
+    parts = []
+    for sequence, one in zip(item.sequences, scores, strict=True):
+        part, n = one[column], len(sequence.ids) - sequence.start
+        part = part if len(part) == n else np.pad(part, (n - len(part), 0), constant_values=fill)
+        parts.append(part)
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.zeros(0, bool if column == 3 else "f4")
 
 
 def label_scores(id: str | int, prepared: Prepared, scores: SequenceScores | None) -> LabelScores:

@@ -104,8 +104,8 @@ def record(
     if scored.error:
         return failed(scored.id, scored.error, extra)
     out: dict[str, Any] = {"id": scored.id}
+    sums = scored.sums()
     if not summary_only:
-        known = scored.scored
         own: dict[str, Any] = {
             "token_ids": scored.token_ids,
             "tokens": scored.tokens,
@@ -113,14 +113,14 @@ def record(
             "entropy": scored.entropy,
             "self_certainty": scored.self_certainty,
             "greedy": scored.greedy
-            if known.all()
+            if sums["n_scored"] == sums["n_tokens"]
             else [
                 bool(value) if is_known else None
-                for value, is_known in zip(scored.greedy, known, strict=True)
+                for value, is_known in zip(scored.greedy, scored.scored, strict=True)
             ],
         }
         out |= own if arrays else {name: _listed(value) for name, value in own.items()}
-    out |= scored.sums()
+    out |= sums
     if scored.truncated:
         out["truncated"] = scored.truncated
     return {**out, **extra}
