@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from jaxscore.commands import distributed_flags, listing
+from jaxscore.commands import collector, distributed_flags, listing
 from jaxscore.commands.help_pages import near
 from jaxscore.engine import interrupt, processes
 from jaxscore.errors import InputError
@@ -89,7 +89,7 @@ def _code(args: argparse.Namespace) -> int:
         print(f"jaxscore {args.command}{processes.name()}: {text}", file=sys.stderr)
 
     try:
-        with interrupt.listening(), distributed_flags.joined(args):
+        with interrupt.listening(), collector.calm(), distributed_flags.joined(args):
             return args.run(args)
     except BrokenPipeError:  # the reader of our output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

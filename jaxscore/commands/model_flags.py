@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.commands import distributed_flags
+from jaxscore.commands import collector, distributed_flags
 from jaxscore.commands.help_pages import advanced
 from jaxscore.commands.messages import remark
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
@@ -228,6 +228,7 @@ def load_scorer(
         progress=not args.quiet,
         journal=_journal(args, output, written),
     )
+    collector.pass_over()
     if args.batch_tokens == AUTO and not args.reproducible:
         remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
     return args.loaded
