@@ -5,7 +5,6 @@ The row length is chosen by what it costs; pieces of several tries then share ro
 
 import bisect
 import dataclasses
-import functools
 import math
 from collections.abc import Iterator
 
@@ -23,7 +22,8 @@ class Plan:
 
     Attributes:
         lengths: row length of each group, ascending.
-        rows: for each group, for each row its pieces.
+        n_rows: rows of each group.
+        stretches: what lies in the rows, one after the other.
         batch_tokens: the budget.
         cost: padding and attention counted, in tokens of linear work.
         tail: the last rows of a length go in batches of one `tail`-th, see `batch_rows`.
@@ -31,7 +31,8 @@ class Plan:
 
     forest: Forest
     lengths: list[int]
-    rows: list[list[list[Piece]]]
+    n_rows: list[int]
+    stretches: Stretches
     batch_tokens: int
     cost: float
     tail: int
@@ -39,25 +40,19 @@ class Plan:
     @property
     def n_tokens(self) -> int:
         """Tokens laid out, repeated paths included and padding not."""
-        return sum(piece.size for group in self.rows for row in group for piece in row)
-
-    @functools.cached_property
-    def stretches(self) -> Stretches:
-        """What lies in the rows, one after the other."""
-        return Stretches.of([row for group in self.rows for row in group])
+        return int((self.stretches.stop - self.stretches.start).sum())
 
     def layout(self) -> bytes:
         """What beside the forest decides the batches."""
-        counts = [len(group) for group in self.rows]
-        facts = (self.lengths, counts, self.batch_tokens, self.tail)
+        facts = (self.lengths, self.n_rows, self.batch_tokens, self.tail)
         return repr(facts).encode() + b"".join(one.tobytes() for one in self.stretches)
 
     def batches(self) -> Iterator[RowBatch]:
         """Batches in order; every edge of the forest is in exactly one of them."""
-        slots = Slots(self.forest, self.lengths, [len(one) for one in self.rows], self.stretches)
+        slots = Slots(self.forest, self.lengths, self.n_rows, self.stretches)
         first = 0
-        for length, rows in zip(self.lengths, self.rows, strict=True):
-            for count in batch_rows(len(rows), length, self.batch_tokens, self.tail):
+        for length, n_rows in zip(self.lengths, self.n_rows, strict=True):
+            for count in batch_rows(n_rows, length, self.batch_tokens, self.tail):
                 stop = min(first + count * length, slots.group_end(length))
                 yield from slots.batches(first, stop, count, length)
                 first = stop
@@ -117,8 +112,7 @@ def plan(
             break
     assert best is not None  # no path is longer than max_positions, so a length is left
     base, tail, cost = best
-    rows = _rows(cutter.cut(base), pack)
-    return Plan(forest, sorted(rows), [rows[n] for n in sorted(rows)], batch_tokens, cost, tail)
+    return _laid_out(forest, _rows(cutter.cut(base), pack), batch_tokens, cost, tail)
 
 
 def plan_uniform(forest: Forest, *, row_length: int, width: int, batch_tokens: int) -> Plan:
@@ -128,10 +122,21 @@ def plan_uniform(forest: Forest, *, row_length: int, width: int, batch_tokens: i
         row_length: at least the longest path.
         width, batch_tokens: as in `plan`.
     """
-    rows = _rows(Cutter(forest, [row_length]).cut(row_length), True).get(row_length, [])
-    n_tokens = sum(batch_rows(len(rows), row_length, batch_tokens, 1)) * row_length
+    rows = _rows(Cutter(forest, [row_length]).cut(row_length), True)
+    n_rows = len(rows.get(row_length, []))
+    n_tokens = sum(batch_rows(n_rows, row_length, batch_tokens, 1)) * row_length
     cost = n_tokens * attention_cost(row_length, width)
-    return Plan(forest, [row_length], [rows], batch_tokens, cost, tail=1)
+    return _laid_out(forest, rows, batch_tokens, cost, tail=1)
+
+
+def _laid_out(
+    forest: Forest, rows: dict[int, list[list[Piece]]], batch_tokens: int, cost: float, tail: int
+) -> Plan:
+    """The plan of these rows, see `_rows`: their pieces become arrays."""
+    lengths = sorted(rows)
+    stretches = Stretches.of([row for n in lengths for row in rows[n]])
+    n_rows = [len(rows[n]) for n in lengths]
+    return Plan(forest, lengths, n_rows, stretches, batch_tokens, cost, tail)
 
 
 def _rows(pieces_of: list[tuple[int, Piece]], pack: bool) -> dict[int, list[list[Piece]]]:

@@ -105,7 +105,7 @@ def test_the_same_at_the_real_sizes(seed):
     width = [1, 16, 64, 4096][seed % 4]
     made = plan(forest, max_positions=200, width=width, batch_tokens=1024)
     checked(made)
-    cut = any(piece.parts for group in made.rows for row in group for piece in row)
+    cut = bool((made.stretches.span > 0).any())
     assert cut or made.n_tokens == forest.n_nodes
 
 
