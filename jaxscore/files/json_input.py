@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,7 @@ def _refuse(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 _STRICT = json.JSONDecoder(parse_constant=_refuse)  # made once: it takes as long as a short line
 
 
@@ -178,7 +180,7 @@ def _object(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: found {kind_of(value)}, expected an object")
     if nests_beyond(value, MOST_NESTED):
         raise InputError(f"{where}: not usable JSON ({TOO_DEEP})")
-    if "\\u" in text:  # the line itself is UTF-8, so half a pair can only be an escape
+    if _HALF_PAIR.search(text):  # the line itself is UTF-8, so only an escape can be one
         check_text(value, where)
     return value
 
@@ -189,16 +191,17 @@ def take(item: dict[str, Any], name: str, kinds: type | tuple[type, ...], where:
     Raises:
         InputError: it is missing or of another type; lists the fields that are there.
     """
-    wanted = " or ".join(NAMES[kind] for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+    value = item.get(name)
+    good = isinstance(value, kinds) and (not isinstance(value, bool) or bool in _tuple(kinds))
+    if good and name in item:
+        return value
+    wanted = " or ".join(NAMES[kind] for kind in _tuple(kinds))
     if name not in item:
         raise InputError(
             f'{where}: no field "{name}", expected {wanted}; '
             f"there are {', '.join(map(repr, sorted(item))) or 'none'}"
         )
-    value = item[name]
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in _tuple(kinds)):
-        raise InputError(f'{where}: field "{name}" is {kind_of(value)}, expected {wanted}')
-    return value
+    raise InputError(f'{where}: field "{name}" is {kind_of(value)}, expected {wanted}')
 
 
 def _tuple(kinds: type | tuple[type, ...]) -> tuple[type, ...]:

@@ -66,9 +66,9 @@ def line(item: Any, position: int, where: str) -> Line:
 
 def taken_field(extra: Collection[str]) -> str | None:
     """What is wrong with the names of a line's other fields; None where nothing is."""
-    taken = sorted(RESULT_FIELDS.intersection(extra))
-    if not taken:
+    if RESULT_FIELDS.isdisjoint(extra):
         return None
+    taken = sorted(RESULT_FIELDS.intersection(extra))
     return (
         f'field "{taken[0]}" is one of the results that the output line has; rename it, or leave '
         "it out"
