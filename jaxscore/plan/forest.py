@@ -12,6 +12,7 @@ before it, so depth-first order is the order of the sort and no node object is e
 import dataclasses
 import enum
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,24 +72,26 @@ class Share(enum.Enum):
 
 def build(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> Forest:
     """Merge sequences, in any order and with duplicates, into tries."""
-    scored = np.array([s.n_scored for s in sequences], np.int64)
-    offsets = np.concatenate([[0], np.cumsum(scored)]).astype(np.int64)
-    n_given = sum(s.n_given for s in sequences)
-    laid = [k for k, s in enumerate(sequences) if s.n_scored]
-    paths = [np.ascontiguousarray(sequences[k].fed, dtype=np.int32) for k in laid]
+    asked = _Asked.of(sequences)
     # Big-endian bytes compare as the ids do.
-    keys = [path.astype(">u4").tobytes() for path in paths]
-    firsts = [sequences[k].first_scored for k in laid]
-    order = sorted(range(len(paths)), key=lambda k: (keys[k], firsts[k]))
-    lengths = np.array([len(paths[k]) for k in order], np.int64)
-    flat = np.concatenate([paths[k] for k in order]) if order else np.zeros(0, np.int32)
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    keys = asked.ids.astype(">u4").tobytes()
+    bounds = (4 * asked.start).tolist(), (4 * (asked.start + asked.n_fed)).tolist()
+    paths = [keys[a:b] for a, b in zip(*bounds, strict=True)]
+    firsts = asked.first.tolist()
+    # Of what is laid out: what is never scored adds nothing.
+    laid = np.flatnonzero(asked.n_scored).tolist()
+    order = np.array(sorted(laid, key=lambda k: (paths[k], firsts[k])), np.int64)
+    lengths = asked.n_fed[order]
+    starts = _starts(lengths)
+    flat = asked.ids[
+        np.arange(int(starts[-1])) + np.repeat(asked.start[order] - starts[:-1], lengths)
+    ]
 
     shared = _shared_with_previous(flat, starts, lengths)
     if share is not Share.TRIES and len(order):
         may = shared[1:] == lengths[:-1]
         if share is Share.WHOLE:
-            first = np.array([firsts[k] for k in order], np.int64)
+            first = asked.first[order]
             may &= (lengths[1:] == lengths[:-1]) & (first[1:] == first[:-1])
         shared[1:] = np.where(may, shared[1:], 0)
     column = np.arange(len(flat)) - np.repeat(starts[:-1], lengths)
@@ -100,11 +103,15 @@ def build(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> 
     # Each sequence's last occurrence of a shared prefix is the previous sequence's node.
     node_of = np.zeros(len(flat), np.int64)
     node_of[new] = np.arange(int(base[-1]))
-    for k in np.flatnonzero(shared):
-        a, n = starts[k], shared[k]
-        node_of[a : a + n] = node_of[starts[k - 1] : starts[k - 1] + n]
+    again = np.flatnonzero(shared)
+    for a, before, n in zip(
+        starts[again].tolist(), starts[again - 1].tolist(), shared[again].tolist(), strict=True
+    ):
+        node_of[a : a + n] = node_of[before : before + n]
 
-    edges = _edges(sequences, laid, order, starts, lengths, node_of, offsets)
+    place = np.zeros(len(sequences), np.int64)  # of each path in `node_of`
+    place[order] = starts[:-1]
+    edges = _edges(asked, node_of, place)
     return Forest(
         ids=flat[new],
         depth=column[new].astype(np.int32),
@@ -113,9 +120,52 @@ def build(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> 
         edge_node=edges[0].astype(np.int32),
         edge_target=edges[1].astype(np.int32),
         edge_of=edges[2],
-        offsets=offsets,
-        n_given=n_given,
+        offsets=_starts(asked.n_scored),
+        n_given=len(asked.ids) + len(asked.choices),
     )
+
+
+class _Asked(NamedTuple):
+    """Sequences as arrays.
+
+    Attributes:
+        ids, choices: int32, of all sequences, one after the other.
+        start: where the ids of each begin.
+        n_fed, first, n_scored, n_choices: of each, see `TokenSequence`.
+    """
+
+    ids: np.ndarray
+    choices: np.ndarray
+    start: np.ndarray
+    n_fed: np.ndarray
+    first: np.ndarray
+    n_scored: np.ndarray
+    n_choices: np.ndarray
+
+    @classmethod
+    def of(cls, sequences: Sequence[TokenSequence]) -> "_Asked":
+        n_ids = np.array([len(s.ids) for s in sequences], np.int64)
+        n_choices = np.array([len(s.choices) for s in sequences], np.int64)
+        first = np.maximum(np.array([s.start for s in sequences], np.int64), 1)
+        return cls(
+            _joined([s.ids for s in sequences]),
+            _joined([s.choices for s in sequences]),
+            _starts(n_ids)[:-1],
+            np.maximum(n_ids - (n_choices == 0), 0),
+            first,
+            np.where(n_choices > 0, n_choices, np.maximum(n_ids - first, 0)),
+            n_choices,
+        )
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    nothing = np.zeros(0, np.int32)
+    return np.concatenate([nothing, *arrays], dtype=np.int32, casting="unsafe")
+
+
+def _starts(counts: np.ndarray) -> np.ndarray:
+    """int64 [n + 1]: where each of n parts of so many begins, and the end."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _shared_with_previous(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -169,22 +219,22 @@ def _subtrees(
 
 
 def _edges(
-    sequences: Sequence[TokenSequence],
-    laid: list[int],
-    order: list[int],
-    starts: np.ndarray,
-    lengths: np.ndarray,
-    node_of: np.ndarray,
-    offsets: np.ndarray,
+    asked: _Asked, node_of: np.ndarray, place: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct (node, target) pairs sorted by node, and each scored token's index in them."""
-    wanted = np.zeros(int(offsets[-1]), np.int64)
-    for rank, k in enumerate(order):
-        request = laid[k]
-        sequence = sequences[request]
-        first, end = sequence.first_scored, starts[rank] + lengths[rank]
-        nodes = node_of[starts[rank] + first - 1 : end]  # one for all choices
-        targets = sequence.targets.astype(np.int64)
-        wanted[offsets[request] : offsets[request + 1]] = (nodes << 32) | targets
-    distinct, edge_of = np.unique(wanted, return_inverse=True)
+    """Distinct (node, target) pairs sorted by node, and each scored token's index in them.
+
+    Args:
+        node_of: of each token of the paths.
+        place: where in it each sequence's path begins.
+    """
+    n = asked.n_scored
+    within = np.arange(int(n.sum())) - np.repeat(_starts(n)[:-1], n)
+    choice = np.repeat(asked.n_choices > 0, n)
+    # One node for all choices.
+    node = np.repeat(place + asked.first - 1, n) + np.where(choice, 0, within)
+    all_ids = np.concatenate([asked.ids, asked.choices])
+    first_choice = len(asked.ids) + _starts(asked.n_choices)[:-1]
+    first_target = np.where(asked.n_choices > 0, first_choice, asked.start + asked.first)
+    target = all_ids[np.repeat(first_target, n) + within].astype(np.int64)
+    distinct, edge_of = np.unique((node_of[node] << 32) | target, return_inverse=True)
     return distinct >> 32, distinct & 0xFFFFFFFF, edge_of.astype(np.int32)
