@@ -4,26 +4,27 @@ Bit r of `open_rooms` says that a bin with room r exists, so the tightest bin th
 lowest set bit from the size up. At most 11/9 of the best number of bins (Johnson 1974).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
-def best_fit(items: list[tuple[int, int]], capacity: int) -> list[list[tuple[int, int]]]:
-    """(size, name) pairs into as few bins of `capacity` as it finds."""
-    bins: list[list[tuple[int, int]]] = []
+def best_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+    """Things into as few bins of `capacity` as it finds, by their place in `sizes`."""
+    bins: list[list[int]] = []
     by_room: dict[int, list[int]] = {}
     open_rooms = 0
-    for item in sorted(items, key=lambda item: (-item[0], item[1])):
-        fitting = open_rooms >> item[0]
+    for k in sorted(range(len(sizes)), key=lambda k: -sizes[k]):
+        size = sizes[k]
+        fitting = open_rooms >> size
         if fitting:
-            room = item[0] + (fitting & -fitting).bit_length() - 1
+            room = size + (fitting & -fitting).bit_length() - 1
             index = by_room[room].pop()
             if not by_room[room]:
                 open_rooms &= ~(1 << room)
         else:
             room, index = capacity, len(bins)
             bins.append([])
-        bins[index].append(item)
-        left = room - item[0]
+        bins[index].append(k)
+        left = room - size
         by_room.setdefault(left, []).append(index)
         open_rooms |= 1 << left
     return bins

@@ -5,8 +5,7 @@ the path from the root again. What decides a cut are chains, nodes of which each
 of the one before: a window of requests has about two for each request, and far more nodes.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,29 +15,41 @@ from jaxscore.plan.forest import Forest
 TOP = -1  # the branch above all roots
 
 
-class Piece(NamedTuple):
-    """Part of a trie that goes into one row.
+class Pieces:
+    """Parts of tries, each of which goes into one row, by number.
+
+    Lists by number rather than an object for each: there are twice as many as requests.
 
     Attributes:
         start, stop: nodes in depth-first order: a whole subtree, or, where there are parts, a
             stretch of a path without branches.
-        parts: what of the subtrees below that stretch is in this piece.
         size: tokens, those of the parts included.
+        parts: the pieces of the subtrees below that stretch that are in this piece.
     """
 
-    start: int
-    stop: int
-    parts: tuple["Piece", ...]
-    size: int
+    def __init__(self) -> None:
+        self.start: list[int] = []
+        self.stop: list[int] = []
+        self.size: list[int] = []
+        self.parts: list[Sequence[int]] = []
 
-    def ranges(self) -> Iterator[tuple[int, int, int]]:
-        """(start, stop, span) in row order; span is 0 for a whole subtree, and for a stretch of
-        path the number of tokens from its start to the end of all that is below it here."""
-        todo = [self]
+    def add(self, start: int, stop: int, size: int, parts: Sequence[int] = ()) -> int:
+        """One more; its number."""
+        self.start.append(start)
+        self.stop.append(stop)
+        self.size.append(size)
+        self.parts.append(parts)
+        return len(self.start) - 1
+
+    def ranges(self, k: int) -> Iterator[tuple[int, int, int]]:
+        """(start, stop, span) of a piece in row order; span is 0 for a whole subtree, and for a
+        stretch of path the number of tokens from its start to the end of all that is below it
+        here."""
+        todo = [k]
         while todo:
-            piece = todo.pop()
-            yield piece.start, piece.stop, piece.size if piece.parts else 0
-            todo.extend(reversed(piece.parts))
+            one = todo.pop()
+            yield self.start[one], self.stop[one], self.size[one] if self.parts[one] else 0
+            todo.extend(reversed(self.parts[one]))
 
 
 class Cutter:
@@ -83,32 +94,32 @@ class Cutter:
         length = np.where(whole, length, base)  # what is cut off may go into shorter rows
         return {n: int(size[length == n].sum()) for n in np.unique(length).tolist()}
 
-    def cut(self, base: int) -> list[tuple[int, Piece]]:
-        """Pieces of all tries with the row length that each is for.
+    def cut(self, base: int) -> tuple[Pieces, dict[int, list[int]]]:
+        """Pieces of all tries, and for each row length those that are for it.
 
         A subtree that does not fit below its path is opened at its first branch. From the
         deepest branch up, what hangs on a branch is packed under as few copies of the path as
         best-fit finds, and what is packed goes on as one thing to the branch above.
         """
         length, opened, above = self._opened(base)
-        size, start = self._size.tolist(), self._start
-        held: dict[int, dict[int, list[Piece]]] = {branch: {} for branch in opened}
+        size, start, pieces = self._size.tolist(), self._start, Pieces()
+        held: dict[int, dict[int, list[int]]] = {branch: {} for branch in opened}
         for branch, children in opened.items():
-            pieces_of = held[branch]
+            own = held[branch]
             for k in children:
                 if k not in opened:
-                    piece = Piece(start[k], start[k] + size[k], (), size[k])
-                    pieces_of.setdefault(length[k], []).append(piece)
+                    piece = pieces.add(start[k], start[k] + size[k], size[k])
+                    own.setdefault(length[k], []).append(piece)
         for branch in reversed([*above]):
             path, depth = self._path(branch)
-            for n, pieces in held[branch].items():
+            for n, hanging in held[branch].items():
                 onto = held[above[branch]].setdefault(n, [])
-                sizes = [(piece.size, k) for k, piece in enumerate(pieces)]
+                sizes = [pieces.size[k] for k in hanging]
                 for chosen in best_fit(sizes, n - depth):
-                    parts = tuple(pieces[k] for k in sorted(k for _, k in chosen))
-                    filled = path + sum(part.size for part in parts)
-                    onto.append(Piece(start[branch], self._stop[branch], parts, filled))
-        return [(n, piece) for n, pieces in held[TOP].items() for piece in pieces]
+                    parts = [hanging[k] for k in sorted(chosen)]
+                    filled = path + sum(sizes[k] for k in chosen)
+                    onto.append(pieces.add(start[branch], self._stop[branch], filled, parts))
+        return pieces, held[TOP]
 
     def _opened(self, base: int) -> tuple[list[int], dict[int, list[int]], dict[int, int]]:
         """How the tries are opened for a shortest row.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 
 from jaxscore.plan.bins import best_fit, rooms_left
-from jaxscore.plan.cutting import Cutter, Piece
+from jaxscore.plan.cutting import Cutter, Pieces
 from jaxscore.plan.forest import Forest
 from jaxscore.plan.row_batches import RowBatch, Slots
 from jaxscore.plan.row_shapes import TAIL, attention_cost, batch_rows, row_lengths
@@ -112,7 +112,9 @@ def plan(
             break
     assert best is not None  # no path is longer than max_positions, so a length is left
     base, tail, cost = best
-    return _laid_out(forest, _rows(cutter.cut(base), pack), batch_tokens, cost, tail)
+    pieces, of_length = cutter.cut(base)
+    rows = _rows(pieces, of_length, pack)
+    return _laid_out(forest, pieces, rows, batch_tokens, cost, tail)
 
 
 def plan_uniform(forest: Forest, *, row_length: int, width: int, batch_tokens: int) -> Plan:
@@ -122,33 +124,39 @@ def plan_uniform(forest: Forest, *, row_length: int, width: int, batch_tokens: i
         row_length: at least the longest path.
         width, batch_tokens: as in `plan`.
     """
-    rows = _rows(Cutter(forest, [row_length]).cut(row_length), True)
+    pieces, of_length = Cutter(forest, [row_length]).cut(row_length)
+    rows = _rows(pieces, of_length, True)
     n_rows = len(rows.get(row_length, []))
     n_tokens = sum(batch_rows(n_rows, row_length, batch_tokens, 1)) * row_length
     cost = n_tokens * attention_cost(row_length, width)
-    return _laid_out(forest, rows, batch_tokens, cost, tail=1)
+    return _laid_out(forest, pieces, rows, batch_tokens, cost, tail=1)
 
 
 def _laid_out(
-    forest: Forest, rows: dict[int, list[list[Piece]]], batch_tokens: int, cost: float, tail: int
+    forest: Forest,
+    pieces: Pieces,
+    rows: dict[int, list[list[int]]],
+    batch_tokens: int,
+    cost: float,
+    tail: int,
 ) -> Plan:
     """The plan of these rows, see `_rows`: their pieces become arrays."""
     lengths = sorted(rows)
-    stretches = Stretches.of([row for n in lengths for row in rows[n]])
+    stretches = Stretches.of(pieces, [row for n in lengths for row in rows[n]])
     n_rows = [len(rows[n]) for n in lengths]
     return Plan(forest, lengths, n_rows, stretches, batch_tokens, cost, tail)
 
 
-def _rows(pieces_of: list[tuple[int, Piece]], pack: bool) -> dict[int, list[list[Piece]]]:
-    """For each row length its rows, from pieces with the length that each is for."""
-    groups: dict[int, list[Piece]] = {}
-    for length, piece in pieces_of:
-        groups.setdefault(length, []).append(piece)
+def _rows(
+    pieces: Pieces, of_length: dict[int, list[int]], pack: bool
+) -> dict[int, list[list[int]]]:
+    """For each row length its rows of pieces."""
     if not pack:
-        return {length: [[piece] for piece in pieces] for length, pieces in groups.items()}
-    rows = {}
-    for length, pieces in groups.items():
-        sizes = [(piece.size, k) for k, piece in enumerate(pieces)]
-        bins = best_fit(sizes, length)
-        rows[length] = [[pieces[k] for _, k in items] for items in bins]
-    return rows
+        return {length: [[k] for k in own] for length, own in of_length.items()}
+    return {
+        length: [
+            [own[place] for place in chosen]
+            for chosen in best_fit([pieces.size[k] for k in own], length)
+        ]
+        for length, own in of_length.items()
+    }

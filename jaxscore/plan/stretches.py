@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.cutting import Piece
+from jaxscore.plan.cutting import Pieces
 
 
 class Stretches(NamedTuple):
-    """The ranges of all pieces, see `Piece.ranges`.
+    """The ranges of all pieces, see `Pieces.ranges`.
 
     Attributes:
         start, stop, span: int64, one entry for each stretch.
@@ -22,18 +22,18 @@ class Stretches(NamedTuple):
     n_in_row: np.ndarray
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[Piece]]) -> "Stretches":
+    def of(cls, pieces: Pieces, rows: Sequence[Sequence[int]]) -> "Stretches":
         """Of each row its pieces, in order."""
         flat: list[int] = []
         n_in_row = []
         for row in rows:
             before = len(flat)
-            for piece in row:
-                if piece.parts:
-                    for one in piece.ranges():
+            for k in row:
+                if pieces.parts[k]:
+                    for one in pieces.ranges(k):
                         flat += one
                 else:
-                    flat += (piece.start, piece.stop, 0)
+                    flat += (pieces.start[k], pieces.stop[k], 0)
             n_in_row.append((len(flat) - before) // 3)
         columns = np.array(flat, np.int64).reshape(-1, 3).T
         start, stop, span = np.ascontiguousarray(columns)

@@ -13,10 +13,9 @@ from jaxscore.plan.bins import best_fit, rooms_left
 def test_best_fit(data):
     capacity = data.draw(st.integers(1, 40))
     sizes = data.draw(st.lists(st.integers(1, capacity), max_size=40))
-    items = [(size, name) for name, size in enumerate(sizes)]
-    bins = best_fit(items, capacity)
-    assert sorted(item for contents in bins for item in contents) == sorted(items)
-    filled = sorted(sum(size for size, _ in contents) for contents in bins)
+    bins = best_fit(sizes, capacity)
+    assert sorted(k for contents in bins for k in contents) == list(range(len(sizes)))
+    filled = sorted(sum(sizes[k] for k in contents) for contents in bins)
     assert all(0 < total <= capacity for total in filled)
     # A bin is opened only for what fits in no other, so no two of them could be one.
     assert len(filled) < 2 or filled[0] + filled[1] > capacity
@@ -26,6 +25,6 @@ def test_best_fit(data):
 @given(st.integers(1, 60), st.data())
 def test_rooms_are_counted_as_bins_are_filled(capacity, data):
     sizes = data.draw(st.lists(st.integers(1, capacity), max_size=60))
-    filled = best_fit([(size, k) for k, size in enumerate(sizes)], capacity)
-    rooms = Counter(capacity - sum(size for size, _ in contents) for contents in filled)
+    filled = best_fit(sizes, capacity)
+    rooms = Counter(capacity - sum(sizes[k] for k in contents) for contents in filled)
     assert rooms_left(Counter(sizes), capacity) == rooms

@@ -15,8 +15,9 @@ from tests.sequences import sequence_lists
 def test_sizes_and_the_least_of_them_are_those_of_the_pieces(sequences, base):
     cutter = Cutter(build(sequences, share=Share.TRIES), [2, 4, 8, 16, 32, 64])
     found: dict[int, Counter[int]] = {}
-    for length, piece in cutter.cut(base):
-        found.setdefault(length, Counter()).update([piece.size])
+    pieces, of_length = cutter.cut(base)
+    for length, own in of_length.items():
+        found[length] = Counter(pieces.size[k] for k in own)
     assert cutter.sizes(base) == found
     cost = sum(n * sum(sizes.elements()) for n, sizes in found.items())  # longer rows cost more
     assert sum(n * tokens for n, tokens in cutter.least(base).items()) <= cost
