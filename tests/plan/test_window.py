@@ -18,7 +18,9 @@ from tests.sequences import sequence, sequence_lists
 
 def answers(batch):
     """Some number for each answer and query of a batch."""
-    of_answers, of_queries = (np.ones(len(x)) for x in (batch.questions.answer, batch.questions.query))
+    of_answers, of_queries = (
+        np.ones(len(x)) for x in (batch.questions.answer, batch.questions.query)
+    )
     return SimpleNamespace(
         logprob=of_answers, greedy=of_answers > 0, entropy=of_queries, self_certainty=of_queries
     )
