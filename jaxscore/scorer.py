@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from jaxscore.engine import provenance
-from jaxscore.engine.batch_budget import auto_batch_tokens
-from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, WINDOW, WINDOW_TOKENS
+from jaxscore.engine import batch_budget, provenance
+from jaxscore.engine.defaults import BATCH_TOKENS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
@@ -121,7 +120,7 @@ class Scorer:
         cache_dir: Path | None = None,
         lora: str | Path | None = None,
         quantize: Quantize | None = None,
-        batch_tokens: int | str = BATCH_TOKENS,
+        batch_tokens: int | str | None = None,
         progress: bool = False,
         journal: str | Path | None = None,
         mesh: str | None = None,
@@ -140,7 +139,8 @@ class Scorer:
             lora: a folder with an adapter in PEFT's format, merged into the weights.
             quantize: "int8" stores the layers' weights as 8-bit integers.
             batch_tokens: tokens in each batch, padding included; decides speed and memory. "auto"
-                is what the device's memory takes.
+                is what the device's memory takes, from 512 to 32,768; None is 4,096 on a CPU and
+                "auto" on an accelerator.
             progress: a bar on stderr with tokens per second and the time left.
             journal: a file that keeps what is scored, so that the next run with it does not score
                 that again; locked until `close`.
@@ -164,12 +164,12 @@ class Scorer:
             mesh=mesh,
             reproducible=reproducible,
         )
-        if batch_tokens == AUTO:
-            batch_tokens = BATCH_TOKENS if reproducible else auto_batch_tokens(loaded.model)
         scorer = cls(
             loaded.model,
             loaded.encoder,
-            batch_tokens=int(batch_tokens),
+            batch_tokens=batch_budget.batch_tokens(
+                batch_tokens, loaded.model, reproducible=reproducible
+            ),
             progress=progress,
             journal=None if journal is None else Journal(Path(journal), loaded.about),
             reproducible=reproducible,

@@ -21,7 +21,7 @@ UNUSED = {  # where another program computes, and what they are if nobody gives 
     "dtype": "auto",
     "model_impl": "auto",
     "mesh": AUTO,
-    "batch_tokens": BATCH_TOKENS,
+    "batch_tokens": None,
     "journal": None,
 }
 MOST_BATCH_TOKENS = 1 << 22
@@ -60,11 +60,10 @@ def add_model_flags(
     group.add_argument(
         "--batch-tokens",
         type=_batch_tokens,
-        default=BATCH_TOKENS,
         metavar="N|auto",
-        help=f"tokens per batch, padding included (default {BATCH_TOKENS}); fewer take less "
-        "memory, more are faster on accelerators; auto: as many as the device's memory takes. A "
-        "batch that does not fit is halved",
+        help=f"tokens per batch, padding included (default: {BATCH_TOKENS} on the CPU, auto on "
+        "accelerators); fewer take less memory, more are faster on accelerators; auto: as many as "
+        "the device's memory takes. A batch that does not fit is halved",
     )
     group.add_argument(
         "--truncate",
@@ -229,7 +228,10 @@ def load_scorer(
         journal=_journal(args, output, written),
     )
     collector.pass_over()
-    if args.batch_tokens == AUTO and not args.reproducible:
+    by_memory = args.batch_tokens == AUTO or (
+        args.batch_tokens is None and args.loaded.model.platform != "cpu"
+    )
+    if by_memory and not args.reproducible:
         remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
     return args.loaded
 

@@ -1,10 +1,11 @@
-"""`--batch-tokens auto`: the most tokens in each batch that fit in the memory of the device."""
+"""`--batch-tokens`: by default on accelerators the most that fit in the memory of the device."""
 
 import os
 
 import jax
 
 from jaxscore.engine import processes
+from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
 from jaxscore.engine.footprint import Footprint, measure
 from jaxscore.models.model import Model
 
@@ -12,6 +13,24 @@ LENGTH = 1024  # of the rows that are measured: attention makes each token of lo
 MEASURED = (4096, 8192)  # tokens; between two sizes memory grows by a straight line
 LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on accelerators
 SHARE = 0.8  # of the memory beside the parameters; the rest is for batches in flight
+
+
+def batch_tokens(asked: int | str | None, model: Model, *, reproducible: bool) -> int:
+    """Tokens in each batch.
+
+    Args:
+        asked: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an accelerator,
+            which small batches keep waiting for the weights.
+        reproducible: batches hold one sequence each, so no number has an effect.
+
+    Raises:
+        InputError: as `auto_batch_tokens`.
+    """
+    if asked is not None and asked != AUTO:
+        return int(asked)
+    if reproducible or (asked is None and model.platform == "cpu"):
+        return BATCH_TOKENS
+    return auto_batch_tokens(model)
 
 
 def auto_batch_tokens(model: Model, free: int | None = None) -> int:

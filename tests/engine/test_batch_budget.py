@@ -1,5 +1,7 @@
 """`--batch-tokens auto` takes what fits by the compiled program's own account."""
 
+import dataclasses
+
 import pytest
 
 from jaxscore.cli import parse
@@ -7,11 +9,13 @@ from jaxscore.engine import batch_budget, footprint
 from jaxscore.engine.batch_budget import (
     LEAST,
     LENGTH,
+    MOST_ACCELERATOR,
     MOST_CPU,
     SHARE,
     auto_batch_tokens,
     free_bytes,
 )
+from jaxscore.engine.defaults import BATCH_TOKENS
 from tests.conftest import CASES
 
 
@@ -45,6 +49,19 @@ def test_it_is_the_largest_that_fits(scorers, working, tokens, monkeypatch):
 
 def test_without_room_the_least_is_tried(scorers):
     assert auto_batch_tokens(scorers("tiny-llama3").model, 0) == LEAST
+
+
+def test_without_a_number_the_platform_decides(scorers, monkeypatch):
+    here = scorers("tiny-llama3").model
+    there = dataclasses.replace(here, platform="tpu")
+    monkeypatch.setattr(batch_budget, "free_bytes", lambda: 1 << 40)
+
+    def chosen(asked, model, reproducible=False):
+        return batch_budget.batch_tokens(asked, model, reproducible=reproducible)
+
+    assert [chosen(asked, here) for asked in (None, "auto", 700)] == [BATCH_TOKENS, MOST_CPU, 700]
+    assert [chosen(asked, there) for asked in (None, 700)] == [MOST_ACCELERATOR, 700]
+    assert [chosen(asked, there, True) for asked in (None, "auto")] == [BATCH_TOKENS] * 2
 
 
 def test_the_flag(tmp_path, capsys):
