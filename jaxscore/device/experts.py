@@ -1,23 +1,28 @@
 """The experts of a mixture: each token runs a few of them, and only their products are computed.
 
-The (token, expert) pairs are sorted by expert, so that an expert's tokens are rows of one
-product. On the CPU blocks of rows go by, each of one expert, the last of an expert partly empty;
-accelerators have a product of their own for groups of rows.
+The (token, expert) pairs are sorted by expert and laid out in blocks of rows, each of one expert,
+the last block of an expert partly empty. On the CPU the blocks go by one after the other; on
+accelerators a kernel takes all of them.
 
     expert      0 0 0 0 0 | 1 | 3 3 3       blocks of 4    [0 0 0 0] [0 . . .] [1 . . .] [3 3 3 .]
 """
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
+from jaxscore.device.forms import ExpertsForm
+from jaxscore.device.grouped_gpu import grouped_gpu
+from jaxscore.device.grouped_tpu import grouped_tpu
 
-BLOCK = 128  # rows of a product on the CPU, which wants at least as many
+BLOCK = 128  # rows of a product, of which the CPU and the units of a TPU want at least as many
 
 
 def mixture(
@@ -42,39 +47,64 @@ def mixture(
     axis = build.axis
     if axis is not None:
         chosen = chosen - lax.axis_index(axis) * experts["up"]["weight"].shape[1]
-    run = blocked if build.forms.experts_by_block else grouped
     D, k = x.shape[-1], chosen.shape[-1]
     flat = x.reshape(-1, D), share.reshape(-1, k), chosen.reshape(-1, k)
-    out = run(experts, layer, activation, *flat, quantized).reshape(x.shape)
+    if build.forms.experts == "blocked":
+        out = blocked(experts, layer, activation, *flat, quantized)
+    else:
+        product = functools.partial(GROUPED[build.forms.experts], interpret=build.forms.interpreted)
+        out = grouped(product, experts, layer, activation, *flat, quantized)
+    out = out.reshape(x.shape)
     return out if axis is None else lax.psum(out, axis)
 
 
-def _sorted(chosen_Tk, count):
-    """(token, expert) pairs by expert, and how many each of the experts here has.
+class Blocks(NamedTuple):
+    """Where the (token, expert) pairs lie in blocks of rows.
 
-    Those of experts that are elsewhere come last and are nobody's.
+    Attributes:
+        order: pairs, those of the first expert first.
+        rows: how many pairs each expert has.
+        row_end, block_end: of each expert, in all rows and in all blocks.
     """
+
+    order: Int[Array, " pairs"]
+    rows: Int[Array, " experts"]
+    row_end: Int[Array, " experts"]
+    block_end: Int[Array, " experts"]
+
+    def expert(self, block):
+        """Whose a block is."""
+        return jnp.searchsorted(self.block_end, block, side="right")
+
+    def pairs(self, block):
+        """Of a block's rows the (token, expert) pair, and whether there is one."""
+        expert = jnp.minimum(self.expert(block), len(self.rows) - 1)
+        first = self.block_end[expert] - (self.rows[expert] + BLOCK - 1) // BLOCK
+        within = (block - first) * BLOCK + jnp.arange(BLOCK)
+        row = self.row_end[expert] - self.rows[expert] + within
+        mine = (within < self.rows[expert]) & (block < self.block_end[-1])
+        return self.order[jnp.clip(row, 0, len(self.order) - 1)], mine
+
+
+def _blocks(chosen_Tk, count) -> Blocks:
+    """Pairs of experts that are elsewhere come last and are in no block."""
     flat = chosen_Tk.reshape(-1)
     expert = jnp.where((flat >= 0) & (flat < count), flat, count)
+    rows = jnp.zeros(count, jnp.int32).at[expert].add(1, mode="drop")
+    blocks = (rows + BLOCK - 1) // BLOCK
     order = jnp.argsort(expert, stable=True)
-    return order, expert[order], jnp.zeros(count, jnp.int32).at[expert].add(1, mode="drop")
+    return Blocks(order, rows, jnp.cumsum(rows), jnp.cumsum(blocks))
 
 
 def blocked(experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized=""):
     """A block of rows of one expert at a time; as many blocks as these tokens fill."""
     T, D = x_TD.shape
     k, count = chosen_Tk.shape[1], experts["up"]["weight"].shape[1]
-    order, _, rows = _sorted(chosen_Tk, count)
-    share = share_Tk.reshape(-1)
-    blocks = (rows + BLOCK - 1) // BLOCK
-    row_end, block_end = jnp.cumsum(rows), jnp.cumsum(blocks)
+    blocks, share = _blocks(chosen_Tk, count), share_Tk.reshape(-1)
 
     def step(b, out):
-        expert = jnp.searchsorted(block_end, b, side="right")
-        within = (b - (block_end - blocks)[expert]) * BLOCK + jnp.arange(BLOCK)
-        row = (row_end - rows)[expert] + within
-        pair = order[jnp.minimum(row, T * k - 1)]
-        mine = within < rows[expert]
+        expert = blocks.expert(b)
+        pair, mine = blocks.pairs(b)
         token = jnp.where(mine, pair // k, T)  # beyond the end: read as zeros, dropped when added
         x = x_TD.at[token].get(mode="fill", fill_value=0)
 
@@ -92,38 +122,38 @@ def blocked(experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized="")
         y = product(inner, "down") * share[pair][:, None]
         return out.at[token].add(y, mode="drop")
 
-    return lax.fori_loop(0, block_end[-1], step, jnp.zeros((T, D), jnp.float32))
+    return lax.fori_loop(0, blocks.block_end[-1], step, jnp.zeros((T, D), jnp.float32))
 
 
-def grouped(experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized=""):
-    """One product for all groups of rows."""
+def grouped(run, experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized=""):
+    """All blocks in each of three products, by `run`: `grouped_tpu` or `grouped_gpu`.
+
+    The experts of all layers are handed over, since a slice of one layer would be copied.
+    """
     T, D = x_TD.shape
-    k, count = chosen_Tk.shape[1], experts["up"]["weight"].shape[1]
-    order, expert, sizes = _sorted(chosen_Tk, count)
+    k, (n_layers, count) = chosen_Tk.shape[1], experts["up"]["weight"].shape[:2]
+    blocks = _blocks(chosen_Tk, count)
     dtype = jnp.dtype(quantized) if quantized else compute_dtype(experts["up"]["weight"])
-    dimensions = lax.RaggedDotDimensionNumbers(
-        dot_dimension_numbers=(((1,), (2,)), ((), ())),
-        lhs_ragged_dimensions=[0],
-        rhs_group_dimensions=[0],
-    )
+    every = jnp.arange(min(T * k, T * k // BLOCK + count))
+    pair, mine = jax.vmap(blocks.pairs)(every)
+    matrix = layer * count + jnp.minimum(blocks.expert(every), count - 1).astype(jnp.int32)
 
-    def product(rows, name):
-        sums = lax.ragged_dot_general(
-            rows.astype(dtype),
-            from_storage(experts[name]["weight"][layer]).astype(dtype),
-            sizes,
-            dimensions,
-            precision=lax.Precision.HIGHEST if dtype == jnp.float32 else None,
-            preferred_element_type=jnp.float32,
-        )
-        return (
-            sums * experts[name]["channel_scale"][layer, jnp.minimum(expert, count - 1)]
-            if quantized
-            else sums
-        )
+    def product(rows_BRD, name):
+        weight = from_storage(experts[name]["weight"])
+        scale = experts[name].get("channel_scale")
+        scale = None if scale is None else scale.reshape(n_layers * count, -1)
+        weight = weight.reshape(n_layers * count, *weight.shape[2:])
+        return run(rows_BRD.astype(dtype), weight, scale, matrix, blocks.block_end[-1])
 
-    here = (expert < count)[:, None]
-    x = jnp.where(here, x_TD[order // k], 0.0)
+    token = jnp.where(mine, pair // k, T)
+    x = x_TD.at[token].get(mode="fill", fill_value=0)
     y = product(activation(product(x, "gate")) * product(x, "up"), "down")
-    y = jnp.where(here, y * share_Tk.reshape(-1)[order][:, None], 0.0)
-    return jnp.zeros((T, D), jnp.float32).at[order // k].add(y)
+    # Blocks that are not computed hold anything, also what is no number.
+    y = jnp.where(mine[..., None], y * share_Tk.reshape(-1)[pair][..., None], 0.0)
+    return jnp.zeros((T, D), jnp.float32).at[token].add(y, mode="drop")
+
+
+GROUPED: dict[ExpertsForm, Callable[..., Any]] = {
+    "kernel_gpu": grouped_gpu,
+    "kernel_tpu": grouped_tpu,
+}

@@ -12,6 +12,7 @@ import jax
 Platform = Literal["cpu", "tpu", "gpu"]
 AttentionForm = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_tpu"]
 
+ExpertsForm = Literal["blocked", "kernel_gpu", "kernel_tpu"]
 VocabularyForm = Literal["buckets", "kernel_tpu", "query_blocks"]
 
 
@@ -23,8 +24,7 @@ class Forms:
         attention: of the rows' own tokens, see `attention.interval`.
         cache_by_head: attention to a KV cache takes one head at a time, so that its scores stay
             in cache; else all heads are one product.
-        experts_by_block: a mixture takes a block of one expert's tokens at a time; else all
-            groups of tokens are one product.
+        experts: the products of a mixture, see `experts`.
         mlp_tokens: most tokens that an MLP takes at a time; None is all.
         vocabulary: the pass over a batch's queries, see `vocabulary.queries`.
         vocabulary_columns: in one step of a pass in XLA's operations.
@@ -36,7 +36,7 @@ class Forms:
 
     attention: AttentionForm
     cache_by_head: bool
-    experts_by_block: bool
+    experts: ExpertsForm
     mlp_tokens: int | None
     vocabulary: VocabularyForm
     vocabulary_columns: int
@@ -49,7 +49,7 @@ FORMS: dict[Platform, Forms] = {
     "cpu": Forms(
         attention="blocked_cpu",
         cache_by_head=True,
-        experts_by_block=True,
+        experts="blocked",
         mlp_tokens=512,
         vocabulary="query_blocks",
         vocabulary_columns=2048,  # best of 512 to 4096, measured
@@ -59,7 +59,7 @@ FORMS: dict[Platform, Forms] = {
     "tpu": Forms(
         attention="kernel_tpu",
         cache_by_head=False,
-        experts_by_block=False,
+        experts="kernel_tpu",
         mlp_tokens=None,
         vocabulary="kernel_tpu",
         vocabulary_columns=8192,
@@ -69,7 +69,7 @@ FORMS: dict[Platform, Forms] = {
     "gpu": Forms(
         attention="kernel_gpu",
         cache_by_head=False,
-        experts_by_block=False,
+        experts="kernel_gpu",
         mlp_tokens=None,
         vocabulary="buckets",
         vocabulary_columns=8192,

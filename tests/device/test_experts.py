@@ -1,4 +1,6 @@
-"""Both forms of the mixture against one token and one expert at a time."""
+"""Every form of the mixture against one token and one expert at a time."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -7,9 +9,14 @@ import pytest
 
 from jaxscore.device import experts as device_experts
 from jaxscore.device.dots import as_integers
-from jaxscore.device.experts import blocked, grouped
+from jaxscore.device.experts import GROUPED, blocked, grouped
+from jaxscore.device.grouped_gpu import grouped_gpu
 from jaxscore.models.weights import int8
 
+FORMS = {"blocked": blocked} | {
+    name: functools.partial(grouped, functools.partial(product, interpret=True))
+    for name, product in GROUPED.items()
+}
 LAYERS, COUNT, D, F, K = 2, 5, 12, 20, 2
 
 
@@ -48,11 +55,11 @@ def tree(weights, dtype=jnp.float32):
 
 
 def run(form, tree, layer, *arrays, quantized=""):
-    compiled = jax.jit(lambda *a: form(a[0], a[1], jax.nn.relu, *a[2:], quantized))
+    compiled = jax.jit(lambda *a: FORMS[form](a[0], a[1], jax.nn.relu, *a[2:], quantized))
     return np.asarray(compiled(tree, jnp.int32(layer), *map(jnp.asarray, arrays)))
 
 
-@pytest.mark.parametrize("form", [blocked, grouped])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("T", "block", "only"),
     [
@@ -73,7 +80,7 @@ def test_each_token_has_its_experts(monkeypatch, form, T, block, only):
     assert np.abs(want - slow(own, 0, *arrays)).max() > 0.1  # the layers differ
 
 
-@pytest.mark.parametrize("form", [blocked, grouped])
+@pytest.mark.parametrize("form", FORMS)
 def test_bfloat16_and_int8_are_near(form):
     own, arrays = weights(), given(40)
     want = slow(own, 1, *arrays)
@@ -96,7 +103,7 @@ def test_bfloat16_and_int8_are_near(form):
     assert 1e-4 * size < np.abs(got - want).max() < 0.03 * size
 
 
-@pytest.mark.parametrize("form", [blocked, grouped])
+@pytest.mark.parametrize("form", FORMS)
 def test_a_broken_token_breaks_no_other(monkeypatch, form):
     monkeypatch.setattr(device_experts, "BLOCK", 8)
     own, (x, share, chosen) = tree(weights()), given(20)
@@ -106,3 +113,10 @@ def test_a_broken_token_breaks_no_other(monkeypatch, form):
     assert np.isnan(got[7]).all()
     others = np.arange(20) != 7
     np.testing.assert_array_equal(got[others], want[others])
+
+
+def test_widths_that_a_gpu_kernel_cannot_take_are_refused():
+    rows, matrices = jnp.zeros((1, 16, 24)), jnp.zeros((2, 32, 24))
+    one = jnp.zeros(1, jnp.int32)
+    with pytest.raises(ValueError, match="experts of 32 x 24, expected multiples of 16"):
+        grouped_gpu(rows, matrices, None, one, jnp.int32(1))
