@@ -53,21 +53,22 @@ class Sampling(NamedTuple):
 def store(
     cache: KVCache,
     kept: KeysValues,
-    source: Int[Array, "B S"],
-    mine: Bool[Array, " B"],
+    source: Int[Array, "W S"],
+    row: Int[Array, " W"],
 ) -> KVCache:
-    """The cache with the rows `mine` filled from a prefill.
+    """The cache with some of its rows filled from a prefill; the others are not touched.
 
     Args:
         cache: of all layers, [layers, B, S, K, H].
         kept: keys and values of a batch of rows, [layers, R, L, K, H].
         source: for each slot the token of the flattened [R * L] that it takes; any number
             beyond a row's length.
+        row: of the cache, for each of `source`; B is none.
     """
 
     def taken(cache: Num[Array, "N B S K H"], rows: Num[Array, "N R L K H"]) -> jax.Array:
         flat = rows.reshape(rows.shape[0], -1, *rows.shape[3:])
-        return jnp.where(mine[:, None, None, None], flat[:, source], cache)
+        return cache.at[:, row].set(flat[:, source], mode="drop")
 
     key, value = kept
     return cache._replace(key=taken(cache.key, key), value=taken(cache.value, value))

@@ -33,7 +33,8 @@ Batch = tuple[Sequence[Writing], Callable[[], None]]
 
 # Bytes of a group's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16
 # and 4.3 GB of Llama-3 8B.
-MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
+MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**33
+MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
 LONG_ROW = 1024  # prompts that fill one are laid out in such rows, short ones in shorter rows
 STEPS = 32  # tokens between two looks at what was written
 
@@ -78,8 +79,10 @@ class TextWriter:
         if self.engine.planner.reproducible:
             shared, groups = 0, decode_groups.one_each(requests)
         else:
-            shared = decode_groups.prefix_length(requests)
-            groups = decode_groups.groups(requests, shared, _most_slots(variant))
+            most_rows = MOST_ROWS_CPU if _on_cpu(variant) else MOST_ROWS_ACCELERATOR
+            shared = decode_groups.prefix_length(requests, most_rows)
+            most_slots = _most_slots(variant)
+            groups = decode_groups.groups(requests, shared, most_slots, most_rows)
         prefix: tuple[KVCache, ...] = ()
         for group in groups:
             members = [waiting[k] for k in group.members]
@@ -188,16 +191,19 @@ class TextWriter:
                 progress,
                 outputs=KEYS_VALUES,
             )
-            source, mine = np.zeros((B, slots), np.int32), np.zeros(B, bool)
+            paths: dict[int, np.ndarray] = {}  # of each row of the cache
             asked = batch.questions
             for slot, edge in zip(asked.slot, asked.edge, strict=False):
                 path = _path(batch, int(asked.query[slot]))
-                for k in edges.get(int(edge), ()):
-                    source[k, : len(path)], mine[k] = path, True
+                paths |= dict.fromkeys(edges.get(int(edge), ()), path)
+            n_rows = decode_groups.size(len(paths))
+            source, row = np.zeros((n_rows, slots), np.int32), np.full(n_rows, B, np.int32)
+            for k, (place, path) in enumerate(paths.items()):
+                source[k, : len(path)], row[k] = path, place
             cache = variant.programs.run(
-                ("store", *batch.shape, B, slots),
+                ("store", *batch.shape, n_rows, B, slots),
                 generate.store,
-                (cache, kept, *programs.put((source, mine))),
+                (cache, kept, *programs.put((source, row))),
                 progress,
                 donate=(0,),
                 outputs=specs_of(cache),
@@ -222,12 +228,15 @@ def _cached(variant: Variant) -> Cached:
     return cached
 
 
+def _on_cpu(variant: Variant) -> bool:
+    return variant.model.platform == "cpu"
+
+
 def _most_slots(variant: Variant) -> int:
     """Of a group's cache, all its rows together."""
     slot = jax.eval_shape(lambda: _cached(variant).empty_cache(1, 1))
     slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
-    on_cpu = variant.model.platform == "cpu"
-    return (MOST_CACHE_CPU if on_cpu else MOST_CACHE_ACCELERATOR) // slot_bytes
+    return (MOST_CACHE_CPU if _on_cpu(variant) else MOST_CACHE_ACCELERATOR) // slot_bytes
 
 
 def _path(batch: RowBatch, query: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxscore.plan.row_shapes import SHORTEST_ROW
 from jaxscore.plan.token_requests import TokenRequest
 
-GROUPS = (1, 8, 32)  # requests decoded side by side
+GROUPS = (1, 8, 32, 128, 256)  # requests decoded side by side
 SHORTEST_PREFIX = 64  # tokens; a shorter one, or one for a single group, saves too little
 
 
@@ -28,10 +28,12 @@ class Group:
 
     @property
     def rows(self) -> int:
-        return next(n for n in GROUPS if n >= max(self.least_rows, len(self.members)))
+        return size(max(self.least_rows, len(self.members)))
 
 
-def groups(requests: Sequence[TokenRequest], shared: int, most_slots: int) -> list[Group]:
+def groups(
+    requests: Sequence[TokenRequest], shared: int, most_slots: int, most_rows: int
+) -> list[Group]:
     """Requests side by side whose caches are of like length, alike prompts together.
 
     The longest come first. One joins those before it where it fills a quarter of their cache's
@@ -43,10 +45,12 @@ def groups(requests: Sequence[TokenRequest], shared: int, most_slots: int) -> li
         requests: distinct; their order has no effect.
         shared: tokens that all prompts begin with and no cache holds.
         most_slots: of all rows of a cache together, unless it has a single one.
+        most_rows: of a cache.
     """
 
     def most(slots: int) -> int:
-        return max(n for n in GROUPS if n == 1 or n * slots <= most_slots)
+        sizes = [n for n in GROUPS if n <= most_rows]
+        return max(n for n in sizes if n == 1 or n * slots <= most_slots)
 
     def rank(place: int) -> tuple[int, bytes, bytes]:
         request = requests[place]
@@ -64,14 +68,19 @@ def groups(requests: Sequence[TokenRequest], shared: int, most_slots: int) -> li
     return out
 
 
+def size(n: int) -> int:
+    """The smallest number of rows that holds n."""
+    return next(rows for rows in GROUPS if rows >= n)
+
+
 def one_each(requests: Sequence[TokenRequest]) -> list[Group]:
     """A cache for each request, of a length that depends on that request alone."""
     return [Group(_slots(request, 0), 1, [place]) for place, request in enumerate(requests)]
 
 
-def prefix_length(requests: Sequence[TokenRequest]) -> int:
+def prefix_length(requests: Sequence[TokenRequest], most_rows: int) -> int:
     """How many tokens that all prompts begin with are worth computing once for all groups."""
-    if len(requests) <= GROUPS[-1]:
+    if len(requests) <= min(most_rows, GROUPS[-1]):
         return 0
     n = _common_prefix([request.ids for request in requests])
     return 0 if n < SHORTEST_PREFIX else n

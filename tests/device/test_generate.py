@@ -111,8 +111,8 @@ def test_store_fills_its_rows_and_no_others():
     cache = jnp.full((2, 3, 4, 1, 2), 9.0)
     cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 1]))
     rows = jnp.arange(2 * 1 * 5 * 1 * 2, dtype=jnp.float32).reshape(2, 1, 5, 1, 2)
-    source = jnp.array([[4, 1, 0, 0], [0, 0, 0, 0], [3, 0, 0, 0]])
-    filled = generate.store(cache, (rows, -rows), source, jnp.array([True, False, True]))
+    source = jnp.array([[3, 0, 0, 0], [4, 1, 0, 0], [0, 0, 0, 0]])
+    filled = generate.store(cache, (rows, -rows), source, jnp.array([2, 0, 3]))  # 3 is none
     for layer in range(2):
         np.testing.assert_array_equal(filled.key[layer, 0, :2], rows[layer, 0, jnp.array([4, 1])])
         np.testing.assert_array_equal(filled.value[layer, 2, 0], -rows[layer, 0, 3])

@@ -24,19 +24,20 @@ def keys(groups, given):
     return [(one.slots, one.rows, [given[k].digest() for k in one.members]) for one in groups]
 
 
+@pytest.mark.parametrize("most_rows", [8, 256])
 @pytest.mark.parametrize("most_slots", [1, 8 * 512, 10**6])
-def test_each_request_is_in_one_group_that_holds_it(most_slots):
+def test_each_request_is_in_one_group_that_holds_it(most_slots, most_rows):
     given = requests()
-    groups = decode_groups.groups(given, SHARED, most_slots)
+    groups = decode_groups.groups(given, SHARED, most_slots, most_rows)
     assert sorted(k for group in groups for k in group.members) == list(range(len(given)))
     for group in groups:
-        assert len(group.members) <= group.rows
+        assert len(group.members) <= group.rows <= most_rows
         assert group.rows == 1 or group.rows * group.slots <= most_slots
         for one in (given[k] for k in group.members):
             # The last prompt token is fed as the first step, the last one written never.
             assert len(one.ids) - SHARED - 1 + one.n_new - 1 <= group.slots
     turned = given[::-1]
-    again = decode_groups.groups(turned, SHARED, most_slots)
+    again = decode_groups.groups(turned, SHARED, most_slots, most_rows)
     assert keys(groups, given) == keys(again, turned)
 
 
@@ -54,8 +55,8 @@ def test_one_each_has_a_cache_that_depends_on_the_request_alone():
 def test_a_prefix_is_what_all_begin_with_where_it_is_long_and_there_are_groups(monkeypatch):
     given = requests()
     monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", SHARED)
-    assert decode_groups.prefix_length(given) == SHARED
-    assert decode_groups.prefix_length(given[: decode_groups.GROUPS[-1]]) == 0
+    assert decode_groups.prefix_length(given, 32) == SHARED
+    assert decode_groups.prefix_length(given[:32], 32) == 0
     monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", SHARED + 1)
-    assert decode_groups.prefix_length(given) == 0
-    assert decode_groups.prefix_length([]) == 0
+    assert decode_groups.prefix_length(given, 32) == 0
+    assert decode_groups.prefix_length([], 32) == 0
