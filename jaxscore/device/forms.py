@@ -90,3 +90,21 @@ def platform_here() -> Platform:
         if platform == found:
             return platform
     raise ValueError(f"JAX runs on {found!r}, expected cpu, gpu or tpu; give --device cpu")
+
+
+def forms_here() -> Forms:
+    """Of the device that JAX runs programs on; a GPU that kernels do not run on has none.
+
+    Raises:
+        ValueError: as `platform_here`.
+    """
+    platform = platform_here()
+    if platform == "gpu" and not runs_kernels(getattr(jax.devices()[0], "compute_capability", "")):
+        return dataclasses.replace(FORMS[platform], attention="blocked", experts="blocked")
+    return FORMS[platform]
+
+
+def runs_kernels(compute_capability: str) -> bool:
+    """Whether a GPU is NVIDIA's and at least an A100 ("8.0"), as Triton's kernels need."""
+    major = compute_capability.partition(".")[0]
+    return major.isdigit() and int(major) >= 8

@@ -13,7 +13,7 @@ from jaxscore.device import decoder
 from jaxscore.device.build import Build
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.forms import FORMS, Platform, platform_here
+from jaxscore.device.forms import FORMS, Platform, forms_here, platform_here
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype, Quantize
@@ -109,8 +109,9 @@ def from_params(
     Args:
         platform: that programs are compiled for; None is where JAX runs.
     """
+    forms = forms_here() if platform is None else FORMS[platform]
     platform = platform or platform_here()
-    build = Build(FORMS[platform], 1 if mesh is None else mesh.shape.model)
+    build = Build(forms, 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary

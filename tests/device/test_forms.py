@@ -1,0 +1,42 @@
+"""Which forms a platform and a device take."""
+
+from types import SimpleNamespace
+from typing import get_args
+
+import jax
+import pytest
+
+from jaxscore.device import experts, forms
+from jaxscore.device.attention import interval
+from jaxscore.device.forms import FORMS, Platform, forms_here, platform_here, runs_kernels
+from jaxscore.device.vocabulary import queries
+
+
+def test_every_platform_has_forms_that_exist():
+    assert tuple(FORMS) == get_args(Platform)
+    for one in FORMS.values():
+        assert one.attention in interval.ATTENTION
+        assert one.vocabulary in queries.FORMS
+        assert one.experts in ("blocked", *experts.GROUPED)
+
+
+def test_here_is_the_cpu():
+    assert (platform_here(), forms_here()) == ("cpu", FORMS["cpu"])
+
+
+@pytest.mark.parametrize(
+    ("capability", "attention"),
+    [("9.0", "kernel_gpu"), ("10.0", "kernel_gpu"), ("7.5", "blocked"), ("gfx942", "blocked")],
+)
+def test_a_gpu_that_kernels_do_not_run_on_takes_other_forms(monkeypatch, capability, attention):
+    device = SimpleNamespace(compute_capability=capability)
+    monkeypatch.setattr(forms, "platform_here", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert forms_here().attention == attention
+    assert runs_kernels(capability) == (attention == "kernel_gpu")
+
+
+def test_a_platform_without_forms_is_refused(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "METAL")
+    with pytest.raises(ValueError, match="JAX runs on 'METAL', expected cpu, gpu or tpu"):
+        platform_here()
