@@ -4,7 +4,7 @@ Everything on the device is written for one shard: its rows, its heads, its colu
 vocabulary. `shard_map` runs it on each, and what has to travel is said where it is needed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,13 +29,16 @@ class DeviceMesh:
         mesh: JAX's own.
     """
 
-    def __init__(self, shape: MeshShape) -> None:
+    def __init__(self, shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> None:
         """Take the first devices.
+
+        Args:
+            devices: to take them from; None are all that JAX has.
 
         Raises:
             ValueError: there are fewer, or another number over several processes.
         """
-        found = jax.devices()
+        found = jax.devices() if devices is None else devices
         if len(found) < shape.size or (jax.process_count() > 1 and len(found) != shape.size):
             raise ValueError(
                 f"mesh {shape} takes {shape.size} devices, and there are {len(found)} "
@@ -43,7 +46,7 @@ class DeviceMesh:
             )
         self.shape = shape
         self.mesh = Mesh(
-            np.array(found[: shape.size]).reshape(shape.data, shape.model), (DATA, MODEL)
+            np.array(list(found[: shape.size])).reshape(shape.data, shape.model), (DATA, MODEL)
         )
 
     def placement(self, config: DecoderConfig) -> Callable[..., NamedSharding]:

@@ -4,6 +4,7 @@ Those import JAX, and the command line prints its help without JAX.
 """
 
 DEVICES = ("cpu", "gpu", "cuda", "tpu")
+GPU_TARGETS = ("h100", "h200", "a100", "b200")  # see `gpu_targets.GPUS`
 AUTO = "auto"  # a mesh, or tokens per batch, that fits the devices
 BATCH_TOKENS = 4096
 WINDOW = 8192  # requests planned together by `stream`

@@ -1,16 +1,22 @@
 """What a compiled program takes: asked of the compiler, without weights and without running it."""
 
 import functools
+import re
 import time
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+from jax.errors import JaxRuntimeError
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxscore.device.mesh import EVERYWHERE, ROWS, DeviceMesh, specs_of
 from jaxscore.device.rows import Asked, Rows
 from jaxscore.device.score import score_rows, score_shard
+from jaxscore.engine.abstract_models import Where, on
+from jaxscore.engine.program_text import Collective, collectives
+from jaxscore.engine.split_batches import exhausted
+from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
 from jaxscore.plan.row_batches import ANSWERS
@@ -25,7 +31,9 @@ class Footprint(NamedTuple):
         temporary_bytes: what it needs while it runs, parameters, rows and scores left out.
         batch_bytes: of the rows that it is given and the scores that it gives.
         compile_seconds: tracing included.
-        xla_flops: as XLA counts them, a loop's body once however often it runs.
+        xla_flops: as XLA counts them, a loop's body once however often it runs; None where the
+            compiler does not count.
+        collectives: what travels between the devices, a loop's body once likewise.
     """
 
     rows: int
@@ -33,7 +41,8 @@ class Footprint(NamedTuple):
     temporary_bytes: int
     batch_bytes: int
     compile_seconds: float
-    xla_flops: float
+    xla_flops: float | None
+    collectives: list[Collective]
 
     @property
     def working_bytes(self) -> int:
@@ -41,31 +50,49 @@ class Footprint(NamedTuple):
         return self.temporary_bytes + self.batch_bytes
 
 
-def measure(model: Model, rows: int, length: int) -> Footprint:
+class Refused(NamedTuple):
+    """A program that the compiler did not make, since it would not fit the device.
+
+    Attributes:
+        total_bytes: what the compiler said that it takes, parameters included.
+    """
+
+    rows: int
+    length: int
+    total_bytes: int
+
+
+# "the total memory required for HLO temporaries (144.87G) exceeds available HBM (95.74G)", where
+# parameters are counted among the temporaries; G are 2**30 bytes.
+NAMED = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT])\)? (?:exceeds|of)\b")
+POWERS = {"K": 10, "M": 20, "G": 30, "T": 40}
+
+
+def measure(model: Model, rows: int, length: int, device: jax.Device | None = None) -> Footprint:
     """The scorer's program for a batch of this shape; bytes are those of each device.
 
     Args:
         model: on one device or on a mesh; its `params` may be `jax.ShapeDtypeStruct`.
         rows, length: of a batch, of which each share of `data` has one.
+        device: that is not here, one of those of the model; None where they are JAX's own.
 
     Raises:
         InputError: the compiler of this device does not say.
+        JaxRuntimeError: the program does not fit, as some compilers say; see `refused`.
     """
     started = time.perf_counter()
-    batch, where = abstract_rows(rows, length), model.mesh
-    run = score_rows if where is None else score_shard
-    scored: Any = functools.partial(run, model.hidden_states, model.unembedding)
-    args = model.params, batch
-    if where is not None:
-        args = model.params, _side_by_side(batch, where)
-        scored = where.over(scored, specs_of(args), EVERYWHERE)
-    lowered = jax.jit(scored).lower(*args)
-    program = lowered.compile()
+    mesh, batch = model.mesh, abstract_rows(rows, length)
+    run = score_rows if mesh is None else score_shard
+    scored = functools.partial(run, model.hidden_states, model.unembedding)
+    args = model.params, side_by_side(batch, device if mesh is None else mesh)
+    lowered = lower(scored, args, mesh, device)
+    with compiling_for(device):
+        program = lowered.compile()
     seconds = time.perf_counter() - started
     memory, costs = program.memory_analysis(), program.cost_analysis()
-    if memory is None or not costs:
+    if memory is None:
         raise InputError(
-            f"the compiler for {model.platform} does not say what its programs take; "
+            f"the compiler for {jax.default_backend()} does not say what its programs take; "
             "give --device cpu"
         )
     batch_leaves = jax.tree.leaves((batch, lowered.out_info))
@@ -75,18 +102,48 @@ def measure(model: Model, rows: int, length: int) -> Footprint:
         int(memory.temp_size_in_bytes),
         sum(leaf.size * leaf.dtype.itemsize for leaf in batch_leaves),
         seconds,
-        float(costs["flops"]),
+        float(costs["flops"]) if costs else None,
+        collectives(program.as_text() or "") if mesh is not None else [],
     )
 
 
-def _side_by_side(batch: Rows, where: DeviceMesh) -> Rows:
-    """A batch for each share of `data`, as `score_shard` takes them."""
-    sharding = NamedSharding(where.mesh, ROWS)
+def refused(problem: JaxRuntimeError, rows: int, length: int) -> Refused | None:
+    """What a compiler says that refuses a program for its memory; None for any other problem."""
+    named = NAMED.search(str(problem)) if exhausted(problem) else None
+    if named is None:
+        return None
+    return Refused(rows, length, int(float(named[1]) * 2 ** POWERS[named[2]]))
+
+
+def lower(
+    function: Any,
+    args: tuple[Any, ...],
+    mesh: DeviceMesh | None,
+    device: jax.Device | None,
+    outputs: PartitionSpec = EVERYWHERE,
+) -> jax.stages.Lowered:
+    """`function` of one shard, traced for arguments that may be shapes.
+
+    Args:
+        device: that is not here, see `measure`.
+        outputs: how the results lie on the mesh.
+    """
+    if mesh is not None:
+        function = mesh.over(function, specs_of(args), outputs)
+    with compiling_for(device):
+        return jax.jit(function).lower(*args)
+
+
+def side_by_side(batch: Any, where: Where) -> Any:
+    """A batch where it is scored; on a mesh one for each share of `data`, as `score_shard` takes
+    them."""
 
     def one(leaf: Any) -> Any:
+        if not isinstance(where, DeviceMesh):
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=on(where))
         own = leaf.shape or (1,)
         shape = where.shape.data * own[0], *own[1:]
-        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(where.mesh, ROWS))
 
     return jax.tree.map(one, batch)
 

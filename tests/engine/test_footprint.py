@@ -8,11 +8,18 @@ import sys
 import jax
 import numpy as np
 import pytest
+from jax.errors import JaxRuntimeError
 
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape
 from jaxscore.engine.dispatch import _side_by_side
-from jaxscore.engine.footprint import abstract_rows, batch_shapes, measure
+from jaxscore.engine.footprint import (
+    Refused,
+    abstract_rows,
+    batch_shapes,
+    measure,
+    refused,
+)
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import keys_of, shapes_of
 from jaxscore.plan import packing, row_shapes
@@ -124,7 +131,9 @@ from tests.engine.test_footprint import model
 
 config = llamalike(width=256, mlp_width=2048, vocab_size=4096, n_heads=8)
 found = [measure(model(config, shape), 8, 64) for shape in (None, (1, 2), (1, 8), (4, 2))]
-print(json.dumps([(one.temporary_bytes, one.batch_bytes) for one in found]))
+moved = [sorted({part.op for part in one.collectives}) for one in found]
+sums = sum(part.bytes for part in found[1].collectives if part.op == "all-reduce")
+print(json.dumps([[(one.temporary_bytes, one.batch_bytes) for one in found], moved, sums]))
 """
 
 
@@ -132,8 +141,30 @@ def test_a_shard_takes_less():
     command = [sys.executable, "-c", SPLIT]
     done = subprocess.run(command, capture_output=True, text=True, env=with_devices(8))
     assert done.returncode == 0, done.stderr
-    (whole, batch), *shards = json.loads(done.stdout)
+    ((whole, batch), *shards), moved, sums = json.loads(done.stdout)
     assert all(0 < temporary < whole for temporary, _ in shards)
     scores = 8 * 64 * (4 * 4 + 4 * 1 + 3 * 4)
     # every device has the scores of all four shares of the rows, and its own rows alone
     assert [own for _, own in shards] == [batch, batch, batch + 3 * scores]
+    assert ["all-reduce" in ops for ops in moved] == [False, True, True, True]
+    # attention, MLP and embedding add up what the shards have of each token's hidden state
+    assert sums > 3 * 8 * 64 * 256 * 4
+
+
+@pytest.mark.parametrize(
+    ("told", "size"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO "
+            "temporaries (144.87G) exceeds available HBM (95.74G).",
+            int(144.87 * 2**30),
+        ),
+        ("RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Used 512.5M of 16.0M vmem.",
+         int(512.5 * 2**20)),
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 17179869184 bytes.", None),
+        ("INTERNAL: 2.0G of nothing", None),
+    ],
+)  # fmt: skip
+def test_what_a_refusal_names(told, size):
+    named = refused(JaxRuntimeError(told), 2, 64)
+    assert named == (None if size is None else Refused(2, 64, size))

@@ -1,0 +1,50 @@
+"""What the text of a compiled program says: collectives, and kernels of ours.
+
+The text is XLA's optimised HLO. Each operation is one line, and the body of a loop stands once,
+however often it runs.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+
+# An asynchronous collective is two operations, of which `-done` has the result's shape.
+COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+COLLECTIVE = re.compile(rf"= (.*?) ({COLLECTIVES})(-done)?\(")
+SHAPE = re.compile(r"\b(pred|[a-z]+?([0-9]+)\w*)\[([0-9,]*)\]")
+KERNEL = re.compile(r'op_name="[^"]*?([^"/]+)/pallas_call"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """All operations of one kind in a program's text; bytes are those of their results."""
+
+    op: str
+    count: int
+    bytes: int
+
+
+def collectives(text: str) -> list[Collective]:
+    """What travels between devices, by kind; a loop's body counts once."""
+    count: collections.Counter[str] = collections.Counter()
+    size: collections.Counter[str] = collections.Counter()
+    for line in text.splitlines():
+        if match := COLLECTIVE.search(line):
+            count[match[2]] += 1
+            size[match[2]] += shape_bytes(match[1])
+    return [Collective(op, count[op], size[op]) for op in sorted(count)]
+
+
+def shape_bytes(text: str) -> int:
+    """Bytes of a shape as HLO writes it, of all its parts where it is a tuple."""
+    bits = 0
+    for kind, width, dims in SHAPE.findall(text):
+        n_numbers = math.prod(map(int, dims.split(","))) if dims else 1
+        bits += n_numbers * (8 if kind == "pred" else int(width))
+    return bits // 8
+
+
+def kernels(text: str) -> list[str]:
+    """Names of the Pallas kernels, each once."""
+    return sorted(set(KERNEL.findall(text)))
