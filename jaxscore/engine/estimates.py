@@ -1,0 +1,166 @@
+"""How long a layer and the vocabulary pass take, by the compiler's model of the chip.
+
+Nothing is measured. XLA's estimates count a loop's body once, so what is compiled here has no
+loop: a decoder of one layer, and the pass over the vocabulary. A Pallas kernel counts as what it
+declares of itself.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.errors import JaxRuntimeError
+
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.mesh import ROWS, DeviceMesh
+from jaxscore.device.rows import Asked
+from jaxscore.device.vocabulary.queries import FORMS
+from jaxscore.engine.abstract_models import Where, abstract_model, on
+from jaxscore.engine.footprint import abstract_rows, lower, refused, side_by_side
+from jaxscore.engine.program_text import Collective, collectives, kernels
+from jaxscore.engine.targets import Target, compiling_for
+from jaxscore.models import costs, native
+from jaxscore.models.choices import Dtype
+from jaxscore.models.weights.params import shapes_of
+
+# Of a one-layer decoder, whose embedding is then nothing beside the layer; a prime, so that no
+# mesh splits it and no sum over its shards is counted as the layer's.
+FEW_COLUMNS = 257
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerEstimate:
+    """One layer for one batch, on each device.
+
+    Attributes:
+        seconds: None where the compiler does not say, or refuses the program.
+        mfu: useful FLOPs over what the device does in that time at its bfloat16 peak. Useful are
+            all products with weights, and attention to the tokens that are seen in rows of one
+            text each.
+        collectives, kernels: of the layer.
+    """
+
+    rows: int
+    length: int
+    seconds: float | None
+    mfu: float | None
+    collectives: list[Collective]
+    kernels: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyEstimate:
+    """The pass over the vocabulary for some queries, on each device.
+
+    Attributes:
+        seconds: None where the compiler does not say.
+        products_share: of that time, if the products ran at the device's bfloat16 peak.
+        kernels: of the pass.
+    """
+
+    queries: int
+    seconds: float | None
+    products_share: float | None
+    kernels: list[str]
+
+
+def estimate_layer(
+    config: DecoderConfig,
+    dtype: Dtype,
+    model_type: str,
+    target: Target,
+    where: Where,
+    rows: int,
+    length: int,
+) -> LayerEstimate:
+    """The layer that sees furthest, of those of a model.
+
+    Args:
+        where: a mesh or a device of the target.
+        rows, length: of a batch, of which each share of `data` has one.
+    """
+    one = _one_layer(config)
+    mesh = where if isinstance(where, DeviceMesh) else None
+    model = abstract_model(one, dtype, model_type, target.platform, where)
+    batch = abstract_rows(rows, length)
+    given = side_by_side((batch.ids, batch.position, batch.subtree_end), where)
+    lowered = lower(
+        model.hidden_states, (model.params, *given), mesh, target.devices[0], outputs=ROWS
+    )
+    try:
+        with compiling_for(target.devices[0]):
+            program = lowered.compile()
+    except JaxRuntimeError as problem:
+        if refused(problem, rows, length) is None:
+            raise
+        return LayerEstimate(rows, length, None, None, [], [])
+    text = program.as_text() or ""
+    moved = [] if mesh is None else collectives(text)
+    seconds, mfu = _seconds(program), None
+    if seconds is not None and target.flops is not None:
+        shards = 1 if mesh is None else mesh.shape.model
+        mfu = layer_flops(one, rows, length) / shards / target.flops / seconds
+    return LayerEstimate(rows, length, seconds, mfu, moved, kernels(text))
+
+
+def _seconds(program: Any) -> float | None:
+    """XLA's estimate; negative where it has no model of some operation."""
+    told = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
+    return told if told > 0 else None
+
+
+def layer_flops(config: DecoderConfig, rows: int, length: int) -> int:
+    """Useful FLOPs of a decoder without its unembedding, for rows of one text each."""
+    shapes = shapes_of(config, native.NUMPY_DTYPES["bfloat16"])
+    attention = sum(costs.attention_flops(config, depth) for depth in range(1, length + 1))
+    return rows * (length * costs.linear_flops(shapes, config) + attention)
+
+
+def estimate_vocabulary(
+    config: DecoderConfig,
+    dtype: Dtype,
+    model_type: str,
+    target: Target,
+    where: Where,
+    queries: int,
+) -> VocabularyEstimate:
+    """The pass over this shard's part of the vocabulary; without the answers, which are few.
+
+    Args:
+        where: a mesh or a device of the target.
+        queries: of a batch.
+    """
+    shards = where.shape.model if isinstance(where, DeviceMesh) else 1
+    own = config.vocab_size // shards if config.vocab_size % shards == 0 else config.vocab_size
+    device, width = target.devices[0], config.embedding_width or config.width
+    one = dataclasses.replace(_one_layer(config), vocab_size=own)
+    model = abstract_model(one, dtype, model_type, target.platform, device)
+    hidden = jax.ShapeDtypeStruct((queries, width), jnp.float32, sharding=on(device))
+    asked = side_by_side(abstract_rows(1, queries).asked, device)
+
+    def run(params: Any, hidden_QD: jax.Array, asked: Asked) -> Any:
+        head = model.unembedding(params)
+        return FORMS[head.forms.vocabulary](hidden_QD, asked, head)
+
+    lowered = lower(run, (model.params, hidden, asked), None, device)
+    with compiling_for(device):
+        program = lowered.compile()
+    seconds, share = _seconds(program), None
+    if seconds is not None and target.flops is not None:
+        share = 2 * queries * own * width / target.flops / seconds
+    return VocabularyEstimate(queries, seconds, share, kernels(program.as_text() or ""))
+
+
+def _one_layer(config: DecoderConfig) -> DecoderConfig:
+    """The same decoder with one layer, that of the widest window, and few columns."""
+    k = max(range(config.n_layers), key=lambda k: config.windows[k] or config.max_positions)
+    return dataclasses.replace(
+        config,
+        n_layers=1,
+        windows=config.windows[k : k + 1],
+        rotary_of=config.rotary_of[k : k + 1],
+        long_rotary=(),
+        long_from=0,
+        vocab_size=FEW_COLUMNS,
+    )

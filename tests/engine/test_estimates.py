@@ -1,0 +1,64 @@
+"""Estimates of time: what is compiled for them, and their arithmetic."""
+
+import dataclasses
+
+import jax
+import pytest
+
+from jaxscore.engine import estimates
+from jaxscore.engine.targets import Target
+from tests.device.configs import llamalike
+
+# This machine in place of devices that are not here; its compiler has no estimates.
+HERE = Target("here", "cpu", tuple(jax.devices()), 2**30, 1e12, "xla", "0")  # type: ignore
+
+
+def test_flops_of_a_layer_by_hand():
+    config = llamalike(
+        width=8, n_heads=2, n_kv_heads=1, head_width=4, mlp_width=16, n_layers=1, windows=(0,)
+    )
+    weights = 2 * 8 * 8 + 2 * 8 * 4 + 3 * 8 * 16  # q and out, k and v, the MLP
+    seen = 1 + 2 + 3
+    attention = 2 * 2 * (2 * 4) * seen
+    assert estimates.layer_flops(config, 5, 3) == 5 * (2 * weights * 3 + attention)
+    narrow = dataclasses.replace(config, windows=(2,))
+    assert estimates.layer_flops(narrow, 1, 3) == 2 * weights * 3 + 2 * 2 * 8 * (1 + 2 + 2)
+
+
+@pytest.mark.parametrize(("windows", "widest"), [((4, 0, 9), 0), ((4, 9, 5), 9), ((7, 7, 7), 7)])
+def test_the_layer_that_sees_furthest(windows, widest):
+    config = llamalike(n_layers=3, windows=windows, rotary_of=(0, 0, 0))
+    one = estimates._one_layer(config)
+    assert (one.n_layers, one.windows, len(one.rotary_of)) == (1, (widest,), 1)
+    assert one.width == config.width
+
+
+def test_a_compiler_without_estimates():
+    config = llamalike()
+    layer = estimates.estimate_layer(config, "float32", "llama", HERE, HERE.devices[0], 2, 64)
+    assert layer == estimates.LayerEstimate(2, 64, None, None, [], [])
+    vocabulary = estimates.estimate_vocabulary(
+        config, "float32", "llama", HERE, HERE.devices[0], 128
+    )
+    assert (vocabulary.seconds, vocabulary.products_share) == (None, None)
+
+
+@pytest.mark.parametrize("told", [0.002, -0.998, 0.0])
+def test_seconds_of_a_layer(monkeypatch, told):
+    """They are the compiler's; it says a negative number where it has no model."""
+    monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: {"optimal_seconds": told})
+    config = llamalike(n_layers=2, windows=(0, 0), rotary_of=(0, 0))
+    found = estimates.estimate_layer(config, "float32", "llama", HERE, HERE.devices[0], 2, 64)
+    if told <= 0:
+        assert (found.seconds, found.mfu) == (None, None)
+        return
+    flops = estimates.layer_flops(estimates._one_layer(config), 2, 64)
+    assert (found.seconds, found.mfu) == (told, pytest.approx(flops / 1e12 / told))
+
+
+def test_seconds_of_the_vocabulary_pass(monkeypatch):
+    monkeypatch.setattr(jax.stages.Compiled, "cost_analysis", lambda _: {"optimal_seconds": 0.002})
+    config = llamalike(vocab_size=500, width=64, n_heads=4, n_kv_heads=2, head_width=16)
+    found = estimates.estimate_vocabulary(config, "float32", "llama", HERE, HERE.devices[0], 100)
+    share = pytest.approx(2 * 100 * 500 * 64 / 1e12 / 0.002)
+    assert found == estimates.VocabularyEstimate(100, 0.002, share, [])
