@@ -7,7 +7,8 @@ from typing import Any
 
 from jaxscore.commands import closing, model_flags, outputs
 from jaxscore.commands.help_pages import advanced
-from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES
+from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS
+from jaxscore.engine.target_variables import set_variables
 from jaxscore.files.atomic import atomic
 from jaxscore.files.byte_sizes import byte_text
 from jaxscore.files.json_output import json_text
@@ -35,9 +36,19 @@ output, on stdout, and as a JSON file with --output:
   in the JSON also XLA's own count of FLOPs. It counts the body of a loop once
     (layers, heads, vocabulary blocks), so it is far below what runs.
 
+with --topology or --gpu-target the compiler is that of an accelerator which is
+not here. Memory and refusals are what it would say there. Added are
+  collectives: their number and bytes, as the programs have them
+  with --topology an estimate of the time of one layer, with the share of the
+    chip's bfloat16 peak (MFU), and of the vocabulary pass for --batch-tokens
+    queries. It is the compiler's model of the chip and not a measurement. It
+    is left out where the compiler has none, as for layers on v6e.
+  in the JSON: batches, layer, vocabulary, compiler
+
   python -m jaxscore plan --model config.json --mesh data=1,model=8
   python -m jaxscore plan --model config.json --mesh auto --devices 8 \\
       --device-memory 80GB
+  python -m jaxscore plan --model config.json --topology v5e:2x2
 
 exit code: 0 reported, whether it fits or not, 2 unusable input.
 """
@@ -62,16 +73,18 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     parser.add_argument(
         "--mesh",
-        default="data=1,model=1",
         metavar="data=N,model=M|auto",
         help="rows over data; heads, MLP, experts and vocabulary over model; auto: the smallest "
-        "model, a power of two, that fits --device-memory on --devices",
+        "model, a power of two, that fits --device-memory on --devices (default data=1,model=1; "
+        "auto with --topology)",
     )
     parser.add_argument(
         "--devices", type=model_flags.positive, metavar="N", help="how many devices there are"
     )
     parser.add_argument(
-        "--device-memory", metavar="SIZE", help="of each device, such as 16GB or 80GiB"
+        "--device-memory",
+        metavar="SIZE",
+        help="of each device, such as 16GB or 80GiB; default: as --topology or --gpu-target has it",
     )
     advanced(
         parser,
@@ -97,8 +110,20 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         action="store_true",
         help="every shape that the packer uses, up to the model's positions; takes minutes",
     )
-    parser.add_argument(
+    compilers = parser.add_mutually_exclusive_group()
+    compilers.add_argument(
         "--device", choices=DEVICES, help="what to compile for; default: the best one present"
+    )
+    compilers.add_argument(
+        "--topology",
+        metavar="KIND:AxB",
+        help="TPUs that are not here: v5e:2x2, v5p:2x2x1, v6e:2x2, or another that libtpu knows; "
+        "needs the extra tpu-compiler",
+    )
+    compilers.add_argument(
+        "--gpu-target",
+        choices=GPU_TARGETS,
+        help="a GPU that is not here: memory alone; needs JAX's CUDA plugin",
     )
     parser.add_argument(
         "--output", "--json", type=Path, metavar="FILE", help="the same facts as JSON"
@@ -108,11 +133,16 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.topology is not None:
+        set_variables("tpu")
+    if args.gpu_target is not None:
+        set_variables("gpu")
     # Here: they import JAX.
     from jaxscore.commands import plan_facts
     from jaxscore.engine.platform import use_device
 
-    use_device(args.device)
+    ahead = args.topology is not None or args.gpu_target is not None
+    use_device("cpu" if ahead else args.device)
     file = plan_facts.config_file(args.model)
     if args.output is None:
         facts = plan_facts.report(args, file)
@@ -123,8 +153,9 @@ def run(args: argparse.Namespace) -> int:
             out.write(json_text(facts))
     print(text(facts))
     print()
+    n_compiled = sum(one["temporary_bytes"] is not None for one in facts["programs"])
     return closing.block(
-        done=f"1 model, {len(facts['programs'])} programs compiled",
+        done=f"1 model, {n_compiled} programs compiled",
         failures=[],
         results=[headline(facts)],
         files=[] if args.output is None else [args.output],

@@ -6,24 +6,20 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
-
-from jaxscore.commands import messages
+from jaxscore.commands import plan_programs, plan_target
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.dots import storage_dtype
-from jaxscore.device.forms import FORMS, platform_here
-from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape, bytes_a_device, check, divides, specs, whole
 from jaxscore.engine import provenance
-from jaxscore.engine.footprint import Footprint, batch_shapes, measure
+from jaxscore.engine.footprint import batch_shapes
 from jaxscore.engine.mesh import auto_mesh, parameter_bytes, parse_mesh
+from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError
 from jaxscore.files.byte_sizes import parse_bytes
 from jaxscore.models import costs, native
 from jaxscore.models.choices import QUANTIZED, Dtype, Quantize
 from jaxscore.models.weights import checkpoint, converted
-from jaxscore.models.weights.params import keys_of, shapes_of
+from jaxscore.models.weights.params import shapes_of
 from jaxscore.plan.row_shapes import SHORTEST_ROW, row_lengths
 
 CONFIG = "config.json"
@@ -56,15 +52,9 @@ def config_file(model: str) -> Path:
 
 def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     """All facts, as the JSON file has them."""
-    memory = None if args.device_memory is None else parse_bytes(args.device_memory)
-    asked = parse_mesh(args.mesh)
-    if asked is None and (args.devices is None or memory is None):
-        raise InputError("--mesh auto needs --devices and --device-memory; give both")
-    if asked is not None and args.devices not in (None, asked.size):
-        raise InputError(
-            f"--mesh {asked} is of {asked.size} devices, --devices says {args.devices}; "
-            "leave one of the two out"
-        )
+    asked = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
+    target = plan_target.chosen(args, asked)
+    memory, n_devices = _machine(args, target, asked)
     raw = checkpoint.read_config(file.parent)
     dtype: Dtype = args.dtype if args.dtype != "auto" else _stored_dtype(file, raw)
     _, translated = native.translate(file.parent, raw)
@@ -72,32 +62,20 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     if asked is not None:
         _check(asked, config)  # before anything is compiled
     batches = _batches(config.max_positions, args)
-
-    def measured(shards: int) -> list[Footprint]:
-        where = None if shards == 1 else DeviceMesh(MeshShape(1, shards))
-        params = _as_loaded(shapes, config, where)
-        model = native.from_params(config, params, dtype, raw["model_type"], mesh=where)
-        found = []
-        for rows, length in batches:
-            messages.remark(args, f"compiling {rows} x {length} tokens")
-            found.append(measure(model, rows, length))
-            messages.remark(args, f"compiled in {found[-1].compile_seconds:.1f} s")
-        return found
-
-    def here(mesh: MeshShape) -> int:
-        """Shards that this machine can compile a program for."""
-        return mesh.model if mesh.model <= len(jax.devices()) else 1
-
-    shards = 1 if asked is None else here(asked)
-    found = measured(shards)
-    working = max(one.working_bytes for one in found)
+    compiler = plan_programs.Compiler(args, config, dtype, raw["model_type"], target)
+    found = []
     if asked is None:
         assert memory is not None  # as --mesh auto asks for
-        asked = auto_mesh(shapes, config, args.devices, memory, working)
-        if here(asked) > shards:
-            shards = here(asked)
-            found = measured(shards)
+        assert n_devices is not None
+        if target is None:
+            found = compiler.programs(MeshShape(), batches)
             working = max(one.working_bytes for one in found)
+            asked = auto_mesh(shapes, config, n_devices, memory, working)
+        else:
+            asked = plan_target.as_a_run(shapes, config, n_devices, memory)
+    if not found or compiler.shape(asked) != MeshShape():
+        found = compiler.programs(asked, batches)
+    working = max(one.working_bytes for one in found)
     parts = costs.parts(shapes, bytes_a_device(shapes, specs(shapes, config, asked), asked))
     params_bytes = sum(part.bytes_a_device for part in parts)
     itemsize = native.NUMPY_DTYPES[dtype].itemsize
@@ -125,22 +103,38 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
             "unembedding_a_query": costs.unembedding_flops(config),
         },
         "batch_tokens": args.batch_tokens,
-        "programs": [
-            {
-                **one._asdict(),
-                "peak_bytes_a_device": params_bytes + one.working_bytes,
-                "fits": None if memory is None else params_bytes + one.working_bytes <= memory,
-            }
-            for one in found
-        ],
-        "compiled_shards": shards,
-        "compiled_for": f"{jax.devices()[0].platform} ({jax.devices()[0].device_kind})",
+        "programs": [plan_programs.facts(one, params_bytes, memory) for one in found],
+        "compiled_shards": compiler.shape(asked).model,
+        "compiled_for": compiler.described(),
         "device_memory": memory,
         "would_fit": None
         if memory is None
         else _would_fit(translated, dtype, args.quantize, memory - working),
+        **({} if target is None else compiler.of_target(asked, found, params_bytes, memory)),
         **provenance.of_run({}),
     }
+
+
+def _machine(
+    args: argparse.Namespace, target: Target | None, asked: MeshShape | None
+) -> tuple[int | None, int | None]:
+    """Bytes of each device and the number of devices, as far as they are known.
+
+    Raises:
+        InputError: `--mesh auto` needs one that is not, or the mesh has another number.
+    """
+    memory = None if args.device_memory is None else parse_bytes(args.device_memory)
+    n_devices = args.devices
+    if target is not None:
+        memory, n_devices = memory or target.memory_bytes, len(target.devices)
+    if asked is None and (n_devices is None or memory is None):
+        raise InputError("--mesh auto needs --devices and --device-memory; give both")
+    if asked is not None and args.devices not in (None, asked.size):
+        raise InputError(
+            f"--mesh {asked} is of {asked.size} devices, --devices says {args.devices}; "
+            "leave one of the two out"
+        )
+    return memory, n_devices
 
 
 def _stored_dtype(file: Path, raw: dict[str, Any]) -> Dtype:
@@ -161,22 +155,6 @@ def _stored(
     if quantize is not None:
         config = dataclasses.replace(config, quantized=dtype)
     return config, shapes_of(config, native.NUMPY_DTYPES[dtype])
-
-
-def _as_loaded(
-    shapes: decoder.Params, config: DecoderConfig, where: DeviceMesh | None
-) -> decoder.Params:
-    """Shapes of the parameters as they lie on the devices."""
-    place = None if where is None else where.placement(config)
-    integers = FORMS[platform_here()].integers
-
-    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        sharding = None if place is None else place(keys_of(path), leaf.shape)
-        return jax.ShapeDtypeStruct(
-            leaf.shape, storage_dtype(leaf.dtype, integers), sharding=sharding
-        )
-
-    return jax.tree_util.tree_map_with_path(one, shapes)
 
 
 def _check(mesh: MeshShape, config: DecoderConfig) -> None:

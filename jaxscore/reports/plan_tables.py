@@ -1,14 +1,17 @@
 """What `jaxscore plan` found, for people."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.files.byte_sizes import byte_text, three_digits
+from jaxscore.reports import plan_estimates
+from jaxscore.reports.text_table import table
 
 
 def text(report: dict[str, Any]) -> str:
     """A page of tables of what `commands.plan` puts together."""
     blocks = [_model(report), _parts(report), _flops(report), _programs(report)]
+    if "target" in report:
+        blocks += plan_estimates.blocks(report)
     if report["device_memory"] is not None:
         blocks.append(_verdict(report))
     return "\n\n".join(blocks)
@@ -48,7 +51,7 @@ def _parts(report: dict[str, Any]) -> str:
     kept = report["key_value_bytes_a_token"]
     sizes = byte_text(kept["model"]), byte_text(kept["device"])
     rows.append(("keys and values per token", "", *sizes))
-    return _table(rows)
+    return table(rows)
 
 
 def _flops(report: dict[str, Any]) -> str:
@@ -57,7 +60,7 @@ def _flops(report: dict[str, Any]) -> str:
     for depth, count in flops["attention_a_token_at"].items():
         rows.append((f"attention to {depth} tokens", _flop_text(count), "per token"))
     rows.append(("unembedding", _flop_text(flops["unembedding_a_query"]), "per query"))
-    return _table(rows)
+    return table(rows)
 
 
 def _programs(report: dict[str, Any]) -> str:
@@ -65,20 +68,23 @@ def _programs(report: dict[str, Any]) -> str:
     header = ["batch", "temporary", "peak", "compiled in"]
     rows = [header + ["fits"] * judged]
     for one in report["programs"]:
+        refused = one["temporary_bytes"] is None
         row = [
             f"{one['rows']} x {one['length']}",
-            byte_text(one["temporary_bytes"]),
+            "refused" if refused else byte_text(one["temporary_bytes"]),
             byte_text(one["peak_bytes_a_device"]),
-            f"{one['compile_seconds']:.1f} s",
+            "" if refused else f"{one['compile_seconds']:.1f} s",
         ]
         rows.append(row + [_yes(one["fits"])] * judged)
     made = f"programs of one of {report['compiled_shards']} shards, "
     if report["compiled_shards"] == 1:
         made = "programs of the whole model, "
     made += f"compiled for {report['compiled_for']}"
+    if "compiler" in report:
+        made += f" by {report['compiler']['name']} {report['compiler']['version']}; nothing ran"
     if report["compiled_shards"] < report["mesh"]["model"]:
         made += "; here are too few devices to compile for a shard"
-    return f"{_table(rows)}\n{made}"
+    return f"{table(rows)}\n{made}"
 
 
 def _verdict(report: dict[str, Any]) -> str:
@@ -103,15 +109,3 @@ def _flop_text(count: int) -> str:
     if not power:
         return str(count)
     return f"{three_digits(count / 1000**power)} {' kMGTP'[power]}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned, numbers to the right of a name."""
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if k == 0 else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )

@@ -1,0 +1,61 @@
+"""What `plan` found of a target's compiler beside memory: collectives, and estimates of time."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jaxscore.files.byte_sizes import byte_text, three_digits
+from jaxscore.reports.text_table import table
+
+MODEL = "the compiler's model of the chip, not a measurement"
+
+
+def blocks(report: dict[str, Any]) -> list[str]:
+    """The tables that there is something for."""
+    parts = [_collectives(report), _layer(report), _vocabulary(report)]
+    return [part for part in parts if part]
+
+
+def _collectives(report: dict[str, Any]) -> str:
+    rows = [("collectives", "", "count", "bytes")]
+    for one in report["batches"]:
+        for moved in one["collectives"]:
+            shape = f"{one['rows']} x {one['length']}"
+            rows.append((shape, moved["op"], str(moved["count"]), byte_text(moved["bytes"])))
+    if len(rows) == 1:
+        return ""
+    return f"{table(rows)}\nas the programs have them; what is in a loop stands once"
+
+
+def _layer(report: dict[str, Any]) -> str:
+    rows = [("estimate of one layer", "time", "MFU", "collectives")]
+    for one in report["layer"]:
+        moved = sum(part["bytes"] for part in one["collectives"])
+        row = (f"{one['rows']} x {one['length']}", _time(one["seconds"]), _share(one["mfu"]))
+        rows.append((*row, byte_text(moved) if moved else ""))
+    return f"{table(rows)}\n{_how(report['layer'])}" if len(rows) > 1 else ""
+
+
+def _vocabulary(report: dict[str, Any]) -> str:
+    rows = [("estimate of the vocabulary pass", "time", "products alone")]
+    for one in report["vocabulary"]:
+        share = _share(one["products_share"])
+        rows.append((f"{one['queries']} queries", _time(one["seconds"]), share))
+    return f"{table(rows)}\n{_how(report['vocabulary'])}" if len(rows) > 1 else ""
+
+
+def _how(estimates: Sequence[dict[str, Any]]) -> str:
+    """What such a number is, and what it rests on."""
+    lines = [MODEL]
+    if kernels := sorted({name for one in estimates for name in one["kernels"]}):
+        lines.append(f"a kernel counts as what it declares: {', '.join(kernels)}")
+    if any(one["seconds"] is None for one in estimates):
+        lines.append("none: it has no model of some operation, or refused the program")
+    return "\n".join(lines)
+
+
+def _time(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{three_digits(seconds * 1000)} ms"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
