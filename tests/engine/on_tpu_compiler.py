@@ -1,0 +1,147 @@
+"""Run by test_tpu_compiler.py in a process of its own, which loads libtpu and looks for no device.
+
+Takes a topology, devices along `model`, a model and a program as words: `v5e 4 8B score:1x4096`.
+Prints what the compiler says as JSON.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxscore.engine.target_variables import set_variables
+
+set_variables("tpu")
+
+import jax
+import jax.numpy as jnp
+from jax.errors import JaxRuntimeError
+from jax.sharding import NamedSharding
+
+from jaxscore.device import generate
+from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
+from jaxscore.device.score import score_rows, score_shard
+from jaxscore.device.sharding import MeshShape
+from jaxscore.engine import estimates, targets
+from jaxscore.engine.abstract_models import abstract_model, on
+from jaxscore.engine.footprint import abstract_rows, lower, measure, refused, side_by_side
+from jaxscore.engine.program_text import collectives
+from jaxscore.engine.programs import keys_and_values
+from jaxscore.models import native
+from tests.models.test_large_shapes import MODELS, QWEN, sized
+
+TOPOLOGIES = {
+    ("v5e", 1): "v5e:1x1",
+    ("v5e", 4): "v5e:2x2",
+    ("v5p", 1): "v5p:1x1x1",
+    ("v5p", 4): "v5p:2x2x1",
+}
+CONFIGS = {
+    "0.5B": sized(
+        QWEN, 896, 4864, 24, 14, num_key_value_heads=2, max_window_layers=24,
+        tie_word_embeddings=True, vocab_size=151936,
+    ),
+    "8B": MODELS["Llama-3.1-8B"].raw,
+    "MoE": MODELS["Qwen3-30B-A3B"].raw,
+}  # fmt: skip
+EOS = 2  # ids that end a text
+
+
+class Case:
+    """One model on one topology, with what its programs take."""
+
+    def __init__(self, chip: str, n_devices: int, name: str) -> None:
+        self.target = targets.tpu(TOPOLOGIES[chip, n_devices])
+        self.device = self.target.devices[0]
+        mesh = None if n_devices == 1 else DeviceMesh(MeshShape(1, n_devices), self.target.devices)
+        self.mesh, self.where = mesh, mesh or self.device
+        size, _, stored = name.partition("-")
+        raw = CONFIGS[size]
+        _, self.config = native.translate(Path(size), raw)
+        if stored:
+            self.config = dataclasses.replace(self.config, quantized="bfloat16")
+        self.kind = self.config, "bfloat16", raw["model_type"]
+        self.model = abstract_model(*self.kind, "tpu", self.where)
+
+    def placed(self, tree: Any, spec: Any = EVERYWHERE) -> Any:
+        """Shapes where they lie on the target."""
+        there = on(self.where) if self.mesh is None else NamedSharding(self.mesh.mesh, spec)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), tree)
+
+    def cache(self, rows: int, slots: int) -> KVCache:
+        """Of all layers, with the key heads of all shards."""
+        shards = 1 if self.mesh is None else self.mesh.shape.model
+        empty = jax.eval_shape(lambda: self.model.cached.empty_cache(rows, slots))
+        shape = (*empty[0].shape[:3], shards * empty[0].shape[3], empty[0].shape[4])
+        kept = self.placed(jax.ShapeDtypeStruct(shape, empty[0].dtype), KEYS_VALUES)
+        first, length = self.placed((_ints(), _ints(rows)))
+        return KVCache(kept, kept, first, length)
+
+    def compiled(self, function: Any, args: Any, outputs: Any = EVERYWHERE) -> dict[str, Any]:
+        lowered = lower(function, args, self.mesh, self.device, outputs)
+        with targets.compiling_for(self.device):
+            program = lowered.compile()
+        return {
+            "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
+            "collectives": {one.op: one.count for one in collectives(program.as_text())},
+        }
+
+    def score(self, rows: int, length: int) -> dict[str, Any]:
+        try:
+            found = measure(self.model, rows, length, self.device)
+        except JaxRuntimeError as problem:
+            named = refused(problem, rows, length)
+            return {"total_bytes": named.total_bytes}
+        moved = {one.op: one.count for one in found.collectives}
+        return {"temporary_bytes": found.temporary_bytes, "collectives": moved}
+
+    def prefix(self, slots: int) -> dict[str, Any]:
+        """Keys and values of a prefix."""
+        token = self.placed(_ints(1, slots))
+        function = keys_and_values(self.model.cached)
+        return self.compiled(function, (self.model.params, token, token, token), KEYS_VALUES)
+
+    def behind(self, rows: int, length: int, slots: int) -> dict[str, Any]:
+        """Rows that continue a prefix."""
+        run = score_rows if self.mesh is None else score_shard
+        function = functools.partial(run, self.model.hidden_states, self.model.unembedding)
+        batch = side_by_side(abstract_rows(rows, length), self.where)
+        return self.compiled(function, (self.model.params, batch, self.cache(1, slots)))
+
+    def step(self, rows: int, slots: int) -> dict[str, Any]:
+        """Greedy tokens of texts that continue a prefix."""
+        floats, flags = (jax.ShapeDtypeStruct((rows,), kind) for kind in (jnp.float32, bool))
+        seed = jax.ShapeDtypeStruct((rows,), jnp.uint32)
+        token, done, count, sampling = self.placed(
+            (_ints(rows), flags, _ints(rows), generate.Sampling(floats, floats, seed))
+        )
+        state = generate.Decoding(self.cache(rows, slots), token, done, count, count)
+        function = functools.partial(
+            generate.decode, self.model.cached.extend, self.model.unembedding, steps=8, greedy=True
+        )
+        args = self.model.params, state, sampling, (self.cache(1, slots),), self.placed(_ints(EOS))
+        return self.compiled(function, args, (specs_of(state), EVERYWHERE))
+
+    def layer(self, rows: int, length: int) -> dict[str, Any]:
+        return dataclasses.asdict(
+            estimates.estimate_layer(*self.kind, self.target, self.where, rows, length)
+        )
+
+    def vocabulary(self, queries: int) -> dict[str, Any]:
+        return dataclasses.asdict(
+            estimates.estimate_vocabulary(*self.kind, self.target, self.where, queries)
+        )
+
+
+def _ints(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+if __name__ == "__main__":
+    chip, devices, model, program = sys.argv[1:]
+    kind, _, sizes = program.partition(":")
+    case = Case(chip, int(devices), model)
+    print(json.dumps(getattr(case, kind)(*map(int, sizes.split("x")))))

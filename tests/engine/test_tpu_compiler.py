@@ -1,0 +1,127 @@
+"""What the real TPU compiler says of the programs, for chips that are not here.
+
+A time is the compiler's model of the chip. The compiler runs in processes of its own; without
+libtpu (the extra `tpu-compiler`) these tests are skipped.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from jaxscore.device.vocabulary.kernel_tpu import COLUMNS, QUERIES
+from tests.conftest import CASES, ROOT
+
+CLOCK = 1.5e9  # bundles per second of a v5e: 197e12 / (4 units * 128 * 128 * 2)
+
+pytestmark = [
+    pytest.mark.tpu_compiler,
+    pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None,
+        reason="libtpu is not installed: pip install -e '.[tpu-compiler]'",
+    ),
+]
+
+
+def process(*words, **variables):
+    """stdout of a Python process without the variables of this one that steer JAX."""
+    kept = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    kept |= variables
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, check=False,
+        timeout=600, cwd=ROOT, env={**kept, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def said(case, **variables):
+    """What the compiler says of a topology, devices along `model`, a model and a program."""
+    return json.loads(process("tests/engine/on_tpu_compiler.py", *case.split(), **variables))
+
+
+@pytest.mark.parametrize(
+    ("case", "most"),
+    [
+        ("v5e 1 0.5B-int8 score:8x512", 30e6),
+        ("v5e 1 0.5B prefix:1024", 30e6),
+        ("v5e 1 0.5B behind:8x512x1024", 150e6),
+        ("v5p 1 MoE score:8x512", 1.5e9),
+        ("v5p 1 8B score:1x32768", 6e9),
+    ],
+)
+def test_memory_of_one_chip(case, most):
+    """Beside the parameters; neither the logits (2.5 GB), nor a copy of the vocabulary (272 MB),
+    nor the scores of all pairs of a long row (137 GB)."""
+    assert said(case)["temporary_bytes"] < most
+
+
+@pytest.mark.parametrize(("model", "least"), [("8B", 0.68), ("0.5B", 0.42)])
+def test_a_layer_of_a_long_row(model, least):
+    """Of the chip's peak, by the compiler's model; scores of all pairs reach 0.49 and 0.15."""
+    told = said(f"v5e 1 {model} layer:1x4096")
+    assert told["kernels"] == ["interval_attention"]
+    assert told["mfu"] > least
+
+
+def test_the_vocabulary_pass(tmp_path):
+    """At most half of the 32 ms that blocks of columns take; as the kernel declares itself, and by
+    the final schedule, as if each step of its grid ran all that there is in it."""
+    schedules = {"LIBTPU_INIT_ARGS": f"--xla_jf_dump_to={tmp_path} --xla_jf_dump_llo_text=true"}
+    told = said("v5e 1 0.5B vocabulary:4096", **schedules)
+    assert told["kernels"] == ["vocabulary_sums"]
+    assert told["seconds"] < 0.016
+    [schedule] = tmp_path.glob("*-vocabulary_sums*-schedule-analysis_final_bundles.txt")
+    found = re.search(r"total scheduled bundles: +([0-9]+)", schedule.read_text(encoding="utf-8"))
+    steps = 4096 // QUERIES * -(-151936 // COLUMNS)
+    assert steps * int(found[1]) / CLOCK < 0.016
+
+
+@pytest.mark.parametrize(
+    ("case", "sums", "most"),
+    [
+        ("v5e 4 8B score:1x4096", 2 + 1 + 3 + 1, 2e8),
+        ("v5e 4 MoE score:8x512", 2 + 1 + 3 + 1, 5e8),
+        ("v5e 4 8B-int8 step:32x512", 2 + 1 + 3, 1e9),
+    ],
+)
+def test_shards_of_four_chips(case, sums, most):
+    """A layer's two sums stand once, in the loop; one is of the embedding, three are of the
+    vocabulary pass, and one is of the answers that scoring has."""
+    told = said(case)
+    assert told["collectives"] == {"all-reduce": sums}
+    assert told["temporary_bytes"] < most
+
+
+def test_the_command(tmp_path):
+    """A topology of one chip, with what only libtpu can say; a row that does not fit is a row."""
+    out = tmp_path / "plan.json"
+    model = CASES / "models/tiny-llama3"
+    told = process(
+        "-m", "jaxscore", "plan", "--model", model, "--topology", "v5e:1x1", "--dtype", "bfloat16",
+        "--row-lengths", 64, "--batch-tokens", 256, "--json", out, "--quiet",
+    )  # fmt: skip
+    report = json.loads(out.read_text(encoding="utf-8"))
+    assert report["compiler"]["name"] == "libtpu"
+    assert report["compiled_for"] == "tpu (TPU v5 lite)"
+    assert report["device_memory"] == 16 * 2**30
+    assert [one["fits"] for one in report["batches"]] == [True]
+    assert 0 < report["layer"][0]["seconds"] < 0.001
+    assert 0 < report["layer"][0]["mfu"] < 1
+    assert 0 < report["vocabulary"][0]["seconds"] < 0.01
+    assert "compiled for tpu (TPU v5 lite) by libtpu" in told
+
+
+@pytest.mark.parametrize("name", ["v5e:2x3", "v99:2x2", "v5e:0x2"])
+def test_topologies_that_libtpu_does_not_know(name):
+    code = (
+        "import sys\n"
+        "from jaxscore.cli import main\n"
+        f"sys.exit(main(['plan', '--model', {str(CASES / 'models/tiny-llama3')!r}, "
+        f"'--topology', {name!r}]) != 2)"
+    )
+    assert process("-c", code) == ""
