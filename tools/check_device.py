@@ -11,6 +11,8 @@
     families    what only some families have (experts, ALiBi, soft caps, norms of queries and
                 keys, int8), and wide layers: random decoders in float32 against the same on the
                 CPU of this machine, to 1e-4
+    kernels     attention and experts by this platform's kernels against the same in XLA's
+                operations: numbers and time, at the shapes of several models
     vocabulary  the fused vocabulary pass against full logits: numbers, time and memory
     bits        with --reproducible the same bits alone, beside others, in another order, in a
                 second process and on more devices; without it in another order and process
@@ -42,6 +44,7 @@ from tools.device_check.verdict import say
 SECONDS = {  # most that a section may take; speed goes by what is left
     "values": 180,
     "families": 150,
+    "kernels": 120,
     "vocabulary": 90,
     "bits": 150,
     "memory": 90,

@@ -13,6 +13,7 @@ from tools.device_check import (
     bits,
     comparison,
     families,
+    kernels,
     memory,
     peaks,
     qwen,
@@ -68,6 +69,25 @@ def test_a_device_that_is_off_in_one_family_fails(capsys):
         "FAIL  random decoder against the CPU, caps: 2.0e-04",
     ]
     assert not comparison.of_devices(right, right | {"caps": right["caps"] * np.nan})
+
+
+def test_kernels(monkeypatch, capsys):
+    assert kernels.run(SMALL)
+    assert capsys.readouterr().out.count("PASS") == 14
+    right = kernels.blocked
+
+    def wrong(*args, **how):
+        out, lse = right(*args, **how)
+        return out + 0.1, lse
+
+    monkeypatch.setattr(kernels, "blocked", wrong)
+    assert not kernels.run(SMALL)
+    assert len(fails(capsys.readouterr().out)) == 12
+
+
+def test_kernels_where_there_are_none(capsys):
+    assert kernels.run(Options())
+    assert capsys.readouterr().out.count("NOTE") == 2
 
 
 def test_vocabulary(monkeypatch, capsys):

@@ -16,7 +16,16 @@ import jax
 from jaxscore import InputError
 from jaxscore.engine.platform import use_device
 from jaxscore.files.byte_sizes import byte_text
-from tools.device_check import bits, families, memory, random_model, speed, values, vocabulary
+from tools.device_check import (
+    bits,
+    families,
+    kernels,
+    memory,
+    random_model,
+    speed,
+    values,
+    vocabulary,
+)
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
 
@@ -34,6 +43,7 @@ RUN = {
     "about": about,
     "values": values.run,
     "families": families.run,
+    "kernels": kernels.run,
     "vocabulary": vocabulary.run,
     "bits": bits.run,
     "bits-again": bits.again,

@@ -1,7 +1,5 @@
 """The fused vocabulary pass against full logits: the same numbers, in how much time and memory."""
 
-import statistics
-import time
 from typing import Any
 
 import jax
@@ -18,6 +16,7 @@ from jaxscore.engine.split_batches import exhausted
 from jaxscore.files.byte_sizes import byte_text
 from jaxscore.plan.row_batches import ANSWERS
 from tools.device_check.options import Options
+from tools.device_check.timing import measured
 from tools.device_check.verdict import say
 
 V, WIDTHS, QUERIES = 151936, (896, 3584), 2048
@@ -86,20 +85,6 @@ def full_logits(hidden: Any, asked: Asked, head: Unembedding) -> Scores:
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(z.shape[-1])),
         greedy_id=best,
     )
-
-
-def measured(function: Any, *args: Any) -> tuple[Scores, float, int | None]:
-    """Scores on the host, the median of ten calls in seconds, and bytes of temporary memory."""
-    program = jax.jit(function).lower(*args).compile()
-    analysis = program.memory_analysis()
-    found = jax.device_get(program(*args))
-    seconds = []
-    for _ in range(10):
-        started = time.perf_counter()
-        jax.block_until_ready(program(*args))
-        seconds.append(time.perf_counter() - started)
-    size = None if analysis is None else int(analysis.temp_size_in_bytes)
-    return found, statistics.median(seconds), size
 
 
 def memory(size: int | None) -> str:

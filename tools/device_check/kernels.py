@@ -1,0 +1,133 @@
+"""The kernels of this platform against the same computations in XLA's operations."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxscore.device.attention.blocked import blocked
+from jaxscore.device.attention.interval import ATTENTION
+from jaxscore.device.attention.score_rule import Alibi, ScoreRule
+from jaxscore.device.experts import GROUPED
+from jaxscore.device.forms import Forms, forms_here
+from tools.device_check.options import Options
+from tools.device_check.timing import measured
+from tools.device_check.verdict import say
+
+ALLOWED = {"float32": 1e-4, "bfloat16": 3e-2}  # of values near 1; 8 bits before the last product
+SHAPES = (  # rows, length, query heads, key heads, head width
+    (8, 512, 14, 2, 64),
+    (1, 4096, 14, 2, 64),
+    (1, 4096, 32, 8, 128),
+    (2, 1024, 8, 4, 256),
+    (4, 768, 12, 12, 80),
+)
+SMALL_SHAPES = ((2, 96, 4, 2, 16),)
+EXPERTS = (4096, 2048, 768, 64, 8)  # tokens, width, inner width, experts, of which a token has
+SMALL_EXPERTS = (64, 32, 64, 4, 2)
+
+
+def run(options: Options) -> bool:
+    """A line for each shape and type; a NOTE where this device runs no kernel."""
+    forms = forms_here()
+    small = options.small
+    verdicts = []
+    if small or forms.attention.startswith("kernel"):
+        verdicts += attention(forms, SMALL_SHAPES if small else SHAPES, small)
+    else:
+        say(None, f"attention runs as {forms.attention!r} here, which is no kernel")
+    if small or forms.experts in GROUPED:
+        verdicts.append(experts(forms, SMALL_EXPERTS if small else EXPERTS, small))
+    else:
+        say(None, f"experts run as {forms.experts!r} here, which is no kernel")
+    return all(verdicts)
+
+
+def attention(forms: Forms, shapes: tuple[Any, ...], interpret: bool) -> Iterator[bool]:
+    """Random tries; plain, with a window and a soft cap, and with ALiBi."""
+    names = [name for name in ATTENTION if name.startswith("kernel")]
+    for name in names if interpret else [forms.attention]:
+        kernel: Callable[..., Any] = ATTENTION[name]
+        kernel = functools.partial(kernel, interpret=True) if interpret else kernel
+        for shape in shapes:
+            R, L, N, _, H = shape
+            slopes = tuple(0.5 ** (k + 1) for k in range(N))
+            rules = {
+                "plain": (ScoreRule(H**-0.5), None),
+                "window and soft cap": (ScoreRule(H**-0.5, 30.0), jnp.int32(L // 3)),
+                "ALiBi": (ScoreRule(H**-0.5, None, Alibi(slopes)), None),
+            }
+            for dtype in ALLOWED:
+                given = tries(shape)
+                for kind, (rule, window) in rules.items():
+                    how = {"rule": rule, "dtype": jnp.dtype(dtype)}
+                    ours, ours_s, _ = measured(functools.partial(kernel, **how), *given, window)
+                    theirs, theirs_s, _ = measured(
+                        functools.partial(blocked, **how), *given, window
+                    )
+                    worst = max(
+                        float(np.abs(x - y).max()) for x, y in zip(ours, theirs, strict=True)
+                    )
+                    yield say(
+                        worst < ALLOWED[dtype],
+                        f"{name}, {R} x {L}, {N} heads of {H}, {dtype}, {kind}: "
+                        f"{1e3 * ours_s:.2f} ms, in XLA's operations {1e3 * theirs_s:.2f} ms; "
+                        f"worst difference {worst:.1e}",
+                    )
+
+
+def tries(shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
+    """Queries, keys, values, positions and subtree ends: in each row one question, many answers."""
+    R, L, N, K, H = shape
+    keys = jax.random.split(jax.random.key(0), 3)
+    q, k, v = (
+        jax.random.normal(key, (R, L, heads, H), jnp.float32)
+        for key, heads in zip(keys, (N, K, K), strict=True)
+    )
+    shared, own = L // 2, max(1, L // 16)
+    at = np.arange(L)
+    branch = (at - shared) // own
+    position = np.where(at < shared, at, shared + (at - shared) % own)
+    end = np.where(at < shared, L, np.minimum(shared + (branch + 1) * own, L))
+    rows = (np.tile(x, (R, 1)).astype(np.int32) for x in (position, end))
+    return (q, k, v, *map(jnp.asarray, rows))
+
+
+def experts(forms: Forms, sizes: tuple[int, ...], interpret: bool) -> bool:
+    """Blocks of rows with matrices of their own against one product after the other."""
+    tokens, width, inner, count, k = sizes
+    n_blocks, block = count + 3, max(1, tokens * k // count // 128) * 128
+    keys = jax.random.split(jax.random.key(1), 2)
+    x = jax.random.normal(keys[0], (n_blocks, block, width), jnp.float32).astype(jnp.bfloat16)
+    weights = jax.random.normal(keys[1], (count, inner, width), jnp.float32) * width**-0.5
+    matrix = jnp.asarray(np.minimum(np.arange(n_blocks), count - 1), jnp.int32)
+    given = x, weights.astype(jnp.bfloat16), matrix, jnp.int32(n_blocks)
+    good = []
+    for name in GROUPED if interpret else [forms.experts]:
+        product = functools.partial(GROUPED[name], interpret=interpret)
+
+        def kernel(x: Any, w: Any, m: Any, n: Any, product: Any = product) -> Any:
+            return product(x, w, None, m, n)
+
+        def plain(x: Any, w: Any, m: Any, n: Any) -> Any:
+            return jax.lax.map(
+                lambda one: jnp.matmul(one[0], w[one[1]].T, preferred_element_type=jnp.float32),
+                (x, m),
+            )
+
+        ours, ours_s, _ = measured(kernel, *given)
+        theirs, theirs_s, _ = measured(plain, *given)
+        worst = float(np.abs(ours - theirs).max())
+        rate = 2 * x.size * inner / ours_s
+        good.append(
+            say(
+                worst < ALLOWED["bfloat16"],
+                f"experts by {name}, {n_blocks} x {block} rows of {width}, {count} of "
+                f"{inner} x {width}: {1e3 * ours_s:.2f} ms ({rate / 1e12:.1f} TFLOP/s), one after "
+                f"the other {1e3 * theirs_s:.2f} ms; worst difference {worst:.1e}",
+            )
+        )
+    return all(good)
