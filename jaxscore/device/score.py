@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.packed_rows import unpacked
 from jaxscore.device.rows import Rows, Scores, Unembedding
 from jaxscore.device.sharding import DATA
 from jaxscore.device.vocabulary.queries import score_queries
@@ -34,20 +35,29 @@ def score_rows(
     return score_queries(flat, rows.asked, unembedding(params))
 
 
+def score_batch(
+    hidden_states: HiddenStates,
+    unembedding: Callable[[Any], Unembedding],
+    shape: tuple[int, int],
+    params: Any,
+    values: Int[Array, " n"],
+    *caches: KVCache,
+) -> Scores:
+    """`score_rows` of a batch of this shape that comes as one array, see `packed_rows`."""
+    return score_rows(hidden_states, unembedding, params, unpacked(values, shape), *caches)
+
+
 def score_shard(
     hidden_states: HiddenStates,
     unembedding: Callable[[Any], Unembedding],
+    shape: tuple[int, int],
     params: Any,
-    rows: Rows,
+    values: Int[Array, "1 n"],
     *caches: KVCache,
 ) -> Scores:
-    """`score_rows` of this shard's batch, and then the scores of all batches, one after another.
+    """`score_batch` of this shard's batch, and then the scores of all batches, one after another.
 
-    Runs inside `jax.shard_map`; `rows` has several batches side by side, over DATA, and the
-    numbers of queries and answers are [1] here.
+    Runs inside `jax.shard_map`; `values` has several batches side by side, over DATA.
     """
-    asked = rows.asked
-    counts = {"n_queries": asked.n_queries[0], "n_answers": asked.n_answers[0]}
-    own = rows._replace(asked=asked._replace(**counts))
-    scores = score_rows(hidden_states, unembedding, params, own, *caches)
+    scores = score_batch(hidden_states, unembedding, shape, params, values[0], *caches)
     return jax.tree.map(lambda x: lax.all_gather(x, DATA, tiled=True), scores)

@@ -1,5 +1,6 @@
 """Batches to the devices and their scores back, in halves where whole ones do not fit."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import ROWS, DeviceMesh
+from jaxscore.device.packed_rows import packed
 from jaxscore.device.rows import Asked, Rows, Scores
 from jaxscore.engine.programs import prefix_cache
 from jaxscore.engine.progress import Progress
@@ -105,12 +107,12 @@ class Dispatch:
         progress: Progress,
     ) -> Scores:
         slots = [one.key.shape[-3] for one in caches]
-        rows = _side_by_side(batches, self.n_together)
+        values = side_by_side(batches, self.n_together)
         own = self.variants[variant]
         return own.programs.run(
             ("score", *batches[0].shape, *slots),
-            own.score_rows,
-            (own.model.params, own.programs.put(rows, ROWS), *caches),
+            functools.partial(own.score, batches[0].shape),
+            (own.model.params, own.programs.put(values, ROWS), *caches),
             progress,
         )
 
@@ -143,24 +145,17 @@ class Dispatch:
         )
 
 
-def _side_by_side(batches: Sequence[RowBatch], n: int | None) -> Rows:
-    """Host arrays of `n` batches, the missing ones empty; of one batch for None."""
-
-    def rows(batch: RowBatch, n_queries: int, n_answers: int) -> Rows:
-        asked = batch.questions
-        of_asked: tuple[Any, ...] = (
-            asked.query,
-            np.int32(n_queries),
-            asked.slot,
-            asked.answer,
-            np.int32(n_answers),
-        )
-        of_batch: tuple[Any, ...] = (batch.ids, batch.position, batch.subtree_end, Asked(*of_asked))
-        return Rows(*of_batch)
-
-    own = [rows(batch, batch.questions.n_queries, len(batch.edge)) for batch in batches]
+def side_by_side(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:
+    """`n` batches, the missing ones without questions, int32 [n, size]; for None one, [size]."""
+    own = [_packed(batch, batch.questions.n_queries, len(batch.edge)) for batch in batches]
     if n is None:
         [one] = own
         return one
-    own += [rows(batches[0], 0, 0)] * (n - len(batches))
-    return jax.tree.map(lambda *columns: np.concatenate(list(map(np.atleast_1d, columns))), *own)
+    return np.stack([*own, *[_packed(batches[0], 0, 0)] * (n - len(batches))])
+
+
+def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
+    asked = batch.questions
+    of_asked: tuple[Any, ...] = asked.query, n_queries, asked.slot, asked.answer, n_answers
+    of_batch: tuple[Any, ...] = batch.ids, batch.position, batch.subtree_end, Asked(*of_asked)
+    return packed(Rows(*of_batch))

@@ -11,8 +11,9 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxscore.device.mesh import EVERYWHERE, ROWS, DeviceMesh, specs_of
+from jaxscore.device.packed_rows import size
 from jaxscore.device.rows import Asked, Rows
-from jaxscore.device.score import score_rows, score_shard
+from jaxscore.device.score import score_batch, score_shard
 from jaxscore.engine.abstract_models import Where, on
 from jaxscore.engine.program_text import Collective, collectives
 from jaxscore.engine.split_batches import exhausted
@@ -81,10 +82,9 @@ def measure(model: Model, rows: int, length: int, device: jax.Device | None = No
         JaxRuntimeError: the program does not fit, as some compilers say; see `refused`.
     """
     started = time.perf_counter()
-    mesh, batch = model.mesh, abstract_rows(rows, length)
-    run = score_rows if mesh is None else score_shard
-    scored = functools.partial(run, model.hidden_states, model.unembedding)
-    args = model.params, side_by_side(batch, device if mesh is None else mesh)
+    mesh, batch = model.mesh, abstract_batch(rows, length)
+    scored, given = scoring(model, rows, length, device if mesh is None else mesh)
+    args = model.params, given
     lowered = lower(scored, args, mesh, device)
     with compiling_for(device):
         program = lowered.compile()
@@ -134,9 +134,20 @@ def lower(
         return jax.jit(function).lower(*args)
 
 
-def side_by_side(batch: Any, where: Where) -> Any:
-    """A batch where it is scored; on a mesh one for each share of `data`, as `score_shard` takes
-    them."""
+def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, jax.ShapeDtypeStruct]:
+    """The scorer's function of parameters and batches of this shape, and the batches: where they
+    are scored, on a mesh one for each share of `data`."""
+    run = score_batch if model.mesh is None else score_shard
+    function = functools.partial(run, model.hidden_states, model.unembedding, (rows, length))
+    one = abstract_batch(rows, length)
+    if not isinstance(where, DeviceMesh):
+        return function, jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=on(where))
+    shape, sharding = (where.shape.data, *one.shape), NamedSharding(where.mesh, ROWS)
+    return function, jax.ShapeDtypeStruct(shape, one.dtype, sharding=sharding)
+
+
+def side_by_side(arrays: Any, where: Where) -> Any:
+    """Arrays of each batch where they are; on a mesh for each share of `data`, along the rows."""
 
     def one(leaf: Any) -> Any:
         if not isinstance(where, DeviceMesh):
@@ -145,13 +156,19 @@ def side_by_side(batch: Any, where: Where) -> Any:
         shape = where.shape.data * own[0], *own[1:]
         return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=NamedSharding(where.mesh, ROWS))
 
-    return jax.tree.map(one, batch)
+    return jax.tree.map(one, arrays)
 
 
 def batch_shapes(length: int, batch_tokens: int) -> list[tuple[int, int]]:
     """Rows and row length of the batches that the packer makes of such rows, small ones first."""
     full = max(1, batch_tokens // length)
     return [(rows, length) for rows in sorted(set(batch_rows(full + 1, length, batch_tokens)))]
+
+
+def abstract_batch(rows: int, length: int) -> jax.ShapeDtypeStruct:
+    """A batch of this shape as it is sent."""
+    n = rows * length
+    return jax.ShapeDtypeStruct((size(n, ANSWERS * n),), jnp.int32)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:

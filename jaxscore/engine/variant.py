@@ -5,17 +5,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxscore.device.rows import Scores
-from jaxscore.device.score import score_rows, score_shard
+from jaxscore.device.score import score_batch, score_shard
 from jaxscore.engine.programs import Programs
 from jaxscore.models.model import Model
 
 
 class Variant(NamedTuple):
-    """A model, its programs, and its function from rows to scores."""
+    """A model, its programs, and its function (shape, params, batch, *caches) -> scores."""
 
     model: Model
     programs: Programs
-    score_rows: Callable[..., Scores]
+    score: Callable[..., Scores]
 
 
 def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
@@ -29,6 +29,6 @@ def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
 
 
 def _variant(model: Model, options: dict[str, Any]) -> Variant:
-    run = score_rows if model.mesh is None else score_shard
-    rows = functools.partial(run, model.hidden_states, model.unembedding)
-    return Variant(model, Programs(model.mesh, options), rows)
+    run = score_batch if model.mesh is None else score_shard
+    score = functools.partial(run, model.hidden_states, model.unembedding)
+    return Variant(model, Programs(model.mesh, options), score)

@@ -23,11 +23,10 @@ from jax.sharding import NamedSharding
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
-from jaxscore.device.score import score_rows, score_shard
 from jaxscore.device.sharding import MeshShape
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.abstract_models import abstract_model, on
-from jaxscore.engine.footprint import abstract_rows, lower, measure, refused, side_by_side
+from jaxscore.engine.footprint import lower, measure, refused, scoring
 from jaxscore.engine.program_text import collectives
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
@@ -106,9 +105,7 @@ class Case:
 
     def behind(self, rows: int, length: int, slots: int) -> dict[str, Any]:
         """Rows that continue a prefix."""
-        run = score_rows if self.mesh is None else score_shard
-        function = functools.partial(run, self.model.hidden_states, self.model.unembedding)
-        batch = side_by_side(abstract_rows(rows, length), self.where)
+        function, batch = scoring(self.model, rows, length, self.where)
         return self.compiled(function, (self.model.params, batch, self.cache(1, slots)))
 
     def step(self, rows: int, slots: int) -> dict[str, Any]:

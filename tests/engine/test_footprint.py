@@ -6,15 +6,18 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.packed_rows import unpacked
 from jaxscore.device.sharding import MeshShape
-from jaxscore.engine.dispatch import _side_by_side
+from jaxscore.engine.dispatch import side_by_side
 from jaxscore.engine.footprint import (
     Refused,
+    abstract_batch,
     abstract_rows,
     batch_shapes,
     measure,
@@ -116,11 +119,18 @@ def test_abstract_rows_are_the_packers():
         build([TokenSequence(np.arange(30), 1)]), row_length=64, width=32, batch_tokens=128
     )
     [batch] = plan.batches()
-    rows = abstract_rows(*batch.shape)
-    sent = _side_by_side([batch], None)
-    assert jax.tree.structure(rows) == jax.tree.structure(sent)
-    for ours, theirs in zip(jax.tree.leaves(rows), jax.tree.leaves(sent), strict=True):
+    rows, sent = abstract_rows(*batch.shape), side_by_side([batch], None)
+    there = unpacked(jnp.asarray(sent), batch.shape)
+    for ours, theirs in zip(jax.tree.leaves(rows), jax.tree.leaves(there), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    one = abstract_batch(*batch.shape)
+    assert (one.shape, one.dtype) == (sent.shape, sent.dtype)
+    asked = batch.questions
+    for got, want in (
+        *zip(there, (batch.ids, batch.position, batch.subtree_end), strict=False),
+        (there.asked, (asked.query, asked.n_queries, asked.slot, asked.answer, len(batch.edge))),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, tuple(got), tuple(want))
 
 
 SPLIT = """

@@ -176,7 +176,7 @@ def test_scores_of_a_batch(name):
     rows, length = 4, 1024
     scored = functools.partial(score_rows, one.hidden_states, one.unembedding)
     scores = jax.eval_shape(scored, one.params, abstract_rows(rows, length))
-    assert scores.logprob.shape == scores.greedy.shape == (rows * length, 4)
+    assert scores.logprob.shape == scores.greedy.shape == (4 * rows * length,)
     for values in (scores.entropy, scores.self_certainty, scores.greedy_id):
         assert values.shape == (rows * length,)
 

@@ -37,7 +37,9 @@ class SimulatedDevice:
     def send(
         self, variant: int, batches: Sequence[RowBatch], caches: Any, progress: Any
     ) -> "dispatch.InFlight":
-        rows = dispatch._side_by_side(batches, None)
+        # Another checkout may have the name of before.
+        laid_out = getattr(dispatch, "side_by_side", None) or dispatch._side_by_side
+        rows = laid_out(batches, None)
         sent = jax.device_put(rows)
         del sent
         self._ends.append(self._compute(sum(batch.n_tokens for batch in batches)))
@@ -48,13 +50,13 @@ class SimulatedDevice:
     ) -> Iterator[tuple[RowBatch, Scores]]:
         time.sleep(max(0.0, self._ends.popleft() - time.perf_counter()))
         [batch] = in_flight.batches
-        n, targets = batch.target.shape
-        value = np.full((n, targets), -1.234567, np.float32)
-        of_query = np.full(n, 2.345678, np.float32)
-        greedy: Any = np.zeros((n, targets), bool)
-        logprob: Any = value
-        entropy: Any = of_query
-        greedy_id: Any = np.zeros(n, np.int32)
+        # Likewise: there each query has some targets.
+        old = getattr(batch, "target", None)
+        answers = batch.questions.answer if old is None else old
+        logprob: Any = np.full(answers.shape, -1.234567, np.float32)
+        greedy: Any = np.zeros(answers.shape, bool)
+        entropy: Any = np.full(batch.ids.size, 2.345678, np.float32)
+        greedy_id: Any = np.zeros(batch.ids.size, np.int32)
         yield batch, Scores(logprob, greedy, entropy, entropy, greedy_id)
 
     def _compute(self, n_tokens: int) -> float:

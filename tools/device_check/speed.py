@@ -4,6 +4,7 @@ FLOPs are the useful ones of `models.costs`: products with weights, attention to
 are seen, and the unembedding of scored tokens; nothing for padding or for masked pairs.
 """
 
+import functools
 import statistics
 import time
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.packed_rows import packed
 from jaxscore.device.rows import Asked, Rows
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.progress import Progress
@@ -161,12 +163,13 @@ def _program_seconds(scorer: Engine, batch: Rows) -> float:
     """Of one batch, the host left out: five calls, one after the other on the device."""
     rows, length = batch.ids.shape
     variant = scorer.variant(length + 1)
-    args = variant.model.params, variant.programs.put(batch)
+    args = variant.model.params, variant.programs.put(packed(batch))
+    run = functools.partial(variant.score, batch.ids.shape)
 
     def call():
         with Progress(False) as progress:
             name = "score", rows, length  # the scorer has compiled it
-            return variant.programs.run(name, variant.score_rows, args, progress)
+            return variant.programs.run(name, run, args, progress)
 
     jax.block_until_ready(call())
     started = time.perf_counter()
