@@ -1,6 +1,7 @@
 """The scores of a run on their way into its journal, in a thread of their own."""
 
 import contextlib
+import functools
 import queue
 import time
 from collections import deque
@@ -29,6 +30,18 @@ class _Places(NamedTuple):
     places: np.ndarray
 
 
+class _Recent:
+    """A window that may not be in the journal yet."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+
+    @functools.cached_property
+    def keys(self) -> set[bytes]:
+        """Of its sequences, as the journal has them; not made where no other window comes."""
+        return {sequence.digest() for sequence in self.window.sequences}
+
+
 class Keeper:
     """Writes sequences when all their tokens have scores, while the next batches are computed.
 
@@ -46,7 +59,7 @@ class Keeper:
         self._whole: deque[_Places] = deque()
         self._parts: dict[int, _Places] = {}  # by the identity of the forest's work; flags
         self._writing: list[Window] = []  # whose rows are being written
-        self._recent: list[tuple[Window, set[bytes]]] = []
+        self._recent: list[_Recent] = []
         self._parts_written = time.monotonic()
 
     def known(self, window: Window) -> bool:
@@ -54,10 +67,10 @@ class Keeper:
 
         It has where those windows are written, or have none of these sequences.
         """
-        self._recent = [one for one in self._recent if self._unwritten(one[0])]
-        keys = {sequence.digest() for sequence in window.sequences}
-        known = all(keys.isdisjoint(others) for _, others in self._recent)
-        self._recent.append((window, keys))
+        self._recent = [one for one in self._recent if self._unwritten(one.window)]
+        own = _Recent(window)
+        known = all(own.keys.isdisjoint(other.keys) for other in self._recent)
+        self._recent.append(own)
         return known
 
     def note(self, window: Window, work: ForestWork, edges: np.ndarray) -> None:
