@@ -16,18 +16,18 @@ from jaxscore.errors import InputError
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.plan.window import ForestWork, Window
 
-TOGETHER = 4096  # sequences in a transaction, and those that wait for one at most
+TOGETHER = 4096  # sequences that are handed over at once, and those that wait at most
 PARTS_AFTER = 5.0  # seconds, after which sequences that lack tokens are written as they are
 
 Rows = list[tuple[TokenSequence, SequenceScores]]
 
 
-class _Places(NamedTuple):
-    """Sequences of one forest, by their place in its `index`."""
+class _Parts(NamedTuple):
+    """Sequences of one forest that have some scores and lack others: a flag for each."""
 
     window: Window
     work: ForestWork
-    places: np.ndarray
+    lacking: np.ndarray
 
 
 class _Recent:
@@ -45,9 +45,9 @@ class _Recent:
 class Keeper:
     """Writes sequences when all their tokens have scores, while the next batches are computed.
 
-    While one transaction is written the next one is collected. A sequence that still lacks tokens
-    waits for them, a few seconds at most: most are then written once, and not after each batch
-    that has some of them. As a context manager it leaves nothing unwritten.
+    A transaction takes all that has come while the one before was written. A sequence that still
+    lacks tokens waits for them, a few seconds at most: most are then written once, and not after
+    each batch that has some of them. As a context manager it leaves nothing unwritten.
 
     Only one thread may use it. What goes wrong in the journal is raised by the next call.
     """
@@ -55,19 +55,18 @@ class Keeper:
     def __init__(self, journaled: JournaledScores) -> None:
         """Starts the thread that writes."""
         self._given: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
-        self._written = Stage("journal", map(journaled.keep, iter(self._given.get, None)), 0)
-        self._whole: deque[_Places] = deque()
-        self._parts: dict[int, _Places] = {}  # by the identity of the forest's work; flags
-        self._writing: list[Window] = []  # whose rows are being written
-        self._recent: list[_Recent] = []
+        self._written = Stage("journal", _written(self._given, journaled), 0)
+        self._unwritten: deque[tuple[Window, int]] = deque()  # and how many sequences of it
+        self._parts: dict[int, _Parts] = {}  # by the identity of the forest's work
         self._parts_written = time.monotonic()
+        self._recent: list[_Recent] = []
 
     def known(self, window: Window) -> bool:
         """Whether the journal has all that earlier windows have scored of this one's sequences.
 
         It has where those windows are written, or have none of these sequences.
         """
-        self._recent = [one for one in self._recent if self._unwritten(one.window)]
+        self._recent = [one for one in self._recent if not self._has(one.window)]
         own = _Recent(window)
         known = all(own.keys.isdisjoint(other.keys) for other in self._recent)
         self._recent.append(own)
@@ -81,20 +80,15 @@ class Keeper:
         """
         touched, whole = work.progress(edges)
         if id(work) not in self._parts:
-            flags = np.zeros(len(work.index), bool)
-            self._parts[id(work)] = _Places(window, work, flags)
-        flags = self._parts[id(work)].places
-        flags[touched] = ~whole
-        if not flags.any():
+            self._parts[id(work)] = _Parts(window, work, np.zeros(len(work.index), bool))
+        lacking = self._parts[id(work)].lacking
+        lacking[touched] = ~whole
+        if not lacking.any():
             del self._parts[id(work)]
-        if whole.any():
-            self._whole.append(_Places(window, work, touched[whole]))
+        self._write(window, work, touched[whole])
         if time.monotonic() - self._parts_written >= PARTS_AFTER:
-            self._take_parts()
-        if self._writing and self._written.ready:
-            self._end_write()
-        while self._whole and (not self._writing or self._n_whole() > TOGETHER):
-            self._begin_write()
+            self._write_parts()
+        self._wait(TOGETHER)
 
     def flush(self) -> None:
         """Return when all that was noted is in the journal.
@@ -102,10 +96,8 @@ class Keeper:
         Raises:
             InputError: the journal could not be written.
         """
-        self._take_parts()
-        while self._whole:
-            self._begin_write()
-        self._end_write()
+        self._write_parts()
+        self._wait(0)
 
     def __enter__(self) -> "Keeper":
         return self
@@ -119,48 +111,49 @@ class Keeper:
             self._given.put(None)
             self._written.stop()
 
-    def _unwritten(self, window: Window) -> bool:
-        """Whether something of a window is not in the journal yet."""
-        if not window.done or any(one is window for one in self._writing):
-            return True
-        if any(one.window is window for one in self._whole):
-            return True
-        parts = (one for one in self._parts.values() if one.window is window)
-        return any(one.places.any() for one in parts)
+    def _has(self, window: Window) -> bool:
+        """Whether the journal has all of a window."""
+        parts = any(one.window is window for one in self._parts.values())
+        return window.done and not parts and all(one is not window for one, _ in self._unwritten)
 
-    def _n_whole(self) -> int:
-        return sum(len(one.places) for one in self._whole)
-
-    def _take_parts(self) -> None:
+    def _write_parts(self) -> None:
         """Let sequences be written that lack tokens."""
-        for window, work, flags in self._parts.values():
-            if flags.any():
-                self._whole.append(_Places(window, work, np.flatnonzero(flags)))
+        for window, work, lacking in self._parts.values():
+            self._write(window, work, np.flatnonzero(lacking))
         self._parts = {}
         self._parts_written = time.monotonic()
 
-    def _begin_write(self) -> None:
-        """Hand over the sequences that have waited longest, when the write before has ended."""
-        self._end_write()
-        rows: Rows = []
-        while self._whole and len(rows) < TOGETHER:
-            window, work, places = self._whole.popleft()
-            some, rest = np.split(places, [TOGETHER - len(rows)])
-            if len(rest):
-                self._whole.appendleft(_Places(window, work, rest))
-            rows += self._rows(window, work, some)
-            self._writing.append(window)
-        self._given.put(rows)
+    def _write(self, window: Window, work: ForestWork, places: np.ndarray) -> None:
+        """Hand over sequences, by their place in `work.index`, when there is room for them."""
+        for some in np.split(places, range(TOGETHER, len(places), TOGETHER)):
+            if len(some):
+                self._wait(TOGETHER)
+                own = [window.sequences[work.index[k]] for k in some.tolist()]
+                self._unwritten.append((window, len(own)))
+                self._given.put([*zip(own, work.scores_of(some), strict=True)])
 
-    def _end_write(self) -> None:
-        """Wait for the write that was begun, if one was."""
-        if self._writing:
-            next(self._written)
-            self._writing = []
+    def _wait(self, most: int) -> None:
+        """Return when at most so many sequences are not written yet."""
+        while self._unwritten and (
+            self._written.ready or sum(n for _, n in self._unwritten) > most
+        ):
+            for _ in range(next(self._written)):
+                self._unwritten.popleft()
 
-    @staticmethod
-    def _rows(
-        window: Window, work: ForestWork, places: np.ndarray
-    ) -> Iterator[tuple[TokenSequence, SequenceScores]]:
-        for k, scores in zip(places.tolist(), work.scores_of(places), strict=True):
-            yield window.sequences[work.index[k]], scores
+
+def _written(given: "queue.SimpleQueue[Rows | None]", journaled: JournaledScores) -> Iterator[int]:
+    """Write what is given until None comes; for each transaction, how many things it has taken."""
+    ended = False
+    while not ended:
+        rows, n_taken = given.get(), 0
+        together: Rows = []
+        while rows is not None:
+            together += rows
+            n_taken += 1
+            if given.empty() or len(together) >= TOGETHER:
+                break
+            rows = given.get()
+        ended = rows is None
+        if together:
+            journaled.keep(together)
+            yield n_taken

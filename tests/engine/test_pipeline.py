@@ -161,6 +161,13 @@ def test_an_error_of_the_device_keeps_what_was_fetched(monkeypatch):
 def test_with_a_journal_too_batches_are_in_flight_across_windows():
     given = windows(8, 1)  # a batch each, and no text twice
     run, dispatch = loop(FakeJournal())
+    send = dispatch.send
+
+    def slow(*args):
+        time.sleep(0.05)  # the next window is planned meanwhile
+        return send(*args)
+
+    dispatch.send = slow
     assert_right(given, list(run.run(iter(given))))
     assert dispatch.most_waiting == IN_FLIGHT + 1
 
