@@ -1,12 +1,14 @@
 """`--batch-tokens`: by default on accelerators the most that fit in the memory of the device."""
 
+import math
 import os
 
 import jax
+from jax.errors import JaxRuntimeError
 
 from jaxscore.engine import processes
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
-from jaxscore.engine.footprint import Footprint, measure
+from jaxscore.engine.footprint import measure, refused
 from jaxscore.models.model import Model
 
 LENGTH = 1024  # of the rows that are measured: attention makes each token of long ones dearer
@@ -57,8 +59,19 @@ def auto_batch_tokens(model: Model, free: int | None = None) -> int:
 
 
 def _measured(model: Model, tokens: int, length: int) -> int:
-    found: Footprint = measure(model, max(1, tokens // length), length)
-    return found.working_bytes
+    """Bytes beside the parameters, also of a batch that the compiler refuses for its memory."""
+    rows = max(1, tokens // length)
+    try:
+        return measure(model, rows, length).working_bytes
+    except JaxRuntimeError as problem:
+        if (named := refused(problem, rows, length)) is None:
+            raise
+        return named.total_bytes - sum(map(_own_bytes, jax.tree.leaves(model.params)))
+
+
+def _own_bytes(leaf: jax.Array) -> int:
+    """Of an array on each of its devices."""
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 def free_bytes() -> int:

@@ -2,7 +2,9 @@
 
 import dataclasses
 
+import jax
 import pytest
+from jax.errors import JaxRuntimeError
 
 from jaxscore.cli import parse
 from jaxscore.engine import batch_budget, footprint
@@ -49,6 +51,22 @@ def test_it_is_the_largest_that_fits(scorers, working, tokens, monkeypatch):
 
 def test_without_room_the_least_is_tried(scorers):
     assert auto_batch_tokens(scorers("tiny-llama3").model, 0) == LEAST
+
+
+def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
+    """As a TPU's does, which names the parameters with the rest."""
+    model = scorers("tiny-llama3").model
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+    told = "RESOURCE_EXHAUSTED: HLO temporaries ({:.6f}G) exceeds available HBM (1.00G)."
+
+    def refuse(model, rows, length):
+        raise JaxRuntimeError(told.format((held + rows * length * 2**20) / 2**30))
+
+    monkeypatch.setattr(batch_budget, "measure", refuse)
+    assert auto_batch_tokens(model, int(1500 * 2**20 / SHARE)) == 1024  # 1 MiB for each token
+    told = "INTERNAL: a bug ({:.6f}G)"
+    with pytest.raises(JaxRuntimeError, match="a bug"):
+        auto_batch_tokens(model, 1)
 
 
 def test_without_a_number_the_platform_decides(scorers, monkeypatch):
