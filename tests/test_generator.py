@@ -13,6 +13,7 @@ import pytest
 from jaxscore import Scorer
 from jaxscore.device import decoder, reference
 from jaxscore.device.dots import as_integers
+from jaxscore.device.rows import Asked
 from jaxscore.engine import text_writer, writing
 from jaxscore.engine.programs import Programs
 from jaxscore.generator import Generator
@@ -131,13 +132,10 @@ def gaps(model, prompt, written):
     at = np.arange(96, dtype=np.int32)[None]
     hidden = jax.jit(model.hidden_states)(model.params, padded, at, np.full_like(at, 96))
     before = hidden[0, len(prompt) - 1 : len(ids)]
-    best = reference.vocabulary_terms(
-        before, jnp.asarray(written)[:, None], model.unembedding(model.params)
-    )
-    best_logprob = reference.vocabulary_terms(
-        before, best.greedy_id[:, None], model.unembedding(model.params)
-    ).logprob
-    return np.asarray(best_logprob - best.logprob)[:, 0]
+    every, count, head = jnp.arange(len(written)), len(written), model.unembedding(model.params)
+    found = reference.score_queries(before, Asked(every, count, every, written, count), head)
+    best = Asked(every, count, every, found.greedy_id, count)
+    return np.asarray(reference.score_queries(before, best, head).logprob - found.logprob)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -92,7 +92,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=model_flags.positive,
         default=BATCH_TOKENS,
         metavar="N",
-        help=f"tokens per batch, padding included, for each share of data (default {BATCH_TOKENS})",
+        help=f"tokens per batch, padding included, for each share of data (default {BATCH_TOKENS}; "
+        "on accelerators `score` takes up to 32,768 unless it is told)",
     )
     shapes = parser.add_mutually_exclusive_group()
     advanced(
@@ -123,7 +124,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     compilers.add_argument(
         "--gpu-target",
         choices=GPU_TARGETS,
-        help="a GPU that is not here: memory alone; needs JAX's CUDA plugin",
+        help="a GPU that is not here: memory and collectives; needs JAX's CUDA plugin",
     )
     parser.add_argument(
         "--output", "--json", type=Path, metavar="FILE", help="the same facts as JSON"

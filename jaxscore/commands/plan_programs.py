@@ -99,7 +99,7 @@ class Compiler:
             for one in found:
                 messages.remark(self.args, f"compiling a layer of {one.rows} x {one.length} tokens")
                 layers.append(layer(one.rows, one.length))
-            messages.remark(self.args, "compiling a step of the vocabulary pass")
+            messages.remark(self.args, "compiling the vocabulary pass")
             queries = self.args.batch_tokens
             vocabulary.append(estimate_vocabulary(*model, target, where, queries))
         return {

@@ -19,10 +19,10 @@ from jaxtyping import Array, Float, Int
 from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.forms import ExpertsForm
-from jaxscore.device.grouped_gpu import grouped_gpu
+from jaxscore.device.grouped_gpu import grouped_gpu, takes
 from jaxscore.device.grouped_tpu import grouped_tpu
 
-BLOCK = 128  # rows of a product, of which the CPU and the units of a TPU want at least as many
+BLOCK = 128  # rows of a product; fewer leave a CPU's and a TPU's units partly idle
 
 
 def mixture(
@@ -49,10 +49,15 @@ def mixture(
         chosen = chosen - lax.axis_index(axis) * experts["up"]["weight"].shape[1]
     D, k = x.shape[-1], chosen.shape[-1]
     flat = x.reshape(-1, D), share.reshape(-1, k), chosen.reshape(-1, k)
-    if build.forms.experts == "blocked":
+    form = build.forms.experts
+    if form == "kernel_gpu" and not build.forms.interpreted:
+        stored = (experts[name]["weight"] for name in ("up", "down"))
+        if not all(takes(weight.shape, weight.dtype) for weight in stored):
+            form = "blocked"
+    if form == "blocked":
         out = blocked(experts, layer, activation, *flat, quantized)
     else:
-        product = functools.partial(GROUPED[build.forms.experts], interpret=build.forms.interpreted)
+        product = functools.partial(GROUPED[form], interpret=build.forms.interpreted)
         out = grouped(product, experts, layer, activation, *flat, quantized)
     out = out.reshape(x.shape)
     return out if axis is None else lax.psum(out, axis)
@@ -97,7 +102,15 @@ def _blocks(chosen_Tk, count) -> Blocks:
 
 
 def blocked(experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized=""):
-    """A block of rows of one expert at a time; as many blocks as these tokens fill."""
+    """A block of rows of one expert at a time; as many blocks as these tokens fill.
+
+    Args:
+        experts: as of `mixture`.
+        x_TD, share_Tk, chosen_Tk: of T tokens; experts that are not here are left out.
+
+    Returns:
+        float32 [T, D].
+    """
     T, D = x_TD.shape
     k, count = chosen_Tk.shape[1], experts["up"]["weight"].shape[1]
     blocks, share = _blocks(chosen_Tk, count), share_Tk.reshape(-1)
@@ -126,9 +139,12 @@ def blocked(experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized="")
 
 
 def grouped(run, experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized=""):
-    """All blocks in each of three products, by `run`: `grouped_tpu` or `grouped_gpu`.
+    """What `blocked` computes, all blocks in each of three products.
 
     The experts of all layers are handed over, since a slice of one layer would be copied.
+
+    Args:
+        run: `grouped_tpu` or `grouped_gpu`.
     """
     T, D = x_TD.shape
     k, (n_layers, count) = chosen_Tk.shape[1], experts["up"]["weight"].shape[:2]

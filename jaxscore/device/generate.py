@@ -100,7 +100,6 @@ def decode(
     """
     head = unembedding(params)
     B = state.token.shape[0]
-    rows = jnp.arange(B)
 
     def next_token(hidden_BD, drawn):
         if greedy:
@@ -112,15 +111,16 @@ def decode(
         return jnp.where(sound, draw(logits_BV, sampling, drawn), BROKEN)
 
     def step(carry):
-        t, (cache, token, done, left, drawn), out = carry
-        at = cache.first + cache.length
+        t, new, (cache, token, done, left, drawn), out = carry
+        before = (*prefix, cache, new)
+        at = new.first + t
         hidden, (key, value) = extend(
-            params, token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), (*prefix, cache)
+            params, token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), before
         )
-        cache = cache._replace(
-            key=cache.key.at[:, rows, cache.length].set(key[:, :, 0]),
-            value=cache.value.at[:, rows, cache.length].set(value[:, :, 0]),
-            length=cache.length + jnp.where(done, 0, 1),
+        new = new._replace(
+            key=lax.dynamic_update_slice_in_dim(new.key, key, t, axis=2),
+            value=lax.dynamic_update_slice_in_dim(new.value, value, t, axis=2),
+            length=new.length + jnp.where(done, 0, 1),
         )
         drawn_token = next_token(hidden[:, 0], drawn)
         out = out.at[:, t].set(jnp.where(done, NONE, drawn_token))
@@ -128,15 +128,42 @@ def decode(
         broken = drawn_token == BROKEN
         token = jnp.where(done | broken, token, drawn_token)
         done = done | broken | (left <= 0) | (token[:, None] == eos).any(axis=1)
-        return t + 1, Decoding(cache, token, done, left, drawn), out
+        return t + 1, new, Decoding(cache, token, done, left, drawn), out
 
     def more(carry):
-        t, state, _ = carry
+        t, _, state, _ = carry
         return (t < steps) & ~state.done.all()
 
-    start = (jnp.int32(0), state, jnp.full((B, steps), NONE, jnp.int32))
-    _, state, out = lax.while_loop(more, step, start)
-    return state, out
+    empty = jnp.full((B, steps), NONE, jnp.int32)
+    _, new, state, out = lax.while_loop(
+        more, step, (jnp.int32(0), _new(state.cache, steps), state, empty)
+    )
+    return state._replace(cache=_joined(state.cache, new)), out
+
+
+def _new(cache: KVCache, steps: int) -> KVCache:
+    """Room for the tokens of some steps behind those of a cache.
+
+    Every row's token of a step has the same slot here, so that a step writes one slice. Written
+    into the cache itself, at another slot in each row, they would make a TPU move all of it to
+    another layout and back in each step.
+    """
+    n, B, _, K, H = cache.key.shape
+    room = jnp.zeros((n, B, steps, K, H), cache.key.dtype)
+    return KVCache(room, room, cache.first + cache.length, jnp.zeros(B, jnp.int32))
+
+
+def _joined(cache: KVCache, new: KVCache) -> KVCache:
+    """The cache with the tokens of `_new` behind those that it had."""
+    B, steps = new.key.shape[1:3]
+    slot = cache.length[:, None] + jnp.arange(steps)
+    slot = jnp.where(jnp.arange(steps) < new.length[:, None], slot, cache.key.shape[2])  # is none
+    rows = jnp.arange(B)[:, None]
+    return cache._replace(
+        key=cache.key.at[:, rows, slot].set(new.key, mode="drop"),
+        value=cache.value.at[:, rows, slot].set(new.value, mode="drop"),
+        length=cache.length + new.length,
+    )
 
 
 def draw(

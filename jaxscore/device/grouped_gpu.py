@@ -27,14 +27,11 @@ def grouped_gpu(
 ) -> Float[Array, "B R F"]:
     """What `grouped_tpu` computes; blocks beyond `n_blocks` are undefined.
 
-    Raises:
-        ValueError: widths that are no multiples of 16.
+    Matrices are of a kind that `takes` names.
     """
     B, R, D = x_BRD.shape
     F = weights_MFD.shape[1]
     columns, depth = math.gcd(F, COLUMNS), math.gcd(D, DEPTH)
-    if min(columns, depth) < LEAST and not interpret:
-        raise ValueError(f"experts of {F} x {D}, expected multiples of {LEAST}; give --device cpu")
     inputs: list[Any] = [x_BRD, weights_MFD, matrix_B, n_blocks.reshape(1)]
     if scale_MF is not None:
         inputs.append(scale_MF)
@@ -50,6 +47,17 @@ def grouped_gpu(
         interpret=interpret,
         name="grouped_products",
     )(*inputs)
+
+
+def takes(weights_shape: tuple[int, ...], dtype: Any) -> bool:
+    """Whether `grouped_gpu` computes matrices of this shape, [..., F, D], and type.
+
+    Their widths are multiples of 16. Triton's addresses have 32 bits up to 2**32 bytes, which is
+    too few for more than 2**31 numbers of one byte.
+    """
+    n, itemsize = math.prod(weights_shape), jnp.dtype(dtype).itemsize
+    wide = all(size % LEAST == 0 for size in weights_shape[-2:])
+    return wide and not (itemsize == 1 and 2**31 <= n <= 2**32)
 
 
 def _zeros(n, *_):

@@ -33,8 +33,9 @@ Batch = tuple[Sequence[Writing], Callable[[], None]]
 
 # Bytes of a group's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16
 # and 4.3 GB of Llama-3 8B.
-MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**33
+MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
 MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
+MOST_PREFILL = 4096  # tokens in each batch of prompts, whose keys and values are all kept
 LONG_ROW = 1024  # prompts that fill one are laid out in such rows, short ones in shorter rows
 STEPS = 32  # tokens between two looks at what was written
 
@@ -212,7 +213,8 @@ class TextWriter:
 
     def _prefill_plan(self, forest: Forest, longest: int) -> packing.Plan:
         """Rows for the prompts of a group, in few shapes: each is a program, and seconds."""
-        budget, n_tokens = self.engine.planner.batch_tokens, forest.n_nodes
+        n_tokens = forest.n_nodes
+        budget = min(self.engine.planner.batch_tokens, MOST_PREFILL)
         if self.engine.planner.reproducible:  # one prompt in one row
             length = budget = power(longest)
         else:

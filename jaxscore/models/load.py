@@ -50,6 +50,10 @@ def load(
     check_choice("dtype", dtype, DTYPES)
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     check_choice("quantize", quantize, (None, *QUANTIZED))
+    try:
+        platform_here()
+    except ValueError as problem:
+        raise InputError(str(problem)) from None
     raw = checkpoint.read_config(folder)
     if raw.get("quantization_config"):
         raise InputError(

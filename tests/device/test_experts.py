@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from jaxscore.device import experts as device_experts
+from jaxscore.device.build import Build
 from jaxscore.device.dots import as_integers
-from jaxscore.device.experts import GROUPED, blocked, grouped
-from jaxscore.device.grouped_gpu import grouped_gpu
+from jaxscore.device.experts import GROUPED, blocked, grouped, mixture
+from jaxscore.device.forms import FORMS as PLATFORMS
+from jaxscore.device.grouped_gpu import takes
 from jaxscore.models.weights import int8
 
 FORMS = {"blocked": blocked} | {
@@ -115,8 +117,22 @@ def test_a_broken_token_breaks_no_other(monkeypatch, form):
     np.testing.assert_array_equal(got[others], want[others])
 
 
-def test_widths_that_a_gpu_kernel_cannot_take_are_refused():
-    rows, matrices = jnp.zeros((1, 16, 24)), jnp.zeros((2, 32, 24))
-    one = jnp.zeros(1, jnp.int32)
-    with pytest.raises(ValueError, match="experts of 32 x 24, expected multiples of 16"):
-        grouped_gpu(rows, matrices, None, one, jnp.int32(1))
+@pytest.mark.parametrize(
+    ("shape", "dtype", "taken"),
+    [
+        ((24, 60, 1408, 2048), "bfloat16", True),
+        ((24, 60, 1408, 2048), "int8", False),  # 4.2e9 bytes, behind 32-bit addresses
+        ((12, 8, 1408, 2048), "int8", True),
+        ((2, 4, 24, 32), "float32", False),
+    ],
+)
+def test_what_the_gpu_kernel_takes(shape, dtype, taken):
+    assert takes(shape, dtype) == taken
+
+
+def test_what_the_gpu_kernel_does_not_take_goes_block_by_block(monkeypatch):
+    own, (x, share, chosen) = tree(weights()), given(20)  # widths of 12 and 20
+    monkeypatch.setitem(GROUPED, "kernel_gpu", None)
+    rows = (jnp.asarray(one)[None] for one in (x, share, chosen))
+    got = mixture(own, jnp.int32(1), jax.nn.relu, *rows, build=Build(PLATFORMS["gpu"]))
+    np.testing.assert_allclose(got[0], slow(weights(), 1, x, share, chosen), atol=2e-5, rtol=0)

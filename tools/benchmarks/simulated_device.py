@@ -37,7 +37,7 @@ class SimulatedDevice:
     def send(
         self, variant: int, batches: Sequence[RowBatch], caches: Any, progress: Any
     ) -> "dispatch.InFlight":
-        # Another checkout may have the name of before.
+        # The other checkout of a comparison may have the other name, and the other arrays below.
         laid_out = getattr(dispatch, "side_by_side", None) or dispatch._side_by_side
         rows = laid_out(batches, None)
         sent = jax.device_put(rows)
@@ -50,7 +50,6 @@ class SimulatedDevice:
     ) -> Iterator[tuple[RowBatch, Scores]]:
         time.sleep(max(0.0, self._ends.popleft() - time.perf_counter()))
         [batch] = in_flight.batches
-        # Likewise: there each query has some targets.
         old = getattr(batch, "target", None)
         answers = batch.questions.answer if old is None else old
         logprob: Any = np.full(answers.shape, -1.234567, np.float32)

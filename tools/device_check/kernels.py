@@ -11,7 +11,7 @@ import numpy as np
 from jaxscore.device.attention.blocked import blocked
 from jaxscore.device.attention.interval import ATTENTION
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
-from jaxscore.device.experts import GROUPED
+from jaxscore.device.experts import BLOCK, GROUPED
 from jaxscore.device.forms import Forms, forms_here
 from tools.device_check.options import Options
 from tools.device_check.timing import measured
@@ -47,7 +47,7 @@ def run(options: Options) -> bool:
 
 
 def attention(forms: Forms, shapes: tuple[Any, ...], interpret: bool) -> Iterator[bool]:
-    """Random tries; plain, with a window and a soft cap, and with ALiBi."""
+    """A question with many answers in each row; plain, with window and soft cap, with ALiBi."""
     names = [name for name in ATTENTION if name.startswith("kernel")]
     for name in names if interpret else [forms.attention]:
         kernel: Callable[..., Any] = ATTENTION[name]
@@ -99,11 +99,11 @@ def tries(shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
 def experts(forms: Forms, sizes: tuple[int, ...], interpret: bool) -> bool:
     """Blocks of rows with matrices of their own against one product after the other."""
     tokens, width, inner, count, k = sizes
-    n_blocks, block = count + 3, max(1, tokens * k // count // 128) * 128
+    n_blocks, block = tokens * k // BLOCK + count, BLOCK
     keys = jax.random.split(jax.random.key(1), 2)
     x = jax.random.normal(keys[0], (n_blocks, block, width), jnp.float32).astype(jnp.bfloat16)
     weights = jax.random.normal(keys[1], (count, inner, width), jnp.float32) * width**-0.5
-    matrix = jnp.asarray(np.minimum(np.arange(n_blocks), count - 1), jnp.int32)
+    matrix = jnp.arange(n_blocks, dtype=jnp.int32) * count // n_blocks
     given = x, weights.astype(jnp.bfloat16), matrix, jnp.int32(n_blocks)
     good = []
     for name in GROUPED if interpret else [forms.experts]:

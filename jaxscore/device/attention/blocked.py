@@ -15,7 +15,7 @@ BLOCK = 512  # most queries, and keys, of each row in a block
 
 
 def blocked(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
-    """What `interval.attention` computes without caches.
+    """What `interval.attention` computes without caches; arguments as there.
 
     Returns:
         The mixed values [R, L, N, H] and the log-sum-exp of the scores [R, L, N].

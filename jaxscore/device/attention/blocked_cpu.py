@@ -15,7 +15,8 @@ LARGEST_BLOCK = 1024  # ... up to here: a block of scores is [block, L] float32
 def blocked_cpu(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
     """One head of one row at a time, so that its scores stay in cache.
 
-    Queries go in blocks that stop at their diagonal, which halves the work. Returns as `dense`.
+    Queries go in blocks that stop at their diagonal, which halves the work. Arguments and results
+    are those of `blocked.blocked`.
     """
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]

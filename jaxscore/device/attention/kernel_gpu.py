@@ -62,8 +62,7 @@ def kernel_gpu(
     K, T = k_RLKH.shape[2], R * L
     group = math.gcd(N // K, HEADS)
     width = max(NARROWEST, 1 << (H - 1).bit_length())
-    least, most = BLOCKS
-    block = max(least, min(most, BLOCK_BYTES // (width * jnp.dtype(dtype).itemsize)))
+    block = block_size(width, dtype)
     sizes = Sizes(group, N // K // group, block, width)
 
     def by_head(x_RLXH: jax.Array) -> jax.Array:
@@ -82,6 +81,12 @@ def kernel_gpu(
     )
     out = out.reshape(N, -1, width)[:, :T, :H].swapaxes(0, 1)
     return out.reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(R, L, N)
+
+
+def block_size(width: int, dtype: Any) -> int:
+    """Queries, and keys, in a block for heads of a width: blocks of wide heads are smaller."""
+    least, most = BLOCKS
+    return max(least, min(most, BLOCK_BYTES // (width * jnp.dtype(dtype).itemsize)))
 
 
 def _run(qkv, seen, bias, sizes, rule, interpret):

@@ -30,7 +30,7 @@ from jaxscore.device.attention.score_rule import ScoreRule
 LANES = 128
 LOG2_E = math.log2(math.e)
 LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so who sees nothing adds 0
-QUERIES, KEYS = 256, 512  # most in a block; 89 % of the matrix unit's peak at H 128 on v5e and v5p
+QUERIES, KEYS = 256, 512  # most in a block; by the compiler's schedule 89 % of the peak at H 128
 MOST_ROWS = 1024  # of a product: query heads times queries
 
 FIRST, LAST, PARTIAL = 1, 2, 4  # a pair's flags: of its query block, and whether it has a mask
@@ -64,6 +64,9 @@ def kernel_tpu(
 
     Args:
         interpret: run the kernel's operations as JAX's own, on any platform.
+
+    Raises:
+        ValueError: more blocks of queries than a packed pair can name, 4 million tokens.
     """
     R, L, N, H = q_RLNH.shape
     K, T = k_RLKH.shape[2], R * L

@@ -25,13 +25,13 @@ class KVCache(NamedTuple):
     """Keys and values of tokens that stand on the path before those of the rows.
 
     P is 1, a prefix that all rows share, or R, one of its own for each row. Slot s holds the
-    token at position `first + s`; slots from `length` on hold nothing. With all layers together
-    `key` and `value` have a leading layer axis.
+    token at position `first + s`, where `first` is one number or one per row; slots from `length`
+    on hold nothing. With all layers together `key` and `value` have a leading layer axis.
     """
 
     key: Num[Array, "*N P S K H"]  # as stored, see `dots.as_integers`
     value: Num[Array, "*N P S K H"]
-    first: Int[Array, ""]
+    first: Int[Array, "*P"]
     length: Int[Array, " P"]
 
 
@@ -119,7 +119,7 @@ def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
             from_storage(cache.value[p, :, k]).astype(q_PKMH.dtype),
             mine(at_P1M[p, 0]),
             None if slope_1KM is None else mine(slope_1KM[0, k]),
-            cache.first,
+            jnp.broadcast_to(cache.first, (P,))[p],
             cache.length[p, None],
             window,
             rule,
@@ -131,6 +131,7 @@ def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
 def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
     """A block of queries of all caches and heads at a time, so that each cache is read once."""
     key, value = (from_storage(x).swapaxes(1, 2) for x in (cache.key, cache.value))  # [P, K, S, H]
+    first = jnp.reshape(cache.first, (-1, 1, 1, 1))
 
     def one(b):
         def mine(rows):
@@ -142,7 +143,7 @@ def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
             value,
             mine(at_P1M),
             None if slope_1KM is None else mine(slope_1KM),
-            cache.first,
+            first,
             cache.length[:, None, None],
             window,
             rule,

@@ -153,11 +153,13 @@ def test_rows_too_many_for_the_packed_pairs_are_refused(monkeypatch):
         kernel_tpu.kernel_tpu(*given, None, rule=ScoreRule(1.0), dtype=jnp.float32)
 
 
-def test_a_gpu_block_fits_in_shared_memory():
-    """Wide heads in float32 take smaller blocks; the compiler refused 64 x 256 in float32."""
-    least, most = kernel_gpu.BLOCKS
-    assert least >= 16  # Triton's products take no fewer rows
-    assert most * 128 * 4 <= kernel_gpu.BLOCK_BYTES
+@pytest.mark.parametrize(
+    ("width", "dtype", "block"),
+    [(64, "bfloat16", 64), (128, "float32", 64), (256, "bfloat16", 64), (256, "float32", 32)],
+)
+def test_blocks_of_wide_heads_are_smaller_on_a_gpu(width, dtype, block):
+    """64 x 256 in float32 do not fit in the shared memory of an H100."""
+    assert kernel_gpu.block_size(width, dtype) == block
 
 
 def test_the_reference_agrees_with_this_file():
