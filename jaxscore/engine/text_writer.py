@@ -197,12 +197,11 @@ class TextWriter:
             for slot, edge in zip(asked.slot, asked.edge, strict=False):
                 path = _path(batch, int(asked.query[slot]))
                 paths |= dict.fromkeys(edges.get(int(edge), ()), path)
-            n_rows = decode_groups.size(len(paths))
-            source, row = np.zeros((n_rows, slots), np.int32), np.full(n_rows, B, np.int32)
+            source, row = np.zeros((B, slots), np.int32), np.full(B, B, np.int32)
             for k, (place, path) in enumerate(paths.items()):
                 source[k, : len(path)], row[k] = path, place
             cache = variant.programs.run(
-                ("store", *batch.shape, n_rows, B, slots),
+                ("store", *batch.shape, B, slots),
                 generate.store,
                 (cache, kept, *programs.put((source, row))),
                 progress,

@@ -28,7 +28,7 @@ class Group:
 
     @property
     def rows(self) -> int:
-        return size(max(self.least_rows, len(self.members)))
+        return next(n for n in GROUPS if n >= max(self.least_rows, len(self.members)))
 
 
 def groups(
@@ -66,11 +66,6 @@ def groups(
             out.append(Group(size, most(size), []) if need * 2 >= size else Group(need, 1, []))
         out[-1].members.append(place)
     return out
-
-
-def size(n: int) -> int:
-    """The smallest number of rows that holds n."""
-    return next(rows for rows in GROUPS if rows >= n)
 
 
 def one_each(requests: Sequence[TokenRequest]) -> list[Group]:
