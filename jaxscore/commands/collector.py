@@ -1,7 +1,7 @@
 """Python's collector of cycles, in a process that is ours: it looks seldom, and at what is new.
 
 A window of requests is some hundred thousand objects without a cycle among them, beside as many of
-JAX and transformers. As it comes, the collector walks through all of them for each quarter that is
+JAX and transformers. With Python's defaults the collector walks through all of them for each quarter that is
 added, and every thread of the run waits.
 """
 
@@ -9,7 +9,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-SELDOM = (50_000, 20, 100)  # as `gc.set_threshold` takes them; Python's own are 700, 10 and 10
+SELDOM = (50_000, 20, 100)  # as `gc.set_threshold` takes them
 
 
 @contextlib.contextmanager

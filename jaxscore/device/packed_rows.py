@@ -19,7 +19,7 @@ def packed(rows: Rows) -> np.ndarray:
 
 
 def size(n_tokens: int, n_answers: int) -> int:
-    """Of the array for a batch with room for so many."""
+    """How many numbers the array of a batch has that has room for so many."""
     return PER_TOKEN * n_tokens + COUNTS + 2 * n_answers
 
 

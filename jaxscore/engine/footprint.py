@@ -135,8 +135,10 @@ def lower(
 
 
 def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, jax.ShapeDtypeStruct]:
-    """The scorer's function of parameters and batches of this shape, and the batches: where they
-    are scored, on a mesh one for each share of `data`."""
+    """The scorer's function of parameters and a batch of this shape, and the batch's shape.
+
+    On a mesh the batch is one for each share of `data`.
+    """
     run = score_batch if model.mesh is None else score_shard
     function = functools.partial(run, model.hidden_states, model.unembedding, (rows, length))
     one = abstract_batch(rows, length)
@@ -147,7 +149,7 @@ def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, ja
 
 
 def side_by_side(arrays: Any, where: Where) -> Any:
-    """Arrays of each batch where they are; on a mesh for each share of `data`, along the rows."""
+    """Shapes of arrays on a device, or on a mesh as many times along the rows as `data` says."""
 
     def one(leaf: Any) -> Any:
         if not isinstance(where, DeviceMesh):

@@ -38,7 +38,7 @@ class _Recent:
 
     @functools.cached_property
     def keys(self) -> set[bytes]:
-        """Of its sequences, as the journal has them; not made where no other window comes."""
+        """Of its sequences, as the journal has them; computed when another window is compared."""
         return {sequence.digest() for sequence in self.window.sequences}
 
 
@@ -64,7 +64,7 @@ class Keeper:
     def known(self, window: Window) -> bool:
         """Whether the journal has all that earlier windows have scored of this one's sequences.
 
-        It has where those windows are written, or have none of these sequences.
+        True if each of those windows is written, or has none of these sequences.
         """
         self._recent = [one for one in self._recent if not self._has(one.window)]
         own = _Recent(window)

@@ -1,4 +1,4 @@
-"""The interval mask, written out."""
+"""The interval mask, written out for arrays that broadcast with each other."""
 
 
 def visible(i, j, subtree_end_j, position_i, position_j, window):

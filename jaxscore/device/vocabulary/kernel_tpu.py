@@ -41,7 +41,7 @@ def kernel_tpu(
     weight = from_storage(head.weight)
     (Q, D), V = hidden_QD.shape, weight.shape[0]
     row = D * weight.dtype.itemsize
-    # float32 products hold what is left of each block after a rounding to bfloat16, twice over.
+    # The hardware splits float32 into bfloat16 parts, which need room beside the blocks.
     most = _power(BLOCK_BYTES // (row if weight.dtype != jnp.float32 else 2 * row))
     queries = max(LANES, min(QUERIES, _power(Q), most))
     columns = max(LANES, min(COLUMNS, _power(V), most))
