@@ -1,8 +1,8 @@
 """Python's collector of cycles, in a process that is ours: it looks seldom, and at what is new.
 
 A window of requests is some hundred thousand objects without a cycle among them, beside as many of
-JAX and transformers. With Python's defaults the collector walks through all of them for each quarter that is
-added, and every thread of the run waits.
+JAX and transformers. With Python's defaults the collector walks through all of them for each
+quarter that is added, and every thread of the run waits.
 """
 
 import contextlib

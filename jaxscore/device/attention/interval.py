@@ -58,7 +58,7 @@ def attention(
     run: Callable[..., Any] = ATTENTION[forms.attention]
     if q_RLNH.shape[1] == 1:
         run = itself
-    elif forms.interpreted:
+    elif forms.interpreted and run in (kernel_gpu, kernel_tpu):
         run = functools.partial(run, interpret=True)
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     if not caches:
