@@ -1,5 +1,6 @@
 """A forest in rows gives each path the hidden states that it has alone."""
 
+import dataclasses
 import functools
 
 import jax
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 
 from jaxscore.device import decoder
+from jaxscore.device.build import Build
 from jaxscore.device.decoder_config import Experts, Rotary
 from jaxscore.device.dots import as_integers
+from jaxscore.device.forms import FORMS
 from tests.device.configs import gpt2like, llamalike, rules
 from tests.device.tries import paths, random_rows
 
@@ -149,14 +152,15 @@ def test_bfloat16_matrices_stay_close_to_float32(name):
     assert by_weights / 4 < error(got) < 2 * by_weights < 0.05
 
 
-def test_an_mlp_in_blocks_of_tokens_is_the_same(monkeypatch):
+def test_an_mlp_in_blocks_of_tokens_is_the_same():
     """52 tokens: in blocks of 13, at once, and in the largest blocks of up to 20."""
     rows = [jnp.asarray(part) for part in random_rows(6, 2, LENGTH)]
     params, _ = model("gpt2like")
 
     def program(block):
-        monkeypatch.setattr(decoder, "TOKEN_BLOCK", block)
-        run = jax.jit(lambda *rows: decoder.hidden_states(params, CONFIGS["gpt2like"], *rows))
+        build = Build(dataclasses.replace(FORMS["cpu"], mlp_tokens=block))
+        config = CONFIGS["gpt2like"]
+        run = jax.jit(lambda *rows: decoder.hidden_states(params, config, *rows, build=build))
         return run.trace(*rows)
 
     whole, blocks, ragged = program(52), program(13), program(20)

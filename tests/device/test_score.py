@@ -70,7 +70,7 @@ def test_a_query_block_that_is_not_reached_costs_nothing():
     def run(n):
         return queries.score_queries(poisoned, Asked(query, n, slot, answer, n), head)
 
-    assert np.isfinite(run(jnp.int32(8)).logprob).all()
+    assert np.isfinite(run(jnp.int32(8)).logprob[:8]).all()
     few = run(jnp.int32(9))
     assert np.isfinite(few.entropy[:8]).all()
     assert np.isnan(few.entropy[8:12]).all()

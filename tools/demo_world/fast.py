@@ -21,6 +21,7 @@ from jaxscore.device import decoder, layers
 from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.attention.visible import visible
+from jaxscore.device.forms import Forms
 
 
 @jax.custom_vjp
@@ -56,15 +57,17 @@ def attention(
     v_RLKH: Float[Array, "R L K H"],
     position_RL: Int[Array, "R L"],
     subtree_end_RL: Int[Array, "R L"],
-    window: Int[Array, ""],
+    window: Int[Array, ""] | None,
     *,
     caches: tuple[()],
     rule: ScoreRule,
     dtype,
+    forms: Forms,
 ) -> Float[Array, "R L N H"]:
     """`jaxscore.device.attention.interval.attention` with rows and key heads in one batch axis.
 
-    One batch axis makes each product a plain matrix product, in both directions.
+    One batch axis makes each product a plain matrix product, in both directions. The platform's
+    forms have no effect.
     """
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
