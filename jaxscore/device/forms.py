@@ -93,7 +93,7 @@ def platform_here() -> Platform:
 
 
 def forms_here() -> Forms:
-    """Of the device that JAX runs programs on; a GPU that kernels do not run on has none.
+    """Those of the device that JAX runs programs on; without kernels on a GPU that cannot run them.
 
     Raises:
         ValueError: as `platform_here`.
