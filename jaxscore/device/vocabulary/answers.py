@@ -20,11 +20,12 @@ def answers(
     Args:
         hidden_AD, of_query: those of each answer's query.
     """
-    best = token_A == of_query.greedy_id
-    # The most probable token has the largest logit to the last bit, and no token a larger one,
-    # though the two products may have been summed in another order.
-    z = jnp.where(best, of_query.top, jnp.minimum(_logit(hidden_AD, token_A, head), of_query.top))
-    return (z - of_query.top) - of_query.log_total, best
+    top, best = of_query.top, of_query.greedy_id
+    # The pass over all may sum a product in another order. A token whose own product is that of
+    # the most probable one has the largest logit to the last bit, and no token has a larger one.
+    z, largest = (_logit(hidden_AD, token, head) for token in (token_A, best))
+    z = jnp.where(z == largest, top, jnp.minimum(z, top))
+    return (z - top) - of_query.log_total, token_A == best
 
 
 def _logit(hidden_AD, token_A, head):
