@@ -10,6 +10,7 @@ from jaxscore.engine.engine import Engine
 from jaxscore.engine.text_pipeline import TextPipeline
 from jaxscore.engine.writing import Writing
 from jaxscore.models.model import Model
+from jaxscore.plan.sequence_checks import placeholder
 from jaxscore.plan.token_requests import TokenRequest
 from jaxscore.requests import GenerationRequest
 from jaxscore.results import Generated, Results
@@ -109,6 +110,8 @@ class Generator:
                 f"token id {int(ids.max())} is beyond the model's vocabulary of "
                 f"{self.model.vocab_size}; tokenizer and model do not belong together"
             )
+        if held := sorted({*ids.tolist()} & {*self.model.placeholders}):
+            return placeholder(held[0], self.model.placeholders)
         r = request
         hot = not 0 <= r.temperature < math.inf  # which NaN is too
         if r.max_new_tokens < 1 or hot or not 0 < r.top_p <= 1:

@@ -206,7 +206,8 @@ class Scorer:
 
     def facts(self) -> dict[str, Any]:
         """What an output was made of and what it took, as JSON has it; for its manifest."""
-        return self.engine.facts()
+        stored_as = self.model.stored_as
+        return ({"stored_as": stored_as} if stored_as else {}) | self.engine.facts()
 
     def other_layouts(self) -> dict[str, "Scorer"]:
         """Scorers of the same model that lay requests out in other ways, by a name for people.

@@ -4,6 +4,7 @@ python -m pytest                 the quick run: all but the slow tests
 python -m pytest --all           every test
 python -m pytest --all -m slow   what the quick run leaves out
 python -m pytest -m numeric      the quick tests of numbers, for another instruction set
+python -m pytest -m lines        the quick tests that depend on the line of transformers
 
 A run of whole folders has one worker process per core, four at most, since each holds JAX and
 PyTorch; a run that names files or tests has none.
@@ -19,6 +20,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 LEFT_OUT = pytest.StashKey[int]()
+RUNS_OF_FILES = ("numeric", "lines")  # lists of files, and of folders with a slash at their end
 
 
 def pytest_addoption(parser):
@@ -36,8 +38,11 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         name = item.path.relative_to(TESTS).as_posix()
         by_test[name, getattr(item, "originalname", item.name)].append(item)
-        if name in runs["numeric"]:
-            item.add_marker("numeric")
+        for run in RUNS_OF_FILES:
+            if any(
+                name == one or (one.endswith("/") and name.startswith(one)) for one in runs[run]
+            ):
+                item.add_marker(run)
     named = any("::" in word for word in config.args)
     for file, test, cases in entries(runs, by_test, complete=not named):
         for case in slow(cases, runs["slow"][file][test]):
@@ -88,8 +93,9 @@ def entries(runs: dict[str, Any], by_test: dict[tuple[str, str], list], *, compl
     Raises:
         pytest.UsageError: `runs.toml` names a file or a test that does not exist.
     """
-    for file in [*runs["numeric"], *runs["slow"]]:
-        if not (TESTS / file).is_file():
+    for file in [*(one for run in RUNS_OF_FILES for one in runs[run]), *runs["slow"]]:
+        there = TESTS / file
+        if not (there.is_dir() if file.endswith("/") else there.is_file()):
             raise pytest.UsageError(f"tests/runs.toml: tests/{file} does not exist")
     collected = {file for file, _ in by_test}
     for file, tests in runs["slow"].items():

@@ -8,6 +8,7 @@ import pytest
 from jaxscore import Request
 from jaxscore.tasks.paths import path_gain
 from tests.conftest import CASES, MODELS
+from tests.releases import flax_classes
 
 
 def expected(model, name):
@@ -15,7 +16,8 @@ def expected(model, name):
 
 
 def variants():
-    return [*((name, "native") for name in MODELS), ("tiny-gpt2", "transformers")]
+    flax = pytest.param("tiny-gpt2", "transformers", marks=flax_classes)
+    return [*((name, "native") for name in MODELS), flax]
 
 
 @pytest.mark.parametrize(("name", "implementation"), variants())

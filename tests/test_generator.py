@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.device import decoder, reference
+from jaxscore.device import initial, reference
 from jaxscore.device.dots import as_integers
 from jaxscore.device.rows import Asked
 from jaxscore.engine import text_writer, writing
@@ -22,6 +22,7 @@ from jaxscore.plan import decode_groups
 from jaxscore.requests import GenerationRequest
 from tests.conftest import CASES, MODELS
 from tests.device.configs import gpt2like, llamalike
+from tests.releases import flax_classes, native_and_transformers
 
 SHARED = "Arlen moved from Dunmere to Merrow in 1856. Ines moved from Tellany to Merrow. " * 5
 PROMPTS = (
@@ -116,7 +117,7 @@ def random_model(config, dtype):
         is_vector = len(leaf.shape) - (path[0].key == "layers") < 2
         return jnp.asarray(values, jnp.float32 if is_vector else kinds[dtype])
 
-    shapes = jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
+    shapes = jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
     params = as_integers(jax.tree_util.tree_map_with_path(fill, shapes))
     return native.from_params(config, params, dtype, "random")
 
@@ -177,6 +178,7 @@ def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
             assert (gap > 0).mean() < 0.1
 
 
+@flax_classes
 def test_transformers_own_generate_is_pytorchs_too(scorers, torch_greedy):
     writer = Generator(scorers("tiny-gpt2", implementation="transformers"))
     for request, one in zip(
@@ -189,7 +191,7 @@ def test_transformers_own_generate_is_pytorchs_too(scorers, torch_greedy):
     assert [one.token_ids.tolist() for one in first] == [one.token_ids.tolist() for one in again]
 
 
-@pytest.mark.parametrize("implementation", ["native", "transformers"])
+@native_and_transformers
 def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)
     [plain] = Generator(base).generate(requests(["Question: how many"]))
@@ -200,7 +202,7 @@ def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
     assert (cut.token_ids.tolist(), cut.finish) == (ids[:at], "eos")
 
 
-@pytest.mark.parametrize("implementation", ["native", "transformers"])
+@native_and_transformers
 def test_an_eos_at_once_is_an_empty_text(scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)
     [plain] = Generator(base).generate(requests(["The cat"], 3))
@@ -210,7 +212,7 @@ def test_an_eos_at_once_is_an_empty_text(scorers, implementation):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("implementation", ["native", "transformers"])
+@native_and_transformers
 def test_logits_that_are_no_numbers_fail_their_request_alone(scorers, implementation, temperature):
     """The argmax of NaN would be some token, and the text would look like one."""
     base = scorers("tiny-gpt2", implementation=implementation)
@@ -325,7 +327,7 @@ def test_requests_that_cannot_be_written_are_named_and_the_others_kept(scorers):
         assert (one.text, len(one.token_ids), one.finish) == ("", 0, None)
 
 
-@pytest.mark.parametrize("implementation", ["native", "transformers"])
+@native_and_transformers
 def test_a_text_ends_where_the_positions_do(scorers, implementation):
     scorer = scorers("tiny-gpt2", implementation=implementation)
     most = scorer.model.max_positions
@@ -370,6 +372,7 @@ def test_nothing_to_write(scorers):
     assert Generator(scorers("tiny-gpt2")).generate([]) == []
 
 
+@flax_classes
 @pytest.mark.parametrize("eos", [None, [1199, 1198]])
 def test_transformers_generate_takes_a_checkpoint_without_one_eos(tmp_path, torch_greedy, eos):
     folder = tmp_path / "model"
@@ -425,6 +428,7 @@ def test_reproducible_a_request_is_written_as_if_it_were_alone(monkeypatch, scor
     assert not set(written(batch, Scorer(base.model, base.encoder))[1]) & set(alone[2][1])
 
 
+@flax_classes
 def test_reproducible_transformers_write_the_same_in_any_company(scorers):
     base = scorers("tiny-gpt2", implementation="transformers")
     batch = [
@@ -439,7 +443,7 @@ def test_reproducible_transformers_write_the_same_in_any_company(scorers):
         assert [one.token_ids.tolist() for one in got] == alone
 
 
-@pytest.mark.parametrize("implementation", ["native", "transformers"])
+@native_and_transformers
 def test_equal_requests_are_written_once(monkeypatch, scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)
     writer = Generator(Scorer(base.model, base.encoder))

@@ -23,7 +23,11 @@ def test_the_first_cases_stay():
 
 def test_an_entry_is_a_test_or_a_whole_file():
     by_test = {(FILE, "test_a"): [1, 2], (FILE, "test_b"): [3], ("test_cli.py", "test_a"): [4]}
-    runs = {"numeric": [FILE], "slow": {FILE: {"test_a": 0, "*": 1}, "test_labels.py": {"*": 0}}}
+    runs = {
+        "numeric": [FILE],
+        "lines": ["text/"],
+        "slow": {FILE: {"test_a": 0, "*": 1}, "test_labels.py": {"*": 0}},
+    }
     assert list(entries(runs, by_test, complete=True)) == [
         (FILE, "test_a", [1, 2]),
         (FILE, "*", [1, 2, 3]),
@@ -34,12 +38,15 @@ def test_an_entry_is_a_test_or_a_whole_file():
 @pytest.mark.parametrize(
     ("runs", "message"),
     [
-        ({"numeric": ["test_nothing.py"], "slow": {}}, r"tests/test_nothing\.py does not exist"),
-        ({"numeric": [], "slow": {"no.py": {"*": 0}}}, r"tests/no\.py does not exist"),
-        ({"numeric": [], "slow": {FILE: {"test_gone": 0}}}, f"tests/{FILE} has no test_gone"),
+        ({"numeric": ["test_nothing.py"]}, r"tests/test_nothing\.py does not exist"),
+        ({"lines": ["nothing/"]}, "tests/nothing/ does not exist"),
+        ({"lines": ["text"]}, "tests/text does not exist"),
+        ({"slow": {"no.py": {"*": 0}}}, r"tests/no\.py does not exist"),
+        ({"slow": {FILE: {"test_gone": 0}}}, f"tests/{FILE} has no test_gone"),
     ],
 )
 def test_an_entry_that_matches_nothing(runs, message):
+    runs = {"numeric": [], "lines": [], "slow": {}} | runs
     by_test = {(FILE, "test_here"): [1]}
     with pytest.raises(pytest.UsageError, match=message):
         list(entries(runs, by_test, complete=True))

@@ -2,8 +2,8 @@
 
     python tools/family_table.py
 
-An attribute's values are those that the configs of tests/models/families.py come to, with what
-PyTorch's config classes fill in. Every family is compared in several sizes besides.
+An attribute's values are those that the configs of tests/models/families.py come to, with our
+defaults. Every family is compared in several sizes besides.
 """
 
 import sys
@@ -12,10 +12,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from transformers import AutoConfig
-
+from jaxscore.models.config.defaults import table as defaults
+from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES
 from tests.models.families import BASE, CASES, GPT, REFUSED, SIZES, WITHOUT_EFFECT
+
+# Where transformers' versions have different defaults, and a config has to say it
+SAID = {"cohere": {"rope_theta": 10000.0}}
 
 # Sizes under all their names, and what only follows from another attribute
 LEFT_OUT = {*SIZES, *GPT, *"intermediate_size ffn_dim num_heads num_layers".split()}
@@ -36,9 +39,13 @@ def table() -> str:
 
 def _compared(kind: str) -> list[str]:
     cases = [one for one in CASES if one.kind == kind]
-    configs = [AutoConfig.for_model(kind, **BASE[kind] | one.config) for one in cases]
+    said = {"model_type": kind} | SAID.get(kind, {}) | BASE[kind]
+    rope = defaults()[kind].rope or {}
+    if "rope_type" in rope:  # a file that scales has to say its base; 4.57 takes the default one
+        said = {"rope_theta": rope["rope_theta"]} | said
+    configs = [read(said | one.config, kind).config for one in cases]
     only_refused = {name for one, attributes, _ in REFUSED if one == kind for name in attributes}
-    only_refused -= set(BASE[kind]).union(*(one.config for one in cases))
+    only_refused -= set(BASE[kind]).union({"rope_parameters"}, *(one.config for one in cases))
     hidden = LEFT_OUT | only_refused | set(WITHOUT_EFFECT.get(kind, ()))
     lines = []
     for name in sorted(FAMILIES[kind].reads - hidden):
@@ -50,8 +57,8 @@ def _compared(kind: str) -> list[str]:
 
 def _said(name: str, value: Any) -> str:
     """A value in few words."""
-    if name == "rope_scaling":
-        return "none" if value is None else str(value.get("rope_type", value.get("type")))
+    if isinstance(value, dict) and name.startswith("rope_"):
+        return _rotary(value)
     if isinstance(value, list):
         return f"[{', '.join(_said(name, one) for one in value)}]"
     if isinstance(value, dict):
@@ -59,6 +66,17 @@ def _said(name: str, value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value).removesuffix("_attention")
+
+
+def _rotary(values: dict[str, Any]) -> str:
+    """Type, base, and the share of a head that turns where that is not all; by layer type."""
+    own = [one for one in values.values() if isinstance(one, dict)]
+    if own:
+        return " and ".join(map(_rotary, own))
+    said = [str(values.get("rope_type", values.get("type", "default")))]
+    said += [f"{values['rope_theta']:g}"] if "rope_theta" in values else []
+    share = values.get("partial_rotary_factor", 1.0)
+    return " ".join(said + ([] if share == 1 else [f"of {share:g}"]))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from jaxscore.files import config_file, item_files
 from jaxscore.journal import contents, database
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, lora
+from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.printable import UNPRINTABLE
 from jaxscore.tasks.chronologic import answer_scores
@@ -167,7 +168,7 @@ def read_config(data: bytes, folder: Path) -> None:
             _file(folder, "config.json", content)
             raw = checkpoint.read_config(folder)
             checkpoint.eos_ids(folder, raw)
-            native.translate(folder, raw)
+            native.translate(folder, methods.read(folder, raw).plain)
         elif kind < b"\xa0":
             _file(folder, lora.CONFIG, content)
             _file(folder, lora.WEIGHTS, _adapter())

@@ -16,7 +16,8 @@ which every device of a mesh then reads its part in its final layout.
 
 input:
   a local Hugging Face folder or a hub id, of a family that the native decoder
-  covers, and with --lora an adapter, which is merged into the weights for good
+  covers, and with --lora an adapter, which is merged into the weights for good;
+  weights that are stored quantized are written as the numbers they stand for
 
 output, a folder for --model of any command:
   config.json, tokenizer files   copied from the original
@@ -87,12 +88,14 @@ def run(args: argparse.Namespace) -> int:
     started = time.perf_counter()
     dtype: Dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
     model = load(folder, dtype=dtype, implementation="native", adapter=args.lora)
+    model_flags.tell_stored_as(args, model)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     messages.remark(
         args,
         f"read {model.model_type}, {size / 1e9:.2f} GB in {dtype}, in "
         f"{time.perf_counter() - started:.1f} s",
     )
+    model_flags.tell_left_out(args, model)
     facts = converted.Facts(
         model_type=model.model_type,
         dtype=dtype,
@@ -114,7 +117,9 @@ def run(args: argparse.Namespace) -> int:
 def _lossless(folder: Path, lora: Path | None) -> Dtype:
     """The narrowest dtype that holds every weight as it is."""
     from jaxscore.models.weights import checkpoint
+    from jaxscore.models.weights.stored_types import methods
 
-    arrays = checkpoint.open_tensors(folder).stored.values()
+    stored = methods.read(folder, checkpoint.read_config(folder))
+    arrays = stored.opened(folder).stored.values()
     kinds = {array.dtype.name for array in arrays if array.dtype in checkpoint.FLOATS}
     return "bfloat16" if lora is None and kinds == {"bfloat16"} else "float32"

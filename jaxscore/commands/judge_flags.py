@@ -99,7 +99,8 @@ def _add_judges(parser: argparse.ArgumentParser) -> None:
         type=_name,
         const=bem.DEFAULT_MODEL,
         metavar="MODEL",
-        help=f"a BERT classifier of answer equivalence (default: {bem.DEFAULT_MODEL})",
+        help="a BERT classifier of answer equivalence, with the extra flax-classes (default: "
+        f"{bem.DEFAULT_MODEL})",
     )
     parser.add_argument(
         "--ollama-url",

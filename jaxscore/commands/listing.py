@@ -30,6 +30,7 @@ GROUPS = {
         "livecode-parse": "the code of the first response",
     },
     "models and files": {
+        "families": "which models are covered, and whether one would load",
         "plan": "what a model takes on given devices, told without its weights",
         "convert": "a checkpoint as an Orbax checkpoint that --model takes",
         "journal": "look into a journal of finished scores and texts, or prune it",

@@ -14,6 +14,7 @@ from jaxscore.plan.row_shapes import SHORTEST_ROW
 from jaxscore.reports import manifest
 
 if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.models.model import Model
     from jaxscore.scorer import Scorer
 
 UNUSED = {  # where another program computes, and what they are if nobody gives them
@@ -98,7 +99,7 @@ def add_model_flags(
         choices=IMPLEMENTATIONS,
         default="auto",
         help="native: our decoder, which shares text between requests; transformers: their Flax "
-        "class, one request per row; auto: native where it covers the family",
+        "class, one request per row (extra flax-classes); auto: native where it covers the family",
     )
     advanced(
         group,
@@ -228,11 +229,13 @@ def load_scorer(
         journal=_journal(args, output, written),
     )
     collector.pass_over()
+    tell_stored_as(args, args.loaded.model)
     by_memory = args.batch_tokens == AUTO or (
         args.batch_tokens is None and args.loaded.model.platform != "cpu"
     )
     if by_memory and not args.reproducible:
         remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
+    tell_left_out(args, args.loaded.model)
     return args.loaded
 
 
@@ -258,6 +261,12 @@ def tell_unused(args: argparse.Namespace, names: Sequence[str], why: str) -> Non
         remark(args, f"{flags}: no effect, {why}")
 
 
+def tell_left_out(args: argparse.Namespace, model: "Model") -> None:
+    """Say what of a checkpoint with more than a text model is not read."""
+    if model.left_out is not None:
+        remark(args, f"left out of the model: {model.left_out}; its text model alone is scored")
+
+
 def tell_lora(args: argparse.Namespace) -> None:
     """Say which model the adapter names as its own; people judge that, since names differ."""
     if (folder := getattr(args, "lora", None)) is not None:
@@ -265,3 +274,9 @@ def tell_lora(args: argparse.Namespace) -> None:
 
         base = lora.read(folder).base_model or "a model that it does not name"
         remark(args, f"--lora {folder}: an adapter of {base}")
+
+
+def tell_stored_as(args: argparse.Namespace, model: "Model") -> None:
+    """Say that the weights are stored quantized, and what scores then are of."""
+    if model.stored_as is not None:
+        remark(args, f"weights stored as {model.stored_as}; held as {model.dtype}")

@@ -1,6 +1,7 @@
 """Output files of a command: places that may not be used, and the manifest."""
 
 import argparse
+import contextlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,8 +65,10 @@ def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--
 
 def _resolved(path: Path, flag: str) -> Path:
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            path.stat()  # fails at a loop of links, which Python 3.13 resolves to itself
         return path.resolve()
-    except (OSError, RuntimeError) as problem:  # a loop of links
+    except (OSError, ValueError) as problem:
         raise InputError(f"{flag} {path}: not usable as a path ({problem})") from None
 
 

@@ -20,6 +20,7 @@ from jaxscore.models import costs, native
 from jaxscore.models.choices import QUANTIZED, Dtype, Quantize
 from jaxscore.models.weights import checkpoint, converted
 from jaxscore.models.weights.params import shapes_of
+from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.row_shapes import SHORTEST_ROW, row_lengths
 
 CONFIG = "config.json"
@@ -55,8 +56,11 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     asked = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
     target = plan_target.chosen(args, asked)
     memory, n_devices = _machine(args, target, asked)
-    raw = checkpoint.read_config(file.parent)
-    dtype: Dtype = args.dtype if args.dtype != "auto" else _stored_dtype(file, raw)
+    stored = methods.read(file.parent, checkpoint.read_config(file.parent))
+    raw = stored.plain
+    dtype: Dtype = args.dtype
+    if args.dtype == "auto":
+        dtype = "bfloat16" if stored.scheme else _stored_dtype(file, raw)
     _, translated = native.translate(file.parent, raw)
     config, shapes = _stored(translated, dtype, args.quantize)
     if asked is not None:

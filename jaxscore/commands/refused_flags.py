@@ -38,6 +38,11 @@ REASONS: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
     },
     "livecode-select": _CONFIDENCES,
     "livecode-parse": {"--model": f"{_NO_MODEL}; the first response is taken as it is"},
+    "families": {
+        "--input": "the config of a model is all that is read; name it with --model",
+        "--output": "what is covered is told on stdout; redirect it to keep it, with --json",
+        "--limit": "all families are listed; --model looks at one",
+    },
     "plan": {
         "--input": "the config of a model is all that is read; name it with --model",
         "--limit": "one model is looked at, whole; --row-lengths says which rows to compile",

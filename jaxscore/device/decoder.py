@@ -5,21 +5,24 @@ layers compiles as fast as one of two.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
+from jaxscore.device import attention_kinds, per_layer_input
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.experts import mixture
-from jaxscore.device.layers import ACTIVATIONS, AttentionHalf, Layout, MlpHalf, Norm, PerLayer
+from jaxscore.device.feed_forward import MlpHalf, gate_of
+from jaxscore.device.layers import Layout, Norm, PerLayer
+from jaxscore.device.per_layer_input import PerLayerInput
 from jaxscore.device.rows import Unembedding
 
 Params = dict[str, Any]
@@ -75,60 +78,126 @@ def extend(
 
 def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
     embed = params["embed"]
-    x = _looked_up(embed["token"], ids, build.vocabulary_axis(config)) * config.embedding_scale
+    axis = build.vocabulary_axis(config)
+    x = _looked_up(embed["token"], ids, axis) * config.embedding_scale
     if config.embedding_width:
         x = dot_last(x, from_storage(embed["into"]["weight"]))
     if config.learned_positions:
         x += from_storage(embed["position"][position]).astype(jnp.float32)
+    if config.sinusoidal_from is not None:
+        x += _sinusoidal(position + config.sinusoidal_from, config.width)
     if config.embedding_norm:
         x = Norm(config).apply({"params": embed["norm"]}, x)
     layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
-    turns, most = _turns(config, position), build.forms.mlp_tokens
+    turns = _turns(config, position)
+    given = ()
+    if config.per_layer_width:
+        rows = _looked_up(embed["per_layer"]["token"], ids, axis)
+        given = per_layer_input.inputs(embed, config, x, rows)
 
-    def step(x, layer):
-        weights, window, before, index, table = layer
-        weights = {"params": from_storage(weights)}
-        own = PerLayer(
-            window,
-            tuple(
-                one._replace(key=key, value=value)
-                for one, (key, value) in zip(caches, before, strict=True)
-            ),
-            *(turn[table] for turn in turns),
+    def step(carry, layer):
+        x, latest = carry
+        weights, before, index, own, given = layer
+        weights = from_storage(weights)
+        caches_here = tuple(
+            one._replace(key=key, value=value)
+            for one, (key, value) in zip(caches, before, strict=True)
         )
-        added, kept = AttentionHalf(config, build).apply(weights, x, layout, own)
+        table = own.pop("table", None)
+        angles = {} if table is None else {"cos": turns[0][table], "sin": turns[1][table]}
+        own = PerLayer(own.pop("window", None), caches_here, **angles, **own)
+        added, kept, latest = attention_kinds.attention_half(
+            params, config, build, weights, index, x, layout, own, latest
+        )
         added = added * config.residual_scale
         read = x if config.parallel != "no" else _joined(config, weights, "attention", x, added)
-        if config.experts is None:
-            more = by_tokens(lambda part: MlpHalf(config, build).apply(weights, part), read, most)
-        else:
-            act = ACTIVATIONS[config.activation]
-            run = functools.partial(
-                mixture,
-                params["experts"],
-                index,
-                act,
-                quantized=config.quantized,
-                build=build,
-            )
-            more = MlpHalf(config, build).apply(weights, read, run)
-        more = more * config.residual_scale
+        more = _mlp_half(params, config, build, weights, index, read) * config.residual_scale
         if config.parallel != "no":
             x = x + added + more
         else:
             x = _joined(config, weights, "mlp", read, more)
-        return x, kept if keep else None
+        if config.per_layer_width:
+            x += PerLayerInput(config).apply({"params": weights["per_layer"]}, x, given)
+        if config.layer_scale:
+            x *= weights["layer_scale"]
+        return (x, latest), kept if keep else None
 
-    layers = jnp.arange(config.n_layers)
-    windows = jnp.asarray(config.windows, jnp.int32) if any(config.windows) else None
-    tables = jnp.asarray(config.rotary_of, jnp.int32) if config.rotary else layers
     before = tuple((one.key, one.value) for one in caches)
-    x, kept = lax.scan(step, x, (params["layers"], windows, before, layers, tables))
+    layers = jnp.arange(config.n_layers)
+    stacked = params["layers"], before, layers, _own_of_layers(config), given
+    latest = attention_kinds.nothing_yet(x, config, build)
+    (x, _), kept = lax.scan(step, (x, latest), stacked)
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
         x = dot_last(x, from_storage(params["out_of"]["weight"]))
     return x, kept
+
+
+def _own_of_layers(config):
+    """What of `PerLayer` differs from layer to layer, stacked, and the index of its rotary table;
+    what no layer has is left out."""
+    own = {}
+    if any(config.windows):
+        own["window"] = jnp.asarray(config.windows, jnp.int32)
+    if config.rotary:
+        own["table"] = jnp.asarray(config.rotary_of, jnp.int32)
+    if config.qk_norm_of:
+        own["qk_normed"] = jnp.asarray(config.qk_norm_of)
+    if config.query_growth is not None:
+        own["growth"] = jnp.asarray(config.query_growth.shares, jnp.float32)
+    return own
+
+
+def _mlp_half(params, config, build, weights, layer, x):
+    """What the MLP of this layer adds, of the kind that the layer has.
+
+    Where layers have one of two kinds, each kind's parameters are stacked on their own, and the
+    program branches.
+    """
+    most, other = build.forms.mlp_tokens, config.other_mlp
+
+    def plain(own, width=None):
+        half = MlpHalf(config, build, width)
+        return by_tokens(lambda part: half.apply({"params": own}, part), x, most)
+
+    def main(own, nth):
+        if config.experts is None:
+            return plain(own)
+        run = functools.partial(
+            mixture,
+            params["experts"],
+            nth,
+            gate_of(config),
+            quantized=config.quantized,
+            build=build,
+            weighs_input=config.experts.weighs_input,
+        )
+        return MlpHalf(config, build).apply({"params": own}, x, run)
+
+    if other is None:
+        return main(weights, layer)
+
+    def of_kind(kind, nth):
+        stacked = params["mlps"][kind]
+        return weights | {"mlp": from_storage(jax.tree.map(lambda leaf: leaf[nth], stacked))}
+
+    is_other = [n in other.layers for n in range(config.n_layers)]
+    nth = [is_other[:n].count(is_other[n]) for n in range(config.n_layers)]  # of its own kind
+    here = jnp.asarray(nth, jnp.int32)[layer]
+    return lax.cond(
+        jnp.asarray(is_other)[layer],
+        lambda: plain(of_kind("other", here), other.width),
+        lambda: main(of_kind("main", here), here),
+    )
+
+
+def _sinusoidal(position, width):
+    """Sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi (arXiv 1706.03762)."""
+    half = width // 2
+    frequency = jnp.exp(jnp.arange(half, dtype=jnp.float32) * -(math.log(10_000) / (half - 1)))
+    angle = position[..., None].astype(jnp.float32) * frequency
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
 def _looked_up(table, ids, axis):
@@ -156,7 +225,7 @@ def _joined(config, weights, half, x, added):
     x = x + added
     if config.norm_place != "residual":
         return x
-    return Norm(config).apply({"params": weights["params"][f"{half}_norm"]}, x)
+    return Norm(config).apply({"params": weights[f"{half}_norm"]}, x)
 
 
 def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) -> Unembedding:
@@ -166,58 +235,3 @@ def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) ->
     scale, softcap = config.logit_scale, config.logit_softcap
     axis = build.vocabulary_axis(config)
     return Unembedding(weight, bias, scale, softcap, axis, build.forms)
-
-
-def init_params(key: jax.Array, config: DecoderConfig) -> Params:
-    """Random float32 parameters; under `jax.eval_shape` the shapes that a checkpoint must have."""
-    c = config
-    keys = iter(jax.random.split(key, 12))
-    normal = nn.initializers.normal(0.02)
-    embedding_width = c.embedding_width or c.width
-    x = jnp.zeros((1, 1, c.width))
-    at = jnp.zeros((1, 1), jnp.int32)
-    turn = jnp.zeros((1, 1, 1, len(c.rotary[0].frequencies))) if c.rotary else None
-    layout, own = Layout(at, at + 1, jnp.float32), PerLayer(jnp.int32(0), (), turn, turn)
-
-    def norm(key):
-        return Norm(c).init(key, x)["params"]
-
-    def layer(key):
-        half = AttentionHalf(c).init(key, x, layout, own)["params"]
-        half |= MlpHalf(c).init(jax.random.fold_in(key, 1), x, lambda x, *_: x)["params"]
-        if c.norm_place == "residual":
-            half |= {"attention_norm": norm(key), "mlp_norm": norm(key)}
-        return half
-
-    embed: Params = {"token": normal(next(keys), (c.vocab_size, embedding_width))}
-    params: Params = {
-        "embed": embed,
-        "layers": jax.vmap(layer)(jax.random.split(next(keys), c.n_layers)),
-    }
-    if c.final_norm:
-        params["final_norm"] = norm(next(keys))
-    if c.embedding_norm:
-        embed["norm"] = norm(next(keys))
-    if c.learned_positions:
-        embed["position"] = normal(next(keys), (c.max_positions, c.width))
-    if c.embedding_width:
-        embed["into"] = {"weight": normal(next(keys), (c.width, embedding_width))}
-        params["out_of"] = {"weight": normal(next(keys), (embedding_width, c.width))}
-    if c.experts is not None:
-        inward = (c.n_layers, c.experts.count, c.mlp_width, c.width)
-        outward = (*inward[:2], c.width, c.mlp_width)
-        names = {"gate": inward, "up": inward, "down": outward}
-        params["experts"] = {
-            name: {"weight": normal(next(keys), shape)} for name, shape in names.items()
-        }
-        if c.quantized:
-            for name, shape in names.items():
-                params["experts"][name]["channel_scale"] = jnp.ones(shape[:-1])
-    unembed = {}
-    if not c.tied:
-        unembed["weight"] = normal(next(keys), (c.vocab_size, embedding_width))
-    if c.head_bias:
-        unembed["bias"] = jnp.zeros(c.vocab_size)
-    if unembed:
-        params["unembed"] = unembed
-    return params

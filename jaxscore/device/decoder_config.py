@@ -1,7 +1,7 @@
 """What differs between decoders, as data: `DecoderConfig`."""
 
 import dataclasses
-from typing import Literal, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from jaxscore.device.attention.score_rule import Alibi
 
@@ -9,8 +9,9 @@ NormKind = Literal["rms", "layer"]
 NormPlace = Literal["before", "after", "both", "residual"]  # of each half; the last: after the sum
 Parallel = Literal["no", "own", "shared"]
 QkNorm = Literal["", "head", "heads", "flat"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "relu_squared", "silu", "xielu"]
 Quantized = Literal["", "float32", "bfloat16"]
+RouterScores = Literal["softmax", "sigmoid", "sparsemixer"]
 
 NORMS_BEFORE = ("before", "both")
 NORMS_AFTER = ("after", "both")
@@ -29,6 +30,69 @@ class Rotary:
     factor: float = 1.0
 
 
+class Latent(NamedTuple):
+    """Attention whose keys and values are projections of one short vector per token (MLA,
+    arXiv 2405.04434, section 2.1).
+
+    Attributes:
+        rank: channels of that vector.
+        query_rank: of a vector that all heads' queries are projections of; 0 is none.
+        turned: rotary channels of each query and of the one rotary key of all heads.
+        unturned: the other channels of a head's query and key.
+        value: channels of a head's value.
+        norm_eps: of the norms of both vectors.
+    """
+
+    rank: int
+    query_rank: int
+    turned: int
+    unturned: int
+    value: int
+    norm_eps: float
+
+
+class QueryGrowth(NamedTuple):
+    """Queries are multiplied by `1 + share * ln(1 + floor((position + ahead) / length))`, as
+    attention over longer texts is made sharper (arXiv 2501.19399).
+
+    Attributes:
+        shares: for each layer; 0 is no growth.
+    """
+
+    shares: tuple[float, ...]
+    length: float
+    ahead: int
+
+
+class Clamped(NamedTuple):
+    """A gate instead of `act(gate) * up`: `(up + 1) * gate * sigmoid(slope * gate)`, where `gate`
+    is at most `limit` and `up` within `limit` of zero (the gpt-oss release, arXiv 2508.10925)."""
+
+    limit: float
+    slope: float
+
+
+class OtherMlp(NamedTuple):
+    """Layers whose MLP differs from the others': a plain one of this inner width."""
+
+    layers: tuple[int, ...]
+    width: int
+
+
+class OtherHeads(NamedTuple):
+    """Layers whose attention has other sizes than the others'.
+
+    Attributes:
+        n_kv_heads, head_width: as of `DecoderConfig`.
+        values_are_keys: values are the products that keys are before norm and rotation.
+    """
+
+    layers: tuple[int, ...]
+    n_kv_heads: int
+    head_width: int
+    values_are_keys: bool = False
+
+
 @dataclasses.dataclass(frozen=True)
 class Experts:
     """An MLP of which each token runs a few of many copies (arXiv 2401.04088).
@@ -36,14 +100,44 @@ class Experts:
     Attributes:
         count, per_token: how many experts, and how many of them a token runs.
         renormalised: the weights of those are scaled to sum to one.
-        shared_width: of an MLP that every token runs beside them, weighed by a sigmoid of its
-            own; 0 is none.
+        shared_width: of an MLP that every token runs beside them; 0 is none.
+        shared_gated: it is weighed by a sigmoid of its own.
+        scores: what the router's outputs become: "softmax", "sigmoid", or "sparsemixer", which
+            chooses and weighs one expert after the other (arXiv 2409.12136).
+        corrected: a learned bias is added to the scores for the choice alone (arXiv 2408.15664).
+        groups, groups_per_token: experts are chosen within the best groups of neighbours.
+        group_rank: scores of a group, summed, by which groups are ranked.
+        least_sum: by which weights are divided at least, where they are renormalised.
+        scale: factor on the weights.
+        weighs_input: the weight multiplies what an expert reads instead of what it gives.
+        router_bias, bias: the router's and the experts' products add a bias.
+        jitter: half the relative distance below the best within which "sparsemixer" weighs.
+        beside: experts stand beside the shared MLP with norms of their own: one before the experts,
+            which read the residual stream, and one after each of the two.
+        router_norm: the router reads the residual stream, normed and scaled by a vector of its
+            own over the root of the width.
+        expert_scale: each expert's weight has a learned factor.
     """
 
     count: int
     per_token: int
     renormalised: bool
     shared_width: int = 0
+    shared_gated: bool = True
+    scores: RouterScores = "softmax"
+    corrected: bool = False
+    groups: int = 1
+    groups_per_token: int = 1
+    group_rank: int = 1
+    least_sum: float = 0.0
+    scale: float = 1.0
+    weighs_input: bool = False
+    router_bias: bool = False
+    bias: bool = False
+    jitter: float = 0.0
+    beside: bool = False
+    router_norm: bool = False
+    expert_scale: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,25 +149,45 @@ class DecoderConfig:
         mlp_width: inner width of the MLP, or of one expert.
         max_positions: longest path from a root that the model was made for.
         windows: for each layer how far along the path a token sees; 0 is everything.
-        norm: "rms" or "layer", with a bias where `norm_bias`; `norm_eps` is added to the mean
-            square or the variance.
+        chunked: a window is a stretch of positions instead: a token sees those of its own
+            stretch, which begin at multiples of the window.
+        norm: "rms" or "layer", with a scale where `norm_scale` and a bias where `norm_bias`;
+            `norm_eps` is added to the mean square or the variance.
         norm_place: where each half has its norms.
         parallel: "no", or attention and MLP both read what the layer was given, through norms of
             their "own" or one "shared".
         qk_norm: queries and keys are normed: in each "head" by one scale, by scales for each of
-            the "heads", or over all heads together, "flat"; "" is not.
-        gated: the MLP is `down(act(gate(x)) * up(x))`, else `down(act(up(x)))`.
+            the "heads", or over all heads together, "flat"; "" is not. Without a scale where
+            `qk_norm_scale` is false; after they are turned where `qk_norm_turned`; in some layers
+            alone where `qk_norm_of` has an entry for each.
+        value_norm: the values of each head are normed without scale.
+        other_heads, values_are_keys: see `OtherHeads`; the second is of all layers.
+        keys_of: for each layer the one whose keys and values it uses, itself or an earlier one of
+            the same sizes; empty where each has its own.
+        qkv_limit: queries, keys and values are at most so far from zero.
+        query_growth, latent: see `QueryGrowth` and `Latent`. With the second `n_kv_heads` is 1 and
+            `head_width` what its products have: `rank + turned`.
+        sinks: a learned score for each query head stands beside those of the tokens that it
+            sees, and has no value (arXiv 2309.17453).
+        gated: the MLP is `down(act(gate(x)) * up(x))`, else `down(act(up(x)))`; another gate where
+            `clamped`, see there.
+        other_mlp: see `OtherMlp`.
         rotary: tables, as long as each other; empty where nothing turns.
         rotary_of: for each layer the index of its table.
         long_rotary: tables instead of `rotary` for requests of more than `long_from` tokens; empty
             where those have the same.
         interleaved: rotary pairs are channels 2c and 2c + 1, else c and c + half of them.
         learned_positions: a table of `max_positions` is added to the embeddings.
+        sinusoidal_from: what is added to them instead is the sines, then the cosines of a position
+            (arXiv 1706.03762), which are counted from here; None is nothing.
         attention_scale, attention_softcap, alibi: see `ScoreRule`.
         qkv_bias, out_bias, mlp_bias, head_bias: which products add a bias.
         tied: the unembedding is the embedding.
         embedding_width: of the embedding where it is not `width`; products without bias lead
             from one to the other, and back before the unembedding. 0 is `width`.
+        per_layer_width: a second embedding has so many channels for each layer, joined with a
+            projection of the first one; they gate what a third part of each layer adds. 0 is none.
+        layer_scale: each layer's output has a learned factor.
         embedding_scale, residual_scale: factors on embeddings, and on what a layer's halves add.
         embedding_norm, final_norm: norms after the embedding and before the unembedding.
         logit_scale, logit_softcap: see `Unembedding`.
@@ -107,18 +221,36 @@ class DecoderConfig:
     norm_place: NormPlace = "before"
     parallel: Parallel = "no"
     qk_norm: QkNorm = ""
+    norm_scale: bool = True
     qk_norm_bias: bool = False
+    qk_norm_scale: bool = True
+    qk_norm_turned: bool = False
+    qk_norm_of: tuple[bool, ...] = ()
+    value_norm: bool = False
+    values_are_keys: bool = False
+    other_heads: OtherHeads | None = None
+    keys_of: tuple[int, ...] = ()
+    qkv_limit: float | None = None
+    query_growth: QueryGrowth | None = None
+    latent: Latent | None = None
+    sinks: bool = False
+    chunked: bool = False
+    clamped: Clamped | None = None
+    other_mlp: OtherMlp | None = None
     rotary: tuple[Rotary, ...] = ()
     rotary_of: tuple[int, ...] = ()
     long_rotary: tuple[Rotary, ...] = ()
     long_from: int = 0
     interleaved: bool = False
     learned_positions: bool = False
+    sinusoidal_from: int | None = None
     attention_softcap: float | None = None
     alibi: Alibi | None = None
     experts: Experts | None = None
     head_bias: bool = False
     embedding_width: int = 0
+    per_layer_width: int = 0
+    layer_scale: bool = False
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     embedding_norm: bool = False
@@ -126,6 +258,44 @@ class DecoderConfig:
     logit_scale: float = 1.0
     logit_softcap: float | None = None
     quantized: Quantized = ""
+
+    def kinds(self) -> tuple["DecoderConfig", ...]:
+        """Configs of the attention of some layers: the main one, and the one of `other_heads`."""
+        if (other := self.other_heads) is None:
+            return (self,)
+        main = dataclasses.replace(self, other_heads=None)
+        return main, dataclasses.replace(
+            main,
+            n_kv_heads=other.n_kv_heads,
+            head_width=other.head_width,
+            values_are_keys=other.values_are_keys,
+        )
+
+    def kind_of(self, layer: int) -> int:
+        """Which of `kinds` a layer has."""
+        return int(self.other_heads is not None and layer in self.other_heads.layers)
+
+    def only(self, layer: int) -> "DecoderConfig":
+        """A decoder of this one layer, with keys and values of its own."""
+        here = self.kinds()[self.kind_of(layer)]
+        if self.other_heads is not None:  # whose tables are filled up to the widest heads'
+            pairs = here.head_width // 2
+            tables = (Rotary(one.frequencies[:pairs], one.factor) for one in self.rotary)
+            here = dataclasses.replace(here, rotary=tuple(tables))
+        if (other := self.other_mlp) is not None and layer in other.layers:
+            here = dataclasses.replace(here, experts=None, mlp_width=other.width)
+        if (growth := self.query_growth) is not None:
+            growth = growth._replace(shares=growth.shares[layer : layer + 1])
+        return dataclasses.replace(
+            here,
+            n_layers=1,
+            windows=self.windows[layer : layer + 1],
+            rotary_of=self.rotary_of[layer : layer + 1],
+            qk_norm_of=self.qk_norm_of[layer : layer + 1],
+            query_growth=growth,
+            keys_of=(),
+            other_mlp=None,
+        )
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():

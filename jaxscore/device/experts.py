@@ -28,19 +28,23 @@ BLOCK = 128  # rows of a product; fewer leave a CPU's and a TPU's units partly i
 def mixture(
     experts: Any,
     layer: Int[Array, ""],
-    activation: Callable[[Array], Array],
+    gate: Callable[[Array, Array], Array],
     x: Float[Array, "R L D"],
     share: Float[Array, "R L k"],
     chosen: Int[Array, "R L k"],
     quantized: str = "",
     build: Build = ON_CPU,
+    weighs_input: bool = False,
 ) -> Float[Array, "R L D"]:
-    """`sum_k share_k * down(activation(gate(x)) * up(x))` of each token's chosen experts.
+    """`sum_k share_k * down(gate(gate_k(x), up_k(x)))` of each token's chosen experts.
 
     Args:
         experts: "gate" and "up" [layers, experts, F, D], "down" [layers, experts, D, F], as
-            stored; quantized ones have a scale for each of their output channels. All layers,
-            since a loop over layers would copy the slice that it is handed.
+            stored; quantized ones have a scale for each of their output channels, and some a bias.
+            All layers, since a loop over layers would copy the slice that it is handed.
+        layer: among those that have experts.
+        gate: see `feed_forward.gate_of`.
+        weighs_input: see `Experts`.
         quantized: see `DecoderConfig`.
         build: forms and mesh; a shard has some of the experts, in order.
     """
@@ -55,10 +59,10 @@ def mixture(
         if not all(takes(weight.shape, weight.dtype) for weight in stored):
             form = "blocked"
     if form == "blocked":
-        out = blocked(experts, layer, activation, *flat, quantized)
+        out = blocked(experts, layer, gate, *flat, quantized, weighs_input)
     else:
         product = functools.partial(GROUPED[form], interpret=build.forms.interpreted)
-        out = grouped(product, experts, layer, activation, *flat, quantized)
+        out = grouped(product, experts, layer, gate, *flat, quantized, weighs_input)
     out = out.reshape(x.shape)
     return out if axis is None else lax.psum(out, axis)
 
@@ -101,7 +105,7 @@ def _blocks(chosen_Tk, count) -> Blocks:
     return Blocks(order, rows, jnp.cumsum(rows), jnp.cumsum(blocks))
 
 
-def blocked(experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized=""):
+def blocked(experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", weighs_input=False):
     """A block of rows of one expert at a time; as many blocks as these tokens fill.
 
     Args:
@@ -120,25 +124,27 @@ def blocked(experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized="")
         pair, mine = blocks.pairs(b)
         token = jnp.where(mine, pair // k, T)  # beyond the end: read as zeros, dropped when added
         x = x_TD.at[token].get(mode="fill", fill_value=0)
+        weight = share[pair][:, None]
 
         def own(stacked):
             start = (layer, expert, *[0] * (stacked.ndim - 2))
             return lax.dynamic_slice(stacked, start, (1, 1, *stacked.shape[2:]))[0, 0]
 
         def product(rows, name):
-            weight = from_storage(own(experts[name]["weight"]))
-            if not quantized:
-                return dot_last(rows, weight)
-            return dot_last(rows, weight.astype(quantized)) * own(experts[name]["channel_scale"])
+            matrix = from_storage(own(experts[name]["weight"]))
+            y = dot_last(rows, matrix.astype(quantized) if quantized else matrix)
+            if quantized:
+                y *= own(experts[name]["channel_scale"])
+            return y + own(experts[name]["bias"]) if "bias" in experts[name] else y
 
-        inner = activation(product(x, "gate")) * product(x, "up")
-        y = product(inner, "down") * share[pair][:, None]
-        return out.at[token].add(y, mode="drop")
+        x = x * weight if weighs_input else x
+        y = product(gate(product(x, "gate"), product(x, "up")), "down")
+        return out.at[token].add(y if weighs_input else y * weight, mode="drop")
 
     return lax.fori_loop(0, blocks.block_end[-1], step, jnp.zeros((T, D), jnp.float32))
 
 
-def grouped(run, experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantized=""):
+def grouped(run, experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", weighs_input=False):
     """What `blocked` computes, all blocks in each of three products.
 
     The experts of all layers are handed over, since a slice of one layer would be copied.
@@ -159,13 +165,19 @@ def grouped(run, experts, layer, activation, x_TD, share_Tk, chosen_Tk, quantize
         scale = experts[name].get("channel_scale")
         scale = None if scale is None else scale.reshape(n_layers * count, -1)
         weight = weight.reshape(n_layers * count, *weight.shape[2:])
-        return run(rows_BRD.astype(dtype), weight, scale, matrix, blocks.block_end[-1])
+        y = run(rows_BRD.astype(dtype), weight, scale, matrix, blocks.block_end[-1])
+        if "bias" not in experts[name]:
+            return y
+        bias = experts[name]["bias"].reshape(n_layers * count, -1)
+        return y + bias[matrix][:, None]
 
     token = jnp.where(mine, pair // k, T)
     x = x_TD.at[token].get(mode="fill", fill_value=0)
-    y = product(activation(product(x, "gate")) * product(x, "up"), "down")
+    share = share_Tk.reshape(-1)[pair][..., None]
+    x = x * share if weighs_input else x
+    y = product(gate(product(x, "gate"), product(x, "up")), "down")
     # Blocks that are not computed hold anything, also what is no number.
-    y = jnp.where(mine[..., None], y * share_Tk.reshape(-1)[pair][..., None], 0.0)
+    y = jnp.where(mine[..., None], y if weighs_input else y * share, 0.0)
     return jnp.zeros((T, D), jnp.float32).at[token].add(y, mode="drop")
 
 

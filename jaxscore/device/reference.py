@@ -7,19 +7,25 @@ from jaxscore.device.dots import from_storage
 from jaxscore.device.rows import Asked, Scores, Unembedding
 
 
-def attention(q, k, v, position, subtree_end, window, *, rule, dtype):
+def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None, chunked=False):
     """What `jaxscore.device.attention.interval` computes, one pair of tokens at a time.
 
     Shapes as there. The mask is written out from the rule, in Python.
     """
     R, L, N, _ = q.shape
+
+    def near(here, there):
+        if not int(window):
+            return True
+        if chunked:
+            return int(here) // int(window) == int(there) // int(window)
+        return int(here - there) < int(window)
+
     k, v = (jnp.repeat(x.astype(dtype), N // x.shape[2], axis=2) for x in (k, v))
     mask = [
         [
             [
-                j <= i
-                and i < int(subtree_end[r, j])
-                and (not int(window) or int(position[r, i] - position[r, j]) < int(window))
+                j <= i and i < int(subtree_end[r, j]) and near(position[r, i], position[r, j])
                 for j in range(L)
             ]
             for i in range(L)
@@ -35,7 +41,10 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype):
         position[:, None, None, :],
     )
     scores = jnp.where(jnp.asarray(mask)[:, None], scores, -jnp.inf)
-    weights = jax.nn.softmax(scores, axis=-1).astype(dtype)
+    if sinks is not None:  # one more column, which has no value
+        column = jnp.broadcast_to(sinks[None, :, None, None], (R, N, L, 1))
+        scores = jnp.concatenate([scores, column], axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1).astype(dtype)[..., :L]
     return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
 
 

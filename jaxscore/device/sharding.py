@@ -26,6 +26,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 DATA = "data"
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"
 INNER, SHARED_INNER = "MLP channels", "shared MLP channels"
+OTHER_INNER, OTHER_KV_HEADS = "MLP channels of other layers", "key heads of other layers"
 VOCABULARY = "vocabulary columns"
 
 Path = tuple[str, ...]  # keys of the parameter tree
@@ -57,6 +58,8 @@ def _product(path: str, *axes: str | None) -> tuple[tuple[str, Axes], ...]:
     return (f"{path}/weight", axes), (f"{path}/(bias|channel_scale)", axes[:-1])
 
 
+MAIN_MLP = "(layers/mlp|mlps/main)"
+
 # (all of a parameter's path, its axes). The first counts that matches in both, and there is none
 # for whatever is left: a new parameter has to be thought about.
 RULES: tuple[tuple[str, Axes], ...] = (
@@ -67,14 +70,35 @@ RULES: tuple[tuple[str, Axes], ...] = (
     *_product("layers/attention/q", None, HEADS, None),
     *_product("layers/attention/[kv]", None, KV_HEADS, None),
     *_product("layers/attention/out", None, None, HEADS),
+    ("layers/attention/sinks", (None, HEADS)),
+    *_product("layers/attention/latent/(query_in|key_value)", None, None, None),
+    ("layers/attention/latent/(query_)?norm/scale", (None, None)),
+    *_product("layers/attention/latent/(q|key_up|value_up)", None, HEADS, None),
+    *_product("attentions/(main|other)/q", None, HEADS, None),
+    *_product("attentions/main/[kv]", None, KV_HEADS, None),
+    *_product("attentions/other/[kv]", None, OTHER_KV_HEADS, None),
+    *_product("attentions/(main|other)/out", None, None, HEADS),
+    ("attentions/(main|other)/[qk]_norm/scale", (None, None)),
+    ("embed/per_layer/token", (VOCABULARY, None)),
+    ("embed/per_layer_in/weight", (None, None)),
+    ("embed/per_layer_norm/scale", (None,)),
+    *_product("layers/per_layer/(gate|out)", None, None, None),
+    ("layers/per_layer/norm/scale", (None, None)),
+    ("layers/layer_scale", (None, None)),
+    (f"{MAIN_MLP}/(experts|experts_after|shared_after)_norm/scale", (None, None)),
+    (f"{MAIN_MLP}/(router|expert)_scale", (None, None)),
     ("layers/attention/[qk]_norm/(scale|bias)", (None, None)),  # one head's, for all heads
     ("layers/attention/q_norm/(scale|bias)", (None, HEADS, None)),
     ("layers/attention/k_norm/(scale|bias)", (None, KV_HEADS, None)),
-    *_product("layers/mlp/(gate|up)", None, INNER, None),
-    *_product("layers/mlp/down", None, None, INNER),
-    ("layers/mlp/(router|shared_gate)/weight", (None, None, None)),
-    *_product("layers/mlp/shared/(gate|up)", None, SHARED_INNER, None),
-    *_product("layers/mlp/shared/down", None, None, SHARED_INNER),
+    *_product(f"{MAIN_MLP}/(gate|up)", None, INNER, None),
+    *_product(f"{MAIN_MLP}/down", None, None, INNER),
+    *_product("mlps/other/(gate|up)", None, OTHER_INNER, None),
+    *_product("mlps/other/down", None, None, OTHER_INNER),
+    (".*/activation/.*", (None, None)),
+    *_product(f"{MAIN_MLP}/(router|shared_gate)", None, None, None),
+    (f"{MAIN_MLP}/correction", (None, None)),
+    *_product(f"{MAIN_MLP}/shared/(gate|up)", None, SHARED_INNER, None),
+    *_product(f"{MAIN_MLP}/shared/down", None, None, SHARED_INNER),
     *_product("experts/(gate|up|down)", None, EXPERTS, None, None),
     *_product("unembed", VOCABULARY, None),
 )
@@ -83,6 +107,10 @@ RULES: tuple[tuple[str, Axes], ...] = (
 def counts(config: DecoderConfig) -> dict[str, int]:
     """How many there are of what the rules split, of those that this model has."""
     out = {HEADS: config.n_heads, KV_HEADS: config.n_kv_heads, VOCABULARY: config.vocab_size}
+    if config.other_heads is not None:
+        out[OTHER_KV_HEADS] = config.other_heads.n_kv_heads
+    if config.other_mlp is not None:
+        out[OTHER_INNER] = config.other_mlp.width
     if config.experts is None:
         return out | {INNER: config.mlp_width}
     out[EXPERTS] = config.experts.count
@@ -119,9 +147,12 @@ def check(config: DecoderConfig, model: int) -> None:
 def divides(config: DecoderConfig, model: int) -> bool:
     """Whether `check` takes this size of `model`."""
     even = all(
-        n % model == 0 for name, n in counts(config).items() if name not in (KV_HEADS, VOCABULARY)
+        n % model == 0
+        for name, n in counts(config).items()
+        if name not in (KV_HEADS, OTHER_KV_HEADS, VOCABULARY)
     )
-    return even and (config.n_kv_heads % model == 0 or model % config.n_kv_heads == 0)
+    of_keys = [one.n_kv_heads for one in config.kinds()]
+    return even and all(n % model == 0 or model % n == 0 for n in of_keys)
 
 
 def whole(config: DecoderConfig, model: int) -> dict[str, int]:
@@ -133,7 +164,7 @@ def spec(path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int) 
     """Where one parameter lies.
 
     Args:
-        path: its keys in the tree of `decoder.init_params`.
+        path: its keys in the tree of `initial.init_params`.
         shape: of the whole parameter.
         model: devices along MODEL, which `check` has taken.
 
@@ -160,7 +191,7 @@ def specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
     """Where each parameter lies: a tree of `PartitionSpec` like `params`.
 
     Args:
-        params: arrays or `jax.ShapeDtypeStruct`, the tree of `decoder.init_params`.
+        params: arrays or `jax.ShapeDtypeStruct`, the tree of `initial.init_params`.
 
     Raises:
         ValueError: the mesh does not split this decoder, see `check`, or `spec` has no rule.

@@ -93,7 +93,12 @@ class Engine:
     def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:
         """By their place, the sequences that the model cannot score, and why."""
         vocab_size, positions = self.model.vocab_size, self.model.max_positions
-        return complaints(sequences, vocab_size=vocab_size, max_positions=positions)
+        return complaints(
+            sequences,
+            vocab_size=vocab_size,
+            max_positions=positions,
+            placeholders=self.model.placeholders,
+        )
 
     def facts(self) -> dict[str, Any]:
         """What an output was made of and what it took, as JSON has it; for its manifest."""

@@ -153,14 +153,11 @@ def estimate_vocabulary(
 
 
 def _one_layer(config: DecoderConfig) -> DecoderConfig:
-    """The same decoder with one layer, that of the widest window, and few columns."""
-    k = max(range(config.n_layers), key=lambda k: config.windows[k] or config.max_positions)
-    return dataclasses.replace(
-        config,
-        n_layers=1,
-        windows=config.windows[k : k + 1],
-        rotary_of=config.rotary_of[k : k + 1],
-        long_rotary=(),
-        long_from=0,
-        vocab_size=FEW_COLUMNS,
-    )
+    """The same decoder with one layer, of those with the commoner MLP the one of the widest window,
+    and few columns."""
+    plain = () if config.other_mlp is None else config.other_mlp.layers
+    if len(plain) > config.n_layers / 2:
+        plain = tuple(n for n in range(config.n_layers) if n not in plain)
+    layers = [n for n in range(config.n_layers) if n not in plain]
+    k = max(layers, key=lambda n: config.windows[n] or config.max_positions)
+    return dataclasses.replace(config.only(k), long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)

@@ -14,6 +14,8 @@ EMBEDDING, LAYERS, EXPERTS, UNEMBEDDING = "embedding", "layers", "experts", "une
 PART_OF = {  # first key of a parameter's path
     "embed": EMBEDDING,
     "layers": LAYERS,
+    "attentions": LAYERS,
+    "mlps": LAYERS,
     "experts": EXPERTS,
     "final_norm": UNEMBEDDING,
     "out_of": UNEMBEDDING,
@@ -34,7 +36,7 @@ def parts(shapes: Any, bytes_a_device: Any) -> list[Part]:
     """The model part by part; what is tied counts where it is embedded.
 
     Args:
-        shapes: the tree of `decoder.init_params`, arrays or their shapes.
+        shapes: the tree of `initial.init_params`, arrays or their shapes.
         bytes_a_device: a number for each, see `device.sharding.bytes_a_device`.
     """
     numbers = _sizes(shapes)
@@ -84,8 +86,16 @@ def _met(sizes: dict[str, int], config: DecoderConfig) -> int:
 def attention_flops(config: DecoderConfig, depth: int) -> int:
     """FLOPs of a token that sees `depth` tokens, itself counted: a query head's product with each
     key and each value, fewer where a layer has a window."""
-    seen = sum(min(depth, window) if window else depth for window in config.windows)
-    return 2 * 2 * config.n_heads * config.head_width * seen
+    kinds = config.kinds()
+    widths = [kinds[config.kind_of(n)].head_width for n in range(config.n_layers)]
+
+    def reach(window: int) -> int:
+        if config.chunked and window:
+            return (depth - 1) % window + 1
+        return min(depth, window) if window else depth
+
+    seen = sum(width * reach(window) for width, window in zip(widths, config.windows, strict=True))
+    return 2 * 2 * config.n_heads * seen
 
 
 def unembedding_flops(config: DecoderConfig) -> int:
@@ -98,5 +108,6 @@ def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
 
     A shard of a model with fewer key heads than shards keeps the one that it uses.
     """
-    heads = max(1, config.n_kv_heads // model)
-    return 2 * config.n_layers * heads * config.head_width * itemsize
+    heads = max(max(1, one.n_kv_heads // model) for one in config.kinds())
+    width = max(one.head_width for one in config.kinds())
+    return 2 * config.n_layers * heads * width * itemsize

@@ -1,10 +1,11 @@
 """A model by name: which implementation takes it, in which dtype."""
 
+import dataclasses
 from pathlib import Path
 
 from jaxscore.device.forms import platform_here
 from jaxscore.errors import InputError, check_choice
-from jaxscore.models import native
+from jaxscore.models import native, refused_families
 from jaxscore.models.choices import (
     DTYPES,
     IMPLEMENTATIONS,
@@ -12,12 +13,14 @@ from jaxscore.models.choices import (
     AskedDtype,
     AskedImplementation,
     Dtype,
+    Implementation,
     Quantize,
 )
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import MeshChoice, Model
 from jaxscore.models.transformers_flax import flax_classes
 from jaxscore.models.weights import checkpoint, converted, lora
+from jaxscore.models.weights.stored_types import methods
 
 
 def load(
@@ -34,7 +37,7 @@ def load(
     Args:
         folder: a Hugging Face checkpoint with safetensors, or what `jaxscore convert` wrote.
         dtype: of the matrices. "auto" is float32 on the CPU and the checkpoint's own elsewhere
-            (bfloat16 for float16, which the scorer does not compute in).
+            (bfloat16 for float16, which the scorer does not compute in, and for quantized ones).
         implementation: "native" is our decoder, "transformers" their Flax class, "auto" ours
             where it covers the family.
         adapter: a folder with a LoRA adapter, merged into the weights as they are read.
@@ -54,40 +57,44 @@ def load(
         platform_here()
     except ValueError as problem:
         raise InputError(str(problem)) from None
-    raw = checkpoint.read_config(folder)
-    if raw.get("quantization_config"):
-        raise InputError(
-            f"{folder / 'config.json'}: quantization_config is not handled; "
-            "give the unquantized checkpoint"
-        )
+    written = checkpoint.read_config(folder)
+    refused_families.check(written, str(folder / native.CONFIG))  # whatever its weights are
+    stored = methods.read(folder, written)
+    raw = stored.plain
     if converted.is_converted(folder):
         if adapter is not None or quantize is not None or implementation == "transformers":
             raise InputError(
                 f"{folder}: is converted, which takes no LoRA adapter, no --quantize and no "
                 "--model-impl transformers; give the original checkpoint, or convert it with --lora"
             )
-        kept = _chosen(dtype, converted.read_facts(folder).dtype)
+        kept = _kept(dtype, converted.read_facts(folder).dtype)
         return native.restore(folder, raw, kept, mesh_choice)
-    tensors = checkpoint.open_tensors(folder)
-    kept = _chosen(dtype, tensors.dtype_name())
+    tensors = stored.opened(folder)
+    kept = _kept(dtype, "bfloat16" if stored.scheme else tensors.dtype_name())
     if adapter is not None:
         kind = raw["model_type"]
         prefix = FAMILIES[kind].prefix if kind in FAMILIES else ""
         tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
-    if implementation == "auto":
-        ours = raw["model_type"] in FAMILIES or raw["model_type"] not in flax_classes.GUARDS
-        implementation = "native" if ours else "transformers"
-    if implementation == "native":
-        return native.build(folder, raw, tensors, kept, quantize, mesh_choice)
+    if chosen(implementation, raw["model_type"]) == "native":
+        model = native.build(folder, raw, tensors, kept, quantize, mesh_choice)
+        return dataclasses.replace(model, stored_as=stored.told())
     if quantize is not None:
         raise InputError(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
             "class; leave it out"
         )
-    return flax_classes.build(folder, raw, tensors, kept, mesh_choice)
+    model = flax_classes.build(folder, raw, tensors, kept, mesh_choice)
+    return dataclasses.replace(model, stored_as=stored.told())
 
 
-def _chosen(dtype: AskedDtype, stored: str) -> Dtype:
+def chosen(implementation: AskedImplementation, kind: str) -> Implementation:
+    """What "auto" stands for, given a model type."""
+    if implementation != "auto":
+        return implementation
+    return "native" if kind in FAMILIES or kind not in flax_classes.GUARDS else "transformers"
+
+
+def _kept(dtype: AskedDtype, stored: str) -> Dtype:
     """What "auto" stands for, given the type that most of the weights are stored in."""
     if dtype != "auto":
         return dtype

@@ -1,7 +1,7 @@
 """What the scorer needs to know of a model, whichever implementation it has."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -55,9 +55,14 @@ class Model:
         eos_ids: tokens that end a generated text.
         longer: for requests of more tokens than this, another model over the same parameters.
         quantized: the layers' weights are int8.
+        stored_as: what people should know of a checkpoint whose weights are stored quantized;
+            None of a plain one.
         platform: that the functions are made for.
         mesh: the devices that hold the parameters; the functions are then one shard's.
             None is one device.
+        placeholders: ids of tokens that stand for an image or a sound, which the model is not
+            shown -> the config's attribute that says so.
+        left_out: what of a checkpoint with more than a text model is not read, for people.
 
     Raises:
         ValueError: an implementation or dtype that does not exist.
@@ -79,7 +84,10 @@ class Model:
     platform: Platform
     longer: tuple[int, "Model"] | None = None
     quantized: bool = False
+    stored_as: str | None = None
     mesh: DeviceMesh | None = None
+    placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    left_out: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("implementation", self.implementation, get_args(Implementation))

@@ -10,20 +10,24 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.device import decoder
+from jaxscore.device.attention_kinds import stored_shape
 from jaxscore.device.build import Build
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.forms import FORMS, Platform, forms_here, platform_here
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.errors import InputError
+from jaxscore.models import refused_families, wrappers
 from jaxscore.models.choices import Dtype, Quantize
-from jaxscore.models.config_check import check_attributes, transformers_config
+from jaxscore.models.config.check import check_attributes
+from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
 from jaxscore.models.weights import converted
 from jaxscore.models.weights.checkpoint import Tensors, eos_ids
 from jaxscore.models.weights.params import Placement, load_params, on_one_device, shapes_of
 
+CONFIG = "config.json"
 NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 # of a DecoderConfig: what a broken config makes zero, negative or no number
@@ -52,7 +56,10 @@ def build(
     Raises:
         InputError: a family or attribute that is not handled, or tensors that do not fit.
     """
-    family, config = translate(folder, raw)
+    text, left_out = wrappers.text_of(raw, str(folder / CONFIG)), None
+    if text.wrapper is not None:
+        tensors, left_out = wrappers.text_tensors(folder, tensors, text.wrapper)
+    family, config = translate(folder, raw, tied=wrappers.HEAD not in tensors.stored)
     if quantize is not None:
         config = dataclasses.replace(config, quantized=dtype)
     mesh = _mesh(mesh_choice, config, dtype)
@@ -61,8 +68,9 @@ def build(
     params = load_params(
         folder, family, config, tensors, NUMPY_DTYPES[dtype], placement, integers=integers
     )
-    ends = eos_ids(folder, raw)
-    return from_params(config, params, dtype, raw["model_type"], ends, mesh)
+    ends = eos_ids(folder, text.raw)
+    model = from_params(config, params, dtype, raw["model_type"], ends, mesh)
+    return dataclasses.replace(model, placeholders=text.placeholders, left_out=left_out)
 
 
 def restore(
@@ -73,13 +81,16 @@ def restore(
     Raises:
         InputError: as `build`.
     """
-    _, config = translate(folder, raw)
+    text = wrappers.text_of(raw, str(folder / CONFIG))
+    tied = None if text.wrapper is None else not converted.has_unembedding(folder)
+    _, config = translate(folder, raw, tied=tied)
     mesh = _mesh(mesh_choice, config, dtype)
     placement = _placement(config, mesh)
     integers = FORMS[platform_here()].integers
     params = converted.restore(folder, config, NUMPY_DTYPES[dtype], placement, integers=integers)
-    ends = eos_ids(folder, raw)
-    return from_params(config, params, dtype, raw["model_type"], ends, mesh)
+    ends = eos_ids(folder, text.raw)
+    model = from_params(config, params, dtype, raw["model_type"], ends, mesh)
+    return dataclasses.replace(model, placeholders=text.placeholders)
 
 
 def _mesh(choice: MeshChoice | None, config: DecoderConfig, dtype: Dtype) -> DeviceMesh | None:
@@ -121,8 +132,7 @@ def from_params(
     kept = storage_dtype(NUMPY_DTYPES[dtype], build.forms.integers)
 
     def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
-        heads_here = 1 if build.whole_kv(config) else config.n_kv_heads // build.shards
-        shape = (config.n_layers, rows, slots, heads_here, config.head_width)
+        shape = (config.n_layers, rows, slots, *stored_shape(config, build))
         return jnp.zeros(shape, kept), jnp.zeros(shape, kept)
 
     def hidden_states(p: Any, ids: Any, at: Any, end: Any, caches: Any = ()) -> jax.Array:
@@ -152,17 +162,26 @@ def from_params(
     )
 
 
-def translate(folder: Path, raw: dict[str, Any]) -> tuple[Family, DecoderConfig]:
-    """The family of a config, and what its decoder is."""
-    where = str(folder / "config.json")
-    family = FAMILIES.get(raw["model_type"])
+def translate(
+    folder: Path, raw: dict[str, Any], *, tied: bool | None = None
+) -> tuple[Family, DecoderConfig]:
+    """The family of a config, and what its decoder is.
+
+    Args:
+        tied: see `wrappers.text_of`; without a wrapper the config alone decides.
+    """
+    where = str(folder / CONFIG)
+    refused_families.check(raw, where)
+    text = wrappers.text_of(raw, where, tied=tied)
+    family = FAMILIES.get(text.family)
     if family is None:
         raise InputError(
-            f"{where}: model_type {raw['model_type']!r} is not covered by the native decoder; "
-            f"covered are {', '.join(sorted(FAMILIES))}"
+            f"{where}: model_type {text.raw['model_type']!r} {refused_families.UNCOVERED}; "
+            "`python -m jaxscore families` lists what is, and transformers or "
+            "lm-evaluation-harness (`lm_eval --model hf`) scores what is not"
         )
-    config = transformers_config(raw, where)
-    check_attributes(raw, config, family.reads, where)
+    config, given, defaults = read(text.raw, where)
+    check_attributes(given, defaults.values, family.reads, where, config.model_type)
     try:
         translated = family.translate(config)
     except InputError as problem:

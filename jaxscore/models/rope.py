@@ -14,89 +14,119 @@ from jaxscore.device.decoder_config import Rotary
 from jaxscore.errors import InputError
 
 MOST = 1e30  # below the largest float32
-# rope_type -> the keys of rope_scaling that it reads, beside its own name
+ORIGINAL = "original_max_position_embeddings"
+ALPHA = "ntk_alpha"  # a "dynamic" that does not depend on the length, as transformers 5 names it
+YARN = {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
+# rope_type -> the keys that it reads, beside its own name, the base and the share
 KEYS: dict[str, set[str]] = {
     "default": set(),
-    "dynamic": {"factor", "original_max_position_embeddings"},
+    "dynamic": {"factor", ORIGINAL},
     "linear": {"factor"},
-    "llama3": {
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
-    },
-    "yarn": {
-        "factor",
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "original_max_position_embeddings",
-        "truncate",
-    },
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", ORIGINAL},
+    # The published files have yarn's keys besides, which nobody reads.
+    ALPHA: {"alpha", ORIGINAL} | YARN,
+    "proportional": {"factor"},
+    "yarn": {ORIGINAL, "truncate"} | YARN,
+}
+REQUIRED = {
+    "default": set(),
+    "llama3": KEYS["llama3"],
+    ALPHA: {"alpha"},
+    "proportional": set(),
+    "yarn": {"factor", ORIGINAL},
 }
 
 
-def rotary(
-    width: int, theta: float, scaling: Mapping[str, Any] | None, max_positions: int
-) -> Rotary:
-    """A table of width / 2 frequencies in radians per position, and its factor.
+def rotary(head_width: int, parameters: Mapping[str, Any]) -> Rotary:
+    """A table of frequencies in radians per position, one for each pair of channels that turn.
 
     Args:
-        width: rotated channels of a head.
-        theta: base of the wavelengths (RoPE, arXiv 2104.09864).
-        scaling: the config's `rope_scaling`: "linear" (arXiv 2306.15595), "llama3" (the Llama
-            3.1 release), "yarn" (arXiv 2309.00071). "dynamic" starts where `max_positions`
-            ends, and longer requests are refused anyway.
-        max_positions: what "yarn" takes where it names no original length.
+        head_width: channels of a head, of which `partial_rotary_factor` turn.
+        parameters: `rope_theta`, base of the wavelengths (RoPE, arXiv 2104.09864), and, where
+            the frequencies are scaled, `rope_type` with its keys: "linear" (arXiv 2306.15595),
+            "llama3" (the Llama 3.1 release), "yarn" (arXiv 2309.00071), "proportional" (Gemma 4:
+            the exponent is over the whole head, and what does not turn has frequency 0),
+            "ntk_alpha" (Hunyuan: the base times alpha^(d / (d - 2))). "dynamic" starts where
+            `max_position_embeddings` ends, and longer requests are refused anyway.
 
     Raises:
         InputError: a type or key that is not handled, or a key that is missing.
     """
-    kind, values = _checked(scaling, theta)
+    kind, theta, share, values = _checked(parameters)
+    width = head_width if kind == "proportional" else int(head_width * share)
+    if kind == ALPHA:
+        if width < 4:
+            raise InputError(f"rotary channels of a head come out as {width}, expected at least 4")
+        theta = theta * values["alpha"] ** (width / (width - 2))
     wavelengths = _wavelengths(width, theta)
     frequencies = np.float32(1.0) / wavelengths
     factor = 1.0
     if kind == "linear":
         frequencies = frequencies / np.float32(values["factor"])
+    elif kind == "proportional":
+        frequencies[int(share * head_width // 2) :] = 0
+        frequencies = frequencies / np.float32(values.get("factor", 1.0))
     elif kind == "llama3":
         frequencies = _llama3(frequencies, values)
     elif kind == "yarn":
-        frequencies, factor = _yarn(wavelengths, theta, values, max_positions)
+        frequencies, factor = _yarn(wavelengths, theta, values)
     return _table(frequencies, factor)
 
 
 def longrope(
-    width: int, theta: float, scaling: Mapping[str, Any], max_positions: int, original: int
+    head_width: int, parameters: Mapping[str, Any], max_positions: int
 ) -> tuple[Rotary, Rotary]:
-    """LongRoPE's tables (arXiv 2402.13753): for requests of up to `original` tokens, and longer.
+    """LongRoPE's tables (arXiv 2402.13753): for requests of up to the original length, and longer.
+
+    Args:
+        head_width, parameters: as of `rotary`, of type "longrope".
+        max_positions: over the original length it gives the factor of sine and cosine.
 
     Raises:
         InputError: a key that is not handled, a list of another length.
     """
-    _check_object(scaling)
-    known = {"type", "rope_type", "short_factor", "long_factor", "attention_factor", "factor"}
-    if unknown := sorted(set(scaling) - known):
+    _check_object(parameters)
+    values = {key: value for key, value in parameters.items() if value is not None}
+    values.pop("rope_type", None)
+    theta, share = values.pop("rope_theta"), _share(values)
+    original = values.pop(ORIGINAL)
+    known = {"short_factor", "long_factor", "attention_factor", "factor"}
+    if unknown := sorted(set(values) - known):
         raise InputError(
             f"rope_scaling of type 'longrope' has keys that are not handled: {unknown}"
         )
-    ratio = max_positions / original  # transformers takes this for `factor`, whatever that says
-    factor = scaling.get("attention_factor")
+    _check_positive(ORIGINAL, original)
+    ratio = max_positions / original
+    # transformers 4.57 takes the ratio whatever it says, 5 takes it.
+    if (said := values.get("factor", ratio)) != ratio:
+        raise InputError(
+            f"rope_scaling has factor {said!r}, expected max_position_embeddings over {ORIGINAL}, "
+            f"{ratio}"
+        )
+    factor = values.get("attention_factor")
     if factor is None:
         factor = 1.0 if ratio <= 1 else math.sqrt(1 + math.log(ratio) / math.log(original))
     _check_positive("attention_factor", factor)
+    width = int(head_width * share)
     tables = []
     for key in ("short_factor", "long_factor"):
-        found = scaling.get(key)
-        values = found if isinstance(found, list) else []
-        if len(values) != width // 2 or not all(map(_is_positive, values)):
+        found = values.get(key)
+        stretches = found if isinstance(found, list) else []
+        if len(stretches) != width // 2 or not all(map(_is_positive, stretches)):
             raise InputError(
                 f"rope_scaling has {key} {str(found)[:60]}, expected {width // 2} numbers above 0"
             )
-        stretch = np.asarray(values, np.float32)
+        stretch = np.asarray(stretches, np.float32)
         tables.append(_table(np.float32(1.0) / (stretch * _wavelengths(width, theta)), factor))
     return tables[0], tables[1]
+
+
+def _share(values: dict[str, Any]) -> float:
+    """Take `partial_rotary_factor` out: of a head's channels those that turn."""
+    share = values.pop("partial_rotary_factor", 1.0)
+    if not _is_positive(share) or share > 1:
+        raise InputError(f"partial_rotary_factor is {share!r}, expected a number above 0 up to 1")
+    return share
 
 
 def _wavelengths(width: int, theta: float) -> np.ndarray:
@@ -113,31 +143,27 @@ def _table(frequencies: np.ndarray, factor: float) -> Rotary:
     return Rotary(tuple(float(f) for f in frequencies.astype(np.float32)), float(factor))
 
 
-def _checked(scaling: Mapping[str, Any] | None, theta: float) -> tuple[str, dict[str, Any]]:
-    if not scaling:
-        return "default", {}
-    _check_object(scaling)
-    values = {key: value for key, value in scaling.items() if value is not None}
-    kind = values.pop("rope_type", None) or values.get("type") or "default"
-    values.pop("type", None)
+def _checked(parameters: Mapping[str, Any]) -> tuple[str, float, float, dict[str, Any]]:
+    """Type, base, share, and the other keys that are not null."""
+    _check_object(parameters)
+    values = {key: value for key, value in parameters.items() if value is not None}
+    kind = values.pop("rope_type", "default")
+    theta, share = values.pop("rope_theta"), _share(values)
     if kind not in KEYS:
+        handled = ", ".join(sorted(set(KEYS) - {ALPHA}))
         raise InputError(
-            f"rope_scaling has rope_type {kind!r}, which is not handled; "
-            f"handled are {', '.join(sorted(KEYS))}"
-        )
-    if (own := values.pop("rope_theta", theta)) != theta:
-        raise InputError(
-            f"rope_scaling has rope_theta {own!r}, the config itself {theta!r}; which one counts?"
+            f"rope_scaling has rope_type {kind!r}, which is not handled; handled are {handled}"
         )
     if unknown := sorted(set(values) - KEYS[kind]):
         raise InputError(f"rope_scaling of type {kind!r} has keys that are not handled: {unknown}")
-    required = {"default": set(), "llama3": KEYS["llama3"]}.get(kind, {"factor"})
-    if missing := sorted(required - set(values)):
+    if missing := sorted(REQUIRED.get(kind, {"factor"}) - set(values)):
         raise InputError(f"rope_scaling of type {kind!r} lacks {missing}")
     for key, value in values.items():
         if key != "truncate":
             _check_positive(key, value)
-    return kind, values
+        elif type(value) is not bool:
+            raise InputError(f"rope_scaling has truncate {value!r}, expected true or false")
+    return kind, theta, share, values
 
 
 def _check_object(scaling: Any) -> None:
@@ -156,25 +182,31 @@ def _check_positive(key: str, value: Any) -> None:
 
 
 def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
-    """Slow turns are divided by the factor, fast ones kept, those between blended."""
-    length, factor = values["original_max_position_embeddings"], values["factor"]
+    """Slow turns are divided by the factor, fast ones kept, those between blended.
+
+    Llama 4 Scout has two equal bounds, so that nothing lies between them.
+    """
+    length, factor = values[ORIGINAL], values["factor"]
     low, high = values["low_freq_factor"], values["high_freq_factor"]
-    if not low < high:
+    if not low <= high:
         raise InputError(
-            f"rope_scaling has low_freq_factor {low}, expected one below high_freq_factor {high}"
+            f"rope_scaling has low_freq_factor {low}, expected at most high_freq_factor {high}"
         )
     turns = np.float32(length) * frequencies / np.float32(2 * math.pi)  # in the original length
-    share = (turns - np.float32(low)) / np.float32(high - low)
-    share = np.clip(share, 0, 1).astype(np.float32)
+    if low == high:
+        share = (turns >= np.float32(low)).astype(np.float32)
+    else:
+        share = (turns - np.float32(low)) / np.float32(high - low)
+        share = np.clip(share, 0, 1).astype(np.float32)
     return (1 - share) * frequencies / np.float32(factor) + share * frequencies
 
 
 def _yarn(
-    wavelengths: np.ndarray, theta: float, values: Mapping[str, Any], max_positions: int
+    wavelengths: np.ndarray, theta: float, values: Mapping[str, Any]
 ) -> tuple[np.ndarray, float]:
     """Ramp, by channel, from the kept to the interpolated frequency."""
     factor, width = values["factor"], 2 * len(wavelengths)
-    length = values.get("original_max_position_embeddings") or max_positions
+    length = values[ORIGINAL]
 
     def channel(turns: float) -> float:
         """The channel pair that makes so many turns in the original length."""

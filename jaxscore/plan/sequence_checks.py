@@ -1,6 +1,6 @@
 """Which sequences a model cannot score, found for a whole window at once."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -8,13 +8,18 @@ from jaxscore.plan.token_requests import TokenSequence
 
 
 def complaints(
-    sequences: Sequence[TokenSequence], *, vocab_size: int, max_positions: int
+    sequences: Sequence[TokenSequence],
+    *,
+    vocab_size: int,
+    max_positions: int,
+    placeholders: Mapping[int, str],
 ) -> dict[int, str]:
     """For each sequence that cannot be scored, by its place, the reason.
 
     Ids must be integers from 0 to `vocab_size` - 1: a negative one would be looked up from the
     end of the table, and give another token's probability. `start` must be from 0 to the number
-    of ids, and the model reads at most `max_positions` tokens.
+    of ids, and the model reads at most `max_positions` tokens. `placeholders` are ids that stand
+    for something else than text, and what says so; they may be asked for, but not be read.
     """
     found: dict[int, str] = {}
     arrays = [_array(ids) for sequence in sequences for ids in (sequence.ids, sequence.choices)]
@@ -34,6 +39,11 @@ def complaints(
         k = (int(np.searchsorted(bounds, at, side="right")) - 1) // 2
         if k not in found:
             found[k] = _wrong_id(int(flat[at]), vocab_size)
+    if placeholders:
+        wrong = np.fromiter(placeholders, np.int64)
+        for k, ids in enumerate(sound[::2]):
+            if k not in found and len(here := np.flatnonzero(np.isin(ids, wrong))):
+                found[k] = placeholder(int(ids[here[0]]), placeholders)
     counts = [len(ids) for ids in sound[::2]]
     fed = np.array([n if len(s.choices) else n - 1 for s, n in zip(sequences, counts, strict=True)])
     starts = [s.start for s in sequences]
@@ -65,6 +75,14 @@ def _wrong_id(id: int, vocab_size: int) -> str:
     return (
         f"token id {id} is beyond the model's vocabulary of {vocab_size}; tokenizer and model do "
         "not belong together"
+    )
+
+
+def placeholder(id: int, placeholders: Mapping[int, str]) -> str:
+    """Why a text with such a token cannot be scored."""
+    return (
+        f"token id {id} is the model's {placeholders[id]}: it stands for an image, a video or a "
+        "sound, of which the scores would know nothing; leave it out of the text"
     )
 
 

@@ -4,27 +4,64 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.text import tokenizer_files
 from jaxscore.text.transformers_log import errors_only
+
+# Classes whose tokenizer transformers 4.57 and 5.x make alike from a vocabulary without
+# tokenizer.json, which old checkpoints have not.
+FROM_VOCABULARY = {"BertTokenizer": ("vocab.txt",), "GPT2Tokenizer": ("vocab.json", "merges.txt")}
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """The checkpoint's fast tokenizer.
 
     Raises:
-        InputError: no tokenizer there, or only a slow one, which has no offsets.
+        InputError: no tokenizer there, or only a slow one, which has no offsets; one that brings
+            code without `trust_remote_code`; or files that contradict each other.
     """
-    from transformers import AutoTokenizer
-
     try:
-        with errors_only():
-            tokenizer = AutoTokenizer.from_pretrained(
-                str(folder), use_fast=True, trust_remote_code=trust_remote_code
+        settings = tokenizer_files.read_settings(folder)
+        brings_code = tokenizer_files.brings_code(folder, settings)
+        if brings_code and not trust_remote_code:
+            raise InputError(
+                f"{folder}: its tokenizer brings code of its own (auto_map); read it, then give "
+                "--trust-remote-code to run it"
             )
-    except Exception as problem:  # each tokenizer class fails in its own way
+        name = tokenizer_files.class_name(folder, settings)
+        if (folder / tokenizer_files.TRUTH).exists() and not brings_code:
+            with errors_only():
+                return tokenizer_files.read(folder)
+        files = FROM_VOCABULARY.get(name, (tokenizer_files.TRUTH,))
+        missing = [file for file in files if not (folder / file).is_file()]
+        if missing and not brings_code:
+            raise InputError(
+                f"{folder}: no usable tokenizer ({', '.join(missing)} missing, "
+                f"{name or 'no class'} named); expected tokenizer.json beside the "
+                "model, which save_pretrained of transformers' AutoTokenizer writes where the "
+                "class has a fast tokenizer"
+            )
+        return _made_by_transformers(folder, trust_remote_code=brings_code)
+    except InputError:
+        raise
+    except Exception as problem:  # each tokenizer fails in its own way
         reason = str(problem).strip().splitlines() or [type(problem).__name__]
         raise InputError(
             f"{folder}: no usable tokenizer ({reason[0]}); expected tokenizer.json beside the model"
         ) from None
+
+
+def _made_by_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
+    """What transformers' class makes of its own files.
+
+    Raises:
+        InputError: a tokenizer without offsets.
+    """
+    from transformers import AutoTokenizer
+
+    with errors_only():
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), use_fast=True, trust_remote_code=trust_remote_code
+        )
     if not tokenizer.is_fast:
         raise InputError(
             f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no offsets; "

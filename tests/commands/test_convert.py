@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import ml_dtypes
 import pytest
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tests.commands import adapters
 from tests.commands.conftest import QWEN
 from tests.conftest import CASES
+from tests.models.weights.stored_types.checkpoints import rewritten
 
 LINES = ({"context": "The cat", "continuation": " sat"}, {"continuation": "The cat ran 🙂"})
 MODELS = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")
@@ -124,3 +126,22 @@ def test_what_cannot_be_converted(run, tmp_path):
         assert (code, out) == (2, "")
         assert part in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["done", "unknown"]
+
+
+def test_weights_that_are_stored_quantized(run, place):
+    """They are told of, written plain, and lose nothing by themselves."""
+    folder = place(*LINES)
+    narrow = Path(shutil.copytree(QWEN, folder / "quantized"))
+    rewritten(narrow, "gptq")
+    told = "weights stored as gptq, 4-bit integers, read as the numbers they stand for; held as "
+    code, _, err = run("convert", "--model", narrow, "--output", folder / "converted")
+    assert code == 0, err
+    assert f"{told}float32\n" in err
+    assert facts(folder / "converted")["dtype"] == "float32"
+    raw = json.loads((folder / "converted/config.json").read_text(encoding="utf-8"))
+    assert "quantization_config" not in raw
+    assert scores(run, folder, folder / "converted") == scores(run, folder, narrow)
+    manifest = json.loads((folder / "out.jsonl.run.json").read_text(encoding="utf-8"))
+    assert manifest["stored_as"] in told
+    words = ("--input", folder / "in.jsonl", "--output", folder / "told.jsonl")
+    assert f"{told}float32\n" in run("score", "--model", narrow, *words).err

@@ -16,6 +16,7 @@ from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
 from tests.endpoints.server import Answer, Server
 from tests.models.transformers_flax.test_bert_classifier import torch_model
+from tests.releases import flax_classes
 from tests.tasks.rag.test_bem import WORDS
 
 GPT2 = str(CASES / "models/tiny-gpt2")
@@ -666,6 +667,7 @@ def classifier(tmp_path_factory):
     return folder
 
 
+@flax_classes
 def test_bem(run, experiments, classifier):
     folder = experiments / "ours"
     put(folder, [*rows_of(folder), record("long", "is " * 60_000), record("bad", label=())])

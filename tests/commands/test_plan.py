@@ -268,13 +268,23 @@ def test_flags_that_cannot_be_meant(run, tmp_path, words, message):
         ([], "config.json: expected an object with a string `model_type`"),
         ({"model_type": "t5"}, "config.json: model_type 't5' is not covered by the native"),
         ({"model_type": "llama", "vocab_size": 0}, "config.json: vocab_size comes out as 0"),
-        ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantization_config="),
+        ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quant_method is None"),
     ],
 )
 def test_configs_that_are_refused(run, config, raw, message):
     code, out, err = run("plan", "--model", config(raw))
     assert (code, out) == (2, "")
     assert message in err
+
+
+def test_weights_that_are_stored_quantized_count_as_the_models_own(run, config, tmp_path):
+    raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
+    quantized = raw | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    plain, other = (
+        told(run, tmp_path, "--model", config(one), *SMALL)[0] for one in (raw, quantized)
+    )
+    assert plain["parameters"] == other["parameters"]
+    assert (plain["dtype"], other["dtype"]) == ("float32", "bfloat16")
 
 
 def test_models_that_are_none(run, tmp_path):

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
+from tests.releases import flax_classes
 
 SUMMARY = [
     "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
@@ -209,16 +210,22 @@ def test_an_old_output_is_replaced_and_parents_are_made(run, place):
     assert records(folder, "a/b/out.jsonl") == records(folder)
 
 
-def test_other_implementation_and_dtype(run, place):
+@pytest.mark.parametrize(
+    ("more", "within"),
+    [
+        pytest.param(("--model-impl", "transformers"), 1e-4, marks=flax_classes),
+        (("--dtype", "bfloat16"), 0.05),
+    ],
+)
+def test_other_implementation_and_dtype(run, place, more, within):
     folder = place({"context": "The cat", "continuation": " sat"})
     gpt2 = ("--model", CASES / "models/tiny-gpt2")
     sums = []
-    for more in ((), ("--model-impl", "transformers"), ("--dtype", "bfloat16")):
-        assert run(*flags(folder, *gpt2, *more)).code == 0
+    for chosen in ((), more):
+        assert run(*flags(folder, *gpt2, *chosen)).code == 0
         sums.append(records(folder)[0]["sum_logprob"])
-    assert sums[1] == pytest.approx(sums[0], abs=1e-4)
-    assert sums[2] == pytest.approx(sums[0], abs=0.05)
-    assert sums[2] != sums[0]
+    assert sums[1] == pytest.approx(sums[0], abs=within)
+    assert sums[1] != sums[0]
 
 
 def test_as_a_process(place, tmp_path):

@@ -40,13 +40,21 @@ def given(T, seed=0, only=None):
     return x, share, chosen
 
 
-def slow(weights, layer, x, share, chosen):
+def relu_gate(gate, up):
+    return jax.nn.relu(gate) * up
+
+
+def slow(weights, layer, x, share, chosen, biases=None, weighs_input=False):
     out = np.zeros_like(x)
     for t in range(len(x)):
         for weight, e in zip(share[t], chosen[t], strict=True):
             gate, up, down = (weights[name][layer, e] for name in ("gate", "up", "down"))
-            inner = np.maximum(gate @ x[t], 0) * (up @ x[t])
-            out[t] += weight * (down @ inner)
+            b_gate, b_up, b_down = (
+                0.0 if biases is None else biases[name][layer, e] for name in ("gate", "up", "down")
+            )
+            read = weight * x[t] if weighs_input else x[t]
+            inner = np.maximum(gate @ read + b_gate, 0) * (up @ read + b_up)
+            out[t] += (1.0 if weighs_input else weight) * (down @ inner + b_down)
     return out
 
 
@@ -56,8 +64,10 @@ def tree(weights, dtype=jnp.float32):
     }
 
 
-def run(form, tree, layer, *arrays, quantized=""):
-    compiled = jax.jit(lambda *a: FORMS[form](a[0], a[1], jax.nn.relu, *a[2:], quantized))
+def run(form, tree, layer, *arrays, quantized="", weighs_input=False):
+    compiled = jax.jit(
+        lambda *a: FORMS[form](a[0], a[1], relu_gate, *a[2:], quantized, weighs_input)
+    )
     return np.asarray(compiled(tree, jnp.int32(layer), *map(jnp.asarray, arrays)))
 
 
@@ -80,6 +90,23 @@ def test_each_token_has_its_experts(monkeypatch, form, T, block, only):
         got = run(form, tree(own), layer, *arrays)
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=0)
     assert np.abs(want - slow(own, 0, *arrays)).max() > 0.1  # the layers differ
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("weighs_input", [False, True])
+def test_biases_and_weights_on_what_an_expert_reads(monkeypatch, form, weighs_input):
+    monkeypatch.setattr(device_experts, "BLOCK", 8)
+    own, arrays, draw = weights(), given(21), np.random.default_rng(5)
+    biases = {
+        name: draw.normal(size=(LAYERS, COUNT, width)).astype(np.float32)
+        for name, width in {"gate": F, "up": F, "down": D}.items()
+    }
+    stored = {name: one | {"bias": jnp.asarray(biases[name])} for name, one in tree(own).items()}
+    want = slow(own, 1, *arrays, biases, weighs_input)
+    got = run(form, stored, 1, *arrays, weighs_input=weighs_input)
+    np.testing.assert_allclose(got, want, atol=2e-5, rtol=0)
+    for other in (slow(own, 1, *arrays), slow(own, 1, *arrays, biases, not weighs_input)):
+        assert np.abs(want - other).max() > 0.1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -134,5 +161,5 @@ def test_what_the_gpu_kernel_does_not_take_goes_block_by_block(monkeypatch):
     own, (x, share, chosen) = tree(weights()), given(20)  # widths of 12 and 20
     monkeypatch.setitem(GROUPED, "kernel_gpu", None)
     rows = (jnp.asarray(one)[None] for one in (x, share, chosen))
-    got = mixture(own, jnp.int32(1), jax.nn.relu, *rows, build=Build(PLATFORMS["gpu"]))
+    got = mixture(own, jnp.int32(1), relu_gate, *rows, build=Build(PLATFORMS["gpu"]))
     np.testing.assert_allclose(got[0], slow(weights(), 1, x, share, chosen), atol=2e-5, rtol=0)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import decoder, reference
+from jaxscore.device import decoder, initial, reference
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Asked, Rows, Unembedding
@@ -139,7 +139,7 @@ def test_scoring_a_batch_stays_small(dtype, rows, length):
         ),
     )
     params = jax.eval_shape(
-        functools.partial(decoder.init_params, config=config), jax.random.key(0)
+        functools.partial(initial.init_params, config=config), jax.random.key(0)
     )
     params = jax.tree.map(
         lambda leaf: struct(*leaf.shape, dtype=storage_dtype(dtype, True)),

@@ -10,9 +10,17 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from jaxscore.device import decoder
+from jaxscore.device import initial
 from jaxscore.device.attention.score_rule import Alibi
-from jaxscore.device.decoder_config import Experts
+from jaxscore.device.decoder_config import (
+    Clamped,
+    Experts,
+    Latent,
+    OtherHeads,
+    OtherMlp,
+    QueryGrowth,
+    Rotary,
+)
 from jaxscore.device.sharding import (
     RULES,
     MeshShape,
@@ -36,6 +44,70 @@ CONFIGS = {
     "experts": llamalike(experts=Experts(4, 2, True, 16), qkv_bias=False),
     "int8": llamalike(n_kv_heads=1, qk_norm="flat", quantized="float32"),
     "int8 experts": llamalike(experts=Experts(4, 2, False, 16), quantized="float32"),
+    "latent": llamalike(
+        n_kv_heads=1,
+        head_width=16,
+        rotary=(Rotary((1.0, 0.2)),),
+        latent=Latent(rank=12, query_rank=6, turned=4, unturned=8, value=6, norm_eps=1e-6),
+        qkv_bias=True,
+        sinks=True,
+        query_growth=QueryGrowth((0.3, 0.0), 4.0, 1),
+        windows=(4, 0),
+        chunked=True,
+    ),
+    "mixed": llamalike(
+        n_layers=3,
+        windows=(0, 0, 0),
+        experts=Experts(
+            count=4,
+            per_token=2,
+            renormalised=True,
+            shared_width=16,
+            shared_gated=False,
+            scores="sigmoid",
+            corrected=True,
+            groups=2,
+            group_rank=2,
+            least_sum=1e-9,
+            scale=1.7,
+            router_bias=True,
+            bias=True,
+        ),
+        other_mlp=OtherMlp((1,), 32),
+        mlp_bias=True,
+        clamped=Clamped(3.0, 1.7),
+        qk_norm="head",
+        qk_norm_scale=False,
+        qk_norm_turned=True,
+        qk_norm_of=(True, False, True),
+    ),
+    "int8 latent": llamalike(
+        n_kv_heads=1,
+        head_width=16,
+        rotary=(Rotary((1.0, 0.2)),),
+        latent=Latent(rank=12, query_rank=0, turned=4, unturned=8, value=6, norm_eps=1e-6),
+        quantized="float32",
+        qkv_bias=False,
+    ),
+    "heads of two sizes": llamalike(
+        n_layers=4,
+        windows=(4, 0, 4, 0),
+        rotary=(Rotary((1.0, 0.5, 0.2, 0.1, 0.0, 0.0)), Rotary((0.9, 0.3, 0.2, 0.1, 0.05, 0.02))),
+        rotary_of=(0, 1, 0, 1),
+        other_heads=OtherHeads((1, 3), 1, 12, True),
+        keys_of=(0, 1, 0, 1),
+        value_norm=True,
+        qk_norm="head",
+        per_layer_width=6,
+        layer_scale=True,
+        norm_place="both",
+        quantized="float32",
+    ),
+    "experts beside": llamalike(
+        experts=Experts(4, 2, True, 16, False, beside=True, router_norm=True, expert_scale=True),
+        norm_place="both",
+    ),
+    "xielu": llamalike(activation="xielu", gated=False),
     "other widths": llamalike(
         norm_place="residual",
         embedding_width=16,
@@ -46,14 +118,24 @@ CONFIGS = {
         vocab_size=52,
     ),
 }
-RUN = "int8", "int8 experts", "other widths"  # tests/engine/test_on_eight_devices.py runs others
-WITH_KERNELS = "int8 experts", "other widths"  # interpreted, as on a TPU and a GPU
+RUN = (
+    "int8",
+    "int8 experts",
+    "other widths",
+    "latent",
+    "mixed",
+    "int8 latent",
+    "xielu",
+    "heads of two sizes",
+    "experts beside",
+)  # tests/engine/test_on_eight_devices.py runs others
+WITH_KERNELS = "int8 experts", "other widths", "mixed"  # interpreted, as on a TPU and a GPU
 # On four devices, since a process sets their number once.
 SPLIT = """
 import dataclasses
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxscore.device import decoder
+from jaxscore.device import decoder, initial
 from jaxscore.device.rows import Asked, Rows
 from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
 from jaxscore.device.build import ON_CPU, Build
@@ -80,7 +162,7 @@ for name in RUN:
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: np.float32(path[-1].key in ("scale", "channel_scale"))
         + draw.normal(0, 0.3, leaf.shape).astype(np.float32),
-        jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config)),
+        jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config)),
     )
     tokens = draw.integers(0, config.vocab_size, (R, L), np.int32)
     answer = draw.integers(0, config.vocab_size, R * L * 4, np.int32)
@@ -111,7 +193,7 @@ for name in RUN:
 
 
 def shapes(config):
-    return jax.eval_shape(lambda: decoder.init_params(jax.random.key(0), config))
+    return jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
 
 
 def names(config):

@@ -30,6 +30,7 @@ from jaxscore.engine.footprint import lower, measure, refused, scoring
 from jaxscore.engine.program_text import collectives
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
+from tests.models import published
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
 TOPOLOGIES = {
@@ -45,6 +46,14 @@ CONFIGS = {
     ),
     "8B": MODELS["Llama-3.1-8B"].raw,
     "MoE": MODELS["Qwen3-30B-A3B"].raw,
+    "latent": published.DEEPSEEK_V2_LITE,
+    # Heads of 256 and of 512 channels, keys that layers share, an embedding for each layer.
+    "gemma4": {
+        "model_type": "gemma4_text", "vocab_size": 262144, "hidden_size": 1536,
+        "intermediate_size": 6144, "num_hidden_layers": 6, "num_attention_heads": 8,
+        "num_key_value_heads": 1, "num_kv_shared_layers": 2, "use_double_wide_mlp": True,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    },
 }  # fmt: skip
 EOS = 2  # ids that end a text
 

@@ -18,11 +18,12 @@ from jaxscore.requests import LabelRequest
 from jaxscore.results import failed
 from tests.conftest import CASES, ROOT, with_devices
 from tests.engine.test_reproducible import WORDS, moved_by_layout
+from tests.releases import flax_classes
 
 WAYS = (
     ("tiny-llama3", {"moved": True}),
     ("tiny-llama3", {}),
-    ("tiny-gpt2", {"implementation": "transformers"}),
+    pytest.param("tiny-gpt2", {"implementation": "transformers"}, marks=flax_classes),
     ("demo", {"dtype": "bfloat16"}),
     ("tiny-qwen2", {"quantize": "int8"}),
 )

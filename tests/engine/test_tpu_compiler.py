@@ -52,6 +52,9 @@ def said(case, **variables):
         ("v5e 1 0.5B behind:8x512x1024", 150e6),
         ("v5p 1 MoE score:8x512", 1.5e9),
         ("v5p 1 8B score:1x32768", 6e9),
+        ("v5p 1 latent score:8x512", 2e9),
+        ("v5p 4 latent score:8x512", 2e9),
+        ("v5e 1 gemma4 score:8x512", 1e9),
     ],
 )
 def test_memory_of_one_chip(case, most):

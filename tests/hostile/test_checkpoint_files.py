@@ -164,18 +164,33 @@ def test_a_pipe_in_a_folder_does_not_hang(tmp_path, name, read):
     assert "found a pipe" in refused(lambda: read(tmp_path), tmp_path / name)
 
 
-@HOSTILE
-@given(
-    st.dictionaries(
-        st.sampled_from([*sorted(CONFIG), "rope_scaling", "layer_types", "num_labels"]) | any_texts,
-        values | st.sampled_from(HUGE) | st.just([None] * 100),
-        min_size=1,
-        max_size=2,
+ROTARY = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "partial_rotary_factor": 0.5}
+WRAPPED = {"model_type": "qwen2_5_vl", "text_config": CONFIG | {"model_type": "qwen2_5_vl_text"}}
+changes = st.dictionaries(
+    st.sampled_from(
+        [
+            *sorted(CONFIG),
+            *"rope_parameters rope_scaling layer_types num_labels text_config".split(),
+        ]
     )
+    | any_texts,
+    values
+    | st.sampled_from(HUGE)
+    | st.just([None] * 100)
+    | st.dictionaries(st.sampled_from([*ROTARY, "mrope_section"]), values, max_size=3),
+    min_size=1,
+    max_size=2,
 )
-def test_any_config(tmp_path, change):
+
+
+@HOSTILE
+@given(changes, st.sampled_from(["llama", "gemma3_text", "gpt_neox", "qwen3", "wrapped"]))
+def test_any_config(tmp_path, change, kind):
     """Refused, or a decoder of sizes that the tensors can then be held against."""
-    put(tmp_path / "config.json", json.dumps(CONFIG | change).encode())
+    given = CONFIG | {"model_type": kind} | change
+    if kind == "wrapped":
+        given = WRAPPED | {"text_config": WRAPPED["text_config"] | change} | change
+    put(tmp_path / "config.json", json.dumps(given).encode())
 
     def read():
         raw = checkpoint.read_config(tmp_path)
@@ -202,8 +217,8 @@ def test_any_config(tmp_path, change):
         ({"rope_theta": 1e300}, "rope_theta is 1e+300, expected a value like"),
         ({"rope_scaling": {"rope_type": "linear", "factor": float("nan")}}, "factor nan, expected"),
         (
-            {"rope_scaling": CONFIG["rope_scaling"] | {"low_freq_factor": 4.0}},
-            "low_freq_factor 4.0",
+            {"rope_scaling": CONFIG["rope_scaling"] | {"low_freq_factor": 5.0}},
+            "low_freq_factor 5.0",
         ),
         ({"rope_scaling": {"rope_type": ["linear"]}}, "config.json"),
         ({"rope_scaling": ["linear"]}, "config.json: "),

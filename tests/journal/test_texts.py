@@ -19,6 +19,7 @@ from jaxscore.plan import decode_groups
 from jaxscore.plan.token_requests import TokenRequest, Written
 from jaxscore.requests import GenerationRequest
 from tests.journal.test_database import ABOUT, journal  # noqa: F401
+from tests.releases import native_and_transformers
 
 SHARED = "Arlen moved from Dunmere to Merrow in 1856. " * 4
 
@@ -196,10 +197,7 @@ def writer(monkeypatch, scorers):
     return make
 
 
-both = pytest.mark.parametrize("implementation", ["native", "transformers"])
-
-
-@both
+@native_and_transformers
 def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
     writer,
     journal,  # noqa: F811

@@ -9,22 +9,35 @@ tensors there are needs no such proof.
 Every attribute that a family reads is in `BASE`, in a case, in `REFUSED` or in `WITHOUT_EFFECT`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-VOCABULARY = 211  # a prime: no block or shard divides it
-POSITIONS = 48  # a row of 64 is longer than the model
-
-GPT = {"vocab_size": VOCABULARY, "n_positions": POSITIONS, "n_embd": 32, "n_layer": 2, "n_head": 4}
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": POSITIONS,
-}
-GATED = {**SIZES, "intermediate_size": 56, "num_key_value_heads": 2}
-OWN_HEADS = {**GATED, "head_dim": 12}
-MIXTURE = {"moe_intermediate_size": 24, "num_experts": 5, "num_experts_per_tok": 2}
+from tests.models import llamalike_families, mixture_families
+from tests.models.case_parts import (
+    DYNAMIC,
+    FULL,
+    GATED,
+    GPT,
+    LINEAR,
+    LLAMA3,
+    LLAMALIKE,
+    LLAMALIKE_NAMES,
+    LONGROPE,
+    MIXTURE,
+    NOT_READ,
+    OF_EXPERTS,
+    OWN_HEADS,
+    POSITIONS,
+    SIZES,
+    SLIDING,
+    SLOW_YARN,
+    TRAINING,
+    VOCABULARY,
+    WINDOW,
+    WINDOWED,
+    YARN,
+    case,
+    scaled,
+)
 
 BASE: dict[str, dict[str, Any]] = {
     "bloom": {"vocab_size": VOCABULARY, "hidden_size": 36, "n_layer": 2, "n_head": 6},
@@ -73,48 +86,6 @@ BASE: dict[str, dict[str, Any]] = {
     "starcoder2": GATED,
 }
 
-
-class Case(NamedTuple):
-    """A config over a family's base, and what in it torch answers to, apart by apart."""
-
-    kind: str
-    config: dict[str, Any]
-    without: tuple[str | dict[str, Any], ...] = ()
-
-
-def case(kind: str, *without: str | dict[str, Any], **config: Any) -> Case:
-    """One more line of `CASES`; a string of `without` may name several attributes."""
-    apart = [one for some in without for one in (some.split() if isinstance(some, str) else [some])]
-    return Case(kind, config, tuple(apart))
-
-
-LINEAR = {"rope_type": "linear", "factor": 2.5}
-DYNAMIC = {"rope_type": "dynamic", "factor": 2.0}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-YARN = {"rope_type": "yarn", "factor": 3.0, "original_max_position_embeddings": 16}
-# Few channels and a short length leave no ramp at the usual turns; here it is two channels wide.
-SLOW_YARN = YARN | {"beta_fast": 2.0, "beta_slow": 0.25}
-LONGROPE = {
-    "type": "longrope",
-    "short_factor": [1.0, 1.2, 1.5, 2.0],
-    "long_factor": [1.5, 2.0, 4.0, 8.0],
-}
-
-
-def scaled(values: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"rope_scaling": values | more}
-
-
-WINDOW = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
-SLIDING, FULL = "sliding_attention", "full_attention"
-LLAMALIKE = {"rms_norm_eps": 0.1, "hidden_act": "gelu", "rope_theta": 300.0}
-LLAMALIKE_NAMES = "rms_norm_eps hidden_act rope_theta"
 
 CASES = [
     case("bloom"),
@@ -165,7 +136,7 @@ CASES = [
     case(
         "falcon",
         "alibi num_attention_heads",
-        hidden_size=36,
+        hidden_size=48,
         num_attention_heads=6,
         multi_query=False,
         parallel_attn=False,
@@ -181,7 +152,7 @@ CASES = [
         attention_bias=True,
         tie_word_embeddings=False,
         num_key_value_heads=1,
-        **LLAMALIKE,
+        **LLAMALIKE | {"hidden_act": "relu"},
     ),
     case("gemma", "rope_scaling", hidden_activation="gelu_pytorch_tanh", **scaled(LINEAR)),
     case(
@@ -583,12 +554,23 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gptj", {"rotary_dim": None}, "rotary_dim is None"),
     ("gptj", {"scale_attn_weights": False}, "scale_attn_weights is False"),
     ("llama", {"hidden_act": "mish"}, "hidden_act is 'mish'"),
+    # torch's class turns whole heads, whatever the share.
+    (
+        "llama",
+        {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        "partial_rotary_factor 0.5",
+    ),
     ("llama", {"logits_scaling": 8}, "logits_scaling=8"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
-    ("llama", {"rope_parameters": {"rope_theta": 1e6}}, "rope_parameters="),
+    ("llama", {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 1e6}}, "which one counts"),
+    (
+        "llama",
+        {"rope_parameters": DYNAMIC, "rope_scaling": LINEAR},
+        "rope_scaling and rope_parameters say different things",
+    ),
+    ("llama", {"rope_parameters": {FULL: {"rope_type": "default"}}}, "['full_attention']"),
     ("llama", scaled(LONGROPE, factor=2.0), "rope_type 'longrope', which is not handled"),
     ("llama", {"sliding_window": 4}, "sliding_window=4"),
-    ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ("mistral", {"layer_types": [SLIDING, FULL]}, "layer_types="),
     ("olmo2", {"layer_types": [SLIDING, FULL]}, "layer_types="),
     ("opt", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False"),
@@ -596,11 +578,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("phi3", {"attention_bias": True}, "attention_bias=True"),
     ("phi3", {"full_attn_mod": 2}, "full_attn_mod is 2"),
     ("phi3", {"interpolate_factor": 2}, "interpolate_factor is 2"),
+    # transformers 4.57 refuses it.
+    ("phi3", scaled(LINEAR), "rope_type is 'linear'"),
     ("qwen2", {"attention_bias": True}, "attention_bias=True"),
     ("qwen2_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2"),
     ("qwen2_moe", {"mlp_only_layers": [0]}, "mlp_only_layers is [0]"),
     # Its class windows the first layers, qwen2's the last ones.
     ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window is True"),
+    ("qwen2_moe", {"layer_types": [SLIDING, FULL]}, "layer_types is ['sliding_attention', "),
     ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step is 2"),
     ("qwen3_moe", {"mlp_only_layers": [1]}, "mlp_only_layers is [1]"),
     ("starcoder2", {"activation_function": "relu"}, "activation_function is 'relu'"),
@@ -626,7 +611,16 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("gpt_neo", {"attention_layers": ["global", "near"]}, "attention_layers has ['near']"),
     ("gpt_neo", {"attention_layers": ["local"]}, "attention_layers is ['local'], expected"),
     ("gpt_neo", {"window_size": 0}, "window_size is 0"),
-    ("gpt_neox", {"rotary_pct": 0.4}, "rotary channels of a head come out as 3"),
+    (
+        "gpt_neox",
+        {"rotary_pct": 0.4, "rope_scaling": {"partial_rotary_factor": 0.6}},
+        "which one counts",
+    ),
+    (
+        "gpt_neox",
+        {"rotary_pct": 0.4, "partial_rotary_factor": 0.4},
+        "rotary channels of a head come out as 3",
+    ),
     ("gptj", {"rotary_dim": 3}, "rotary channels of a head come out as 3"),
     ("llama", {"attention_bias": 1}, "attention_bias is 1"),
     ("llama", {"head_dim": 7}, "rotary channels of a head come out as 7"),
@@ -637,7 +631,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("llama", {"num_key_value_heads": 0}, "sizes that make no model"),
     ("llama", {"num_key_value_heads": 3}, "num_key_value_heads 3"),
     ("llama", {"rms_norm_eps": None}, "rms_norm_eps is None"),
-    ("llama", {"rope_scaling": [2.0]}, "transformers refuses it"),
+    ("llama", {"rope_scaling": [2.0]}, "rope_scaling is [2.0], expected an object"),
     ("llama", {"rope_scaling": {"rope_type": "default", "rope_theta": 5.0}}, "rope_theta 5.0"),
     ("llama", {"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "factor '2'"),
     ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 0}}, "factor 0"),
@@ -648,10 +642,9 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("mixtral", {"num_experts_per_tok": 6}, "num_experts_per_tok is 6"),
     ("mixtral", {"sliding_window": "5"}, "sliding_window is '5'"),
     ("phi", {"partial_rotary_factor": 0.4}, "rotary channels of a head come out as 3"),
-    ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "transformers refuses it"),
     ("qwen2", {"layer_types": ["chunked_attention", FULL]}, "layer_types"),
     ("qwen2", {"layer_types": [FULL, SLIDING]}, "sliding_window is None"),
-    ("qwen2", {"layer_types": [FULL]}, "number of layer types (1)"),
+    ("qwen2", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),
     ("qwen2_moe", {"num_experts": 0}, "num_experts 0"),
     ("qwen3_moe", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
     ("smollm3", {"layer_types": [SLIDING] * 4}, "sliding_window is None"),
@@ -664,35 +657,27 @@ ALIKE = {
     "gemma": {"hidden_activation"},  # which must be what hidden_act is
     "gpt2": {"reorder_and_upcast_attn"},  # other sums in half precision alone
 }
-TRAINING = "for training"
-NOT_READ = "torch's class does not read it"
-OF_EXPERTS = "of layers without experts, which are refused"
-RENAMED = "transformers' config class takes it for hidden_size"
 # family -> attribute -> why it needs no case
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "bloom": {
         "hidden_dropout": TRAINING,
-        "n_embed": RENAMED,
         "bias_dropout_fusion": NOT_READ,
         "masked_softmax_fusion": NOT_READ,
         "seq_length": NOT_READ,
         "unk_token_id": NOT_READ,
     },
     "cohere": {"model_max_length": NOT_READ},
-    "falcon": {"hidden_dropout": TRAINING, "n_embed": RENAMED},
+    "falcon": {"hidden_dropout": TRAINING},
     "gemma": {"cache_implementation": "of torch's generate"},
     "gemma2": {"cache_implementation": "of torch's generate", "hidden_act": NOT_READ},
     "gemma3_text": {
         "cache_implementation": "of torch's generate",
         "hidden_act": NOT_READ,
-        "_sliding_window_pattern": "follows from sliding_window_pattern",
         "sliding_window_size": "as in gemma2",
     },
     "gpt_neo": {"embed_dropout": TRAINING, "resid_dropout": TRAINING},
     "gpt_neox": {
         "hidden_dropout": TRAINING,
-        "partial_rotary_factor": "follows from rotary_pct",
-        "rope_theta": "follows from rotary_emb_base",
     },
     "mixtral": {
         "output_router_logits": TRAINING,
@@ -707,8 +692,8 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     },
     "qwen2_moe": {
         "intermediate_size": OF_EXPERTS,
-        "max_window_layers": "of sliding windows, which are refused",
-        "sliding_window": "of sliding windows, which are refused",
+        "max_window_layers": WINDOWED,
+        "sliding_window": WINDOWED,
         "output_router_logits": TRAINING,
         "router_aux_loss_coef": TRAINING,
     },
@@ -722,3 +707,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "stablelm": {"hidden_dropout": TRAINING},
     "starcoder2": {"embedding_dropout": TRAINING, "residual_dropout": TRAINING},
 }
+
+for more in (llamalike_families, mixture_families):
+    BASE |= more.BASE
+    CASES += more.CASES
+    REFUSED += more.REFUSED
+    UNUSABLE += more.UNUSABLE
+    ALIKE |= more.ALIKE
+    WITHOUT_EFFECT |= more.WITHOUT_EFFECT

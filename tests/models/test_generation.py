@@ -9,8 +9,8 @@ from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.generator import Generator
 from jaxscore.models.families import FAMILIES
 from jaxscore.requests import GenerationRequest
+from tests.models.case_parts import LONGROPE, VOCABULARY, WINDOW
 from tests.models.checkpoints import loaded, saved
-from tests.models.families import LONGROPE, VOCABULARY, WINDOW
 from tests.test_generator import OfIds
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -19,11 +19,12 @@ pytestmark = pytest.mark.usefixtures("quick_to_compile")
 CONFIGS = {
     "cohere": {"use_qk_norm": True},
     "falcon": {
-        "hidden_size": 36,
+        "hidden_size": 48,
         "num_attention_heads": 6,
         "multi_query": False,
         "alibi": True,
     },
+    "gemma4_text": {"num_kv_shared_layers": 2},
     "mixtral": {"sliding_window": 5},
     "opt": {"do_layer_norm_before": False, "word_embed_proj_dim": 24},
     "phi": {"qk_layernorm": True},

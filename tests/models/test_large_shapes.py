@@ -16,6 +16,7 @@ from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
 from jaxscore.engine.footprint import abstract_rows, measure
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import shapes_of
+from tests.models.config.test_defaults import required
 from tests.models.families import BASE
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -219,7 +220,7 @@ def test_28_heads_are_not_split_over_eight():
 
 @pytest.mark.parametrize("kind", BASE)
 def test_every_parameter_of_every_family_has_a_rule(kind):
-    config = native.translate(Path(kind), {"model_type": kind, **BASE[kind]})[1]
+    config = native.translate(Path(kind), BASE[kind] | required(kind) | BASE[kind])[1]
     shapes = shapes_of(config, BFLOAT16)
     placed = specs(shapes, config, MeshShape(1, 1))
     assert jax.tree.structure(placed) == jax.tree.structure(shapes)

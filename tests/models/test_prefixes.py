@@ -7,8 +7,8 @@ from jaxscore import Scorer
 from jaxscore.engine import planner
 from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.plan.token_requests import TokenSequence
+from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
-from tests.models.families import VOCABULARY
 from tests.test_scorer import assert_same
 
 PREFIX = 290  # beyond 256, where Falcon's positions are rounded
@@ -21,6 +21,14 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
         ("falcon", {"alibi": True, "max_position_embeddings": 512}),
         # Of the prefix a question sees the last tokens in one layer, and all in the other.
         ("gemma2", {"sliding_window": 20, "max_position_embeddings": 512}),
+        # Sinks; latent keys; stretches that begin within the prefix; heads of two sizes, shared.
+        ("gpt_oss", {"sliding_window": 20, "max_position_embeddings": 512}),
+        ("deepseek_v3", {"max_position_embeddings": 512}),
+        ("llama4_text", {"attention_chunk_size": 48, "max_position_embeddings": 512}),
+        (
+            "gemma4_text",
+            {"sliding_window": 20, "num_kv_shared_layers": 2, "max_position_embeddings": 512},
+        ),
     ],
 )
 def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):

@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from jaxscore.device.decoder_config import Experts
+from jaxscore.errors import InputError
+from jaxscore.models import costs
 from jaxscore.models.native import translate
+from jaxscore.models.weights.params import shapes_of
 
 GPT2 = {
     "activation_function": "gelu_new",
@@ -601,6 +606,337 @@ QWEN1_5_MOE = COMMON | {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
+APERTUS_8B = {
+    "architectures": ["ApertusForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 68,
+    "hidden_act": "xielu",
+    "hidden_dropout": 0.0,
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 21504,
+    "max_position_embeddings": 65536,
+    "mlp_bias": False,
+    "model_type": "apertus",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pad_token_id": 3,
+    "post_norm": False,
+    "qk_norm": True,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 12000000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 131072,
+}
+COMMAND_R7B = {
+    "architectures": ["Cohere2ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 5,
+    "cache_implementation": "hybrid",
+    "eos_token_id": 255001,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "layer_norm_eps": 1e-05,
+    "layer_switch": 4,
+    "logit_scale": 0.25,
+    "max_position_embeddings": 8192,
+    "model_type": "cohere2",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "order_of_interleaved_layers": "local_attn_first",
+    "pad_token_id": 0,
+    "position_embedding_type": "rope_gptj",
+    "rope_scaling": None,
+    "rope_theta": 50000,
+    "rotary_pct": 1.0,
+    "sliding_window": 4096,
+    "sliding_window_pattern": 4,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "use_embedding_sharing": True,
+    "use_gated_activation": True,
+    "use_parallel_block": True,
+    "use_parallel_embedding": False,
+    "vocab_size": 256000,
+}
+ERNIE_4_5 = {
+    "architectures": ["Ernie4_5_ForCausalLM"],
+    "auto_map": {"AutoConfig": "configuration_ernie4_5.Ernie4_5_Config"},
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 131072,
+    "model_type": "ernie4_5",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 18,
+    "num_key_value_heads": 2,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "use_bias": False,
+    "use_cache": False,
+    "vocab_size": 103424,
+}
+EXAONE_4 = {
+    "architectures": ["Exaone4ForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 1,
+    "eos_token_id": 361,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "initializer_range": 0.02,
+    "intermediate_size": 27392,
+    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 16,
+    "max_position_embeddings": 131072,
+    "model_type": "exaone4",
+    "num_attention_heads": 40,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 16.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 1000000,
+    "sliding_window": 4096,
+    "sliding_window_pattern": "LLLG",
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 102400,
+}
+GRANITE_3_MOE = {
+    "architectures": ["GraniteMoeForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.1,
+    "attention_multiplier": 0.015625,
+    "bos_token_id": 0,
+    "embedding_multiplier": 12.0,
+    "eos_token_id": 0,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "initializer_range": 0.02,
+    "intermediate_size": 512,
+    "logits_scaling": 6.0,
+    "max_position_embeddings": 4096,
+    "model_type": "granitemoe",
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "output_router_logits": False,
+    "pad_token_id": 0,
+    "residual_multiplier": 0.22,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 10000,
+    "router_aux_loss_coef": 0.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 49155,
+}
+MINITRON_4B = {
+    "architectures": ["NemotronForCausalLM"],
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "hidden_act": "relu2",
+    "hidden_size": 3072,
+    "initializer_range": 0.0134,
+    "intermediate_size": 9216,
+    "kv_channels": 128,
+    "max_position_embeddings": 4096,
+    "model_type": "nemotron",
+    "norm_eps": 1e-05,
+    "num_attention_heads": 24,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "partial_rotary_factor": 0.5,
+    "rope_theta": 10000,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 256000,
+}
+OLMO_3 = {
+    "architectures": ["Olmo3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "eos_token_id": 100257,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 11008,
+    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8,
+    "max_position_embeddings": 65536,
+    "model_type": "olmo3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 32,
+    "pad_token_id": 100277,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "attention_factor": 1.2079441541679836,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "yarn",
+    },
+    "rope_theta": 500000,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "vocab_size": 100278,
+}
+OLMOE = {
+    "architectures": ["OlmoeForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "clip_qkv": None,
+    "eos_token_id": 50279,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 4096,
+    "model_type": "olmoe",
+    "norm_topk_prob": False,
+    "num_attention_heads": 16,
+    "num_experts": 64,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 16,
+    "num_key_value_heads": 16,
+    "output_router_logits": False,
+    "pad_token_id": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "router_aux_loss_coef": 0.01,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 50304,
+}
+PHI_3_5_MOE = {
+    "architectures": ["PhiMoEForCausalLM"],
+    "attention_bias": True,
+    "attention_dropout": 0.0,
+    "auto_map": {"AutoConfig": "configuration_phimoe.PhiMoEConfig"},
+    "bos_token_id": 1,
+    "eos_token_id": 32000,
+    "hidden_act": "silu",
+    "hidden_dropout": 0.0,
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "input_jitter_noise": 0.01,
+    "intermediate_size": 6400,
+    "lm_head_bias": True,
+    "max_position_embeddings": 131072,
+    "model_type": "phimoe",
+    "num_attention_heads": 32,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 16,
+    "original_max_position_embeddings": 4096,
+    "output_router_logits": False,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "long_factor": [1.0 + k for k in range(64)],
+        "long_mscale": 1.243163121016122,
+        "original_max_position_embeddings": 4096,
+        "short_factor": [1.0 + k / 64 for k in range(64)],
+        "short_mscale": 1.243163121016122,
+        "type": "longrope",
+    },
+    "rope_theta": 10000.0,
+    "router_aux_loss_coef": 0.0,
+    "router_jitter_noise": 0.01,
+    "sliding_window": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 32064,
+}
+SEED_OSS = {
+    "architectures": ["SeedOssForCausalLM"],
+    "attention_bias": True,
+    "attention_dropout": 0.1,
+    "attention_out_bias": False,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 5120,
+    "initializer_range": 0.02,
+    "intermediate_size": 27648,
+    "max_position_embeddings": 524288,
+    "mlp_bias": False,
+    "model_type": "seed_oss",
+    "num_attention_heads": 80,
+    "num_hidden_layers": 64,
+    "num_key_value_heads": 8,
+    "pad_token_id": 1,
+    "residual_dropout": 0.1,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {"rope_type": "default"},
+    "rope_theta": 10000000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "use_cache": True,
+    "vocab_size": 155136,
+}
+XGLM_564M = {
+    "activation_dropout": 0,
+    "activation_function": "gelu",
+    "architectures": ["XGLMForCausalLM"],
+    "attention_dropout": 0.1,
+    "attention_heads": 16,
+    "bos_token_id": 0,
+    "d_model": 1024,
+    "decoder_start_token_id": 2,
+    "dropout": 0.1,
+    "eos_token_id": 2,
+    "ffn_dim": 4096,
+    "init_std": 0.02,
+    "layerdrop": 0.0,
+    "max_position_embeddings": 2048,
+    "model_type": "xglm",
+    "num_layers": 24,
+    "pad_token_id": 1,
+    "scale_embedding": True,
+    "use_cache": True,
+    "vocab_size": 256008,
+}
 
 
 def decoder(raw):
@@ -718,6 +1054,37 @@ FACTS = [
         QWEN1_5_MOE,
         {"experts": Experts(60, 4, False, 5632), "windows": (0,) * 24},
     ),
+    (
+        "Apertus-8B",
+        APERTUS_8B,
+        {"activation": "xielu", "gated": False, "qk_norm": "head", "mlp_width": 21504},
+    ),
+    (
+        "command-r7b",
+        COMMAND_R7B,
+        {"rotary_of": (0, 0, 0, 1) * 8, "windows": (4096, 4096, 4096, 0) * 8, "interleaved": True},
+    ),
+    ("ERNIE-4.5-0.3B", ERNIE_4_5, {"interleaved": True, "head_width": 128, "qkv_bias": False}),
+    (
+        "EXAONE-4.0-32B",
+        EXAONE_4,
+        {"rotary_of": (0, 0, 0, 1) * 16, "norm_place": "after", "head_width": 128},
+    ),
+    (
+        "granite-3.0-1b-a400m",
+        GRANITE_3_MOE,
+        {"experts": Experts(32, 8, True), "attention_scale": 1 / 64, "logit_scale": 1 / 6},
+    ),
+    ("Minitron-4B", MINITRON_4B, {"activation": "relu_squared", "head_width": 128}),
+    (
+        "Olmo-3-7B",
+        OLMO_3,
+        {"rotary_of": (1, 1, 1, 0) * 8, "windows": (4096, 4096, 4096, 0) * 8, "qk_norm": "flat"},
+    ),
+    ("OLMoE-1B-7B", OLMOE, {"experts": Experts(64, 8, False), "qkv_limit": None}),
+    ("Phi-3.5-MoE", PHI_3_5_MOE, {"long_from": 4096, "head_bias": True, "out_bias": True}),
+    ("Seed-OSS-36B", SEED_OSS, {"qkv_bias": True, "out_bias": False, "head_width": 128}),
+    ("xglm-564M", XGLM_564M, {"sinusoidal_from": 2, "embedding_scale": 32.0, "tied": True}),
 ]
 
 
@@ -730,9 +1097,76 @@ def test_a_published_config_is_taken_as_it_is_meant(raw, facts):
 
 @pytest.mark.parametrize(
     ("raw", "n_turning"),
-    [(PYTHIA, 16), (GPT_J, 64), (PHI_2, 32), (PHI_3_5, 96), (PHI_4_MINI, 96), (STABLELM_2, 16)],
-    ids=["pythia", "gpt-j", "phi-2", "Phi-3.5-mini", "Phi-4-mini", "stablelm-2-1_6b"],
+    [
+        (PYTHIA, 16),
+        (GPT_J, 64),
+        (PHI_2, 32),
+        (PHI_3_5, 96),
+        (PHI_4_MINI, 96),
+        (STABLELM_2, 16),
+        (MINITRON_4B, 64),
+    ],
+    ids=["pythia", "gpt-j", "phi-2", "Phi-3.5-mini", "Phi-4-mini", "stablelm-2-1_6b", "Minitron"],
 )
 def test_channels_of_a_head_that_turn(raw, n_turning):
     config = decoder(raw)
     assert [2 * len(one.frequencies) for one in config.rotary] == [n_turning]
+
+
+def test_only_the_full_layers_of_olmo_3_are_scaled():
+    full, sliding = decoder(OLMO_3).rotary
+    plain = decoder(OLMO_3 | {"rope_scaling": None}).rotary
+    assert plain[0] == plain[1] == sliding
+    assert full.factor == pytest.approx(1.2079441541679836)  # 0.1 ln 8 + 1
+    assert full.frequencies[-1] == pytest.approx(sliding.frequencies[-1] / 8, rel=1e-6)
+
+
+# Parameters in billions as the model card of each states them
+STATED = [
+    ("Apertus-8B-2509", APERTUS_8B, 8),
+    ("ERNIE-4.5-0.3B", ERNIE_4_5, 0.36),
+    ("granite-3.0-1b-a400m-base", GRANITE_3_MOE, 1.3),
+    ("Olmo-3-1025-7B", OLMO_3, 7),
+    ("OLMoE-1B-7B-0924", OLMOE, 6.9),
+    ("Phi-3.5-MoE-instruct", PHI_3_5_MOE, 42),
+    ("Seed-OSS-36B", SEED_OSS, 36),
+    ("xglm-564M", XGLM_564M, 0.564),
+]
+
+
+@pytest.mark.parametrize(("raw", "stated"), [one[1:] for one in STATED], ids=[s[0] for s in STATED])
+def test_parameters_are_as_many_as_the_card_says(raw, stated):
+    shapes = shapes_of(decoder(raw), np.dtype(np.float32))
+    found = sum(leaf.size for leaf in jax.tree.leaves(shapes)) / 1e9
+    digits = len(str(stated).partition(".")[2])
+    assert round(found, digits) == stated
+
+
+def test_parameters_of_exaone_4_without_embeddings_are_those_of_its_card():
+    shapes = shapes_of(decoder(EXAONE_4), np.dtype(np.float32))
+    assert round(sum(leaf.size for leaf in jax.tree.leaves(shapes["layers"])) / 1e9, 2) == 30.95
+
+
+@pytest.mark.parametrize(
+    ("raw", "stated"), [(GRANITE_3_MOE, 0.4), (OLMOE, 1.3), (PHI_3_5_MOE, 6.6)]
+)
+def test_a_token_meets_as_many_parameters_as_the_card_says(raw, stated):
+    config = decoder(raw)
+    found = costs.active_parameters(shapes_of(config, np.dtype(np.float32)), config)
+    assert round(found / 1e9, 1) == stated
+
+
+def test_parameters_of_olmo_3_one_by_one():
+    """Per layer four products of attention, three of the MLP, four norms."""
+    width, inner, vocabulary = 4096, 11008, 100278
+    layer = 4 * width**2 + 3 * width * inner + 4 * width
+    shapes = shapes_of(decoder(OLMO_3), np.dtype(np.float32))
+    found = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    assert found == 32 * layer + width + 2 * vocabulary * width == 7_298_011_136
+
+
+@pytest.mark.parametrize("attributes", [{"rope_theta": 10000.0}, {"rope_scaling": None}])
+def test_an_apertus_without_its_scaling_differs_between_lines(attributes):
+    raw = {name: value for name, value in APERTUS_8B.items() if name != "rope_scaling"}
+    with pytest.raises(InputError, match=r"rope_theta is 10000|rope_scaling is null"):
+        decoder(raw | attributes)

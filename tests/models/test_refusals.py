@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 from jaxscore.errors import InputError
 from tests.models.checkpoints import loaded
 from tests.models.families import REFUSED, UNUSABLE
+from tests.releases import native_and_transformers
 
 
 def refused(folder, *parts, implementation="native"):
@@ -31,7 +32,6 @@ def test_a_model_type_that_is_not_covered(checkpoint, kind, implementation):
     refused(folder, folder / "config.json", kind, implementation=implementation)
 
 
-BOTH = pytest.mark.parametrize("implementation", ["native", "transformers"])
 DOWN = "model.layers.1.mlp.down_proj.weight"
 
 
@@ -43,14 +43,14 @@ def with_tensors(folder, change):
     return folder
 
 
-@BOTH
+@native_and_transformers
 def test_a_missing_tensor(checkpoint, implementation):
     folder = with_tensors(checkpoint("llama"), lambda tensors: tensors.pop(DOWN))
     refused(folder, folder, "missing", implementation=implementation)
     refused(folder, "layers.1.mlp.down_proj", implementation=implementation)
 
 
-@BOTH
+@native_and_transformers
 @pytest.mark.parametrize("name", ["model.layers.2.mlp.down_proj.weight", "lm_head.bias", "extra"])
 def test_a_tensor_that_is_not_used(checkpoint, implementation, name):
     folder = with_tensors(
@@ -59,7 +59,7 @@ def test_a_tensor_that_is_not_used(checkpoint, implementation, name):
     refused(folder, folder, name.removeprefix("model."), implementation=implementation)
 
 
-@BOTH
+@native_and_transformers
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -82,7 +82,7 @@ def test_a_wrong_shape(checkpoint, implementation, kind, name):
     refused(folder, folder, bare, "shape", implementation=implementation)
 
 
-@BOTH
+@native_and_transformers
 def test_a_transposed_tensor(checkpoint, implementation):
     def turned(tensors):
         tensors[DOWN] = np.ascontiguousarray(tensors[DOWN].T)
@@ -91,7 +91,7 @@ def test_a_transposed_tensor(checkpoint, implementation):
     refused(folder, folder, "layers.1.mlp.down_proj.weight", "shape", implementation=implementation)
 
 
-@BOTH
+@native_and_transformers
 def test_the_same_tensor_with_and_without_the_prefix(checkpoint, implementation):
     folder = with_tensors(
         checkpoint("llama"), lambda t: t.update({DOWN.removeprefix("model."): t[DOWN] + 1})
@@ -99,7 +99,7 @@ def test_the_same_tensor_with_and_without_the_prefix(checkpoint, implementation)
     refused(folder, folder, "layers.1.mlp.down_proj.weight", implementation=implementation)
 
 
-@BOTH
+@native_and_transformers
 @pytest.mark.parametrize(
     ("dtype", "stored"),
     [(np.int32, "I32"), (np.int64, "I64"), (np.uint8, "U8"), (np.bool_, "BOOL")],

@@ -1,12 +1,38 @@
 """Rotary frequencies against transformers' own table of functions, to float32 rounding."""
 
+import copy
+
 import numpy as np
 import pytest
+import torch
 from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from jaxscore.errors import InputError
+from jaxscore.models.config.rope_parameters import normal
 from jaxscore.models.rope import longrope, rotary
+
+LONGEST = 131072
+ROUNDING = 4 * 2**-24  # roundings of a power function that is itself a last bit off, and of a blend
+
+
+def read(scaling, theta=1e4, kind="llama", longest=LONGEST, share=None, **beside):
+    """Our form of what transformers 4.57 writes as two attributes."""
+    default = {"rope_theta": 1e4} | ({} if share is None else {"partial_rotary_factor": share})
+    raw = {"rope_scaling": scaling, "rope_theta": theta}
+    return normal(kind, raw, default, {"max_position_embeddings": longest} | beside)
+
+
+def torchs(config, seq_len=None):
+    """The frequencies and the factor that transformers makes of a config."""
+    # transformers 5 has the plain ones beside each model, and no `rope_scaling`.
+    scaling = getattr(config, "rope_parameters", None) or config.rope_scaling or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in ROPE_INIT_FUNCTIONS:
+        return LlamaRotaryEmbedding.compute_default_rope_parameters(config)
+    return ROPE_INIT_FUNCTIONS[kind](config, "cpu", seq_len=seq_len)
+
 
 LLAMA31 = {
     "rope_type": "llama3",
@@ -24,6 +50,7 @@ SCALINGS = [
     LLAMA31,
     LLAMA31 | {"factor": 32.0},
     LLAMA31 | {"low_freq_factor": 2.5, "high_freq_factor": 3.5},
+    LLAMA31 | {"factor": 16.0, "high_freq_factor": 1.0},  # Llama 4 Scout: no channel between
     YARN,
     {"type": "yarn", "factor": 2.0},
     YARN | {"attention_factor": 0.7},
@@ -44,27 +71,24 @@ def test_frequencies_are_torchs(scaling, width, theta):
         num_attention_heads=1,
         head_dim=width,
         rope_theta=theta,
-        rope_scaling=scaling,
-        max_position_embeddings=131072,
+        rope_scaling=copy.deepcopy(scaling),  # it writes into it
+        max_position_embeddings=LONGEST,
     )
-    # LlamaConfig writes `rope_type` into the dictionary where it says `type`.
-    kind = config.rope_scaling["rope_type"] if config.rope_scaling else "default"
-    want, want_factor = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
-    table = rotary(width, theta, scaling, 131072)
+    want, want_factor = torchs(config)
+    table = rotary(width, read(scaling, theta))
     got = np.array(table.frequencies, np.float64)
     assert got.shape == (width // 2,)
     assert (got.astype(np.float32) == got).all()
-    # Two roundings of a power function that is itself a last bit off, then of the blend.
-    np.testing.assert_allclose(got, want.numpy(), rtol=4 * 2**-24, atol=0)
+    np.testing.assert_allclose(got, want.numpy(), rtol=ROUNDING, atol=0)
     assert table.factor == pytest.approx(want_factor, rel=1e-12)
 
 
 def test_scaled_frequencies_differ_from_plain_ones():
     """Else the comparison above could hold with every scaling ignored on both sides."""
-    plain = rotary(128, 5e5, None, 131072)
+    plain = rotary(128, read(None, 5e5))
     assert plain.factor == 1.0
     for scaling in SCALINGS[3:]:
-        assert rotary(128, 5e5, scaling, 131072) != plain
+        assert rotary(128, read(scaling, 5e5)) != plain
 
 
 @pytest.mark.parametrize("length", [9, 131072])
@@ -72,11 +96,11 @@ def test_dynamic_is_plain_up_to_the_longest_request(length):
     """As torch has it at every length that is taken."""
     scaling = {"rope_type": "dynamic", "factor": 4.0}
     config = LlamaConfig(
-        head_dim=64, rope_theta=5e5, rope_scaling=scaling, max_position_embeddings=131072
+        head_dim=64, rope_theta=5e5, rope_scaling=dict(scaling), max_position_embeddings=LONGEST
     )
-    want, factor = ROPE_INIT_FUNCTIONS["dynamic"](config, "cpu", seq_len=length)
-    table = rotary(64, 5e5, scaling, 131072)
-    np.testing.assert_allclose(table.frequencies, want.numpy(), rtol=4 * 2**-24, atol=0)
+    want, factor = torchs(config, length)
+    table = rotary(64, read(scaling, 5e5))
+    np.testing.assert_allclose(table.frequencies, want.numpy(), rtol=ROUNDING, atol=0)
     assert table.factor == factor == 1.0
 
 
@@ -96,14 +120,55 @@ def test_both_tables_of_longrope_are_torchs(own, most):
         rope_scaling=scaled_long(),
         max_position_embeddings=most,
         original_max_position_embeddings=4096,
+        pad_token_id=None,
     )
-    config.rope_scaling |= own  # which its validation does not know
-    tables = longrope(48, 10000.0, scaled_long(**own), most, 4096)
+    # whose validation does not know the factor
+    (getattr(config, "rope_parameters", None) or config.rope_scaling).update(own)
+    tables = longrope(64, read_long(most=most, **own), most)
     for table, length in zip(tables, (4096, 4097), strict=True):
-        want, factor = ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
-        np.testing.assert_allclose(table.frequencies, want.numpy(), rtol=4 * 2**-24, atol=0)
+        want, factor = torchs(config, length)
+        np.testing.assert_allclose(table.frequencies, want.numpy(), rtol=ROUNDING, atol=0)
         assert table.factor == pytest.approx(factor, rel=1e-12)
     assert tables[0] != tables[1]
+
+
+def read_long(most=131072, **own):
+    return read(
+        scaled_long(**own), kind="phi3", longest=most, original_max_position_embeddings=4096
+    ) | {"partial_rotary_factor": 0.75}
+
+
+@pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
+def test_names_that_phi3_has_had_for_longrope(kind):
+    assert read_long(type=kind) == read_long()
+
+
+def test_proportional_turns_the_first_channels_by_the_whole_heads_exponent():
+    """Gemma 4's full layers; the formula is that of its documentation."""
+    given = {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25}
+    table = rotary(512, given)
+    at = torch.arange(0, 128, 2, dtype=torch.float) / 512
+    want = torch.cat([1.0 / 1e6**at, torch.zeros(192)]).numpy()
+    np.testing.assert_allclose(table.frequencies, want, rtol=ROUNDING, atol=0)
+    if "proportional" in ROPE_INIT_FUNCTIONS:
+        config = LlamaConfig(head_dim=512, rope_parameters=dict(given), pad_token_id=None)
+        config.rope_parameters |= given
+        theirs, factor = torchs(config)
+        np.testing.assert_allclose(table.frequencies, theirs.numpy(), rtol=ROUNDING, atol=0)
+        assert table.factor == factor
+
+
+def test_a_dynamic_with_alpha_stretches_the_base():
+    """Hunyuan's; other families with that key are refused."""
+    scaling = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "mscale": 1.0}
+    table = rotary(128, read(scaling, kind="hunyuan_v1_dense"))
+    base = 1e4 * 1000.0 ** (128 / 126)
+    want = 1.0 / (base ** (torch.arange(0, 128, 2).float() / 128))
+    np.testing.assert_allclose(table.frequencies, want.numpy(), rtol=ROUNDING, atol=0)
+    with pytest.raises(InputError, match=r"'dynamic' .*'alpha'"):
+        rotary(128, read(scaling))
+    with pytest.raises(InputError, match="rope_type is 'ntk_alpha', which is not handled"):
+        read({"rope_type": "ntk_alpha", "alpha": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -113,20 +178,21 @@ def test_both_tables_of_longrope_are_torchs(own, most):
         ({"long_factor": None}, r"long_factor None, expected 24 numbers"),
         ({"long_factor": ["a"] * 24}, r"long_factor .*expected 24 numbers"),
         ({"odd": 1}, r"'odd'"),
+        ({"factor": 2.0}, r"factor 2.0, expected max_position_embeddings over .*, 32.0"),
         ({"attention_factor": "1"}, r"attention_factor '1', expected a positive number"),
     ],
     ids=str,
 )
 def test_a_longrope_that_is_not_handled(own, message):
     with pytest.raises(InputError, match=message):
-        longrope(48, 10000.0, scaled_long(**own), 131072, 4096)
+        longrope(64, read_long(**own), 131072)
 
 
 @pytest.mark.parametrize(
     ("scaling", "message"),
     [
         ({"rope_type": "dynamic"}, r"lacks \['factor'\]"),
-        ({"rope_type": "proportional"}, r"rope_type 'proportional'.*handled are default"),
+        ({"rope_type": "axial"}, r"rope_type 'axial'.*handled are default"),
         ({"type": "longrope", "long_factor": [1.0]}, r"rope_type 'longrope'"),
         ({"rope_type": "yarn", "factor": 2.0, "wobble": 1}, r"'yarn' .*\['wobble'\]"),
         ({"rope_type": "linear", "factor": 2.0, "low_freq_factor": 1.0}, r"\['low_freq_factor'\]"),
@@ -135,19 +201,17 @@ def test_a_longrope_that_is_not_handled(own, message):
         ({"rope_type": "yarn"}, r"'yarn' lacks \['factor'\]"),
         (
             {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0},
-            r"'llama3' lacks \['high_freq_factor', 'original_max_position_embeddings'\]",
+            r"'llama3' lacks \['high_freq_factor'\]",
         ),
     ],
     ids=str,
 )
 def test_what_is_not_handled_is_named(scaling, message):
     with pytest.raises(InputError, match=message):
-        rotary(64, 1e4, scaling, 4096)
+        rotary(64, read(scaling, longest=4096))
 
 
 @pytest.mark.parametrize("scaling", [["linear"], "linear", 2, True])
 def test_a_scaling_that_is_no_object(scaling):
     with pytest.raises(InputError, match=r"rope_scaling is .*, expected an object"):
-        rotary(16, 10000.0, scaling, 64)
-    with pytest.raises(InputError, match=r"rope_scaling is .*, expected an object"):
-        longrope(16, 10000.0, scaling, 64, 32)
+        read(scaling)

@@ -9,7 +9,7 @@ from jaxscore.plan.sequence_checks import complaints
 from jaxscore.plan.token_requests import TokenSequence
 from tests.sequences import sequence
 
-FACTS = {"vocab_size": 50, "max_positions": 6}
+FACTS = {"vocab_size": 50, "max_positions": 6, "placeholders": {7: "image_token_id"}}
 BAD = {
     "negative": (sequence([1, -1, 2], 1), "token id -1 is negative, expected 0 to 49"),
     "too large": (sequence([1, 50], 1), "token id 50 is beyond the model's vocabulary of 50"),
@@ -31,6 +31,7 @@ BAD = {
         TokenSequence(np.array([1]), 1, np.array([0.5])),
         "expected a line of integers",
     ),
+    "an image": (sequence([1, 7], 1), "token id 7 is the model's image_token_id: it stands for"),
     "too long a prompt": (
         TokenSequence(np.array([1] * 7), 7, np.array([3])),
         "its prompt has 7 tokens, the model takes 6 positions",
@@ -42,6 +43,7 @@ GOOD = [
     sequence([1] * 7, 7),
     TokenSequence(np.zeros(0), 0),  # no ids of any type
     TokenSequence(np.array([1] * 6, np.uint8), 6, np.array([0, 49])),
+    TokenSequence(np.array([1]), 1, np.array([7])),  # which only asks for an image
 ]
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device import decoder, layers
+from jaxscore.device import decoder, layers, self_attention
 from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.attention.visible import visible
@@ -63,11 +63,13 @@ def attention(
     rule: ScoreRule,
     dtype,
     forms: Forms,
+    sinks_N: None,
+    chunked: bool,
 ) -> Float[Array, "R L N H"]:
     """`jaxscore.device.attention.interval.attention` with rows and key heads in one batch axis.
 
     One batch axis makes each product a plain matrix product, in both directions. The platform's
-    forms have no effect.
+    forms have no effect; the demo model has neither sinks nor chunked windows.
     """
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
@@ -120,7 +122,7 @@ def _swapped() -> Iterator[None]:
     unrolled.scan = functools.partial(lax.scan, unroll=True)
     swapped = {
         (layers, "dot_last"): dot_last,
-        (layers, "attention"): attention,
+        (self_attention, "attention"): attention,
         (decoder, "lax"): unrolled,
     }
     kept = {(module, name): getattr(module, name) for module, name in swapped}

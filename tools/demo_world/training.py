@@ -14,7 +14,7 @@ import optax
 import orbax.checkpoint as ocp
 from tokenizers import Tokenizer
 
-from jaxscore.device import decoder
+from jaxscore.device import decoder, initial
 from tools.demo_world import fast
 from tools.demo_world.documents import KINDS, PHASE_ENDS
 from tools.demo_world.rows import TrainingRows, step_rows
@@ -126,7 +126,7 @@ def first_state(
 ) -> State:
     """The parameters to start from, or random ones of the plan's seed."""
     if start is None:
-        start = decoder.init_params(jax.random.key(plan.seed), config)
+        start = initial.init_params(jax.random.key(plan.seed), config)
     params = jax.tree.map(lambda x: jnp.array(x, jnp.float32), start)
     return State(params, optimizer(plan).init(params))
 

@@ -18,6 +18,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -43,6 +44,8 @@ def attention(
     rule: ScoreRule,
     dtype,
     forms: Forms,
+    sinks_N: Float[Array, " N"] | None = None,
+    chunked: bool = False,
 ) -> Float[Array, "R L N H"]:
     """Softmax attention of every token over the tokens it sees.
 
@@ -54,19 +57,34 @@ def attention(
         rule: what the products become before the softmax.
         dtype: of the two products' inputs; scores, softmax and sums are float32.
         forms: which function of `ATTENTION` runs.
+        sinks_N: for each query head a score beside those of what it sees, without a value.
+        chunked: a window is a stretch of positions instead, see `DecoderConfig`.
+
+    Raises:
+        ValueError: `chunked` with ALiBi, which needs the positions themselves.
     """
+    stretch = None
+    if chunked and window is not None:
+        if rule.alibi is not None:
+            raise ValueError("chunked windows and ALiBi: not handled together")
+        # Two positions lie in one stretch if and only if their quotients differ by less than 1.
+        stretch = jnp.maximum(window, 1)
+        position_RL, window = position_RL // stretch, jnp.minimum(window, 1)
     run: Callable[..., Any] = ATTENTION[forms.attention]
     if q_RLNH.shape[1] == 1:
         run = itself
     elif forms.interpreted and run in (kernel_gpu, kernel_tpu):
         run = functools.partial(run, interpret=True)
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
-    if not caches:
-        return own[0]
     parts = [
-        attend_cache(q_RLNH, one, position_RL, window, rule=rule, forms=forms) for one in caches
+        attend_cache(q_RLNH, one, position_RL, window, rule=rule, forms=forms, stretch=stretch)
+        for one in caches
     ]
-    return merge([own, *parts])
+    out, lse = merge([own, *parts]) if caches else own
+    if sinks_N is None:
+        return out
+    # exp(lse) of the total exp(lse) + exp(sink)
+    return out * jax.nn.sigmoid(lse - sinks_N)[..., None]
 
 
 def isolated(

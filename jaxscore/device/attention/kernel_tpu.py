@@ -31,7 +31,9 @@ LANES = 128
 LOG2_E = math.log2(math.e)
 LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so who sees nothing adds 0
 QUERIES, KEYS = 256, 512  # most in a block; by the compiler's schedule 89 % of the peak at H 128
-MOST_ROWS = 1024  # of a product: query heads times queries
+# Of a product: query heads times queries; fewer of heads wider than 256, whose blocks would not
+# fit in a core's memory.
+MOST_ROWS = 1024
 
 FIRST, LAST, PARTIAL = 1, 2, 4  # a pair's flags: of its query block, and whether it has a mask
 BITS = 14  # of a block's number in a packed pair
@@ -72,7 +74,8 @@ def kernel_tpu(
     K, T = k_RLKH.shape[2], R * L
     keys = max(LANES, min(KEYS, 1 << (L - 1).bit_length()))
     queries = min(QUERIES, keys)
-    group = max(d for d in range(1, N // K + 1) if (N // K) % d == 0 and d * queries <= MOST_ROWS)
+    most = max(queries, MOST_ROWS * 256 // max(H, 256))
+    group = max(d for d in range(1, N // K + 1) if (N // K) % d == 0 and d * queries <= most)
     sizes = Sizes(group, N // K // group, queries, keys, H, H % LANES == 0)
 
     def laid_out(x_RLXH: jax.Array) -> jax.Array:

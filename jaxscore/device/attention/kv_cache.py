@@ -43,11 +43,15 @@ def attend_cache(
     *,
     rule: ScoreRule,
     forms: Forms,
+    stretch: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
     """Softmax attention of every token over one layer's cache, and its log-sum-exp.
 
     The products' inputs are of the cache's dtype; scores, softmax and sums are float32. Where a
     cache is empty the log-sum-exp is so low that `merge` gives it no weight.
+
+    Args:
+        stretch: positions of the cache count in stretches of so many, as `position_RL` does.
     """
     R, L, N, H = q_RLNH.shape
     P, S, K, _ = cache.key.shape
@@ -62,14 +66,14 @@ def attend_cache(
     most = QUERY_BLOCK if forms.cache_by_head else max(1, MOST_SCORES // (P * K * S))
     block = next(n for n in range(min(M, most), 0, -1) if M % n == 0)
     if forms.cache_by_head:
-        out, lse = _each_head(q.astype(dtype), cache, at, slope, window, rule, block)
+        out, lse = _each_head(q.astype(dtype), cache, at, slope, window, stretch, rule, block)
     else:
-        out, lse = _all_heads(q.astype(dtype), cache, at, slope, window, rule, block)
+        out, lse = _all_heads(q.astype(dtype), cache, at, slope, window, stretch, rule, block)
     out = out.reshape(P, K, R // P, L, G, H).transpose(0, 2, 3, 1, 4, 5).reshape(R, L, N, H)
     return out, lse.reshape(P, K, R // P, L, G).transpose(0, 2, 3, 1, 4).reshape(R, L, N)
 
 
-def _mixed(q, key, value, at, slope, first, length, window, rule):
+def _mixed(q, key, value, at, slope, first, length, window, stretch, rule):
     """Softmax attention [..., m, H] and log-sum-exp [..., m] over the slots of key and value.
 
     Args:
@@ -84,10 +88,11 @@ def _mixed(q, key, value, at, slope, first, length, window, rule):
     )
     slot = jnp.arange(key.shape[-2])
     at, slope = at[..., None], None if slope is None else slope[..., None]
-    scores = rule.scores(scores, slope, at, first + slot)
+    at_slot = first + slot if stretch is None else (first + slot) // stretch
+    scores = rule.scores(scores, slope, at, at_slot)
     seen = (slot < length)[..., None, :]
     if window is not None:
-        seen &= (window == 0) | (at - (first + slot) < window)
+        seen &= (window == 0) | (at - at_slot < window)
     scores = jnp.where(seen, scores, MASKED)
     top = scores.max(axis=-1, keepdims=True)
     weights = jnp.exp(scores - top)
@@ -102,7 +107,7 @@ def _mixed(q, key, value, at, slope, first, length, window, rule):
     return mixed / total, (top + jnp.log(total))[..., 0]
 
 
-def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
+def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
     """One block of queries of one head at a time, so that its scores stay in cache."""
     P, K, M, _ = q_PKMH.shape
     n_blocks = M // block
@@ -122,13 +127,14 @@ def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
             jnp.broadcast_to(cache.first, (P,))[p],
             cache.length[p, None],
             window,
+            stretch,
             rule,
         )
 
     return lax.map(one, jnp.arange(P * K * n_blocks))
 
 
-def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
+def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
     """A block of queries of all caches and heads at a time, so that each cache is read once."""
     key, value = (from_storage(x).swapaxes(1, 2) for x in (cache.key, cache.value))  # [P, K, S, H]
     first = jnp.reshape(cache.first, (-1, 1, 1, 1))
@@ -146,6 +152,7 @@ def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
             first,
             cache.length[:, None, None],
             window,
+            stretch,
             rule,
         )
 
@@ -158,12 +165,12 @@ def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, rule, block):
 
 def merge(
     parts: list[tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]],
-) -> Float[Array, "R L N H"]:
-    """The softmax over all parts together."""
+) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
+    """The softmax over all parts together, and its log-sum-exp."""
     top = parts[0][1]
     for _, lse in parts[1:]:
         top = jnp.maximum(top, lse)
     weights = [jnp.exp(lse - top) for _, lse in parts]
     total = sum(weights[1:], weights[0])
     mixed = [out * w[..., None] for (out, _), w in zip(parts, weights, strict=True)]
-    return sum(mixed[1:], mixed[0]) / total[..., None]
+    return sum(mixed[1:], mixed[0]) / total[..., None], top + jnp.log(total)

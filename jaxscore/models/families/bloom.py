@@ -58,7 +58,7 @@ BLOOM = Family(
     # The last two lines are of the code that trained it; PyTorch's class reads none of them.
     parts.reads(
         "vocab_size hidden_size n_layer n_head layer_norm_epsilon tie_word_embeddings "
-        "apply_residual_connection_post_layernorm slow_but_exact n_embed hidden_dropout",
+        "apply_residual_connection_post_layernorm slow_but_exact hidden_dropout",
         "attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion offset_alibi "
         "seq_length skip_bias_add skip_bias_add_qkv unk_token_id",
     ),

@@ -76,7 +76,7 @@ def _sources(config: DecoderConfig) -> Table:
 FALCON = Family(
     parts.reads(
         "num_kv_heads num_ln_in_parallel_attn layer_norm_epsilon alibi new_decoder_architecture "
-        "multi_query parallel_attn bias ffn_hidden_size activation n_embed hidden_dropout",
+        "multi_query parallel_attn bias ffn_hidden_size activation hidden_dropout",
         *parts.SIZES,
         *parts.ROPE,
     ),

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.device.decoder_config import DecoderConfig
 
-Path = tuple[str, ...]  # where a parameter stands in the tree of `decoder.init_params`
+Path = tuple[str, ...]  # where a parameter stands in the tree of `initial.init_params`
 
 
 class Part(NamedTuple):
@@ -29,11 +29,13 @@ class Source:
 
     Attributes:
         name: the tensor; `{i}` stands for the layer and `{j}` for the expert or head where the
-            parameter is stacked over them, in this order.
+            parameter is stacked over them, in this order. A name that ends in `[{j}]` is that of
+            one tensor with all experts along its first axis.
         transposed: the checkpoint has [in, out], we have [out, in].
         part: the rows that are ours; None for all.
         skip: leading rows that nobody reads.
         plus: added to the values, in float32 (Gemma's norms are stored as their scale less one).
+        layers: those that `{i}` stands for; None for all.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Source:
     part: Part | None = None
     skip: int = 0
     plus: float = 0.0
+    layers: tuple[int, ...] | None = None
 
 
 Table = dict[Path, Source]
@@ -58,7 +61,11 @@ class Family:
         sources: for a `DecoderConfig` the tensor of every parameter.
         prefix: what some checkpoints put before every name, and some leave out.
         buffers: patterns of tensors that hold nothing learned (masks, rotary tables).
+        unread: for a `DecoderConfig` patterns of tensors that released checkpoints have and
+            nobody reads.
         head: the tensor of the unembedding where it is not tied.
+        next_tokens: checkpoints may have layers that predict more tokens than the next
+            (arXiv 2404.19737), which are left out.
     """
 
     reads: frozenset[str]
@@ -66,4 +73,6 @@ class Family:
     sources: Callable[[DecoderConfig], Mapping[Path, Source]]
     prefix: str = "model."
     buffers: tuple[str, ...] = ()
+    unread: Callable[[DecoderConfig], tuple[str, ...]] = lambda config: ()
     head: str = "lm_head.weight"
+    next_tokens: bool = False

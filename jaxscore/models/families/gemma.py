@@ -8,7 +8,6 @@ from jaxscore.errors import InputError
 from jaxscore.models.families import llamalike, parts
 from jaxscore.models.families.family import Family, Table
 from jaxscore.models.families.qwen import qk_norms
-from jaxscore.models.rope import rotary
 
 PLUS = 1.0  # to every norm's scale
 
@@ -25,7 +24,11 @@ def _gemmalike(config: Any, **own: Any) -> DecoderConfig:
 
 
 def _gemma(config: Any) -> DecoderConfig:
-    """The activation is `hidden_act`, as in PyTorch; Flax's class reads `hidden_activation`."""
+    """The activation is `hidden_act`, as in PyTorch; Flax's class reads `hidden_activation`.
+
+    "gelu" is the exact one, as the file says and transformers 4.57 has it; 5 takes it for the tanh
+    form, with which the first releases were trained.
+    """
     other = config.hidden_activation
     if other is not None and other != config.hidden_act:
         raise InputError(
@@ -50,19 +53,10 @@ def _gemma2(config: Any, **own: Any) -> DecoderConfig:
 
 
 def _gemma3(config: Any) -> DecoderConfig:
-    """Layers with a window have a base of their own, and no scaling."""
+    """Layers with a window have frequencies of their own."""
     # PyTorch's class takes the cap and does not apply it.
     parts.refuse(config, use_bidirectional_attention=False, attn_logit_softcapping=None)
-    everywhere = parts.turning(config)["rotary"][0]
-    width, length = parts.head_width(config), config.max_position_embeddings
-    near = rotary(width, config.rope_local_base_freq, None, length)
-    sliding = (kind == "sliding_attention" for kind in config.layer_types)
-    return _gemma2(
-        config,
-        qk_norm="head",
-        rotary=(everywhere, near),
-        rotary_of=tuple(map(int, sliding)),
-    )
+    return _gemma2(config, qk_norm="head", **parts.turning_by_type(config))
 
 
 def _sources(config: DecoderConfig) -> Table:
@@ -95,6 +89,5 @@ GEMMA2 = _family(_gemma2, GEMMA2_READS)
 GEMMA3 = _family(
     _gemma3,
     GEMMA2_READS,
-    "rope_local_base_freq use_bidirectional_attention sliding_window_pattern "
-    "_sliding_window_pattern",
+    "use_bidirectional_attention sliding_window_pattern",
 )

@@ -39,7 +39,7 @@ def _translate(config: Any) -> DecoderConfig:
         qkv_bias=config.attention_bias,
         out_bias=config.attention_bias,
         mlp_bias=True,
-        **parts.turning(config, share=config.rotary_pct, theta=config.rotary_emb_base),
+        **parts.turning(config),
     )
 
 
@@ -58,8 +58,8 @@ def _sources(config: DecoderConfig) -> Table:
 
 GPT_NEOX = Family(
     parts.reads(
-        "intermediate_size hidden_act layer_norm_eps rotary_pct rotary_emb_base "
-        "use_parallel_residual attention_bias partial_rotary_factor hidden_dropout",
+        "intermediate_size hidden_act layer_norm_eps use_parallel_residual "
+        "attention_bias hidden_dropout",
         *parts.SIZES,
         *parts.ROPE,
     ),

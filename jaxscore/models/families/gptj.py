@@ -20,7 +20,7 @@ def _translate(config: Any) -> DecoderConfig:
         parallel="shared",
         head_bias=True,
         interleaved=True,
-        rotary=(rotary(config.rotary_dim, 10000.0, None, config.n_positions),),
+        rotary=(rotary(config.rotary_dim, {"rope_theta": 10000.0}),),
         rotary_of=(0,) * config.n_layer,
     )
 

@@ -1,12 +1,16 @@
-"""granite: llama with multipliers on embeddings, scores, residuals and logits."""
+"""granite and granitemoe: llama with multipliers on embeddings, scores, residuals and logits; the
+second has a mixture of experts in each layer."""
 
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.models.families import llamalike
+from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.models.families import llamalike, mixtures, parts
+from jaxscore.models.families.family import Family, Part, Source, Table
+
+MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier logits_scaling"
 
 
-def _translate(config: Any) -> DecoderConfig:
+def _granite(config: Any, **own: Any) -> DecoderConfig:
     return llamalike.llamalike(
         config,
         attention_scale=config.attention_multiplier,
@@ -14,11 +18,41 @@ def _translate(config: Any) -> DecoderConfig:
         residual_scale=config.residual_multiplier,
         logit_scale=1 / config.logits_scaling,
         **llamalike.biases(config),
+        **own,
     )
 
 
-GRANITE = llamalike.family(
-    _translate,
-    "attention_bias mlp_bias attention_multiplier embedding_multiplier residual_multiplier "
-    "logits_scaling",
+def _granitemoe(config: Any) -> DecoderConfig:
+    parts.refuse(config, position_embedding_type="rope")
+    # A softmax over the chosen alone is one over all, renormalised.
+    experts = Experts(config.num_local_experts, config.num_experts_per_tok, renormalised=True)
+    return _granite(config, experts=mixtures.check_counts(experts))
+
+
+def _mixture_sources(config: DecoderConfig) -> Table:
+    """Each product of all experts is one tensor, [experts, out, in], gate before up."""
+    layer = "layers.{i}.block_sparse_moe."
+    table: Table = llamalike.ends(config) | llamalike.norms_before(config)
+    table |= llamalike.attention_sources(config)
+    table |= mixtures.router(config, layer + "router.layer")
+    inward, outward = layer + "input_linear.weight[{j}]", layer + "output_linear.weight[{j}]"
+    return table | {
+        ("experts", "gate", "weight"): Source(inward, part=Part(1, 2, 0, 1)),
+        ("experts", "up", "weight"): Source(inward, part=Part(1, 2, 1, 2)),
+        ("experts", "down", "weight"): Source(outward),
+    }
+
+
+GRANITE = llamalike.family(_granite, "attention_bias mlp_bias", MULTIPLIERS)
+GRANITEMOE = Family(
+    # The last line is for training.
+    llamalike.READS
+    | parts.reads(
+        "attention_bias num_local_experts num_experts_per_tok position_embedding_type",
+        MULTIPLIERS,
+        "output_router_logits router_aux_loss_coef",
+    ),
+    _granitemoe,
+    _mixture_sources,
+    buffers=(parts.INV_FREQ,),
 )

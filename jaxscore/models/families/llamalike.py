@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.models.families import parts
-from jaxscore.models.families.family import Family, Source, Table
+from jaxscore.models.families.family import Family, Part, Source, Table
 
 READS = parts.reads(
     "intermediate_size num_key_value_heads hidden_act rms_norm_eps", *parts.SIZES, *parts.ROPE
@@ -44,12 +44,22 @@ def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.
 
 
 def mlp_sources(config: DecoderConfig, name: str = "mlp", at: str = "mlp") -> Table:
-    """A gated MLP; `at` is a path with dots."""
+    """An MLP with a gate or without; `at` is a path with dots."""
     path, layer = ("layers", *at.split(".")), f"layers.{{i}}.{name}."
+    table: Table = {}
+    for one in ("gate", "up", "down") if config.gated else ("up", "down"):
+        table |= parts.linear((*path, one), f"{layer}{one}_proj", config.mlp_bias)
+    return table
+
+
+def fused_mlp_sources() -> Table:
+    """A gated MLP without biases, the rows of its gate before those of `up` in one tensor."""
+    path, layer = ("layers", "mlp"), "layers.{i}.mlp."
+    gate, up = Part(1, 2, 0, 1), Part(1, 2, 1, 2)
     return (
-        parts.linear((*path, "gate"), layer + "gate_proj", config.mlp_bias)
-        | parts.linear((*path, "up"), layer + "up_proj", config.mlp_bias)
-        | parts.linear((*path, "down"), layer + "down_proj", config.mlp_bias)
+        parts.linear((*path, "gate"), layer + "gate_up_proj", False, part=gate)
+        | parts.linear((*path, "up"), layer + "gate_up_proj", False, part=up)
+        | parts.linear((*path, "down"), layer + "down_proj", False)
     )
 
 

@@ -21,7 +21,8 @@ def _translate(config: Any) -> DecoderConfig:
     )
 
 
-def _sources(config: DecoderConfig) -> Table:
+def sources(config: DecoderConfig) -> Table:
+    """All tensors of a model of this kind."""
     layer = "layers.{i}.block_sparse_moe."
     table: Table = llamalike.ends(config) | llamalike.norms_before(config)
     table |= llamalike.attention_sources(config)
@@ -39,6 +40,6 @@ MIXTRAL = Family(
         "output_router_logits router_aux_loss_coef router_jitter_noise",
     ),
     _translate,
-    _sources,
+    sources,
     buffers=(parts.INV_FREQ,),
 )

@@ -1,4 +1,5 @@
-"""olmo2: norms after attention and MLP instead of before, and over all heads of q and of k."""
+"""olmo2 and olmo3: norms after attention and MLP instead of before, and over all heads of q and
+of k. In olmo3 some layers have a window, and frequencies of their own."""
 
 from typing import Any
 
@@ -8,13 +9,18 @@ from jaxscore.models.families.family import Family, Table
 from jaxscore.models.families.qwen import qk_norms
 
 
-def _translate(config: Any) -> DecoderConfig:
+def _olmo2(config: Any, **own: Any) -> DecoderConfig:
     return llamalike.llamalike(
-        config, norm_place="after", qk_norm="flat", **llamalike.biases(config)
+        config, norm_place="after", qk_norm="flat", **llamalike.biases(config), **own
     )
 
 
-def _sources(config: DecoderConfig) -> Table:
+def _olmo3(config: Any) -> DecoderConfig:
+    return _olmo2(config, windows=parts.windows_of_types(config), **parts.turning_by_type(config))
+
+
+def sources(config: DecoderConfig) -> Table:
+    """All tensors of a model with such norms."""
     layer = "layers.{i}."
     return (
         llamalike.ends(config)
@@ -26,9 +32,10 @@ def _sources(config: DecoderConfig) -> Table:
     )
 
 
-OLMO2 = Family(
-    llamalike.READS | parts.reads("attention_bias"),
-    _translate,
-    _sources,
-    buffers=(parts.INV_FREQ,),
-)
+def _family(translate: Any, *reads: str) -> Family:
+    own = parts.reads("attention_bias", *reads)
+    return Family(llamalike.READS | own, translate, sources, buffers=(parts.INV_FREQ,))
+
+
+OLMO2 = _family(_olmo2)
+OLMO3 = _family(_olmo3, "layer_types sliding_window")

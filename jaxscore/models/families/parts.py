@@ -1,14 +1,16 @@
 """What many families have in common: sizes under their usual names, and rows of weight tables."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Rotary
 from jaxscore.errors import InputError
+from jaxscore.models.config.rope_parameters import RIDING
 from jaxscore.models.families.family import Part, Path, Source, Table
-from jaxscore.models.rope import rotary
+from jaxscore.models.rope import ORIGINAL, rotary
 
 SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads tie_word_embeddings".split()
-ROPE = "max_position_embeddings rope_theta rope_scaling".split()
+ROPE = "max_position_embeddings rope_parameters".split()
 INV_FREQ = r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
 
 # transformers' name of an activation -> ours
@@ -18,6 +20,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu_squared",
     "silu": "silu",
     "swish": "silu",
 }
@@ -50,6 +53,19 @@ def refuse(config: Any, **handled: Any) -> None:
             raise InputError(f"{name} is {found!r}, which is not handled; handled is {value!r}")
 
 
+def one_of(config: Any, name: str, *handled: Any) -> Any:
+    """An attribute that must have one of some values.
+
+    Raises:
+        InputError: naming it where it has another.
+    """
+    found = getattr(config, name)
+    if found not in handled:
+        listed = ", ".join(map(repr, handled))
+        raise InputError(f"{name} is {found!r}, which is not handled; handled are {listed}")
+    return found
+
+
 def head_width(config: Any) -> int:
     """Channels of a head, said or left to the other sizes."""
     said = getattr(config, "head_dim", None)
@@ -61,20 +77,77 @@ def head_width(config: Any) -> int:
     return said or config.hidden_size // config.num_attention_heads
 
 
-def turning(config: Any, *, share: float = 1.0, theta: float | None = None) -> dict[str, Any]:
-    """The rotary fields of a decoder whose layers all have the same table.
+def turning(config: Any) -> dict[str, Any]:
+    """The rotary fields of a decoder whose layers all have the same table."""
+    table = rotary(head_width(config), frequencies_of(config, config.rope_parameters))
+    return {"rotary": (table,), "rotary_of": (0,) * config.num_hidden_layers}
+
+
+def turning_by_type(config: Any) -> dict[str, Any]:
+    """The rotary fields of a decoder whose layers have a table for each type in `layer_types`.
+
+    A type for which `rope_parameters` has null is not told positions.
+    """
+    width, kinds = head_width(config), list(config.rope_parameters)
+    found = {
+        kind: rotary(width, frequencies_of(config, one))
+        for kind, one in config.rope_parameters.items()
+        if one is not None
+    }
+    longest = max((len(table.frequencies) for table in found.values()), default=0)
+    still = Rotary((0.0,) * longest)
+    types = for_each_layer(config, "layer_types")
+    if unknown := sorted(set(types) - set(kinds)):
+        raise InputError(f"layer_types has {unknown}, for which there are no rope_parameters")
+    return {
+        "rotary": tuple(found.get(kind, still) for kind in kinds),
+        "rotary_of": tuple(map(kinds.index, types)),
+    }
+
+
+def turning_in(config: Any, layers: Iterable[bool]) -> dict[str, Any]:
+    """The rotary fields of a decoder of which only some layers are told positions.
 
     Args:
-        share: of a head's channels that turn.
-        theta: base of the wavelengths; None is the config's `rope_theta`.
+        layers: for each layer whether it is.
     """
-    table = rotary(
-        int(head_width(config) * share),
-        config.rope_theta if theta is None else theta,
-        getattr(config, "rope_scaling", None),
-        config.max_position_embeddings,
-    )
-    return {"rotary": (table,), "rotary_of": (0,) * config.num_hidden_layers}
+    table = turning(config)["rotary"][0]
+    return {
+        "rotary": (table, nothing_turns(table)),
+        "rotary_of": tuple(0 if turns else 1 for turns in layers),
+    }
+
+
+def turning_by_length(config: Any, short: Rotary, long: Rotary) -> dict[str, Any]:
+    """The rotary fields of a decoder with another table for requests longer than the original
+    length."""
+    return {
+        "rotary": (short,),
+        "rotary_of": (0,) * config.num_hidden_layers,
+        "long_rotary": (long,),
+        "long_from": config.rope_parameters[ORIGINAL],
+    }
+
+
+def rope_type(config: Any, *handled: str) -> str:
+    """Which scaling the frequencies have, where PyTorch's class takes only some.
+
+    Raises:
+        InputError: it is not one of `handled`.
+    """
+    kind: str = config.rope_parameters["rope_type"]
+    if kind not in handled:
+        raise InputError(
+            f"rope_type is {kind!r}, which transformers' versions do not agree on; handled is "
+            f"{' or '.join(map(repr, handled))}"
+        )
+    return kind
+
+
+def frequencies_of(config: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The rotary parameters less the keys that no frequency depends on."""
+    rest = RIDING.get(config.model_type, frozenset())
+    return {key: value for key, value in parameters.items() if key not in rest}
 
 
 def decoder(config: Any, **own: Any) -> DecoderConfig:
@@ -119,6 +192,16 @@ def for_each_layer(config: Any, attribute: str) -> list[Any]:
     return values
 
 
+def layer_numbers(config: Any, attribute: str) -> list[int]:
+    """An attribute that lists layers by their number."""
+    values, n = getattr(config, attribute), config.num_hidden_layers
+    if not isinstance(values, list) or not all(type(i) is int and 0 <= i < n for i in values):
+        raise InputError(
+            f"{attribute} is {str(values)[:60]}, expected a list of layers from 0 to {n - 1}"
+        )
+    return values
+
+
 def window(config: Any, attribute: str = "sliding_window") -> int:
     """How far a token sees; 0 is refused, since it would hide everything."""
     found = getattr(config, attribute)
@@ -147,11 +230,19 @@ def nothing_turns(table: Rotary) -> Rotary:
 
 
 def linear(
-    path: Path, name: str, bias: bool, *, part: Part | None = None, transposed: bool = False
+    path: Path,
+    name: str,
+    bias: bool,
+    *,
+    part: Part | None = None,
+    transposed: bool = False,
+    layers: tuple[int, ...] | None = None,
 ) -> Table:
     """The rows of one product."""
-    table = {(*path, "weight"): Source(f"{name}.weight", transposed, part)}
-    return table | ({(*path, "bias"): Source(f"{name}.bias", part=part)} if bias else {})
+    table = {(*path, "weight"): Source(f"{name}.weight", transposed, part, layers=layers)}
+    if bias:
+        table[*path, "bias"] = Source(f"{name}.bias", part=part, layers=layers)
+    return table
 
 
 def norm(path: Path, name: str, bias: bool, plus: float = 0.0) -> Table:

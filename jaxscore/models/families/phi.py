@@ -21,7 +21,7 @@ def _translate(config: Any) -> DecoderConfig:
         head_bias=True,
         qk_norm="head" if config.qk_layernorm else "",
         qk_norm_bias=True,
-        **parts.turning(config, share=config.partial_rotary_factor),
+        **parts.turning(config),
     )
 
 
@@ -41,8 +41,7 @@ def _sources(config: DecoderConfig) -> Table:
 
 
 PHI = Family(
-    (llamalike.READS - {"rms_norm_eps"})
-    | parts.reads("layer_norm_eps partial_rotary_factor qk_layernorm"),
+    (llamalike.READS - {"rms_norm_eps"}) | parts.reads("layer_norm_eps qk_layernorm"),
     _translate,
     _sources,
     buffers=(parts.INV_FREQ,),

@@ -11,24 +11,12 @@ from jaxscore.models.rope import longrope
 def _translate(config: Any) -> DecoderConfig:
     # As Phi-4-mini has them; PyTorch's class reads neither.
     parts.refuse(config, full_attn_mod=1, interpolate_factor=1)
-    share, scaling = config.partial_rotary_factor, config.rope_scaling
-    if not scaling or scaling.get("type", scaling.get("rope_type")) != "longrope":
-        turning = parts.turning(config, share=share)
+    if parts.rope_type(config, "default", "longrope") == "default":
+        turning = parts.turning(config)
     else:
-        original = config.original_max_position_embeddings
-        short, long = longrope(
-            int(parts.head_width(config) * share),
-            config.rope_theta,
-            scaling,
-            config.max_position_embeddings,
-            original,
-        )
-        turning = {
-            "rotary": (short,),
-            "rotary_of": (0,) * config.num_hidden_layers,
-            "long_rotary": (long,),
-            "long_from": original,
-        }
+        width, length = parts.head_width(config), config.max_position_embeddings
+        tables = longrope(width, config.rope_parameters, length)
+        turning = parts.turning_by_length(config, *tables)
     return llamalike.llamalike(config, windows=parts.window_everywhere(config), **turning)
 
 
@@ -44,21 +32,13 @@ def _sources(config: DecoderConfig) -> Table:
             part=Part(1, heads, start, stop),
         )
     table |= parts.linear(("layers", "attention", "out"), layer + "self_attn.o_proj", False)
-    for ours, start in (("gate", 0), ("up", 1)):
-        table |= parts.linear(
-            ("layers", "mlp", ours),
-            layer + "mlp.gate_up_proj",
-            False,
-            part=Part(1, 2, start, start + 1),
-        )
-    return table | parts.linear(("layers", "mlp", "down"), layer + "mlp.down_proj", False)
+    return table | llamalike.fused_mlp_sources()
 
 
 PHI3 = Family(
     llamalike.READS
     | parts.reads(
-        "partial_rotary_factor original_max_position_embeddings sliding_window full_attn_mod "
-        "interpolate_factor"
+        "original_max_position_embeddings sliding_window full_attn_mod interpolate_factor"
     ),
     _translate,
     _sources,

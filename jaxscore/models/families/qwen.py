@@ -48,6 +48,10 @@ def _mixture(config: Any, shared_width: int, **own: Any) -> DecoderConfig:
 def _qwen2_moe(config: Any) -> DecoderConfig:
     # Its class windows the first layers up to `max_window_layers`, the opposite of qwen2's.
     parts.refuse(config, use_sliding_window=False)
+    if config.layer_types != ["full_attention"] * config.num_hidden_layers:
+        raise InputError(
+            f"layer_types is {config.layer_types!r}, handled is 'full_attention' for each layer"
+        )
     return _mixture(config, config.shared_expert_intermediate_size, qkv_bias=config.qkv_bias)
 
 
@@ -90,5 +94,5 @@ def _family(translate: Any, *reads: str) -> Family:
 
 QWEN2 = _family(_qwen2, WINDOWS)
 QWEN3 = _family(_qwen3, WINDOWS, "head_dim attention_bias")
-QWEN2_MOE = _family(_qwen2_moe, MOE_WINDOWS, MIXTURE, "qkv_bias shared_expert_intermediate_size")
+QWEN2_MOE = _family(_qwen2_moe, WINDOWS, MIXTURE, "qkv_bias shared_expert_intermediate_size")
 QWEN3_MOE = _family(_qwen3_moe, MOE_WINDOWS, MIXTURE, "head_dim attention_bias")

@@ -7,13 +7,10 @@ from jaxscore.models.families import llamalike, parts
 
 
 def _translate(config: Any) -> DecoderConfig:
-    table = parts.turning(config)["rotary"][0]
-    turning = parts.for_each_layer(config, "no_rope_layers")
     return llamalike.llamalike(
         config,
-        rotary=(table, parts.nothing_turns(table)),
-        rotary_of=tuple(0 if turns else 1 for turns in turning),
         windows=parts.windows_of_types(config),
+        **parts.turning_in(config, parts.for_each_layer(config, "no_rope_layers")),
         **llamalike.biases(config),
     )
 

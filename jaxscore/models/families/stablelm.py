@@ -16,7 +16,7 @@ def _translate(config: Any) -> DecoderConfig:
         parallel="shared" if config.use_parallel_residual else "no",
         qk_norm="heads" if config.qk_layernorm else "",
         qkv_bias=config.use_qkv_bias,
-        **parts.turning(config, share=config.partial_rotary_factor),
+        **parts.turning(config),
     )
 
 
@@ -31,10 +31,7 @@ def _sources(config: DecoderConfig) -> Table:
 
 STABLELM = Family(
     (llamalike.READS - {"rms_norm_eps"})
-    | parts.reads(
-        "layer_norm_eps partial_rotary_factor use_qkv_bias qk_layernorm use_parallel_residual "
-        "hidden_dropout"
-    ),
+    | parts.reads("layer_norm_eps use_qkv_bias qk_layernorm use_parallel_residual hidden_dropout"),
     _translate,
     _sources,
     buffers=(parts.INV_FREQ,),

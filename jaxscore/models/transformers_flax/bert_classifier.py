@@ -12,7 +12,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxscore.device.compiler_options import same_bits
 from jaxscore.errors import InputError
-from jaxscore.models.config_check import check_attributes, transformers_config
+from jaxscore.models.transformers_flax.flax_configs import (
+    check_class_attributes,
+    transformers_config,
+)
+from jaxscore.models.transformers_flax.installed import require_flax_classes
 from jaxscore.models.weights import checkpoint
 from jaxscore.text.transformers_log import errors_only
 
@@ -46,9 +50,10 @@ class BertClassifier:
                 beside it.
 
         Raises:
-            InputError: another kind of model, an attribute that is not handled, or tensors that
-                are missing or left over.
+            InputError: a transformers without Flax classes, another kind of model, an attribute
+                that is not handled, or tensors that are missing or left over.
         """
+        require_flax_classes(f"{folder}: the BERT classifier of judge --bem")
         raw = checkpoint.read_config(folder)
         config = _config(raw, str(folder / "config.json"))
         from transformers.models.bert.modeling_flax_bert import FlaxBertForSequenceClassification
@@ -111,7 +116,7 @@ def _config(raw: dict[str, Any], where: str) -> Any:
         )
     config = transformers_config(raw, where)
     given = {name: value for name, value in raw.items() if name not in INERT_HERE}
-    check_attributes(given, config, READS, where)
+    check_class_attributes(given, config, READS, where)
     if config.hidden_act not in ACTIVATIONS:
         raise InputError(
             f"{where}: hidden_act is {config.hidden_act!r}, handled are {', '.join(ACTIVATIONS)}"

@@ -237,7 +237,7 @@ def _params(
         key, value = rename_key_and_reshape_tensor(tuple(name.split(".")), array, expected, prefix)
         key = key if key in expected else (prefix, *key)
         if key not in expected:
-            unused.append(name)
+            unused += [name] if name not in tensors.idle else []
         elif value.shape != expected[key]:
             raise InputError(
                 f"{folder}: tensor {name} gives shape {list(value.shape)}, "

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.models.config_check import check_attributes, transformers_config
-from jaxscore.models.families import FAMILIES
+from jaxscore.models.transformers_flax.flax_configs import (
+    check_class_attributes,
+    transformers_config,
+)
+from jaxscore.models.transformers_flax.installed import require_flax_classes
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 TANH_GELU = {"gelu_new", "gelu_pytorch_tanh"}  # two names of one function
@@ -49,7 +52,8 @@ def guarded(raw: dict[str, Any], where: str) -> Any:
     """The transformers config object, if its Flax class is right for it.
 
     Raises:
-        InputError: naming the attribute for which it is not, or the model type.
+        InputError: naming the attribute for which it is not, or the model type; or transformers
+            has no Flax classes.
     """
     kind = raw["model_type"]
     if kind not in GUARDS:
@@ -57,23 +61,23 @@ def guarded(raw: dict[str, Any], where: str) -> Any:
             f"{where}: no transformers Flax class is trusted for model_type {kind!r}; "
             f"trusted are {', '.join(sorted(GUARDS))}"
         )
+    require_flax_classes(f"{where}: --model-impl transformers")
     guard = GUARDS[kind]
-    instead = "; use --model-impl native" if kind in FAMILIES else ""
     config = transformers_config(raw, where)
     for name, values in guard.only.items():
         found = getattr(config, name, values[0])  # not every config object has all of them
         if found not in values:
             raise InputError(
                 f"{where}: {name} is {found!r}; transformers' Flax class for {kind} is right only "
-                f"with {' or '.join(map(repr, values))}{instead}"
+                f"with {' or '.join(map(repr, values))}; use --model-impl native"
             )
-    check_attributes(raw, config, guard.reads | guard.idle | set(guard.only), where)
+    check_class_attributes(raw, config, guard.reads | guard.idle | set(guard.only), where)
     try:
         complaint = guard.check(config)
     except (ArithmeticError, TypeError) as problem:
         complaint = f"sizes that make no model ({problem})"
     if complaint:
-        raise InputError(f"{where}: {complaint}{instead}")
+        raise InputError(f"{where}: {complaint}; use --model-impl native")
     # Some checkpoints ask for tuples in place of named outputs.
     config.return_dict, config.torchscript = True, False
     return config

@@ -5,7 +5,7 @@ import json
 import math
 import mmap
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,11 @@ DTYPES: dict[str, np.dtype] = {
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
     "U8": np.dtype(np.uint8),
+    "I8": np.dtype(np.int8),
     "I64": np.dtype(np.int64),
     "I32": np.dtype(np.int32),
     "BOOL": np.dtype(np.bool_),
@@ -140,14 +144,25 @@ class Tensors:
     Attributes:
         arrays: their values; those of `changed` are computed whenever they are looked up.
         where: the file of each.
-        stored: each as a read-only view of its mapped file.
-        changed: names whose values are not the stored ones (an adapter is merged in).
+        stored: each as a read-only view of its mapped file, or as an outline, an array of its type
+            and shape without its bytes, where it is computed from several stored ones.
+        changed: names whose values are not the stored ones (an adapter is merged in, or they are
+            stored quantized).
+        idle: names of tensors that add nothing, so that a model without them may leave them unread.
+        pieces: for names of which one entry along the first axis (an expert) is computed without
+            the others, what gives it.
     """
 
     arrays: Mapping[str, np.ndarray]
     where: Mapping[str, Path]
     stored: Mapping[str, np.ndarray]
     changed: frozenset[str] = frozenset()
+    idle: frozenset[str] = frozenset()
+    pieces: Mapping[str, Callable[[int], np.ndarray]] = dataclasses.field(default_factory=dict)
+
+    def piece(self, name: str, index: int) -> np.ndarray:
+        """`arrays[name][index]`, without the others where that can be."""
+        return self.pieces[name](index) if name in self.pieces else self.arrays[name][index]
 
     def dtype_name(self) -> str:
         """The commonest floating type, by bytes: what `--dtype auto` means on accelerators."""

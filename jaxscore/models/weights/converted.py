@@ -1,7 +1,7 @@
 """Folders that `jaxscore convert` writes: our own parameter tree as an Orbax checkpoint.
 
-    config.json, tokenizer files    as the original has them
-    params/                         the tree of `decoder.init_params`, matrices in one dtype
+    config.json, tokenizer files    as the original has them, less a quantization_config
+    params/                         the tree of `initial.init_params`, matrices in one dtype
     jaxscore.json                   what made it; written last, and what such a folder is known by
 
 Its arrays need no table of names and no orienting, and each process restores its own shards.
@@ -25,8 +25,9 @@ from jaxscore.device.decoder import DecoderConfig, Params
 from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype
-from jaxscore.models.weights.checkpoint import FILES, read_json
+from jaxscore.models.weights.checkpoint import FILES, read_config, read_json
 from jaxscore.models.weights.params import Placement, keys_of, shapes_of
+from jaxscore.models.weights.stored_types import methods
 
 MARK, PARAMS = "jaxscore.json", "params"
 FORMAT = 1
@@ -115,6 +116,7 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
                 for file in source.glob(pattern):
                     if ".safetensors" not in file.name and file.is_file():
                         shutil.copyfile(file, made / file.name)
+            _write_plain_config(made)
             _save_params(made / PARAMS, params)
             text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, indent=2)
             (made / MARK).write_text(text + "\n", encoding="utf-8")
@@ -129,6 +131,14 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
             raise
 
 
+def _write_plain_config(folder: Path) -> None:
+    """The parameters are plain, whatever the original's are stored as."""
+    raw = read_config(folder)
+    if (stored := methods.read(folder, raw)).plain != raw:
+        text = json.dumps(stored.plain, indent=2)
+        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
 def _save_params(path: Path, params: Params) -> None:
     import orbax.checkpoint as ocp
 
@@ -141,6 +151,20 @@ def _save_params(path: Path, params: Params) -> None:
     chunks = jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK), arrays)
     with _checkpointer() as checkpointer:
         checkpointer.save(path.absolute(), ocp.args.PyTreeSave(arrays, save_args=chunks))
+
+
+def has_unembedding(folder: Path) -> bool:
+    """Whether the parameters have one beside the embedding.
+
+    Raises:
+        InputError: damaged.
+    """
+    path = (folder / PARAMS).absolute()
+    with _checkpointer() as checkpointer:
+        try:
+            return "weight" in checkpointer.metadata(path).item_metadata.tree.get("unembed", {})
+        except Exception as problem:  # Orbax and TensorStore raise many unrelated kinds
+            raise _damaged(path, problem) from None
 
 
 def restore(

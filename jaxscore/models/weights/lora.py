@@ -159,29 +159,30 @@ def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> 
             )
         check_float(tensors.where[name], name, tensors.stored[name])
         deltas[name] = delta, transposed
-    arrays = _Merged(tensors.stored, deltas)
-    return dataclasses.replace(tensors, arrays=arrays, changed=frozenset(deltas))
+    arrays = _Merged(tensors.arrays, deltas)
+    # `pieces` stay: they are of tensors with three axes, which no delta is of.
+    return dataclasses.replace(tensors, arrays=arrays, changed=tensors.changed | set(deltas))
 
 
 class _Merged(Mapping[str, np.ndarray]):
     """Tensors, computed at each look-up where there is a delta: none is held."""
 
     def __init__(
-        self, stored: Mapping[str, np.ndarray], deltas: Mapping[str, tuple[Delta, bool]]
+        self, base: Mapping[str, np.ndarray], deltas: Mapping[str, tuple[Delta, bool]]
     ) -> None:
-        self._stored, self._deltas = stored, deltas
+        self._base, self._deltas = base, deltas
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._deltas:
-            return self._stored[name]
+            return self._base[name]
         delta, transposed = self._deltas[name]
-        return delta.added_to(self._stored[name], transposed=transposed)
+        return delta.added_to(self._base[name], transposed=transposed)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._stored)
+        return iter(self._base)
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self._base)
 
 
 def _check_config(config: dict[str, Any], where: Path) -> None:

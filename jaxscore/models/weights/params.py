@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from jaxscore.device import decoder
+from jaxscore.device import decoder, initial
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.layers import SCALE
 from jaxscore.errors import InputError
@@ -19,9 +19,15 @@ from jaxscore.models.families import Family, Source
 from jaxscore.models.weights import int8
 from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied
 from jaxscore.models.weights.filling import Leaf, device_arrays
-from jaxscore.models.weights.source_view import names, oriented, stacked_axes
+from jaxscore.models.weights.source_view import (
+    found,
+    names,
+    oriented,
+    split_name,
+    stacked_axes,
+)
 
-VECTORS = ("scale", "bias", SCALE)  # last part of the path of what stays float32
+MATRICES = ("token", "position", "weight")  # last part of the path; all others stay float32
 
 # (path in the tree, shape) -> where the parameter lies
 Placement = Callable[[tuple[str, ...], tuple[int, ...]], Sharding]
@@ -37,13 +43,13 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
 
     Matrices are of `dtype`, or int8 where they have scales; vectors are float32.
     """
-    shapes = jax.eval_shape(functools.partial(decoder.init_params, config=config), _key())
+    shapes = jax.eval_shape(functools.partial(initial.init_params, config=config), _key())
     paths = {keys_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
 
     def rounded(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         keys = keys_of(path)
         kind = dtype
-        if keys[-1] in VECTORS:
+        if keys[-1] not in MATRICES:
             kind = np.dtype(np.float32)
         elif (*keys[:-1], SCALE) in paths:
             kind = np.dtype(np.int8)
@@ -78,38 +84,79 @@ def load_params(
     Raises:
         InputError: tensors that are missing, left over, no floats or of another shape.
     """
-    table = family.sources(config)
     checkpoint = _Named.of(folder, tensors, family)
+    leaves, tree = _leaves(checkpoint, family, config, dtype, integers)
+    if config.tied and family.head in checkpoint.stored:
+        token = checkpoint.tensor(family.sources(config)["embed", "token"].name)
+        check_tied(folder, token, checkpoint.tensor(family.head))
+    placed = [(leaf, placement(keys, leaf.shape)) for keys, leaf in leaves.items()]
+    return jax.tree_util.tree_unflatten(tree, list(device_arrays(placed)))
+
+
+def check_params(
+    folder: Path, family: Family, config: decoder.DecoderConfig, tensors: Tensors
+) -> None:
+    """Check the names, types and shapes of all tensors; no value is read.
+
+    Raises:
+        InputError: as `load_params`, but for what only values say.
+    """
+    checkpoint = _Named.of(folder, tensors, family)
+    _leaves(checkpoint, family, config, np.dtype(np.float32), integers=False)
+
+
+def _leaves(
+    checkpoint: "_Named",
+    family: Family,
+    config: decoder.DecoderConfig,
+    dtype: np.dtype,
+    integers: bool,
+) -> tuple[dict[tuple[str, ...], Leaf], Any]:
+    """How each parameter is read, by its path, and the structure of their tree.
+
+    Raises:
+        InputError: as `check_params`.
+    """
+    folder, tensors, table = checkpoint.folder, checkpoint.tensors, family.sources(config)
     paths, tree = jax.tree_util.tree_flatten_with_path(shapes_of(config, dtype))
     shapes = {keys_of(path): expected for path, expected in paths}
-    leaves = []
+    leaves: dict[tuple[str, ...], Leaf] = {}
     used: set[str] = set()
     for keys, expected in shapes.items():
         # A channel's scale is read from the weights that it scales.
         origin = (*keys[:-1], "weight") if keys[-1] == SCALE else keys
-        used.update(name for _, name in names(table[origin], expected.shape))
-        dtype = np.dtype(expected.dtype)
-        leaf = _leaf(checkpoint, table[origin], shapes[origin].shape, dtype, integers)
+        used.update(split_name(name)[0] for _, name in names(table[origin], expected.shape))
+        kind = np.dtype(expected.dtype)
+        leaf = _leaf(checkpoint, table[origin], shapes[origin].shape, kind, integers)
         if keys[-1] == SCALE:
             leaf = _made(folder, keys, leaf, expected.shape, int8.channel_scale)
         elif leaf.dtype == np.int8:
             leaf = _made(folder, keys, leaf, expected.shape, int8.values)
-        leaves.append((leaf, placement(keys, leaf.shape)))
+        leaves[keys] = leaf
+    passed_over = (*family.buffers, *family.unread(config))
     unused = [
         name
         for name in sorted(set(checkpoint.stored) - used)
-        if not any(re.fullmatch(pattern, name) for pattern in family.buffers)
+        if not any(re.fullmatch(pattern, name) for pattern in passed_over)
         and not (config.tied and name == family.head)
+        and not (family.next_tokens and _predicts_more(name, checkpoint.stored, config.n_layers))
+        and checkpoint.stored[name] not in tensors.idle
     ]
-    if config.tied and family.head in checkpoint.stored:
-        token = checkpoint.tensor(table["embed", "token"].name)
-        check_tied(folder, token, checkpoint.tensor(family.head))
     if unused:
         raise InputError(
             f"{folder}: {len(unused)} tensors that the model does not use: "
             f"{', '.join(unused[:8])}; the config and the weights do not belong together"
         )
-    return jax.tree_util.tree_unflatten(tree, list(device_arrays(leaves)))
+    return leaves, tree
+
+
+def _predicts_more(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
+    """Whether a tensor is of a layer that predicts more tokens than the next, which is known by its
+    product of an embedding and a hidden state: a layer behind the last one, or ERNIE's `mtp_`."""
+    if found := re.match(r"layers\.(\d+)\.", name):
+        return int(found[1]) >= n_layers and f"{found[0]}eh_proj.weight" in stored
+    found = re.match(r"mtp_(?:block|emb_norm|hidden_norm|linear_proj)\.(\d+)\.", name)
+    return found is not None and f"mtp_linear_proj.{found[1]}.weight" in stored
 
 
 class _Named(NamedTuple):
@@ -145,8 +192,10 @@ class _Named(NamedTuple):
         return cls(folder, tensors, stored, outlines)
 
     def tensor(self, name: str) -> np.ndarray:
-        """Its values, which may be computed."""
-        return self.tensors.arrays[self.stored[name]]
+        """The values of a tensor or of a piece of one, which may be computed."""
+        bare, index = split_name(name)
+        stored = self.stored[bare]
+        return self.tensors.arrays[stored] if index is None else self.tensors.piece(stored, index)
 
 
 def _leaf(
@@ -158,15 +207,15 @@ def _leaf(
     one = shape[n_stacked:]
     used = [name for _, name in names(source, shape)]
     for name in used:
-        if name in stored:
-            check_float(tensors.where[stored[name]], name, checkpoint.outlines[name])
-        oriented(folder, checkpoint.outlines, name, source, one)
+        outline = found(folder, checkpoint.outlines, name)
+        check_float(tensors.where[stored[split_name(name)[0]]], name, outline)
+        oriented(folder, name, outline, source, one)
 
     def read(name: str) -> np.ndarray:
-        return oriented(folder, {name: checkpoint.tensor(name)}, name, source, one)
+        return oriented(folder, name, checkpoint.tensor(name), source, one)
 
-    merged = any(stored[name] in tensors.changed for name in used)
-    as_stored = tensors.stored[stored[used[0]]]
+    merged = any(stored[split_name(name)[0]] in tensors.changed for name in used)
+    as_stored = tensors.stored[stored[split_name(used[0])[0]]]
     computed = merged or not np.may_share_memory(read(used[0]), as_stored)
     reads = [functools.partial(read, name) for name in used]
     return Leaf(shape, dtype, storage_dtype(dtype, integers), n_stacked, reads, computed)

@@ -21,35 +21,63 @@ def names(source: Source, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, .
     """Each tensor of a parameter of this shape, with its place along the stacked axes."""
     letters = [letter for letter in "ij" if f"{{{letter}}}" in source.name]
     for place in itertools.product(*map(range, shape[: len(letters)])):
-        yield place, source.name.format(**dict(zip(letters, place, strict=True)))
+        at = dict(zip(letters, place, strict=True))
+        if source.layers is not None:
+            at["i"] = source.layers[at["i"]]
+        yield place, source.name.format(**at)
+
+
+def split_name(name: str) -> tuple[str, int | None]:
+    """The stored tensor that a name of `names` leads to, and which piece of it along its first
+    axis: `experts.down[3]` is `experts.down` and 3, other names are whole tensors."""
+    stored, bracket, index = name.partition("[")
+    return stored, int(index[:-1]) if bracket else None
+
+
+def found(folder: Path, arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """The array, or the piece of one, that a name of `names` means.
+
+    Args:
+        folder: named in errors.
+        arrays: the checkpoint's tensors, or their outlines.
+
+    Raises:
+        InputError: a tensor that is missing or has not so many pieces.
+    """
+    stored, index = split_name(name)
+    if stored not in arrays:
+        near = [one for one in sorted(arrays) if one.split(".")[-1] == stored.split(".")[-1]]
+        raise InputError(
+            f"{folder}: tensor {stored} is missing; there are {len(arrays)} others, "
+            f"such as {', '.join(near[:3])}"
+        )
+    array = arrays[stored]
+    if index is None:
+        return array
+    if array.ndim < 2 or index >= len(array):
+        raise InputError(
+            f"{folder}: tensor {stored} gives shape {list(array.shape)}, the config wants at "
+            f"least {index + 1} along its first axis"
+        )
+    return array[index]
 
 
 def oriented(
-    folder: Path,
-    arrays: Mapping[str, np.ndarray],
-    name: str,
-    source: Source,
-    shape: tuple[int, ...],
+    folder: Path, name: str, view: np.ndarray, source: Source, shape: tuple[int, ...]
 ) -> np.ndarray:
     """One tensor as our tree has it, `shape`; a view wherever one can be had.
 
     Args:
-        folder: named in errors.
-        arrays: the checkpoint's tensors.
-        name: of the tensor, with the placeholders of `source.name` filled in.
+        folder, name: named in errors.
+        view: what `found` gives.
 
     Raises:
-        InputError: a tensor that is missing, no float or of another shape.
+        InputError: a tensor that is no float or of another shape.
     """
-    if name not in arrays:
-        near = [other for other in sorted(arrays) if other.split(".")[-1] == name.split(".")[-1]]
-        raise InputError(
-            f"{folder}: tensor {name} is missing; there are {len(arrays)} others, "
-            f"such as {', '.join(near[:3])}"
-        )
-    view = arrays[name]
     check_float(folder, name, view)
     view = view.T if source.transposed else view
+    if len(shape) == 1 and view.size == max((*view.shape, 1)):
+        view = view.reshape(-1)  # a vector may lie as a matrix of one row, a number as no vector
     part = source.part
     rows = math.prod(shape) if view.ndim == 1 else shape[0]  # per-head norms may lie flat
     whole = rows + source.skip

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import decoder, reference
+from jaxscore.device import decoder, initial, reference
 from jaxscore.device.attention import interval, kernel_gpu, kernel_tpu
 from jaxscore.device.attention.block_pairs import block_pairs, flat_ends, most_pairs
 from jaxscore.device.attention.kv_cache import KVCache
@@ -127,7 +127,7 @@ def test_pairs_are_what_the_mask_says(queries, keys, window):
 def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
     config = llamalike(windows=windows)
     draw = np.random.default_rng(0)
-    params = decoder.init_params(jax.random.key(0), config)
+    params = initial.init_params(jax.random.key(0), config)
     ids = jnp.asarray(draw.integers(0, config.vocab_size, (R, 200)), jnp.int32)
     _, position, end = (jnp.asarray(x, jnp.int32) for x in random_rows(5, R, 200))
     forms = dataclasses.replace(FORMS["cpu"], attention=kernel, interpreted=True)

@@ -86,6 +86,43 @@ def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window,
     np.testing.assert_allclose(np.asarray(got), np.asarray(want)[:, n:], atol=2e-6, rtol=0)
 
 
+@pytest.mark.parametrize("shared", [None, True, False])
+@pytest.mark.parametrize("window", [0, 1, 5, 7])
+@pytest.mark.parametrize("platform", ALL)
+def test_sinks_and_stretches_of_positions(shared, window, platform):
+    """In rows, with and without a past; a stretch may begin within the past or the row."""
+    rows, n = 2, 0 if shared is None else 9
+    q, k, v = arrays(4, rows, n + L)
+    if shared:
+        k, v = (x.at[:, :n].set(x[:1, :n]) for x in (k, v))
+    position, end, at, ends = whole(rows, n)
+    sinks = jnp.asarray([-1.0, 0.5, 3.0, 0.0])
+    how = {"sinks": sinks, "chunked": True}
+    want = reference.attention(q, k, v, at, ends, window, rule=RULE, dtype=jnp.float32, **how)
+    own = slice(None, 1) if shared else slice(None)
+    before = KVCache(
+        padded(k[own], n), padded(v[own], n), jnp.int32(0), jnp.full(1 if shared else rows, n)
+    )
+    got = fast.attention(
+        q[:, n:],
+        k[:, n:],
+        v[:, n:],
+        position + n,
+        end,
+        jnp.int32(window),
+        caches=() if shared is None else (before,),
+        rule=RULE,
+        dtype=jnp.float32,
+        forms=ALL[platform],
+        sinks_N=sinks,
+        chunked=True,
+    )
+    np.testing.assert_allclose(np.asarray(got), np.asarray(want)[:, n:], atol=2e-6, rtol=0)
+    for less in ({"sinks": sinks}, {"chunked": True}):
+        other = reference.attention(q, k, v, at, ends, window, rule=RULE, dtype=jnp.float32, **less)
+        assert (np.abs(want - other).max() > 0.01) == (window > 1 or "sinks" not in less)
+
+
 @pytest.mark.parametrize("kind", ["scaled", "alibi"])
 @pytest.mark.parametrize("platform", ALL)
 def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform):
@@ -147,5 +184,5 @@ def test_an_empty_part_has_no_weight_in_a_merge():
     none = attend_cache(
         q, KVCache(k, v, jnp.int32(0), jnp.array([0, 0])), at, jnp.int32(0), rule=RULE, forms=CPU
     )
-    np.testing.assert_array_equal(merge([full, none]), full[0])
-    np.testing.assert_array_equal(merge([none, full]), full[0])
+    np.testing.assert_array_equal(merge([full, none])[0], full[0])
+    np.testing.assert_array_equal(merge([none, full])[0], full[0])

@@ -10,6 +10,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from jaxscore.errors import InputError
 from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
+from tests.releases import flax_classes
+
+pytestmark = flax_classes
 
 POSITIONS = 100  # no power of two: the last bucket is shorter than the next would be
 VOCABULARY = 97

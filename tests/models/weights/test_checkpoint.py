@@ -13,6 +13,7 @@ from jaxscore.device.dots import from_storage
 from jaxscore.errors import InputError
 from jaxscore.models.weights.checkpoint import eos_ids, open_tensors
 from tests.models.checkpoints import loaded, saved
+from tests.releases import native_and_transformers
 
 INDEX = "model.safetensors.index.json"
 
@@ -52,10 +53,7 @@ def write_index(folder, weight_map):
     (folder / INDEX).write_text(json.dumps(content), encoding="utf-8")
 
 
-BOTH = pytest.mark.parametrize("implementation", ["native", "transformers"])
-
-
-@BOTH
+@native_and_transformers
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_shards_load_as_the_single_file(checkpoint, originals, kind, implementation):
     folder = checkpoint(kind)
@@ -116,7 +114,7 @@ def renamed(folder, change):
     save_file(change(load_file(file)), file)
 
 
-@BOTH
+@native_and_transformers
 @pytest.mark.parametrize(("kind", "prefix"), [("gpt2", "transformer."), ("llama", "model.")])
 def test_names_without_the_prefix(checkpoint, originals, kind, prefix, implementation):
     """As openai-community/gpt2 has them, mask buffers included."""
@@ -140,7 +138,7 @@ def test_names_without_the_prefix(checkpoint, originals, kind, prefix, implement
     )
 
 
-@BOTH
+@native_and_transformers
 def test_a_tied_checkpoint_may_carry_its_unembedding_too(checkpoint, originals, implementation):
     folder = checkpoint("gpt2")
     renamed(folder, lambda t: t | {"lm_head.weight": t["transformer.wte.weight"].copy()})
@@ -189,18 +187,21 @@ def test_an_option_that_does_not_exist(originals, option):
         loaded(originals["gpt2"], **option)
 
 
-def test_the_facts_of_a_model(originals):
-    for implementation, shares in (("native", True), ("transformers", False)):
-        for kind in ("gpt2", "llama"):
-            model = loaded(originals[kind], implementation=implementation)
-            facts = (model.vocab_size, model.max_positions, model.width, model.shares_text)
-            assert facts == (211, 48, 32, shares)
-            assert (model.implementation, model.dtype) == (implementation, "float32")
-            assert model.model_type == kind
+@native_and_transformers
+def test_the_facts_of_a_model(originals, implementation):
+    for kind in ("gpt2", "llama"):
+        model = loaded(originals[kind], implementation=implementation)
+        facts = (model.vocab_size, model.max_positions, model.width, model.shares_text)
+        assert facts == (211, 48, 32, implementation == "native")
+        assert (model.implementation, model.dtype) == (implementation, "float32")
+        assert model.model_type == kind
+
+
+def test_auto_is_native_where_both_take_it(originals):
     assert loaded(originals["gpt2"], implementation="auto").implementation == "native"
 
 
-@pytest.mark.parametrize("implementation", ["native", "transformers"])
+@native_and_transformers
 def test_a_tied_checkpoint_with_another_head_is_refused(tmp_path, implementation):
     saved(tmp_path, "gpt2")
     tensors = load_file(tmp_path / "model.safetensors")

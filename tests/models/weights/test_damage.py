@@ -71,8 +71,8 @@ def test_a_header_of_another_kind(checkpoint, header):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"dtype": "F8_E4M3"}, f"tensor {NORM} is stored as F8_E4M3, which is not handled"),
-        ({"dtype": "I8"}, f"tensor {NORM} is stored as I8, which is not handled"),
+        ({"dtype": "F8_E4M3"}, f"tensor {NORM}: 128 bytes for shape [32] of F8_E4M3"),
+        ({"dtype": "F6_E2M3"}, f"tensor {NORM} is stored as F6_E2M3, which is not handled"),
         ({"dtype": "BF16"}, f"tensor {NORM}: 128 bytes for shape [32] of BF16"),
         ({"dtype": None}, f"tensor {NORM} is stored as None"),
         ({"shape": [31]}, f"tensor {NORM}: 128 bytes for shape [31]"),

@@ -26,6 +26,7 @@ from tests.models.checkpoints import (
     scorer,
     torch_scores,
 )
+from tests.releases import flax_classes
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CASES = {
@@ -108,6 +109,8 @@ EVERY = {
     for kind in sorted(FAMILIES)
     if kind != "gpt2"
 }
+# transformers 5 names the router otherwise than files do; its experts are not linear modules.
+EVERY["phimoe"][1]["target_modules"] = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +174,8 @@ def test_scores_are_those_of_what_peft_merges(made, case):
 
 @pytest.mark.parametrize(
     ("case", "implementation"),
-    [(case, "native") for case in CASES | EVERY] + [(case, "transformers") for case in CASES],
+    [(case, "native") for case in CASES | EVERY]
+    + [pytest.param(case, "transformers", marks=flax_classes) for case in CASES],
 )
 def test_weights_are_those_that_peft_merges(made, case, implementation):
     """To float32 rounding: a sum of r products may be taken in another order."""
@@ -283,6 +287,7 @@ def test_a_setting_that_is_not_handled(copied, setting):
     refused(base, adapter, adapter / CONFIG, next(iter(setting)))
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")
 def test_real_adapters_that_are_not_handled(tmp_path):
     """As PEFT writes them: DoRA, biases, embeddings and modules that are saved whole."""
     kinds = {

@@ -13,6 +13,7 @@ from jaxscore.tasks.rag import bem
 from jaxscore.tasks.rag.bem import Bem, fitted
 from jaxscore.tasks.rag.records import Record
 from tests.models.transformers_flax.test_bert_classifier import POSITIONS, torch_model
+from tests.releases import HAS_FLAX_CLASSES, NO_FLAX_CLASSES
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] where was ada born oslo in norway the answer is bergen ##s . ?"
@@ -22,6 +23,8 @@ WORDS = (
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A random classifier with a tokenizer of a few words."""
+    if not HAS_FLAX_CLASSES:
+        pytest.skip(NO_FLAX_CLASSES)
     folder = tmp_path_factory.mktemp("bem")
     (folder / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
     tokenizer = BertTokenizerFast(str(folder / "vocab.txt"), model_max_length=POSITIONS)

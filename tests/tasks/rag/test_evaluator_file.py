@@ -141,8 +141,8 @@ def test_plain_templates_are_refused_alike(template, named):
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ('f"{question', "unterminated"),
-        ('f"{}"', "empty"),
+        ('f"{question', "unterminated|never closed"),  # Python 3.11, and 3.12
+        ('f"{}"', "empty|valid expression required"),
         ('f"a" + f"b"', "more than one"),
         ('f"a", f"b"', "more than one"),
         ("{question", "expected '}'"),

@@ -1,0 +1,132 @@
+"""Attention of layers that differ in their sizes, or that use an earlier layer's keys and values.
+
+One program has all kinds and branches in each layer. Parameters of a kind are stacked on their
+own; keys and values leave a layer in arrays as large as the largest kind's.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxscore.device.build import Build
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.dots import from_storage, to_storage
+from jaxscore.device.layers import PerLayer
+from jaxscore.device.self_attention import AttentionHalf
+
+KINDS = ("main", "other")
+OF_KEYS = ("k", "v", "k_norm")  # what a layer with another's keys does not have
+
+
+def apart(config: DecoderConfig) -> bool:
+    """Whether the parameters of attention stand outside of `layers`."""
+    return config.other_heads is not None or bool(config.keys_of)
+
+
+def turning(own: PerLayer, here: DecoderConfig) -> PerLayer:
+    """Cosines and sines of as many pairs as heads of this kind have; tables are filled up to the
+    largest kind's. Other decoders turn as many as their tables have."""
+    if own.cos is None or own.sin is None or here.latent is not None:
+        return own
+    pairs = here.head_width // 2
+    return own._replace(cos=own.cos[..., :pairs], sin=own.sin[..., :pairs])
+
+
+def layers_of(config: DecoderConfig, kind: int) -> tuple[list[int], list[int]]:
+    """Layers of a kind, and those of them that have keys and values of their own."""
+    mine = [i for i in range(config.n_layers) if config.kind_of(i) == kind]
+    return mine, [i for i in mine if not config.keys_of or config.keys_of[i] == i]
+
+
+def stored_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
+    """Heads and channels of a token's keys as they are stored on one shard."""
+    heads = [1 if build.whole_kv(one) else one.n_kv_heads // build.shards for one in config.kinds()]
+    return max(heads), max(one.head_width for one in config.kinds())
+
+
+def stored(keys_values, config: DecoderConfig, build: Build, dtype) -> Any:
+    """Keys and values [R, L, K, H] as a KV cache has them."""
+    heads, width = stored_shape(config, build)
+
+    def one(x):
+        short = (0, heads - x.shape[2]), (0, width - x.shape[3])
+        return jnp.pad(x.astype(dtype), ((0, 0), (0, 0), *short))
+
+    return to_storage(tuple(map(one, keys_values)), build.forms.integers)
+
+
+def nothing_yet(x, config: DecoderConfig, build: Build) -> Any:
+    """Keys and values for each kind, before any layer has made some; () where none are shared."""
+    if not config.keys_of:
+        return ()
+    shapes = []
+    for one in config.kinds():
+        heads = 1 if build.whole_kv(one) else one.n_kv_heads // build.shards
+        shapes.append((*x.shape[:2], heads, one.head_width))
+    return tuple((jnp.zeros(shape), jnp.zeros(shape)) for shape in shapes)
+
+
+def attention_half(params, config, build, weights, layer, x, layout, own: PerLayer, latest):
+    """What attention adds, its keys and values as they are stored, and `latest` for later layers.
+
+    Args:
+        params: of the decoder.
+        weights: those of the layer that do not depend on its kind.
+        layer: its index, which is data.
+        latest: see `nothing_yet`.
+    """
+    if not apart(config):
+        half = AttentionHalf(config, build)
+        added, keys_values = half.apply({"params": weights}, x, layout, own)
+        return added, stored(keys_values, config, build, layout.dtype), latest
+    places, kind_of = _places(config)
+
+    def branch(kind: int, shares: bool):
+        here = config.kinds()[kind]
+        stack = params["attentions"][KINDS[kind]]
+
+        def taken(name, leaves):
+            nth = places["keys" if name in OF_KEYS else "all"][layer]
+            return from_storage(jax.tree.map(lambda leaf: leaf[nth], leaves))
+
+        def run():
+            names = [name for name in stack if not (shares and name in OF_KEYS)]
+            attention = {name: taken(name, stack[name]) for name in names}
+            caches = tuple(_of_kind(one, here, build) for one in own.caches)
+            mine = turning(own._replace(caches=caches), here)
+            half = AttentionHalf(here, build)
+            tree = {"params": weights | {"attention": attention}}
+            given = latest[kind] if shares else None
+            added, keys_values = half.apply(tree, x, layout, mine, given)
+            after = tuple(
+                keys_values if n == kind and not shares else one for n, one in enumerate(latest)
+            )
+            return added, stored(keys_values, config, build, layout.dtype), after
+
+        return run
+
+    combinations = sorted(set(kind_of))
+    index = jnp.asarray([combinations.index(one) for one in kind_of], jnp.int32)[layer]
+    return lax.switch(index, [branch(*one) for one in combinations])
+
+
+def _of_kind(cache, here: DecoderConfig, build: Build):
+    """A layer's cache less what is stored beyond its own sizes."""
+    heads, width = stored_shape(dataclasses.replace(here, other_heads=None), build)
+    key, value = (x[..., :heads, :width] for x in (cache.key, cache.value))
+    return cache._replace(key=key, value=value)
+
+
+def _places(config):
+    """For each layer its place among those of its kind, and among those of them with own keys;
+    and its kind and whether it shares keys."""
+    n = config.n_layers
+    shares = [bool(config.keys_of) and config.keys_of[i] != i for i in range(n)]
+    kinds = [config.kind_of(i) for i in range(n)]
+    everyone = [kinds[:i].count(kinds[i]) for i in range(n)]
+    with_keys = [sum(kinds[j] == kinds[i] and not shares[j] for j in range(i)) for i in range(n)]
+    places = {"all": jnp.asarray(everyone), "keys": jnp.asarray(with_keys)}
+    return places, list(zip(kinds, shares, strict=True))

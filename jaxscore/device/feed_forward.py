@@ -1,0 +1,145 @@
+"""The MLP half of a decoder layer, plain or a mixture of experts, as Flax modules."""
+
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from jaxscore.device.build import ON_CPU, Build
+from jaxscore.device.decoder_config import (
+    NORMS_AFTER,
+    NORMS_BEFORE,
+    Activation,
+    Clamped,
+    DecoderConfig,
+    Experts,
+)
+from jaxscore.device.layers import Linear, Norm
+from jaxscore.device.routing import routed
+
+ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "relu": jax.nn.relu,
+    "relu_squared": lambda x: jnp.square(jax.nn.relu(x)),
+    "silu": jax.nn.silu,
+}
+
+Gate = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+def gate_of(config: DecoderConfig) -> Gate:
+    """What a gated MLP makes of the outputs of `gate` and `up`."""
+    if (rule := config.clamped) is not None:
+        return lambda gate, up: clamped(rule, gate, up)
+    act = ACTIVATIONS[config.activation]
+    return lambda gate, up: act(gate) * up
+
+
+def clamped(rule: Clamped, gate: jax.Array, up: jax.Array) -> jax.Array:
+    """See `Clamped`."""
+    gate = jnp.minimum(gate, rule.limit)
+    up = jnp.clip(up, -rule.limit, rule.limit)
+    return (up + 1.0) * gate * jax.nn.sigmoid(rule.slope * gate)
+
+
+class XIelu(nn.Module):
+    """An activation with parameters of its own in each layer (arXiv 2411.13010).
+
+    x > 0     softplus(above) x^2 + slope x
+    x <= 0    (e^min(x, least) - 1 - x) (slope + softplus(below)) + slope x
+    """
+
+    @nn.compact
+    def __call__(self, x):
+        above, below, slope, least = (
+            self.param(name, nn.initializers.zeros, (1,))
+            for name in ("above", "below", "slope", "least")
+        )
+        high = jax.nn.softplus(above) * jnp.square(x)
+        low = (jnp.expm1(jnp.minimum(x, least)) - x) * (slope + jax.nn.softplus(below))
+        return jnp.where(x > 0, high, low) + slope * x
+
+
+class Mlp(nn.Module):
+    config: DecoderConfig
+    inner_width: int
+    build: Build = ON_CPU
+
+    @nn.compact
+    def __call__(self, x):
+        c, build = self.config, self.build
+
+        def inward(name):
+            return Linear(self.inner_width // build.shards, c.mlp_bias, c.quantized, name=name)(x)
+
+        if c.gated:
+            inner = gate_of(c)(inward("gate"), inward("up"))
+        elif c.activation == "xielu":
+            inner = XIelu(name="activation")(inward("up"))
+        else:
+            inner = ACTIVATIONS[c.activation](inward("up"))
+        return Linear(c.width, c.mlp_bias, c.quantized, build.axis, name="down")(inner)
+
+
+class Mixture(nn.Module):
+    """A token's experts, and the MLP that all tokens share.
+
+    `x` is normed, `residual` is the residual stream, which some of `Experts` read.
+    """
+
+    config: DecoderConfig
+    experts: Experts
+    build: Build = ON_CPU
+
+    @nn.compact
+    def __call__(self, x, residual, run):
+        c, experts = self.config, self.experts
+        read = x
+        if experts.router_norm:
+            scale = self.param("router_scale", nn.initializers.ones, (c.width,))
+            read = Norm(c, use_bias=False, use_scale=False)(residual) * scale * c.width**-0.5
+        logits = Linear(experts.count, experts.router_bias, name="router")(read)
+        correction = None
+        if experts.corrected:
+            correction = self.param("correction", nn.initializers.zeros, (experts.count,))
+        share, chosen = routed(logits, correction, experts)
+        if experts.expert_scale:
+            share *= self.param("expert_scale", nn.initializers.ones, (experts.count,))[chosen]
+        if experts.beside:
+            y = run(Norm(c, name="experts_norm")(residual), share, chosen)
+            y = Norm(c, name="experts_after_norm")(y)
+        else:
+            y = run(x, share, chosen)
+        if experts.shared_width:
+            shared = Mlp(c, experts.shared_width, self.build, name="shared")(x)
+            if experts.beside:
+                shared = Norm(c, name="shared_after_norm")(shared)
+            if experts.shared_gated:
+                shared *= jax.nn.sigmoid(Linear(1, False, name="shared_gate")(x))
+            y += shared
+        return y
+
+
+class MlpHalf(nn.Module):
+    """What the MLP adds to the residual stream; `run` is what its experts do, if it has any.
+
+    `plain_width` is the inner width of a plain MLP that stands in place of the config's.
+    """
+
+    config: DecoderConfig
+    build: Build = ON_CPU
+    plain_width: int | None = None
+
+    @nn.compact
+    def __call__(self, x, run=None):
+        c = self.config
+        name = "attention_norm" if c.parallel == "shared" else "mlp_norm"
+        residual = x
+        x = Norm(c, name=name)(x) if c.norm_place in NORMS_BEFORE else x
+        if self.plain_width is not None or c.experts is None:
+            y = Mlp(c, self.plain_width or c.mlp_width, self.build, name="mlp")(x)
+        else:
+            y = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)
+        return Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y

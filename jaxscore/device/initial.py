@@ -1,0 +1,129 @@
+"""Random parameters of a decoder, and with that the shapes that a checkpoint must have."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxscore.device import attention_kinds
+from jaxscore.device.decoder import Params
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.feed_forward import MlpHalf
+from jaxscore.device.layers import Layout, Norm, PerLayer
+from jaxscore.device.per_layer_input import PerLayerInput
+from jaxscore.device.self_attention import Attention, AttentionHalf
+
+
+def init_params(key: jax.Array, config: DecoderConfig) -> Params:
+    """Random float32 parameters; under `jax.eval_shape` the shapes that a checkpoint must have."""
+    c = config
+    keys = iter(jax.random.split(key, 20))
+    normal = nn.initializers.normal(0.02)
+    embedding_width = c.embedding_width or c.width
+    x = jnp.zeros((1, 1, c.width))
+    at = jnp.zeros((1, 1), jnp.int32)
+    turn = jnp.zeros((1, 1, 1, len(c.rotary[0].frequencies))) if c.rotary else None
+    normed = jnp.bool_(True) if c.qk_norm_of else None
+    growth = None if c.query_growth is None else jnp.float32(0)
+    layout = Layout(at, at + 1, jnp.float32)
+    own = PerLayer(jnp.int32(0), (), turn, turn, normed, growth)
+
+    def norm(key):
+        return Norm(c).init(key, x).get("params", {})
+
+    def mlp_half(key, width=None):
+        return MlpHalf(c, plain_width=width).init(key, x, lambda x, *_: x).get("params", {})
+
+    def layer(key):
+        main = c.kinds()[0]
+        half = AttentionHalf(main).init(key, x, layout, attention_kinds.turning(own, main))[
+            "params"
+        ]
+        if attention_kinds.apart(c):
+            half.pop("attention")  # stacked on its own
+        half |= mlp_half(jax.random.fold_in(key, 1))
+        if c.other_mlp is not None:
+            half.pop("mlp")  # stacked on its own
+        if c.norm_place == "residual":
+            half |= {"attention_norm": norm(key), "mlp_norm": norm(key)}
+        if c.per_layer_width:
+            given = jnp.zeros((1, 1, c.per_layer_width))
+            half["per_layer"] = PerLayerInput(c).init(key, x, given)["params"]
+        if c.layer_scale:
+            half["layer_scale"] = jnp.ones(1)
+        return half
+
+    embed: Params = {"token": normal(next(keys), (c.vocab_size, embedding_width))}
+    params: Params = {
+        "embed": embed,
+        "layers": jax.vmap(layer)(jax.random.split(next(keys), c.n_layers)),
+    }
+    if c.final_norm:
+        params["final_norm"] = norm(next(keys))
+    if c.embedding_norm:
+        embed["norm"] = norm(next(keys))
+    if c.learned_positions:
+        embed["position"] = normal(next(keys), (c.max_positions, c.width))
+    if c.embedding_width:
+        embed["into"] = {"weight": normal(next(keys), (c.width, embedding_width))}
+        params["out_of"] = {"weight": normal(next(keys), (embedding_width, c.width))}
+    if c.per_layer_width:
+        columns = c.n_layers * c.per_layer_width
+        embed["per_layer"] = {"token": normal(next(keys), (c.vocab_size, columns))}
+        embed["per_layer_in"] = {"weight": normal(next(keys), (columns, c.width))}
+        embed["per_layer_norm"] = {"scale": jnp.ones(c.per_layer_width)}
+    if attention_kinds.apart(c):
+        params["attentions"] = _attentions(next(keys), c, x, layout, own)
+    n_main = c.n_layers
+    if c.other_mlp is not None:
+        n_other = len(c.other_mlp.layers)
+        n_main -= n_other
+        of = {"main": (n_main, None), "other": (n_other, c.other_mlp.width)}
+        params["mlps"] = {
+            kind: jax.vmap(lambda key, width=width: mlp_half(key, width)["mlp"])(
+                jax.random.split(next(keys), n)
+            )
+            for kind, (n, width) in of.items()
+        }
+    if c.experts is not None:
+        params["experts"] = _experts(keys, c, n_main)
+    unembed = {}
+    if not c.tied:
+        unembed["weight"] = normal(next(keys), (c.vocab_size, embedding_width))
+    if c.head_bias:
+        unembed["bias"] = jnp.zeros(c.vocab_size)
+    if unembed:
+        params["unembed"] = unembed
+    return params
+
+
+def _experts(keys, c, n_layers):
+    """Random experts of the layers that have some."""
+    normal = nn.initializers.normal(0.02)
+    inward = (n_layers, c.experts.count, c.mlp_width, c.width)
+    outward = (*inward[:2], c.width, c.mlp_width)
+    names = {"gate": inward, "up": inward, "down": outward}
+    made = {name: {"weight": normal(next(keys), shape)} for name, shape in names.items()}
+    for name, shape in names.items():
+        if c.experts.bias:
+            made[name]["bias"] = jnp.zeros(shape[:-1])
+        if c.quantized:
+            made[name]["channel_scale"] = jnp.ones(shape[:-1])
+    return made
+
+
+def _attentions(key, c, x, layout, own):
+    """Random attention of each kind, stacked over its layers; keys over those that have some."""
+    out = {}
+    for kind, here in enumerate(c.kinds()):
+        mine = attention_kinds.turning(own, here)
+        one = functools.partial(Attention(here).init, x=x, layout=layout, own=mine)
+        layers, with_keys = attention_kinds.layers_of(c, kind)
+        made = jax.vmap(lambda key, one=one: one(key)["params"])(jax.random.split(key, len(layers)))
+        for name in set(attention_kinds.OF_KEYS) & set(made):
+            first = functools.partial(lax.slice_in_dim, start_index=0, limit_index=len(with_keys))
+            made[name] = jax.tree.map(first, made[name])
+        out[attention_kinds.KINDS[kind]] = made
+    return out

@@ -1,0 +1,123 @@
+"""The attention half of a decoder layer, as Flax modules."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import lax
+
+from jaxscore.device.attention.interval import attention, isolated
+from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.build import ON_CPU, Build
+from jaxscore.device.decoder_config import NORMS_AFTER, NORMS_BEFORE, DecoderConfig
+from jaxscore.device.latent import LatentProducts
+from jaxscore.device.layers import Linear, Norm, rotate
+
+
+class Attention(nn.Module):
+    """Returns the mixed values and this layer's keys and values [R, L, K, H], float32.
+
+    Keys and values that are `given` are another layer's.
+    """
+
+    config: DecoderConfig
+    build: Build = ON_CPU
+
+    @nn.compact
+    def __call__(self, x, layout, own, given=None):
+        c, build = self.config, self.build
+        latent = None if c.latent is None else LatentProducts(c, c.latent, build, name="latent")
+        if latent is None:
+            q, k, v = self.heads(x, own, given)
+        else:
+            q, k, v = latent(x, own)
+        if c.query_growth is not None:
+            q = q * grown(c.query_growth, own.growth, layout.position)[:, :, None, None]
+        k, v = isolated(k, v) if given is None else given
+        n_heads = c.n_heads // build.shards
+        sinks = self.param("sinks", nn.initializers.zeros, (n_heads,)) if c.sinks else None
+        mixed = attention(
+            q,
+            k,
+            v,
+            layout.position,
+            layout.subtree_end,
+            own.window,
+            caches=own.caches,
+            rule=ScoreRule(c.attention_scale, c.attention_softcap, c.alibi, build.axis),
+            dtype=layout.dtype,
+            forms=build.forms,
+            sinks_N=sinks,
+            chunked=c.chunked,
+        )
+        if latent is not None:
+            mixed = latent.values(mixed)
+        out = Linear(c.width, c.out_bias, c.quantized, build.axis, name="out")
+        return out(mixed.reshape(*x.shape[:2], -1)), (k, v)
+
+    def heads(self, x, own, given):
+        """Queries, keys and values of the heads of this shard."""
+        c, axis = self.config, self.build.axis
+        whole_kv = self.build.whole_kv(c)
+        n_heads = c.n_heads // self.build.shards
+        n_kv_heads = c.n_kv_heads if whole_kv else c.n_kv_heads // self.build.shards
+
+        def heads(name, count):
+            y = Linear(count * c.head_width, c.qkv_bias, c.quantized, name=name)(x)
+            return y.reshape(*x.shape[:2], count, c.head_width)
+
+        def normed(name, y):
+            if not c.qk_norm:
+                return y
+            flat, shape = c.qk_norm == "flat", y.shape[-2:]
+            split = axis if flat and not (name == "k" and whole_kv) else None
+            shape = shape[1:] if c.qk_norm == "head" else shape
+            axes, scale = 2 if flat else 1, c.qk_norm_scale
+            norm = Norm(c, axes, shape, c.qk_norm_bias, scale, split=split, name=f"{name}_norm")
+            return norm(y) if own.qk_normed is None else jnp.where(own.qk_normed, norm(y), y)
+
+        def turned(y):
+            return y if own.cos is None else rotate(y, own.cos, own.sin, c.interleaved)
+
+        def placed(name, y):
+            if c.qk_norm_turned:
+                return normed(name, turned(y))
+            return turned(limited(c, normed(name, y)))
+
+        q = placed("q", heads("q", n_heads))
+        if given is not None:
+            return q, None, None
+        k = heads("k", n_kv_heads)
+        v = limited(c, k if c.values_are_keys else heads("v", n_kv_heads))
+        if c.value_norm:
+            v = Norm(c, use_bias=False, use_scale=False)(v)
+        k = placed("k", k)
+        if whole_kv:
+            mine = lax.axis_index(axis) * n_heads // (c.n_heads // c.n_kv_heads)
+            k, v = (lax.dynamic_slice_in_dim(y, mine, 1, axis=2) for y in (k, v))
+        return q, k, v
+
+
+def limited(config, y):
+    """At most `qkv_limit` from zero."""
+    return y if config.qkv_limit is None else jnp.clip(y, -config.qkv_limit, config.qkv_limit)
+
+
+def grown(growth, share, position_RL):
+    """The factors of `QueryGrowth` for a layer's share, [R, L]."""
+    stretches = jnp.floor((position_RL + growth.ahead).astype(jnp.float32) / growth.length)
+    return 1.0 + share * jnp.log1p(stretches)
+
+
+class AttentionHalf(nn.Module):
+    """What attention adds to the residual stream, and its keys and values, see `Attention`."""
+
+    config: DecoderConfig
+    build: Build = ON_CPU
+
+    @nn.compact
+    def __call__(self, x, layout, own, given=None):
+        c = self.config
+        read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
+        mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, given)
+        if c.norm_place in NORMS_AFTER:
+            mixed = Norm(c, name="attention_after_norm")(mixed)
+        return mixed, keys_values

@@ -1,0 +1,169 @@
+"""Refuse a config attribute that changes the function and is not handled."""
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+from jaxscore.errors import InputError
+
+# Attributes that decide nothing about a forward pass: names, training, generation defaults.
+INERT = frozenset(
+    "_attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures auto_map "
+    "attention_dropout attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id "
+    "classifier_dropout decoder_start_token_id diversity_penalty do_sample dtype eod_token_id "
+    "early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id "
+    "exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id "
+    "id2label initializer_range label2id length_penalty max_length min_length model_type "
+    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions "
+    "output_hidden_states output_scores pad_token_id prefix pretraining_tp problem_type "
+    "remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate "
+    "sep_token_id summary_activation summary_first_dropout summary_proj_to_labels "
+    "summary_type summary_use_proj suppress_tokens task_specific_params temperature "
+    "tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript "
+    "transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache "
+    "gradient_checkpointing is_llama_config max_sequence_length n_ctx n_special output_past "
+    "predict_special_tokens transformers.js_config "
+    # How many layers have a window is in `layer_types` or `sliding_window_pattern`; a file in
+    # which neither stands is refused where this one says something else than the default.
+    "_sliding_window_pattern".split()
+)
+# Of transformers' base class, with the values that change nothing
+BASE: dict[str, Any] = {
+    "add_cross_attention": False,
+    "chunk_size_feed_forward": 0,
+    "cross_attention_hidden_size": None,
+    "is_decoder": False,
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+    "tie_encoder_decoder": False,
+}
+
+# None says that there is none, whatever the class has by default.
+MAY_BE_NULL = frozenset(
+    "attention_chunk_size attn_logit_softcapping final_logit_softcapping q_lora_rank "
+    "sliding_window sliding_window_pattern".split()
+)
+# A pattern such as "LLLG" is refused where it would count, see `derived`; EXAONE 4's files have it
+# beside `layer_types`.
+MAY_BE_STRING = frozenset({"sliding_window_pattern"})
+# None leaves it to the other sizes, as for every attribute whose default is null.
+MAY_BE_DERIVED = frozenset({"head_dim", "num_key_value_heads"})
+# Real numbers, though some class writes its default as an integer.
+REALS = frozenset(
+    {"query_pre_attn_scalar", "rope_theta", "rotary_emb_base", "rope_local_base_freq"}
+)
+# What an attribute is whose default, null, does not say it
+KINDS: dict[str, type] = dict.fromkeys(
+    "ffn_hidden_size head_dim intermediate_size moe_intermediate_size n_group n_inner num_experts "
+    "num_experts_per_tok num_global_key_value_heads num_key_value_heads num_kv_heads "
+    "num_ln_in_parallel_attn q_lora_rank qk_head_dim sliding_window top_k_experts topk_group "
+    "word_embed_proj_dim".split(),
+    int,
+) | dict.fromkeys("attn_logit_softcapping clip_qkv final_logit_softcapping".split(), float)
+KINDS |= {"hidden_activation": str}
+KINDS |= dict.fromkeys(
+    "attention_layers attention_types layer_types mlp_only_layers moe_layers "
+    "no_rope_layers".split(),
+    list,
+)
+EXAMPLES: dict[type, Any] = {int: 1, float: 1.0, str: "silu", list: []}
+MOST_REAL = 1e30  # below the largest float32
+# Sizes decide what is allocated before any tensor is looked at: lists of as many entries as there
+# are layers, and a head's table of frequencies.
+MOST_ENTRIES = 10_000
+MOST_SIZE = 1 << 22
+POSITIONS = frozenset(  # lengths of text, of which nothing is made
+    "max_position_embeddings n_positions original_max_position_embeddings sliding_window "
+    "attention_chunk_size floor_scale model_max_length seq_length".split()
+)
+
+
+def check_sizes(raw: Mapping[str, Any], where: str) -> None:
+    """No integer may ask for lists or tables that fill the memory.
+
+    Raises:
+        InputError: naming one that does.
+    """
+    for name, value in raw.items():
+        if type(value) is not int or name in INERT | POSITIONS | REALS:
+            continue
+        counts = ("layer" in name and not name.endswith("_layer_input")) or name.endswith("labels")
+        most = MOST_ENTRIES if counts else MOST_SIZE
+        if value > most:
+            raise InputError(f"{where}: {name} is {value}, expected at most {most}")
+
+
+def is_real(value: Any) -> bool:
+    """Whether a value is a number that float32 has."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) < MOST_REAL  # nor NaN
+
+
+def _off(value: Any) -> bool:
+    """Whether an unknown attribute says that it does nothing. A zero does not say so."""
+    return value is None or value is False or value in ({}, [])
+
+
+def _same(value: Any, default: Any) -> bool:
+    """Whether a value does what the default does."""
+    return bool(value == default) or (_off(value) and _off(default))
+
+
+def _like(name: str, value: Any, default: Any) -> bool:
+    """Whether a value has the type of its default; integers are floats too."""
+    if value is None and (default is None or name in MAY_BE_NULL | MAY_BE_DERIVED):
+        return True
+    if isinstance(value, str) and name in MAY_BE_STRING:
+        return True
+    if default is None:
+        if name not in KINDS:
+            return True
+        default = EXAMPLES[KINDS[name]]
+    if isinstance(default, float) or name in REALS:
+        # An integer that is no real for its class goes to the device as one.
+        small = type(value) is not int or name in REALS or abs(value) < MOST_SIZE
+        return is_real(value) and small
+    return not isinstance(default, bool | int | str | list) or type(value) is type(default)
+
+
+def check_types(given: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
+    """Every attribute that a file gives must have the type of its default.
+
+    Raises:
+        InputError: naming one that has another.
+    """
+    for name, value in sorted(given.items()):
+        if name in defaults and name not in INERT and not _like(name, value, defaults[name]):
+            default = defaults[name]
+            like = f"a value like {default!r}"
+            if default is None:
+                like = f"null or {'a' if KINDS[name] is list else 'a value of type'} "
+                like += KINDS[name].__name__
+            raise InputError(f"{where}: {name} is {value!r}, expected {like}")
+
+
+def check_attributes(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], reads: Set[str], where: str, kind: str
+) -> None:
+    """Every attribute must be read, inert, or at the default that it has anyway.
+
+    Args:
+        given: what a file gives, under the names of `defaults`.
+        reads: the attributes whose values the family handles or refuses itself.
+
+    Raises:
+        InputError: naming the attributes for which none of these holds.
+    """
+    known = BASE | dict(defaults)
+    strange = {
+        name: value
+        for name, value in given.items()
+        if name not in reads
+        and name not in INERT
+        and not (_same(value, known[name]) if name in known else _off(value))
+    }
+    if strange:
+        listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
+        raise InputError(
+            f"{where}: attributes that are not handled for model_type {kind!r}: "
+            f"{listed}; refusing to score, since they may change the numbers"
+        )

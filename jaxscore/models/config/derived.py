@@ -1,0 +1,248 @@
+"""Attributes that follow from others where a `config.json` leaves them out, or has null.
+
+The rules are those of the families' documentation; `layer_types`, where a file has it, is the
+truth, and patterns and intervals are read only where it is missing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxscore.errors import InputError
+
+SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
+# Old names of layer types
+RENAMED = {
+    "attention": FULL,
+    "deepseek_sparse_attention": "indexed_attention",
+    "mamba": "linear_attention",
+}
+
+
+def derive(kind: str, config: Any) -> None:
+    """Fill a config object's attributes that are None and follow from others.
+
+    Raises:
+        InputError: sizes from which they do not follow.
+    """
+    for name in ("num_key_value_heads", "num_kv_heads"):
+        if getattr(config, name, 0) is None:
+            setattr(config, name, config.num_attention_heads)
+    if kind in RULES:
+        RULES[kind](config)
+    if isinstance(types := getattr(config, "layer_types", None), list):
+        config.layer_types = [RENAMED.get(t, t) if isinstance(t, str) else t for t in types]
+
+
+def _every(config: Any, interval: Any, own: str, other: str) -> list[str]:
+    """`own` for every `interval`-th layer, `other` for those between."""
+    if type(interval) is not int or interval < 1:
+        raise InputError(f"sliding_window_pattern is {interval!r}, expected a number of at least 1")
+    return [own if not (i + 1) % interval else other for i in range(config.num_hidden_layers)]
+
+
+def _alternating(config: Any) -> None:
+    """A window in the first layer and in every other one."""
+    if config.layer_types is None:
+        config.layer_types = _every(config, 2, FULL, SLIDING)
+
+
+def _pattern(config: Any) -> None:
+    """A window everywhere but in every n-th layer, n being `sliding_window_pattern`."""
+    if config.layer_types is None:
+        interval = config.sliding_window_pattern
+        if (other := getattr(config, "_sliding_window_pattern", interval)) != interval:
+            raise InputError(
+                f"_sliding_window_pattern is {other!r}, which transformers does not read; give "
+                "layer_types"
+            )
+        config.layer_types = _every(config, interval, FULL, SLIDING)
+
+
+def _olmo3(config: Any) -> None:
+    """A window everywhere but in every fourth layer."""
+    if config.layer_types is None:
+        config.layer_types = _every(config, 4, FULL, SLIDING)
+
+
+def _asked_window(config: Any) -> None:
+    """A window only where `use_sliding_window` is on."""
+    if not config.use_sliding_window:
+        config.sliding_window = None
+
+
+def _last_layers(config: Any) -> None:
+    """A window from layer `max_window_layers` on."""
+    _asked_window(config)
+    if config.layer_types is None:
+        first, n = config.max_window_layers, config.num_hidden_layers
+        first = n if config.sliding_window is None else first
+        config.layer_types = [SLIDING if i >= first else FULL for i in range(n)]
+
+
+def _mixture(config: Any) -> None:
+    _asked_window(config)
+    if config.mlp_only_layers is None:
+        config.mlp_only_layers = []
+
+
+def _no_windows(config: Any) -> None:
+    """Its class has none."""
+    config.sliding_window = None
+    if config.layer_types is None:
+        config.layer_types = [FULL] * config.num_hidden_layers
+
+
+def _qwen2_moe(config: Any) -> None:
+    """With windows asked for, its class would mix; the family refuses them."""
+    _mixture(config)
+    if config.layer_types is None and not config.use_sliding_window:
+        config.layer_types = [FULL] * config.num_hidden_layers
+
+
+def _no_rope(config: Any) -> None:
+    """1 for the layers that are told positions, 0 for every `no_rope_layer_interval`-th one."""
+    if config.no_rope_layers is None:
+        interval = config.no_rope_layer_interval
+        if interval < 1:
+            raise InputError(
+                f"no_rope_layer_interval is {interval!r}, expected a number of at least 1"
+            )
+        n = config.num_hidden_layers
+        config.no_rope_layers = [int((i + 1) % interval != 0) for i in range(n)]
+
+
+def _smollm3(config: Any) -> None:
+    """A window, where it is asked for, in the layers that are not told positions."""
+    _no_rope(config)
+    if config.layer_types is None:
+        window = config.use_sliding_window and config.sliding_window is not None
+        config.layer_types = [
+            SLIDING if window and not turns else FULL for turns in config.no_rope_layers
+        ]
+
+
+def _llama4(config: Any) -> None:
+    if config.no_rope_layers == []:
+        config.no_rope_layers = None
+    _no_rope(config)
+    if config.layer_types is None:
+        config.layer_types = [CHUNKED if turns else FULL for turns in config.no_rope_layers]
+    if config.moe_layers is None:
+        step = config.interleave_moe_layer_step
+        if step < 1:
+            raise InputError(f"interleave_moe_layer_step is {step!r}, expected at least 1")
+        config.moe_layers = list(range(step - 1, config.num_hidden_layers, step))
+
+
+def _exaone4(config: Any) -> None:
+    """No windows where `sliding_window` is null."""
+    if config.layer_types is None and config.sliding_window is None:
+        config.layer_types = [FULL] * config.num_hidden_layers
+    _pattern(config)
+
+
+def _cohere2(config: Any) -> None:
+    _pattern(config)
+    _check_quotient(config)
+
+
+def _check_quotient(config: Any) -> None:
+    """Its class takes the quotient, whatever `head_dim` says."""
+    if config.head_dim is None:
+        config.head_dim = config.hidden_size // config.num_attention_heads
+    if config.head_dim * config.num_attention_heads != config.hidden_size:
+        raise InputError(
+            f"head_dim is {config.head_dim}, expected hidden_size / num_attention_heads, "
+            f"{config.hidden_size} / {config.num_attention_heads}"
+        )
+
+
+def _latent(config: Any) -> None:
+    """Queries and keys of deepseek: a part with positions beside one without."""
+    turning, whole = config.qk_rope_head_dim, config.qk_nope_head_dim + config.qk_rope_head_dim
+    for name, value in (("head_dim", turning), ("qk_head_dim", whole)):
+        if (found := getattr(config, name)) not in (None, value):
+            raise InputError(f"{name} is {found!r}, expected {value} of qk_rope_head_dim")
+        setattr(config, name, value)
+
+
+def _gemma4(config: Any) -> None:
+    """Full layers have heads of their own width, and the last layer is one.
+
+    `per_layer_config` comes out with the layers' numbers as keys.
+    """
+    if config.layer_types is None:
+        config.layer_types = _every(config, 6, FULL, SLIDING)
+        config.layer_types[-1] = FULL
+    elif config.layer_types and config.layer_types[-1] == SLIDING:
+        raise InputError(
+            f"layer_types ends with {SLIDING!r}, expected {FULL!r}; transformers' class takes the "
+            "last layer for that"
+        )
+    if config.per_layer_config is None:
+        own = {"head_dim": config.global_head_dim}
+        if config.attention_k_eq_v and config.num_global_key_value_heads is not None:
+            own["num_key_value_heads"] = config.num_global_key_value_heads
+        full = (i for i, one in enumerate(config.layer_types) if one == FULL)
+        config.per_layer_config = {i: dict(own) for i in full}
+    elif not isinstance(given := config.per_layer_config, dict):
+        raise InputError(f"per_layer_config is {str(given)[:60]}, expected an object")
+    else:  # JSON has no other keys than strings, and transformers pads them with zeros
+        config.per_layer_config = {int(layer): own for layer, own in given.items()}
+
+
+def _ernie_moe(config: Any) -> None:
+    if config.moe_layer_end_index == -1:
+        config.moe_layer_end_index = config.num_hidden_layers - 1
+
+
+def _falcon(config: Any) -> None:
+    if config.ffn_hidden_size is None:
+        config.ffn_hidden_size = 4 * config.hidden_size
+
+
+def _gpt_neo(config: Any) -> None:
+    """`attention_types` as runs of kinds of layers: [[["global", "local"], 12]]."""
+    if config.attention_layers is not None:
+        return
+    runs = config.attention_types
+    layers: list[Any] = []
+    for kinds, times in runs:
+        if len(kinds) * times > config.num_layers:
+            raise InputError(
+                f"attention_types is {str(runs)[:60]}, expected an entry for each of num_layers "
+                f"{config.num_layers}"
+            )
+        layers += list(kinds) * times
+    config.attention_layers = layers
+
+
+def _opt(config: Any) -> None:
+    if config.word_embed_proj_dim is None:
+        config.word_embed_proj_dim = config.hidden_size
+
+
+RULES: dict[str, Callable[[Any], None]] = {
+    "cohere2": _cohere2,
+    "deepseek_v2": _latent,
+    "deepseek_v3": _latent,
+    "ernie4_5_moe": _ernie_moe,
+    "exaone4": _exaone4,
+    "falcon": _falcon,
+    "gemma2": _alternating,
+    "gemma3_text": _pattern,
+    "gemma4_text": _gemma4,
+    "gpt_neo": _gpt_neo,
+    "gpt_oss": _alternating,
+    "llama4_text": _llama4,
+    "olmo3": _olmo3,
+    "opt": _opt,
+    "qwen2": _last_layers,
+    "qwen2_5_vl_text": _last_layers,
+    "qwen2_moe": _qwen2_moe,
+    "qwen2_vl_text": _last_layers,
+    "qwen3": _last_layers,
+    "qwen3_moe": _mixture,
+    "qwen3_vl_text": _no_windows,
+    "smollm3": _smollm3,
+}

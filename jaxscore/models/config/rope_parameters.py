@@ -1,0 +1,235 @@
+"""All that a `config.json` says of rotary positions, in one form: `rope_parameters`.
+
+transformers 4.57 writes `rope_theta`, `rope_scaling` and, by family, `partial_rotary_factor`,
+`rotary_pct`, `rotary_emb_base`, `rope_local_base_freq` or `rotary_dim`; transformers 5 writes one
+`rope_parameters`, flat or with layer types as keys. Where two of them name one number they must
+agree: the lines differ in which one counts.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.models.config.check import REALS, is_real
+from jaxscore.models.rope import ALPHA, ORIGINAL
+
+TYPES = ("full_attention", "sliding_attention")
+# Where transformers reads the length that a model was trained for, beside or instead of the
+# longest one
+WITH_ORIGINAL = ("llama3", "longrope", "yarn")
+# model type -> other names that stand for the base and for the share of a head that turns
+BASES = {"gpt_neox": ("rope_theta", "rotary_emb_base")}
+SHARES = {"gpt_neox": ("partial_rotary_factor", "rotary_pct")}
+# model type -> keys that no frequency depends on; the family reads them, or they only repeat
+RIDING = {"ministral3": frozenset({"llama_4_scaling_beta"})}
+# Position streams of images and videos. Those of a text token are equal, so that how the channels
+# are shared among them decides nothing.
+STREAMS = frozenset({"qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_text"})
+OLD = ("rope_scaling", "rope_theta", "rope_local_base_freq")
+
+
+def names_of(kind: str, default: Mapping[str, Any]) -> frozenset[str]:
+    """The attributes that `normal` reads of a model type."""
+    if _by_type(default):
+        old = {"gemma3_text": OLD, "olmo3": OLD[:2]}.get(kind, ())
+        return frozenset({"rope_parameters", *old})
+    found = {"rope_parameters", "rope_scaling", *BASES.get(kind, ("rope_theta",))}
+    if "partial_rotary_factor" in default:
+        found |= {*SHARES.get(kind, ("partial_rotary_factor",))}
+    return frozenset(found | ({"rotary_dim"} if kind == "minimax_m2" else set()))
+
+
+def normal(
+    kind: str, raw: Mapping[str, Any], default: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The `rope_parameters` of a file.
+
+    `rope_type` and `rope_theta` are always there; `partial_rotary_factor` where the family turns a
+    part of each head; `original_max_position_embeddings` where the type has use for it. With layer
+    types as keys (`default` has them), each type has its own, or null, which turns nothing.
+
+    Args:
+        raw: the file, less other attributes of the family if that suits.
+        default: of a file without any.
+        sizes: attributes that lengths and shares are read from.
+
+    Raises:
+        InputError: two names of one number that differ, a value of the wrong type, or a number
+            that is missing and differs between transformers' lines.
+    """
+    if _by_type(default):
+        return _for_types(kind, raw, default, sizes)
+    both = {name: raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name)}
+    found = [
+        _flat(kind, raw, _object(name, one), sizes, default) for name, one in both.items()
+    ] or [_flat(kind, raw, {}, sizes, default)]
+    if found[0] != found[-1]:
+        raise InputError("rope_scaling and rope_parameters say different things; leave one out")
+    out = found[0]
+    if "partial_rotary_factor" not in default:
+        _check_whole(out)
+    if "rope_type" in default:
+        # transformers 4.57 takes a null for no scaling, 5 for the default; and with an object
+        # that has no base they take different ones.
+        if not both and "rope_scaling" in raw:
+            raise InputError("rope_scaling is null, expected an object; or leave it out")
+        # With no object at all 5 takes its own base, whatever stands beside.
+        theta = out.get("rope_theta", default["rope_theta"])
+        if not both and theta != default["rope_theta"]:
+            raise InputError(
+                f"rope_theta is {theta!r} and rope_scaling is missing, without which "
+                "transformers' versions take different ones"
+            )
+        if both:
+            return _with_theta(out, None)
+    out = {**default, **out} if not both else out
+    if "partial_rotary_factor" in default:
+        out.setdefault("partial_rotary_factor", default["partial_rotary_factor"])
+    return _with_theta(out, default["rope_theta"])
+
+
+def _by_type(default: Mapping[str, Any]) -> bool:
+    return any(name in default for name in TYPES)
+
+
+def _flat(
+    kind: str,
+    raw: Mapping[str, Any],
+    given: Mapping[str, Any],
+    sizes: Mapping[str, Any],
+    default: Mapping[str, Any],
+) -> dict[str, Any]:
+    """One object with what stands beside it in the file."""
+    out = _one(kind, given, sizes)
+    bases = [(name, raw[name]) for name in BASES.get(kind, ("rope_theta",)) if name in raw]
+    _fill(out, "rope_theta", bases)
+    shares = []
+    if "partial_rotary_factor" in default:
+        names = SHARES.get(kind, ("partial_rotary_factor",))
+        shares = [(name, raw[name]) for name in names if name in raw]
+    if kind == "minimax_m2" and raw.get("rotary_dim") is not None:
+        shares.append(("rotary_dim / head_dim", raw["rotary_dim"] / sizes["head_dim"]))
+    _fill(out, "partial_rotary_factor", shares)
+    return out
+
+
+def _for_types(
+    kind: str, raw: Mapping[str, Any], default: Mapping[str, Any], sizes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One object for each layer type; an old `rope_scaling` is of the full layers."""
+    old = names_of(kind, default) - {"rope_parameters"}
+    given = _object("rope_parameters", raw.get("rope_parameters") or {})
+    if given and raw.get("rope_scaling"):
+        raise InputError("rope_scaling and rope_parameters are both there; leave one out")
+    if given and set(given) != set(default):
+        raise InputError(
+            f"rope_parameters has {', '.join(sorted(given))}, expected {', '.join(default)}"
+        )
+    out: dict[str, Any] = {}
+    for layer_type, otherwise in default.items():
+        full = layer_type == "full_attention"
+        if given:
+            found = given[layer_type]
+            if found is None and old:
+                # transformers 5 reads the default into it, and null elsewhere as no rotation.
+                raise InputError(f"rope_parameters.{layer_type} is null, expected an object")
+            if found is None:
+                out[layer_type] = None
+                continue
+        else:
+            found = (full and raw.get("rope_scaling")) or {}
+        one = _one(kind, _object(f"rope_parameters.{layer_type}", found), sizes)
+        if one.get("rope_type") != "proportional":
+            _check_whole(one)
+        if one.get("truncate", True) is not True:
+            # transformers 5 looks for it beside the layer types, 4.57 in the object.
+            raise InputError(f"rope_parameters.{layer_type} has truncate, which is not handled")
+        base = "rope_theta" if full or OLD[2] not in old else OLD[2]
+        if base in old and base in raw:
+            _fill(one, "rope_theta", [(base, raw[base])])
+        if not given and not found:
+            one = {**otherwise, **one}
+        out[layer_type] = _with_theta(one, otherwise["rope_theta"])
+    return out
+
+
+def _one(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """An object with its type under one name, its original length, and without nulls."""
+    out = {key: value for key, value in given.items() if value is not None}
+    older = out.pop("type", None)
+    rope_type = out.get("rope_type", older)
+    if kind in STREAMS:
+        rope_type = "default" if rope_type == "mrope" else rope_type
+        _check_streams(out, sizes)
+    if kind == "phi3" and rope_type in ("su", "yarn"):
+        rope_type = "longrope"  # as its first releases call it
+    if rope_type == ALPHA:
+        raise InputError(f"rope_type is {ALPHA!r}, which is not handled")
+    if kind == "hunyuan_v1_dense" and rope_type == "dynamic" and out.get("alpha"):
+        rope_type = ALPHA
+    if rope_type is not None:
+        out["rope_type"] = rope_type
+    if rope_type in WITH_ORIGINAL:
+        said = sizes.get(ORIGINAL)
+        _fill(out, ORIGINAL, [] if said is None else [(ORIGINAL, said)])
+        out.setdefault(ORIGINAL, sizes["max_position_embeddings"])
+    if kind == "ministral3":  # repeated there
+        longest = "max_position_embeddings"
+        _fill(out, longest, [(longest, sizes[longest])])
+        del out[longest]
+    return out
+
+
+def _check_whole(given: Mapping[str, Any]) -> None:
+    """PyTorch's classes of families that turn whole heads do not read a share of them."""
+    if (share := given.get("partial_rotary_factor", 1)) != 1:
+        raise InputError(
+            f"rope_parameters has partial_rotary_factor {share!r}, which transformers' class of "
+            "this family does not read; leave it out"
+        )
+
+
+def _check_streams(out: dict[str, Any], sizes: Mapping[str, Any]) -> None:
+    """Take out how many pairs of channels turn by time, height and width: all of them together."""
+    section = out.pop("mrope_section", None)
+    interleaved = out.pop("mrope_interleaved", False)
+    if type(interleaved) is not bool:
+        raise InputError(f"mrope_interleaved is {interleaved!r}, expected true or false")
+    if section is None:
+        return
+    width = sizes.get("head_dim") or sizes["hidden_size"] // sizes["num_attention_heads"]
+    whole = isinstance(section, list) and all(type(n) is int and n > 0 for n in section)
+    if not whole or len(section) != 3 or 2 * sum(section) != width:
+        raise InputError(
+            f"mrope_section is {str(section)[:60]}, expected three numbers that come to half of "
+            f"the head width {width}"
+        )
+
+
+def _fill(out: dict[str, Any], key: str, beside: list[tuple[str, Any]]) -> None:
+    """Take a number from beside the object; where both have it they must agree."""
+    for name, value in beside:
+        if not is_real(value):
+            like = 10000.0 if name in REALS else 0.5
+            raise InputError(f"{name} is {value!r}, expected a value like {like}")
+        if out.setdefault(key, value) != value:
+            raise InputError(
+                f"the rotary parameters have {key} {out[key]!r}, and {name} is {value!r}; "
+                "which one counts?"
+            )
+
+
+def _with_theta(given: dict[str, Any], otherwise: Any) -> dict[str, Any]:
+    given.setdefault("rope_type", "default")
+    theta = given.setdefault("rope_theta", otherwise)
+    if theta is None:
+        raise InputError("rope_theta is missing; transformers' versions take different ones")
+    if not is_real(theta):
+        raise InputError(f"rope_theta is {theta!r}, expected a value like 10000.0")
+    return given
+
+
+def _object(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} is {str(value)[:60]}, expected an object")
+    return value

@@ -1,0 +1,149 @@
+"""Model types that are known and not covered: why, and what scores them instead.
+
+Loading one is refused with that, and `jaxscore families` lists them. A model type in neither this
+table nor `families` is refused as unknown.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jaxscore.errors import InputError
+
+PAGE = "jaxscore/models/README.md"
+UNCOVERED = "is not covered by the native decoder"
+
+
+class Kind(NamedTuple):
+    """Why families of one kind are refused.
+
+    Attributes:
+        name: in a word or two, for lists.
+        why: a clause with the model as its subject; `{layers}` stands for what a family has.
+        instead: what scores such a model.
+    """
+
+    name: str
+    why: str
+    instead: str
+
+
+class Refused(NamedTuple):
+    """One model type that is refused.
+
+    Attributes:
+        kind: why.
+        layers: which of its layers are the reason; empty where the whole model is.
+        text: model type of the text in it, where it is a wrapper.
+    """
+
+    kind: Kind
+    layers: str = ""
+    text: str | None = None
+
+
+RECURRENT = Kind(
+    "recurrent state",
+    "has layers that carry a recurrent state ({layers}) from each token to the next one of its "
+    "row, which a packed trie cannot share, and which no mask separates",
+    "score it with transformers, or with lm-evaluation-harness (`lm_eval --model hf`), one "
+    f"sequence per row; see 'What is refused' in {PAGE}",
+)
+ENCODER_DECODER = Kind(
+    "encoder-decoder",
+    "is an encoder-decoder, whose continuations are conditioned on another network's states",
+    "score it with transformers or with minicons",
+)
+BOTH_SIDES = Kind(
+    "masked",
+    "predicts a token from both sides, and has no probability of the next one",
+    "score it with minicons, which has pseudo-log-likelihoods",
+)
+
+MAMBA, MAMBA2, DELTA = "Mamba", "Mamba-2", "the gated delta rule"
+CONVOLUTIONS = "short convolutions"
+_LAYERS = {
+    "bailing_hybrid": "the delta rule",
+    "bamba": MAMBA2,
+    "falcon_h1": f"{MAMBA2} beside attention",
+    "falcon_mamba": MAMBA,
+    "glm5_next_text": "linear attention",
+    "granitemoehybrid": MAMBA2,
+    "inkling2_text": CONVOLUTIONS,
+    "inkling_text": CONVOLUTIONS,
+    "jamba": MAMBA,
+    "kimi_linear": "Kimi delta attention",
+    "lfm2": CONVOLUTIONS,
+    "lfm2_moe": CONVOLUTIONS,
+    "lfm3": CONVOLUTIONS,
+    "mamba": MAMBA,
+    "mamba2": MAMBA2,
+    "minimax": "lightning attention",
+    "nemotron_h": MAMBA2,
+    "olmo_hybrid": DELTA,
+    "qwen3_5_moe_text": DELTA,
+    "qwen3_5_text": DELTA,
+    "qwen3_next": DELTA,
+    "qwen4_exp_text": DELTA,
+    "recurrent_gemma": "the RG-LRU",
+    "rwkv": "WKV",
+    "xlstm": "mLSTM",
+    "zamba": MAMBA,
+    "zamba2": MAMBA2,
+}
+# wrapper -> the text that is in it, where its `text_config` does not say another one
+_WRAPPED = {
+    "glm5_next": "glm5_next_text",
+    "inkling2": "inkling2_text",
+    "inkling_mm_model": "inkling_text",
+    "lfm2_vl": "lfm2",
+    "lfm3_vl": "lfm3",
+    "nemotron_h_omni": "nemotron_h",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen4_exp": "qwen4_exp_text",
+}
+_ENCODER_DECODERS = (
+    "bart bigbird_pegasus blenderbot blenderbot-small encoder-decoder fsmt led longt5 m2m_100 "
+    "marian mbart mt5 mvp nllb-moe pegasus pegasus_x plbart prophetnet switch_transformers t5 "
+    "t5gemma t5gemma2 umt5 whisper"
+)
+_MASKED = (
+    "albert bert big_bird camembert convbert deberta deberta-v2 distilbert electra esm eurobert "
+    "flaubert fnet funnel longformer megatron-bert mobilebert modernbert mpnet nomic_bert "
+    "nystromformer rembert roberta roformer squeezebert xlm-roberta xlm-roberta-xl"
+)
+
+REFUSED: Mapping[str, Refused] = {
+    **{kind: Refused(RECURRENT, layers) for kind, layers in _LAYERS.items()},
+    **{kind: Refused(RECURRENT, _LAYERS[text], text) for kind, text in _WRAPPED.items()},
+    **dict.fromkeys(_ENCODER_DECODERS.split(), Refused(ENCODER_DECODER)),
+    **dict.fromkeys(_MASKED.split(), Refused(BOTH_SIDES)),
+}
+
+
+def reason(kind: str, one: Refused) -> str:
+    """Why a model type is refused, and what to do instead."""
+    return f"{kind} {one.kind.why.format(layers=one.layers)}; {one.kind.instead}"
+
+
+def check(raw: Mapping[str, Any], where: str) -> None:
+    """Refuse a config whose model, or the text model in it, is known and not covered.
+
+    Args:
+        raw: of a `config.json`.
+        where: names the file in errors.
+
+    Raises:
+        InputError: naming the model type, why, and what to do.
+    """
+    kind, text = raw["model_type"], raw.get("text_config")
+    inside = text.get("model_type") if isinstance(text, Mapping) else None
+    if not isinstance(inside, str) or inside not in REFUSED:
+        inside = REFUSED[kind].text if kind in REFUSED else None
+    if inside is not None:
+        why = f"its text model {reason(inside, REFUSED[inside])}"
+    elif kind in REFUSED:
+        why = f"a {reason(kind, REFUSED[kind])}"
+    else:
+        return
+    raise InputError(f"{where}: model_type {kind!r} {UNCOVERED}: {why}")

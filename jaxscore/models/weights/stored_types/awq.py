@@ -1,0 +1,92 @@
+"""AWQ in its "gemm" version: 4 bits in 32-bit words along the output channels.
+
+    q_proj.qweight  I32 [in, out / 8]
+    q_proj.qzeros   I32 [G, out / 8]
+    q_proj.scales   float [G, out]
+    -> q_proj.weight, float32 [out, in]: (value - zero) * scale
+
+The nibbles of a word, from the lowest up, are of the output channels 0 2 4 6 1 3 5 7 (AutoAWQ,
+`awq/modules/linear/gemm.py`, `order_map`).
+"""
+
+import numpy as np
+
+from jaxscore.models.weights.checkpoint import Tensors
+from jaxscore.models.weights.stored_types.computed import (
+    FLOAT32,
+    Computed,
+    Found,
+    Parts,
+    good_scales,
+)
+from jaxscore.models.weights.stored_types.integers import scaled
+from jaxscore.models.weights.stored_types.packing import unpacked
+from jaxscore.models.weights.stored_types.scheme import Scheme
+from jaxscore.models.weights.stored_types.settings import Settings
+
+READ = frozenset("quant_method bits group_size zero_point version format pack_dtype".split())
+# How the values were found, and how kernels run them. Which modules are plain their tensors' names
+# say, and zero points are stored where `sym` is true too.
+INERT = frozenset(
+    "backend do_fuse exllama_config fuse_max_seq_len lm_head meta modules_to_fuse "
+    "modules_to_not_convert sym".split()
+)
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the output channel of each nibble
+FLOATS = ("F16", "BF16", "F32")
+
+
+def read(settings: Settings) -> Scheme:
+    """The scheme of a checkpoint.
+
+    Raises:
+        InputError: a setting that is not handled.
+    """
+    settings.refuse_others(READ, INERT)
+    settings.one_of("bits", (4,))
+    settings.one_of("pack_dtype", ("int32",), "int32")
+    for name in ("version", "format"):  # newer writers have the second
+        settings.one_of(name, ("gemm", "GEMM"), "gemm")
+    settings.one_of("zero_point", (True,), True)
+    group_size = settings.size("group_size", 128)
+    return Scheme("4-bit integers", "", lambda tensors: _find(tensors, group_size))
+
+
+def _find(tensors: Tensors, group_size: int) -> Found:
+    computed: dict[str, Computed] = {}
+    used: set[str] = set()
+    for name in tensors.stored:
+        if name.endswith(".qweight"):
+            parts = Parts(tensors, name)
+            module = name.removesuffix(".qweight")
+            computed[f"{module}.weight"] = _computed(parts, module, group_size)
+            used |= parts.used
+    return Found(computed, frozenset(used))
+
+
+def _computed(parts: Parts, module: str, group_size: int) -> Computed:
+    name = f"{module}.qweight"
+    words = parts.take(name, ("I32",), 2)
+    n_in, n_words = words.shape
+    n_out = n_words * 8
+    size = n_in if group_size == -1 else group_size
+    if n_in == 0 or n_out == 0 or n_in % size:
+        raise parts.refusal(
+            name, f"is for {n_in} input channels, which groups of {size} never make"
+        )
+    n_groups = n_in // size
+    packed_zeros = parts.shaped(f"{module}.qzeros", ("I32",), (n_groups, n_words))
+    scales = parts.shaped(f"{module}.scales", FLOATS, (n_groups, n_out))
+
+    def compute() -> np.ndarray:
+        factors = good_scales(parts, f"{module}.scales", scales, signed=True)
+        return scaled(ordered(words), factors, ordered(packed_zeros)).T
+
+    return Computed(parts.where, (n_out, n_in), FLOAT32, compute)
+
+
+def ordered(words: np.ndarray) -> np.ndarray:
+    """uint8 [..., 8 * n] of int32 words [..., n], by output channel."""
+    nibbles = unpacked(words, 4, words.shape[-1] * 8).reshape(*words.shape, 8)
+    out = np.empty_like(nibbles)
+    out[..., list(ORDER)] = nibbles
+    return out.reshape(*words.shape[:-1], -1)

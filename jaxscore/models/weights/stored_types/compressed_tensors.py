@@ -1,0 +1,322 @@
+"""The formats of the `compressed-tensors` package, without sparsity.
+
+    pack-quantized       q_proj.weight_packed  I32 [out, ceil(in * bits / 32)], the lowest as 0
+                         q_proj.weight_shape   [out, in]
+    naive-, int- and     q_proj.weight         I8 or F8_E4M3 [out, in]
+    float-quantized
+    all of them          q_proj.weight_scale   float, by `strategy`:
+                         tensor [1], channel [out, 1], group [out, G], block [ceil, ceil]
+                         q_proj.weight_zero_point  where the values are asymmetric, shaped alike;
+                         packed along its rows in pack-quantized groups and channels
+                         q_proj.weight_g_idx   I32 [in], the group of each input channel
+    -> q_proj.weight, float32 [out, in]: (value - zero) * scale
+
+Formulas: `compressed_tensors/quantization/lifecycle/forward.py` and `compressors/`, version 0.12.
+The package changed its packing of 3, 5, 6 and 7 bits in version 0.20, so these are refused.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import regex
+
+from jaxscore.errors import InputError
+from jaxscore.models.weights.checkpoint import Tensors
+from jaxscore.models.weights.stored_types.computed import (
+    FLOAT32,
+    Computed,
+    Found,
+    Parts,
+    good_scales,
+    n_blocks,
+    times_blocks,
+)
+from jaxscore.models.weights.stored_types.fp8 import ROUNDED, widened
+from jaxscore.models.weights.stored_types.integers import scaled
+from jaxscore.models.weights.stored_types.packing import unpacked
+from jaxscore.models.weights.stored_types.scheme import Scheme
+from jaxscore.models.weights.stored_types.settings import Settings
+
+READ = frozenset("quant_method format quantization_status config_groups kv_cache_scheme".split())
+# Which modules are plain their tensors' names say, so nothing matches `ignore` again.
+INERT = frozenset("global_compression_ratio ignore version run_compressed".split())
+GROUP_READ = frozenset("weights input_activations targets format".split())
+ARGS_READ = frozenset(
+    "num_bits type symmetric strategy group_size block_structure dynamic actorder".split()
+)
+ARGS_INERT = frozenset(
+    "observer observer_kwargs scale_dtype zp_dtype".split()
+)  # how they were found
+PACKED, PLAIN = "pack-quantized", ("naive-quantized", "int-quantized", "float-quantized")
+FORMATS = (PACKED, *PLAIN)
+BITS = (2, 4, 8)
+STRATEGIES = ("tensor", "channel", "group", "block")
+FLOATS = ("F32", "BF16", "F16")
+LEFT_OUT = "activations, which its config has rounded where it runs, are not rounded"
+ROUNDED_ZEROS = tuple(f"{name.removesuffix('scale')}zero_point" for name in ROUNDED)
+PATTERN_SECONDS = 10.0  # for all patterns and modules
+PATTERN = "re:"
+LINEAR = "Linear"  # the class of all modules whose weights are quantized
+
+
+class _Args(NamedTuple):
+    """How the weights of some modules are stored; `size` and `block` by the strategy."""
+
+    packed: bool
+    bits: int
+    floats: bool
+    symmetric: bool
+    strategy: str
+    reordered: bool
+    size: int
+    block: tuple[int, int]
+
+
+class _Group(NamedTuple):
+    args: _Args
+    targets: tuple[str, ...]
+
+
+def read(settings: Settings) -> Scheme:
+    """The scheme of a checkpoint.
+
+    Raises:
+        InputError: a setting that is not handled: sparsity and transforms among them.
+    """
+    sparsity = settings.values.get("sparsity_config") or {}
+    if isinstance(sparsity, dict) and sparsity.get("format") == "dense":
+        settings = Settings(
+            {name: one for name, one in settings.values.items() if name != "sparsity_config"},
+            settings.where,
+        )
+    settings.refuse_others(READ, INERT)
+    settings.one_of("quantization_status", ("compressed",))
+    whole = settings.one_of("format", (*FORMATS, "mixed-precision"))
+    below = settings.below(settings.values.get("config_groups"), "config_groups")
+    groups = []
+    rounded = settings.values.get("kv_cache_scheme") is not None
+    for name in below.values:
+        one = below.below(below.values[name], name)
+        one.refuse_others(GROUP_READ, frozenset())
+        own = one.values.get("format") or (None if whole == "mixed-precision" else whole)
+        if own not in FORMATS:
+            raise one.refusal("format", own, f"handled are {', '.join(FORMATS)}")
+        groups.append(_Group(_args(one, own), _targets(one)))
+        rounded = rounded or one.values.get("input_activations") is not None
+    if not groups:
+        raise below.refusal("config_groups", {}, "expected at least one group")
+    kinds = {f"{one.args.bits}-bit {'floats' if one.args.floats else 'integers'}" for one in groups}
+    return Scheme(
+        " and ".join(sorted(kinds)),
+        LEFT_OUT if rounded else "",
+        lambda tensors: _find(tensors, groups, settings.where),
+    )
+
+
+def _args(group: Settings, packing: str) -> _Args:
+    one = group.below(group.values.get("weights"), "weights")
+    one.refuse_others(ARGS_READ, ARGS_INERT)
+    kind = one.one_of("type", ("int", "float"), "int")
+    packed = packing == PACKED
+    if packed and kind == "float":
+        raise one.refusal("type", kind, f"expected 'int' in format {PACKED!r}")
+    one.one_of("dynamic", (False,), False)
+    order = one.one_of("actorder", (None, False, "weight", "static", "group", "dynamic"))
+    reordered = order in ("group", "dynamic")
+    bits = one.one_of("num_bits", BITS if kind == "int" else (8,), 8)
+    asked = one.values.get("group_size")
+    inferred = "tensor" if asked is None else "channel" if asked == -1 else "group"
+    strategy = one.values.get("strategy") or inferred
+    if strategy not in STRATEGIES:
+        raise one.refusal("strategy", strategy, f"handled are {', '.join(STRATEGIES)}")
+    size = 0
+    if strategy == "group" and (size := one.size("group_size")) < 1:
+        raise one.refusal("group_size", size, "expected a whole number above 0")
+    block = one.blocks("block_structure") if strategy == "block" else (0, 0)
+    symmetric = one.one_of("symmetric", (True, False), True)
+    if not symmetric and (kind == "float" or strategy == "block"):
+        raise one.refusal("symmetric", symmetric, f"expected true for {kind} and {strategy}")
+    return _Args(packed, bits, kind == "float", symmetric, strategy, reordered, size, block)
+
+
+def _targets(group: Settings) -> tuple[str, ...]:
+    targets = group.values.get("targets")
+    if not isinstance(targets, list) or not all(isinstance(one, str) for one in targets):
+        raise group.refusal("targets", targets, "expected names, classes or patterns")
+    return tuple(targets)
+
+
+def _find(tensors: Tensors, groups: list[_Group], where: str) -> Found:
+    computed: dict[str, Computed] = {}
+    used = {name for name in tensors.stored if name.endswith((*ROUNDED, *ROUNDED_ZEROS))}
+    modules = []
+    for name in tensors.stored:
+        module, _, last = name.rpartition(".")
+        if last == "weight_packed" or (
+            last == "weight" and f"{module}.weight_scale" in tensors.stored
+        ):
+            modules.append((module, name))
+    args_of = _matched([module for module, _ in modules], groups, where)
+    for module, name in modules:
+        parts = Parts(tensors, name)
+        computed[f"{module}.weight"] = _computed(parts, module, args_of[module])
+        used |= parts.used
+    return Found(computed, frozenset(used))
+
+
+def _matched(modules: list[str], groups: list[_Group], where: str) -> dict[str, _Args]:
+    """How each module is stored: by the target that is its name, a pattern, or its class."""
+    if len({group.args for group in groups}) == 1:  # whichever it is of
+        return dict.fromkeys(modules, groups[0].args)
+    ranks: list[tuple[Callable[[str], Any], _Args]] = []
+    for kind in (_named, _patterned, _of_class):
+        for group in groups:
+            for target in sorted(group.targets):
+                if (test := kind(target, where)) is not None:
+                    ranks.append((test, group.args))
+    out = {}
+    for module in modules:
+        found = next((args for test, args in ranks if test(module)), None)
+        if found is None:
+            raise InputError(f"{where}: no group of config_groups has module {module} as a target")
+        out[module] = found
+    return out
+
+
+def _named(target: str, where: str) -> Callable[[str], Any] | None:
+    return None if target.startswith(PATTERN) or target == LINEAR else target.__eq__
+
+
+def _of_class(target: str, where: str) -> Callable[[str], Any] | None:
+    return (lambda module: True) if target == LINEAR else None
+
+
+def _patterned(target: str, where: str) -> Callable[[str], Any] | None:
+    if not target.startswith(PATTERN):
+        return None
+    pattern = target.removeprefix(PATTERN)
+    try:
+        re.compile(pattern)  # what the package takes
+        compiled = regex.compile(pattern)
+    except (re.error, regex.error, OverflowError, RecursionError) as problem:
+        raise InputError(f"{where}: target {target!r} is no pattern ({problem})") from None
+
+    def test(module: str) -> bool:
+        try:
+            return compiled.match(module, timeout=PATTERN_SECONDS) is not None
+        except TimeoutError:
+            raise InputError(
+                f"{where}: target {target!r} takes more than {PATTERN_SECONDS:g} s for module "
+                f"{module}; write it without repeats in repeats"
+            ) from None
+
+    return test
+
+
+def _computed(parts: Parts, module: str, args: _Args) -> Computed:
+    name = f"{module}.weight_packed" if args.packed else f"{module}.weight"
+    kinds = ("I32",) if args.packed else ("F8_E4M3",) if args.floats else ("I8",)
+    stored = parts.take(name, kinds, 2)
+    shape = (stored.shape[0], stored.shape[1])
+    if args.packed:
+        shape = _shape(parts, f"{module}.weight_shape", stored, args)
+    n_groups = 1
+    if args.strategy == "group":
+        n_groups, left = divmod(shape[1], args.size)
+        if left or not n_groups:
+            raise parts.refusal(
+                name, f"is for {shape[1]} input channels, which groups of {args.size} never make"
+            )
+    of_scales = {
+        "tensor": (1, 1), "channel": (shape[0], 1), "group": (shape[0], n_groups),
+        "block": n_blocks(shape, args.block) if args.strategy == "block" else (),
+    }[args.strategy]  # fmt: skip
+    scales = _flat(parts, f"{module}.weight_scale", FLOATS, of_scales)
+    stored_zeros, packed_zeros = _stored_zeros(parts, module, args, of_scales)
+    index = f"{module}.weight_g_idx"
+    groups = None
+    if args.reordered or parts.has(index):
+        groups = parts.shaped(index, ("I32",), (shape[1],))
+
+    def compute() -> np.ndarray:
+        factors = good_scales(parts, f"{module}.weight_scale", scales)
+        zeros = stored_zeros
+        if zeros is not None:
+            if packed_zeros:
+                zeros = _unpacked(zeros.T, args.bits, shape[0]).T
+            if args.symmetric:
+                if (zeros.astype(np.float32) != 0).any():
+                    raise parts.refusal(
+                        f"{module}.weight_zero_point", "is not all zeros though symmetric is true"
+                    )
+                zeros = None
+        if args.floats:
+            values = widened(stored)
+        else:
+            values = _unpacked(stored, args.bits, shape[1]) if args.packed else stored
+        if args.strategy == "block":
+            return times_blocks(values.astype(np.float32), factors, args.block)
+        order = None if groups is None else _groups(parts, index, groups, n_groups)
+        turned = None if zeros is None else zeros.T
+        return scaled(values.T, factors.T, turned, order).T
+
+    return Computed(parts.where, shape, FLOAT32, compute)
+
+
+def _shape(parts: Parts, name: str, stored: np.ndarray, args: _Args) -> tuple[int, int]:
+    """[out, in] as written, which the packed words have to be of."""
+    written = parts.shaped(name, ("I64", "I32"), (2,))
+    n_out, n_in = (int(n) for n in written)
+    expected = (stored.shape[0], stored.shape[1])
+    if n_in < 1 or (n_out, -(-n_in * args.bits // 32)) != expected:
+        raise parts.refusal(
+            name,
+            f"says {[n_out, n_in]}, and the packed words of {args.bits} bits have {list(expected)}",
+        )
+    return n_out, n_in
+
+
+def _flat(parts: Parts, name: str, kinds: tuple[str, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """A tensor [rows, columns], of which one of length one may be left out."""
+    array = parts.take(name, kinds)
+    short = {(1, 1): ((), (1,)), (shape[0], 1): ((shape[0],),)}.get((shape[0], shape[1]), ())
+    if array.shape != shape and array.shape not in short:
+        raise parts.refusal(name, f"has shape {list(array.shape)}, expected {list(shape)}")
+    return array.reshape(shape)
+
+
+def _stored_zeros(
+    parts: Parts, module: str, args: _Args, shape: tuple[int, ...]
+) -> tuple[np.ndarray | None, bool]:
+    """Zero points as stored, and whether these are packed."""
+    name = f"{module}.weight_zero_point"
+    if args.symmetric and not parts.has(name):
+        return None, False
+    if args.packed and args.strategy in ("group", "channel"):
+        words = parts.take(name, ("I32", "I8"))
+        if words.dtype == np.int32:
+            n_words = -(-shape[0] * args.bits // 32)
+            return parts.shaped(name, ("I32",), (n_words, shape[1])), True
+    return _flat(parts, name, ("I8", "F8_E4M3") if args.floats else ("I8",), shape), False
+
+
+def _unpacked(words: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """int8, stored with the lowest value as zero."""
+    values = unpacked(words, bits, count)
+    values -= np.uint8(1 << (bits - 1))
+    return values.view(np.int8)
+
+
+def _groups(parts: Parts, name: str, stored: np.ndarray, n_groups: int) -> np.ndarray | None:
+    """The group of each input channel; None where they follow each other."""
+    if (stored == -1).all():  # as the package writes it where nothing is reordered
+        return None
+    if stored.min() < 0 or stored.max() >= n_groups:
+        raise parts.refusal(
+            name, f"has groups {stored.min()} to {stored.max()}, expected 0 to {n_groups - 1}"
+        )
+    if (np.bincount(stored, minlength=n_groups) * n_groups != len(stored)).any():
+        raise parts.refusal(name, "has groups of different sizes")
+    return stored

@@ -1,0 +1,165 @@
+"""GPTQ: 2, 3, 4 or 8 bits in 32-bit words along the input channels.
+
+    q_proj.qweight  I32 [in * bits / 32, out]
+    q_proj.qzeros   I32 [G, out * bits / 32]
+    q_proj.scales   float [G, out]
+    q_proj.g_idx    I32 [in], the group of each input channel
+    -> q_proj.weight, float32 [out, in]: (value - zero) * scale
+
+`checkpoint_format` "gptq" has every zero point less one, "gptq_v2" as it is (AutoGPTQ's pull
+request 640). Readers of the first differ in what a stored zero of all ones is, 0 or 2 ** bits, so
+it is refused. Files of the second are known to call themselves the first (vLLM's pull request
+38966), which a symmetric checkpoint shows, since its zero points are known. AutoGPTQ gives every
+module a bias, of zeros where the model has none (its issue 555).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxscore.models.weights.checkpoint import Tensors
+from jaxscore.models.weights.stored_types.computed import (
+    FLOAT32,
+    Computed,
+    Found,
+    Parts,
+    good_scales,
+)
+from jaxscore.models.weights.stored_types.integers import scaled
+from jaxscore.models.weights.stored_types.packing import unpacked, unpacked_rows
+from jaxscore.models.weights.stored_types.scheme import Scheme
+from jaxscore.models.weights.stored_types.settings import Settings
+
+READ = frozenset(
+    "quant_method method bits group_size sym desc_act checkpoint_format format pack_dtype".split()
+)
+# How the values were found, and how kernels run them. Which modules are plain their tensors say.
+INERT = frozenset(
+    "act_group_aware amp autoround_version backend batch_size block_name_to_quantize "
+    "cache_block_outputs damp_auto_increment damp_percent data_type dataset disable_exllama "
+    "enable_minmax_tuning enable_norm_bias_tuning enable_quanted_input exllama_config "
+    "gradient_accumulate_steps iters lm_head low_gpu_mem_usage lr max_input_length meta minmax_lr "
+    "model_file_base_name model_name_or_path model_seqlen module_name_preceding_first_block "
+    "modules_in_block_to_quantize mse nsamples pad_token_id quantizer scale_dtype seqlen "
+    "static_groups tokenizer train_bs true_sequential use_cuda_fp16 use_exllama".split()
+)
+BITS = (2, 3, 4, 8)
+FORMATS = ("gptq", "gptq_v2")
+FLOATS = ("F16", "BF16", "F32")
+
+
+class _Form(NamedTuple):
+    """`group_size` is -1 for one group; `plus` is added to stored zero points."""
+
+    bits: int
+    group_size: int
+    symmetric: bool
+    reordered: bool
+    plus: int
+
+
+def read(settings: Settings) -> Scheme:
+    """The scheme of a checkpoint.
+
+    Raises:
+        InputError: a setting that is not handled.
+    """
+    settings.refuse_others(READ, INERT)
+    settings.one_of("method", ("gptq",), "gptq")
+    settings.one_of("pack_dtype", ("int32",), "int32")
+    # Newer writers call it `format`, and some have both.
+    version = settings.one_of("checkpoint_format", FORMATS, settings.values.get("format", "gptq"))
+    settings.one_of("format", (version,), version)
+    form = _Form(
+        bits=settings.one_of("bits", BITS),
+        group_size=settings.size("group_size", 128),
+        symmetric=settings.one_of("sym", (True, False), True),
+        reordered=settings.one_of("desc_act", (True, False), False),
+        plus=version == "gptq",
+    )
+    return Scheme(f"{form.bits}-bit integers", "", lambda tensors: _find(tensors, form))
+
+
+def _find(tensors: Tensors, form: _Form) -> Found:
+    computed: dict[str, Computed] = {}
+    used: set[str] = set()
+    idle: set[str] = set()
+    for name in tensors.stored:
+        if name.endswith(".qweight"):
+            parts = Parts(tensors, name)
+            module = name.removesuffix(".qweight")
+            computed[f"{module}.weight"] = _computed(parts, module, form)
+            used |= parts.used
+            bias = tensors.stored.get(f"{module}.bias")
+            if bias is not None and not bias.any():
+                idle.add(f"{module}.bias")
+    return Found(computed, frozenset(used), frozenset(idle))
+
+
+def _computed(parts: Parts, module: str, form: _Form) -> Computed:
+    name = f"{module}.qweight"
+    words = parts.take(name, ("I32",), 2)
+    n_in, left = divmod(words.shape[0] * 32, form.bits)
+    n_out = words.shape[1]
+    if left or n_in == 0 or n_out == 0 or n_out * form.bits % 32:
+        raise parts.refusal(
+            name, f"has shape {list(words.shape)}, which {form.bits} bits never make"
+        )
+    size = n_in if form.group_size == -1 else form.group_size
+    if n_in % size:
+        raise parts.refusal(
+            name, f"is for {n_in} input channels, which groups of {size} never make"
+        )
+    n_groups = n_in // size
+    packed_zeros = parts.shaped(f"{module}.qzeros", ("I32",), (n_groups, n_out * form.bits // 32))
+    scales = parts.shaped(f"{module}.scales", FLOATS, (n_groups, n_out))
+    index = f"{module}.g_idx"
+    stored_groups = None
+    if form.reordered or parts.has(index):
+        stored_groups = parts.shaped(index, ("I32",), (n_in,))
+
+    def compute() -> np.ndarray:
+        factors = good_scales(parts, f"{module}.scales", scales, signed=True)
+        zeros = _zeros(parts, module, unpacked(packed_zeros, form.bits, n_out), form)
+        groups = None if stored_groups is None else _groups(parts, index, stored_groups, form, size)
+        return scaled(unpacked_rows(words, form.bits), factors, zeros, groups).T
+
+    return Computed(parts.where, (n_out, n_in), FLOAT32, compute)
+
+
+def _zeros(parts: Parts, module: str, stored: np.ndarray, form: _Form) -> np.ndarray:
+    name, middle = f"{module}.qzeros", 1 << (form.bits - 1)
+    zeros = stored.astype(np.int16) + form.plus
+    if form.symmetric and (zeros != middle).any():
+        raise parts.refusal(
+            name,
+            f"has zero points that come out as {zeros[zeros != middle][0]}, expected {middle} as "
+            f"sym is true; if they would with checkpoint_format {FORMATS[form.plus]!r}, then "
+            "config.json has to say that",
+        )
+    if (zeros >> form.bits).any():
+        raise parts.refusal(
+            name,
+            "has a zero point that readers of checkpoint_format 'gptq' take for 0 or for "
+            f"{1 << form.bits}; save the model as 'gptq_v2'",
+        )
+    return zeros
+
+
+def _groups(
+    parts: Parts, name: str, stored: np.ndarray, form: _Form, size: int
+) -> np.ndarray | None:
+    """The group of each input channel; None where they follow each other."""
+    n_groups = len(stored) // size
+    if stored.min() < 0 or stored.max() >= n_groups:
+        raise parts.refusal(
+            name, f"has groups {stored.min()} to {stored.max()}, expected 0 to {n_groups - 1}"
+        )
+    if np.array_equal(stored, np.arange(len(stored)) // size):
+        return None
+    if not form.reordered:
+        raise parts.refusal(
+            name,
+            f"has groups that are no {size} neighbours each, expected them as desc_act is false",
+        )
+    return stored

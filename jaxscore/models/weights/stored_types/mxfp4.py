@@ -1,0 +1,93 @@
+"""MXFP4 as gpt-oss stores its experts: 4-bit floats in blocks of 32 with a power of two each.
+
+    gate_up_proj_blocks  uint8 [E, out, G, 16]   two values a byte, the low nibble first
+    gate_up_proj_scales  uint8 [E, out, G]       exponents, less 127
+    -> gate_up_proj      bfloat16 [E, 32 G, out]
+
+A value is e2m1 (sign, two bits of exponent, one of mantissa) times 2 ** (scale - 127): the OCP
+Microscaling Formats (MX) Specification 1.0, tables 5 and 7. bfloat16 holds each of them exactly.
+The result is transposed, as transformers' class of the experts has it.
+"""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.models.weights.checkpoint import Tensors
+from jaxscore.models.weights.stored_types.computed import Computed, Found, Parts
+from jaxscore.models.weights.stored_types.scheme import Scheme
+from jaxscore.models.weights.stored_types.settings import Settings
+
+READ = frozenset({"quant_method"})
+# Which modules are plain their tensors' names say; the last is about how transformers runs them.
+INERT = frozenset({"modules_to_not_convert", "dequantize"})
+BLOCKS, SCALES = "_blocks", "_scales"
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+BIAS = 127
+LARGEST = 252  # 6 * 2 ** (253 - 127) is above the largest float32, and 255 is no number
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def _table() -> np.ndarray:
+    """uint64 [256]: the two values of a byte as float32 side by side, looked up as one number."""
+    values = np.array([*E2M1, *(-value for value in E2M1)], np.float32)
+    octets = np.arange(256)
+    return np.stack([values[octets & 15], values[octets >> 4]], axis=-1).view(np.uint64)[:, 0]
+
+
+TABLE = _table()
+
+
+def read(settings: Settings) -> Scheme:
+    """The scheme of a checkpoint.
+
+    Raises:
+        InputError: a setting that is not handled.
+    """
+    settings.refuse_others(READ, INERT)
+    return Scheme("4-bit floats in blocks of 32", "", _find)
+
+
+def _find(tensors: Tensors) -> Found:
+    computed: dict[str, Computed] = {}
+    used: set[str] = set()
+    for name in tensors.stored:
+        if name.endswith(BLOCKS):
+            plain = name.removesuffix(BLOCKS)
+            parts = Parts(tensors, name)
+            blocks = parts.take(name, ("U8",), 4)
+            if blocks.shape[-1] != 16:
+                raise parts.refusal(name, f"has shape {list(blocks.shape)}, expected 16 at the end")
+            scales = parts.shaped(plain + SCALES, ("U8",), blocks.shape[:-1])
+            computed[plain] = _computed(parts.where, plain, blocks, scales)
+            used |= parts.used
+    return Found(computed, frozenset(used))
+
+
+def _computed(where: Path, name: str, blocks: np.ndarray, scales: np.ndarray) -> Computed:
+    n_experts, n_out, n_groups, _ = blocks.shape
+    n_in = n_groups * 32
+
+    def expert(index: int) -> np.ndarray:
+        """bfloat16 [in, out]."""
+        exponents = scales[index].astype(np.int32)
+        if exponents.max(initial=0) > LARGEST:
+            raise InputError(
+                f"{where}: tensor {name}{SCALES} has exponent {exponents.max()} in expert {index}, "
+                f"expected at most {LARGEST}, since larger ones make no finite numbers; the "
+                "checkpoint is damaged, fetch it again"
+            )
+        values = TABLE[blocks[index]].view(np.float32).reshape(n_out, n_groups, 32)
+        values *= np.ldexp(np.float32(1), exponents - BIAS)[..., None]
+        return values.reshape(n_out, n_in).astype(BFLOAT16).T
+
+    def whole() -> np.ndarray:
+        # Filled as [E, out, in], whose rows lie as they are made; one expert is float32 at a time.
+        out = np.empty((n_experts, n_out, n_in), BFLOAT16)
+        for index in range(n_experts):
+            out[index] = expert(index).T
+        return out.transpose(0, 2, 1)
+
+    return Computed(where, (n_experts, n_in, n_out), BFLOAT16, whole, expert)

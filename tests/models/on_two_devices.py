@@ -1,0 +1,24 @@
+"""Run by test_released_layouts.py in a process with two CPU devices: scores with split layers.
+
+Takes a checkpoint's folder, prints one JSON line.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from jaxscore.engine.mesh import mesh_choice
+from jaxscore.models.load import load
+from tests.models.checkpoints import ragged, scorer
+
+
+def main(folder: str) -> None:
+    model = load(Path(folder), dtype="float32", mesh_choice=mesh_choice("model=2"))
+    assert model.mesh is not None
+    found = scorer(model).score_sequences(ragged())
+    columns = [[column.tolist() for column in one] for one in found]
+    json.dump({"shards": model.mesh.shape.model, "scores": columns}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

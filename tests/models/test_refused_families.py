@@ -1,0 +1,71 @@
+"""Model types that are known and not covered are refused with the reason and what to do."""
+
+import re
+
+import pytest
+
+from jaxscore.errors import InputError
+from jaxscore.models.families import FAMILIES
+from jaxscore.models.native import translate
+from jaxscore.models.refused_families import RECURRENT, REFUSED, check, reason
+from jaxscore.models.transformers_flax.guards import GUARDS
+from jaxscore.models.wrappers import WRAPPERS
+from tests.models.checkpoints import loaded
+
+HYBRIDS = [kind for kind, one in REFUSED.items() if one.kind is RECURRENT]
+NAMED = (
+    "falcon_h1 granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba mamba2 minimax nemotron_h "
+    "qwen3_5 qwen3_5_moe qwen3_5_text qwen3_next recurrent_gemma rwkv zamba2"
+).split()
+STATE = "which a packed trie cannot share, and which no mask separates; score it with transformers"
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("implementation", ["auto", "native"])
+def test_loading_says_why_before_it_looks_for_weights(tmp_path, kind, implementation):
+    """The weights may be stored in a way that nobody reads."""
+    file = tmp_path / "config.json"
+    file.write_text(f'{{"model_type": "{kind}", "quantization_config": {{"a": 1}}}}')
+    inside = REFUSED[kind].text or kind
+    want = f"{file}: model_type '{kind}' is not covered by the native decoder: "
+    want += ("its text model " if REFUSED[kind].text else "a ") + reason(inside, REFUSED[inside])
+    with pytest.raises(InputError, match=f"^{re.escape(want)}$"):
+        loaded(tmp_path, implementation=implementation)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_config_alone_is_refused_too(tmp_path, kind):
+    with pytest.raises(InputError, match=f"model_type '{kind}' is not covered by the native"):
+        translate(tmp_path, {"model_type": kind})
+
+
+def test_the_hybrids_are_refused_for_their_state():
+    assert set(NAMED) <= set(HYBRIDS)
+    for kind in HYBRIDS:
+        one = REFUSED[kind]
+        assert f"a recurrent state ({one.layers}) " in reason(kind, one)
+        assert STATE in reason(kind, one)
+        assert one.layers
+
+
+@pytest.mark.parametrize("kind", ["qwen3_vl", "mistral3", "gemma3", "no_such_wrapper"])
+def test_a_hybrid_in_any_wrapper(tmp_path, kind):
+    raw = {"model_type": kind, "text_config": {"model_type": "qwen3_next", "hidden_size": 64}}
+    with pytest.raises(InputError, match=f"'{kind}' is not .*: its text model qwen3_next has lay"):
+        translate(tmp_path, raw)
+
+
+@pytest.mark.parametrize("text", [None, [], {}, {"model_type": []}, {"model_type": "gemma3_text"}])
+def test_other_texts_are_left_to_their_wrapper(text):
+    check({"model_type": "gemma3", "text_config": text}, "")
+
+
+def test_nothing_is_both_covered_and_refused():
+    assert not set(REFUSED) & {*FAMILIES, *GUARDS, *WRAPPERS}
+    for one in REFUSED.values():
+        assert one.text is None or REFUSED[one.text].kind is one.kind
+
+
+def test_an_unknown_model_type_is_told_where_the_list_is(tmp_path):
+    with pytest.raises(InputError, match=r"'odd' is not covered .*; `python -m jaxscore families`"):
+        translate(tmp_path, {"model_type": "odd"})

@@ -1,0 +1,329 @@
+"""Checkpoints as models are released: torch's scores on the numbers that they stand for."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from jaxscore.cli import main
+from jaxscore.errors import InputError
+from jaxscore.models.load import load
+from jaxscore.models.weights.checkpoint import map_file
+from jaxscore.models.weights.stored_types import mxfp4
+from jaxscore.plan.token_requests import SequenceScores
+from tests.conftest import ROOT, with_devices
+from tests.models import released
+from tests.models.checkpoints import (
+    FIFTH,
+    assert_agree,
+    distance,
+    loaded,
+    ragged,
+    saved,
+    scorer,
+    torch_scores,
+)
+from tests.models.weights.stored_types.checkpoints import FP8
+from tests.models.weights.test_lora import adapt, with_adapter
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+QUANTIZED = ("gpt_oss", "deepseek_v3")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """`made(kind)`: a folder as released, the same numbers plain, and torch's model."""
+    known = {}
+
+    def make(kind):
+        if kind not in known:
+            folder = tmp_path_factory.mktemp("released")
+            known[kind] = folder / "whole", *getattr(released, kind)(folder)
+        return known[kind]
+
+    return make
+
+
+def scores(model):
+    return scorer(model).score_sequences(ragged())
+
+
+def same(got, want):
+    """Whether two trees of parameters have the same bits."""
+    return all(jax.tree.leaves(jax.tree.map(np.array_equal, got, want)))
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_quantized_as_released(made, kind):
+    folder, _, model = made(kind)
+    own = loaded(folder)
+    assert_agree(scores(own), torch_scores(model, ragged()))
+    assert own.stored_as.startswith("mxfp4" if kind == "gpt_oss" else "fp8")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_parameters_are_those_of_the_same_numbers_stored_plain(made, kind, dtype):
+    folder, plain, _ = made(kind)
+    assert same(loaded(folder, dtype=dtype).params, loaded(plain, dtype=dtype).params)
+
+
+def test_blocks_are_expanded_expert_by_expert(made, monkeypatch):
+    asked = set()
+    computed = mxfp4._computed
+
+    def counted(where, name, blocks, scales):
+        one = computed(where, name, blocks, scales)
+
+        def whole():
+            raise AssertionError(f"{name} was expanded whole")
+
+        def piece(index):
+            asked.add((name, index))
+            return one.piece(index)
+
+        return dataclasses.replace(one, compute=whole, piece=piece)
+
+    monkeypatch.setattr(mxfp4, "_computed", counted)
+    loaded(made("gpt_oss")[0])
+    assert asked == {
+        (f"model.layers.{layer}.mlp.experts.{name}_proj", expert)
+        for layer in range(2)
+        for name in ("gate_up", "down")
+        for expert in range(6)
+    }
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_int8_weights_are_made_of_the_numbers(made, kind):
+    folder, plain, _ = made(kind)
+    options = {"dtype": "float32", "implementation": "native", "quantize": "int8"}
+    quantized = load(folder, **options)
+    assert same(quantized.params, load(plain, **options).params)
+    moved = distance(scores(quantized), scores(loaded(folder)))
+    assert 1e-4 < moved < 5
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_converted(made, tmp_path, kind):
+    folder, _, model = made(kind)
+    out = tmp_path / "converted"
+    words = ["--model", folder, "--output", out, "--dtype", "float32"]
+    assert main(["convert", *map(str, words)]) == 0
+    assert same(loaded(out).params, loaded(folder).params)
+    assert_agree(scores(loaded(out)), torch_scores(model, ragged()))
+
+
+ADAPTED = {"gpt_oss": ["q_proj", "o_proj"], "deepseek_v3": ["kv_a_proj_with_mqa", "kv_b_proj"]}
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_an_adapter_is_merged_into_the_numbers(made, tmp_path, kind):
+    folder, plain, model = made(kind)
+    before = torch_scores(model, ragged())
+    other = released.plain(tmp_path / "other", plain, {})
+    merged = adapt(other, tmp_path / "adapter", target_modules=ADAPTED[kind], r=3)
+    want = torch_scores(merged.merge_and_unload(), ragged())
+    assert distance(want, before) > 1e-2
+    assert_agree(scores(with_adapter(folder, tmp_path / "adapter")), want)
+
+
+def test_an_adapter_of_stacked_experts_is_refused(made, tmp_path):
+    folder, plain, _ = made("gpt_oss")
+    model = released.plain(tmp_path / "other", plain, {})
+    adapter = tmp_path / "adapter"
+    adapt(model, adapter, target_modules=["q_proj"], r=2)
+    file = adapter / "adapter_model.safetensors"
+    module = "base_model.model.model.layers.0.mlp.experts.gate_up_proj"
+    halves = {"lora_A": np.ones((2, 64), np.float32), "lora_B": np.ones((64, 2), np.float32)}
+    more = {f"{module}.{name}.weight": value for name, value in halves.items()}
+    save_file(load_file(file) | more, file)
+    with pytest.raises(InputError, match=r"module model\.layers\.0\.mlp\.experts\.gate_up_proj is"):
+        with_adapter(folder, adapter)
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_two_devices(made, kind):
+    folder, _, model = made(kind)
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.models.on_two_devices", str(folder)],
+        capture_output=True, text=True, cwd=ROOT, env=with_devices(2), check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["shards"] == 2
+    got = [SequenceScores(*map(np.asarray, columns)) for columns in report["scores"]]
+    assert_agree(got, torch_scores(model, ragged()))
+    assert distance(got, scores(loaded(folder))) < 1e-5
+
+
+MORE_TOKENS = {
+    "deepseek_v2": (3, "eh_proj"),
+    "deepseek_v3": (3, "eh_proj"),
+    "glm4_moe": (3, "eh_proj"),
+    "ernie4_5_moe": (None, "mtp_linear_proj.0"),
+}
+
+
+@pytest.mark.parametrize("kind", MORE_TOKENS)
+def test_a_layer_that_predicts_a_second_token_is_left_out(tmp_path, kind):
+    layer, product = MORE_TOKENS[kind]
+
+    def more(tensors):
+        if layer is None:
+            return tensors | released.ernies_next_token_layer(tensors)
+        return tensors | released.next_token_layer(tensors, layer)
+
+    want = torch_scores(saved(tmp_path, kind), ragged())
+    released.changed(tmp_path, more)
+    assert_agree(scores(loaded(tmp_path)), want)
+
+    def without(tensors):
+        return {name: one for name, one in tensors.items() if f"{product}.weight" not in name}
+
+    released.changed(tmp_path, without)
+    with pytest.raises(InputError, match="tensors that the model does not use"):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v3", "glm4_moe", "ernie4_5_moe", "minimax_m2"])
+def test_a_trained_correction_of_the_choice(tmp_path, kind):
+    """Classes start it at zero, and released models have another one for each expert."""
+    if kind == "deepseek_v3" and not FIFTH:
+        pytest.skip("transformers 4.57 gives groups that are left out a score of 0, not the least")
+    without = saved(tmp_path, kind)
+    draw = np.random.default_rng(8)
+
+    def drawn(tensors):
+        names = [name for name in tensors if name.endswith("e_score_correction_bias")]
+        assert names
+        more = {name: draw.normal(0, 0.5, tensors[name].shape) for name in names}
+        return tensors | {name: value.astype(np.float32) for name, value in more.items()}
+
+    released.changed(tmp_path, drawn)
+    want = torch_scores(released.plain(tmp_path / "plain", tmp_path, {}), ragged())
+    assert distance(want, torch_scores(without, ragged())) > 1e-2
+    assert_agree(scores(loaded(tmp_path)), want)
+
+
+# wrapper, its text, the text's prefixes as released, and names of tensors of its towers
+WRAPPED = {
+    "llama4": (
+        "llama4_text",
+        {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
+        ["vision_model.model.layers.0.self_attn.q_proj.weight", "vision_model.class_embedding",
+         "multi_modal_projector.linear_1.weight"],
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {"model.": "model.language_model."},
+        ["model.vision_tower.encoder.layers.0.self_attn.q_proj.linear.weight",
+         "model.embed_vision.embedding_projection.weight",
+         "model.audio_tower.layers.0.norm_out.weight",
+         "model.embed_audio.embedding_projection.weight"],
+    ),
+    "mistral3": (
+        "ministral3",
+        {"model.": "language_model.model.", "lm_head.": "language_model.lm_head."},
+        ["vision_tower.transformer.layers.0.attention.q_proj.weight",
+         "multi_modal_projector.norm.weight"],
+    ),
+}  # fmt: skip
+NEW = {"gemma4_text", "ministral3"}
+
+
+def wrapped(folder, wrapper, **config):
+    """A text model in a wrapper's file; torch's text model."""
+    kind, prefixes, towers = WRAPPED[wrapper]
+    if kind in NEW and not FIFTH:
+        pytest.skip(f"transformers 4.57 does not have {kind}")
+    model = saved(folder, kind, **config)
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    top = {"model_type": wrapper, "text_config": raw, "vision_config": {"hidden_size": 8}}
+    (folder / "config.json").write_text(json.dumps(top), encoding="utf-8")
+
+    def renamed(tensors):
+        out = dict.fromkeys(towers, np.ones((3, 2), np.float32))
+        for name, value in tensors.items():
+            first = next(first for first in prefixes if name.startswith(first))
+            out[prefixes[first] + name.removeprefix(first)] = value
+        return out
+
+    released.changed(folder, renamed)
+    return model
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_a_text_in_a_wrapper(tmp_path, wrapper):
+    model = wrapped(tmp_path, wrapper)
+    own = loaded(tmp_path)
+    assert_agree(scores(own), torch_scores(model, ragged()))
+    assert own.left_out.startswith(f"{len(WRAPPED[wrapper][2])} tensors (")
+    released.changed(tmp_path, lambda tensors: tensors | {"model.sight.weight": np.ones(2)})
+    with pytest.raises(InputError, match="1 tensors that the model does not use"):
+        loaded(tmp_path)
+
+
+def test_a_quantized_text_in_a_wrapper(tmp_path):
+    """As Ministral 3 is released: one scale for each matrix of the text, and the tower plain."""
+    model, exact = wrapped(tmp_path, "mistral3"), {}
+
+    def packed(tensors):
+        out, numbers = released.fp8_static(tensors)
+        exact.update(numbers)
+        return out
+
+    config = {
+        "activation_scheme": "static",
+        "dequantize": False,
+        "modules_to_not_convert": ["model.vision_tower", "model.multi_modal_projector", "lm_head"],
+        "quant_method": "fp8",
+        "weight_block_size": None,
+    }
+    released.changed(tmp_path, packed, quantization_config=config)
+    state = model.state_dict()
+    for name, value in exact.items():
+        state[name.removeprefix("language_model.")] = torch.from_numpy(value)
+    before = torch_scores(model, ragged())
+    model.load_state_dict(state)
+    want = torch_scores(model, ragged())
+    assert distance(want, before) > 1e-2
+    assert_agree(scores(loaded(tmp_path)), want)
+
+
+def test_gemma_4_has_keys_of_layers_that_share_them(tmp_path):
+    """The released files hold them, and nothing reads them."""
+    model = wrapped(tmp_path, "gemma4", num_kv_shared_layers=2)
+
+    def more(tensors):
+        out, first = dict(tensors), "model.language_model.layers."
+        for layer in (2, 3):
+            for name in ("k_proj", "v_proj", "k_norm"):
+                as_before = f"{first}{layer - 2}.self_attn.{name}.weight"
+                out[f"{first}{layer}.self_attn.{name}.weight"] = tensors[as_before] + 1
+        return out
+
+    released.changed(tmp_path, more)
+    assert_agree(scores(loaded(tmp_path)), torch_scores(model, ragged()))
+
+
+def test_fp8_of_a_projection_that_is_cut_in_two(made):
+    """Keys and values come out of one matrix, whose blocks end within a head."""
+    folder, _, model = made("deepseek_v3")
+    stored = map_file(folder / "model.safetensors")
+    name = "model.layers.1.self_attn.kv_b_proj.weight"
+    rows = FP8["weight_block_size"][0]
+    assert stored[name].shape[0] % (6 + 6) == 0 != rows % (6 + 6)
+    assert f"{name}_scale_inv" in stored
+    latent = loaded(folder).params["layers"]["attention"]["latent"]
+    want = model.state_dict()[name].reshape(4, 12, -1)
+    keys, values = want[:, :6].reshape(24, -1), want[:, 6:].reshape(24, -1)
+    for ours, theirs in (("key_up", keys), ("value_up", values)):
+        got = np.asarray(latent[ours]["weight"][1]).reshape(24, -1)
+        np.testing.assert_array_equal(got, theirs.numpy())
