@@ -18,7 +18,7 @@ from jaxscore.device.rows import Asked
 from jaxscore.device.vocabulary.queries import FORMS
 from jaxscore.engine.abstract_models import Where, abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, refused, side_by_side
-from jaxscore.engine.program_text import Collective, collectives, kernels
+from jaxscore.engine.program_text import Collective, collectives, kernels, text_of
 from jaxscore.engine.targets import Target, compiling_for
 from jaxscore.models import costs, native
 from jaxscore.models.choices import Dtype
@@ -95,7 +95,7 @@ def estimate_layer(
         if refused(problem, rows, length) is None:
             raise
         return LayerEstimate(rows, length, None, None, [], [])
-    text = program.as_text() or ""
+    text = text_of(program)
     moved = [] if mesh is None else collectives(text)
     seconds, mfu = _seconds(program), None
     if seconds is not None and target.flops is not None:
@@ -149,7 +149,7 @@ def estimate_vocabulary(
     seconds, share = _seconds(program), None
     if seconds is not None and target.flops is not None:
         share = 2 * queries * own * width / target.flops / seconds
-    return VocabularyEstimate(queries, seconds, share, kernels(program.as_text() or ""))
+    return VocabularyEstimate(queries, seconds, share, kernels(text_of(program)))
 
 
 def _one_layer(config: DecoderConfig) -> DecoderConfig:

@@ -15,7 +15,7 @@ from jaxscore.device.packed_rows import size
 from jaxscore.device.rows import Asked, Rows
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.engine.abstract_models import Where, on
-from jaxscore.engine.program_text import Collective, collectives
+from jaxscore.engine.program_text import Collective, collectives, text_of
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
@@ -103,7 +103,7 @@ def measure(model: Model, rows: int, length: int, device: jax.Device | None = No
         sum(leaf.size * leaf.dtype.itemsize for leaf in batch_leaves),
         seconds,
         float(costs["flops"]) if costs else None,
-        collectives(program.as_text() or "") if mesh is not None else [],
+        collectives(text_of(program)) if mesh is not None else [],
     )
 
 

@@ -6,8 +6,15 @@ however often it runs.
 
 import collections
 import dataclasses
+import importlib.metadata
+import importlib.util
 import math
 import re
+from typing import Any
+
+from jax.errors import JaxRuntimeError
+
+from jaxscore.errors import InputError
 
 # An asynchronous collective is two operations, of which `-done` has the result's shape.
 COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
@@ -23,6 +30,25 @@ class Collective:
     op: str
     count: int
     bytes: int
+
+
+def text_of(program: Any) -> str:
+    """A compiled program as HLO; empty where the compiler does not tell.
+
+    Raises:
+        InputError: the TPU compiler is another version than this JAX names, and wrote what this
+            JAX cannot read.
+    """
+    try:
+        return program.as_text() or ""
+    except JaxRuntimeError as problem:
+        if importlib.util.find_spec("libtpu") is None:
+            raise
+        jax, libtpu = (importlib.metadata.version(name) for name in ("jax", "libtpu"))
+        raise InputError(
+            f"JAX {jax} cannot read the program that libtpu {libtpu} has compiled; install the "
+            f"version that it names: pip install 'jax[tpu]=={jax}'"
+        ) from problem
 
 
 def collectives(text: str) -> list[Collective]:

@@ -27,7 +27,7 @@ from jaxscore.device.sharding import MeshShape
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.abstract_models import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring
-from jaxscore.engine.program_text import collectives
+from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
 from tests.models import published
@@ -94,7 +94,7 @@ class Case:
             program = lowered.compile()
         return {
             "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
-            "collectives": {one.op: one.count for one in collectives(program.as_text())},
+            "collectives": {one.op: one.count for one in collectives(text_of(program))},
         }
 
     def score(self, rows: int, length: int) -> dict[str, Any]:

@@ -1,8 +1,13 @@
 """What is read in the text of a compiled program, by lines as XLA writes them."""
 
-import pytest
+import importlib.metadata
+import importlib.util
 
-from jaxscore.engine.program_text import Collective, collectives, kernels, shape_bytes
+import pytest
+from jax.errors import JaxRuntimeError
+
+from jaxscore.engine.program_text import Collective, collectives, kernels, shape_bytes, text_of
+from jaxscore.errors import InputError
 
 TEXT = """\
 HloModule jit_one, is_scheduled=true
@@ -24,6 +29,23 @@ ENTRY %main.18 (h.1: f32[512,4096]) -> f32[512] {
   ROOT %last = f32[512]{0} sort(%while.3)
 }
 """
+
+
+class Unreadable:
+    """A program of another compiler than JAX expects."""
+
+    def as_text(self):
+        raise JaxRuntimeError("INTERNAL: RET_CHECK failure")
+
+
+def test_a_program_that_jax_cannot_read(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(JaxRuntimeError, match="RET_CHECK"):
+        text_of(Unreadable())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.metadata, "version", {"jax": "0.10.2", "libtpu": "9.9"}.get)
+    with pytest.raises(InputError, match=r"libtpu 9\.9 .* pip install 'jax\[tpu\]==0\.10\.2'"):
+        text_of(Unreadable())
 
 
 def test_collectives():
