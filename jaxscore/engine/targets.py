@@ -55,7 +55,7 @@ def tpu(name: str) -> Target:
     if importlib.util.find_spec("libtpu") is None:
         raise InputError(
             f"--topology {name}: the TPU compiler is not installed; install the extra "
-            "tpu-compiler (pip install -e '.[tpu-compiler]'), which takes the version that JAX names"
+            "tpu-compiler (pip install -e '.[tpu-compiler]'), which takes JAX's own version"
         )
     advice = "give one that libtpu knows, such as v5e:2x2, v5p:2x2x1 or v6e:2x2"
     match = re.fullmatch(r"\w+:([0-9]{1,3}(?:x[0-9]{1,3}){1,2})", name)
