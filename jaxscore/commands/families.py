@@ -21,7 +21,7 @@ without --model, on stdout:
   covered: model_type; what runs, native or transformers (the first one unless
     --model-impl says otherwise), and for a wrapper the family of the text in
     it; the version of jaxscore that first covers it; the lines of transformers
-    whose PyTorch class it is compared with
+    whose PyTorch class it, or one of these texts, is compared with
   refused, by reason: known model types, with what scores them instead; all
     others are refused as unknown
 
@@ -57,7 +57,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--model-impl",
         choices=IMPLEMENTATIONS,
         default="auto",
-        help="with --model: what it would load as; auto: native where it covers the family",
+        help="with --model: what it would load as; auto: native",
     )
     parser.set_defaults(run=run)
 

@@ -9,8 +9,10 @@ from jaxscore.models.wrappers import FAMILY_OF, WRAPPERS, around
 
 SINCE = "0.1.0"  # what is here came with the first release
 LINES = ("4.57", "5")  # of transformers
-# Model types without a PyTorch class in transformers 4.57: compared under 5 alone
-WITHOUT_4 = frozenset("gemma4 gemma4_text minimax_m2 ministral3 nanochat".split())
+# Families compared under transformers 5 alone: 4.57 has no PyTorch class for these
+WITHOUT_4 = frozenset("gemma4_text minimax_m2 ministral3 nanochat".split())
+# and a class that computes something else, or fails, for these
+NOT_BY_4 = frozenset("deepseek_v2 ernie4_5_moe gpt_oss llama4_text".split())
 
 
 class Covered(NamedTuple):
@@ -21,7 +23,8 @@ class Covered(NamedTuple):
         implementations: that take it, the one of `--model-impl auto` first.
         texts: families of the text models that it may hold, where it is a wrapper.
         since: version of jaxscore that first covers it.
-        lines: of transformers with a PyTorch class for it, which it is compared with.
+        lines: of transformers whose PyTorch class it is compared with; for a wrapper, those of
+            any of its texts.
     """
 
     model_type: str
@@ -34,12 +37,14 @@ class Covered(NamedTuple):
 def covered() -> Iterator[Covered]:
     """Every model type that loads, by name."""
     wrappers = set(around(FAMILIES))
-    for kind in sorted({*FAMILIES, *GUARDS, *wrappers}):
-        native = ("native",) if kind in FAMILIES or kind in wrappers else ()
+    for kind in sorted({*FAMILIES, *wrappers}):
         flax = ("transformers",) if kind in GUARDS else ()
         inside = WRAPPERS[kind].texts if kind in wrappers else ()
-        texts = (FAMILY_OF.get(one, one) for one in inside)
-        lines = LINES[1:] if kind in WITHOUT_4 else LINES
-        yield Covered(
-            kind, native + flax, tuple(one for one in texts if one in FAMILIES), SINCE, lines
-        )
+        families = (FAMILY_OF.get(one, one) for one in inside)
+        texts = tuple(one for one in families if one in FAMILIES)
+        yield Covered(kind, ("native", *flax), texts, SINCE, _lines(texts or (kind,)))
+
+
+def _lines(families: tuple[str, ...]) -> tuple[str, ...]:
+    by_5_alone = WITHOUT_4 | NOT_BY_4
+    return LINES[1:] if by_5_alone.issuperset(families) else LINES

@@ -5,25 +5,47 @@ import importlib.metadata
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from jaxscore.models.coverage import SINCE, WITHOUT_4, covered
+from jaxscore.models.coverage import NOT_BY_4, SINCE, WITHOUT_4, covered
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
+from tests.models import checkpoints
+from tests.releases import of_4
 
 KNOWN = {one.model_type: one for one in covered()}
 LINE = importlib.metadata.version("transformers")
 LINE = "5" if LINE.startswith("5.") else LINE.rpartition(".")[0]
 
 
-def test_every_family_wrapper_and_class_is_listed():
-    assert list(KNOWN) == sorted({*FAMILIES, *GUARDS, *WRAPPERS})
+def test_every_family_and_wrapper_is_listed():
+    assert list(KNOWN) == sorted({*FAMILIES, *WRAPPERS})
     assert KNOWN["llama"].implementations == ("native", "transformers")
     assert KNOWN["mistral3"].texts == ("mistral", "ministral3")
     assert KNOWN["qwen3_vl"].texts == ("qwen3",)
+    assert {kind for kind, one in KNOWN.items() if len(one.implementations) > 1} == set(GUARDS)
     assert {one.since for one in KNOWN.values()} == {SINCE}
-    assert set(KNOWN) >= WITHOUT_4
+
+
+def test_what_is_not_compared_under_4_is_what_the_tests_skip_there():
+    skipped = checkpoints.NOT_BY_4
+    missing = {kind for kind, why in skipped.items() if why == checkpoints.MISSING}
+    assert missing == WITHOUT_4
+    assert set(skipped) - missing == NOT_BY_4
+    assert set(FAMILIES) >= WITHOUT_4 | NOT_BY_4
 
 
 @pytest.mark.parametrize("kind", KNOWN)
-def test_the_lines_are_those_that_have_a_class(kind):
-    assert (kind in CONFIG_MAPPING) == (LINE in KNOWN[kind].lines)
+def test_each_line_that_is_listed_has_a_class(kind):
+    assert LINE not in KNOWN[kind].lines or kind in CONFIG_MAPPING
+
+
+@of_4
+def test_a_class_that_is_not_compared_is_told_from_one_that_does_not_exist():
+    assert not WITHOUT_4 & set(CONFIG_MAPPING)
+    assert set(CONFIG_MAPPING) >= NOT_BY_4
+
+
+def test_a_wrapper_is_compared_under_the_lines_of_its_texts():
+    by_5_alone = {kind for kind, one in KNOWN.items() if one.lines == ("5",)}
+    assert by_5_alone == WITHOUT_4 | NOT_BY_4 | {"gemma4", "llama4"}
+    assert KNOWN["mistral3"].lines == ("4.57", "5")  # ministral3 by 5 alone, mistral by both

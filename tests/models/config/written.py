@@ -2,8 +2,8 @@
 
     python -m tests.models.config.written
 
-writes the installed line's file, `written_by_4.json` or `written_by_5.json`, anew: for each of
-`SOME` a line with what `save_pretrained` writes, less what decides nothing.
+replaces the installed line's file, `written_by_4.json` or `written_by_5.json`. It has a line for
+each of `SOME`: what `save_pretrained` writes, less what decides nothing.
 """
 
 import json
@@ -14,6 +14,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore.models.config.check import INERT
+from jaxscore.models.coverage import WITHOUT_4
 from tests.models.checkpoints import spelled
 from tests.models.families import (
     BASE,
@@ -53,12 +54,10 @@ MORE: list[tuple[str, dict[str, Any]]] = [
 ]
 # Where the lines have different defaults
 SAID = {"cohere": {"rope_theta": 3e4}}
-# Families that only transformers 5 has
-NOT_IN_4 = {"gemma4_text", "minimax_m2", "ministral3", "nanochat"}
 SOME = [
     (one.kind, SAID.get(one.kind, {}) | BASE[one.kind] | one.config)
     for one in CASES
-    if one.kind not in NOT_IN_4
+    if one.kind not in WITHOUT_4
     # of which 4.57 writes false whatever it is given
     and not (one.kind == "llama4_text" and "attention_bias" in one.config)
 ] + MORE
