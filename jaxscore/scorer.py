@@ -132,7 +132,8 @@ class Scorer:
             model: a local folder, a hub id, or "demo".
             device: "cpu", "gpu", "cuda" or "tpu"; None is the best one that JAX finds.
             dtype: "auto", "float32" or "bfloat16"; sums over the vocabulary are float32 always.
-            implementation: "auto", "native" or "transformers".
+            implementation: "native" is our decoder, "transformers" their Flax class, "auto" is
+                "native".
             revision: of a hub id.
             trust_remote_code: lets the tokenizer, and nothing else, bring code.
             cache_dir: where a hub id is downloaded to; None is the hub's own place.

@@ -12,6 +12,7 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.files import run_files
 from jaxscore.files.digest import digest
+from jaxscore.models import choices
 from jaxscore.tasks.rag import experiment_folder, judge_pairwise, stored_judgement
 from jaxscore.tasks.rag.experiment_folder import RagOutput
 from jaxscore.tasks.rag.stored_judgement import Stored, metric_names
@@ -144,8 +145,8 @@ def _stands(stored: Stored, values: Mapping[str, Any]) -> bool:
 def settings(args: argparse.Namespace, metric: Metric, stored: Stored) -> dict[str, Any]:
     """Those that decide this run's scores, by the names that a report has for them.
 
-    They are known before a model is loaded. What "auto" stands for is then not known: it is
-    taken to be the stored run's choice where that run chose by itself too.
+    They are known before a model is loaded. What `--dtype auto` stands for is then not known: it
+    is taken to be the stored run's choice where that run chose by itself too.
     """
     chosen = metric.chosen
     out: dict[str, Any] = {"read_as": metric.kind, "sample": args.sample}
@@ -157,9 +158,8 @@ def settings(args: argparse.Namespace, metric: Metric, stored: Stored) -> dict[s
             "lora": None if args.lora is None else str(args.lora),
             "quantized": args.quantize,
             "truncate": args.truncate,
+            "implementation": choices.chosen(args.model_impl),
         }
-        if args.model_impl != "auto":
-            out["implementation"] = args.model_impl
     else:
         name = args.gpt or args.llm_ollama[0]
     out |= {"model": name, "endpoint": judge_flags.server(args)}

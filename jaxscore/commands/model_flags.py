@@ -99,7 +99,7 @@ def add_model_flags(
         choices=IMPLEMENTATIONS,
         default="auto",
         help="native: our decoder, which shares text between requests; transformers: their Flax "
-        "class, one request per row (extra flax-classes); auto: native where it covers the family",
+        "class, one request per row (extra flax-classes); auto: native",
     )
     advanced(
         group,

@@ -11,3 +11,8 @@ Quantize = Literal["int8"]
 DTYPES: tuple[AskedDtype, ...] = get_args(AskedDtype)
 IMPLEMENTATIONS: tuple[AskedImplementation, ...] = get_args(AskedImplementation)
 QUANTIZED: tuple[Quantize, ...] = get_args(Quantize)
+
+
+def chosen(asked: AskedImplementation) -> Implementation:
+    """What "auto" stands for: our decoder covers every family that a Flax class is taken for."""
+    return "native" if asked == "auto" else asked

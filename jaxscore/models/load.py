@@ -13,8 +13,8 @@ from jaxscore.models.choices import (
     AskedDtype,
     AskedImplementation,
     Dtype,
-    Implementation,
     Quantize,
+    chosen,
 )
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import MeshChoice, Model
@@ -38,8 +38,8 @@ def load(
         folder: a Hugging Face checkpoint with safetensors, or what `jaxscore convert` wrote.
         dtype: of the matrices. "auto" is float32 on the CPU and the checkpoint's own elsewhere
             (bfloat16 for float16, which the scorer does not compute in, and for quantized ones).
-        implementation: "native" is our decoder, "transformers" their Flax class, "auto" ours
-            where it covers the family.
+        implementation: "native" is our decoder, "transformers" their Flax class, "auto" is
+            "native".
         adapter: a folder with a LoRA adapter, merged into the weights as they are read.
         quantize: "int8" stores the layers' weights as int8 with a scale for each output channel;
             `dtype` is then that of the products and of embedding and unembedding. Of our decoder
@@ -75,7 +75,7 @@ def load(
         kind = raw["model_type"]
         prefix = FAMILIES[kind].prefix if kind in FAMILIES else ""
         tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
-    if chosen(implementation, raw["model_type"]) == "native":
+    if chosen(implementation) == "native":
         model = native.build(folder, raw, tensors, kept, quantize, mesh_choice)
         return dataclasses.replace(model, stored_as=stored.told())
     if quantize is not None:
@@ -85,13 +85,6 @@ def load(
         )
     model = flax_classes.build(folder, raw, tensors, kept, mesh_choice)
     return dataclasses.replace(model, stored_as=stored.told())
-
-
-def chosen(implementation: AskedImplementation, kind: str) -> Implementation:
-    """What "auto" stands for, given a model type."""
-    if implementation != "auto":
-        return implementation
-    return "native" if kind in FAMILIES or kind not in flax_classes.GUARDS else "transformers"
 
 
 def _kept(dtype: AskedDtype, stored: str) -> Dtype:

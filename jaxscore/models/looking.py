@@ -6,10 +6,9 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.models import native, refused_families, wrappers
-from jaxscore.models.choices import AskedImplementation, Implementation
+from jaxscore.models.choices import AskedImplementation, Implementation, chosen
 from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES
-from jaxscore.models.load import chosen
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
 from jaxscore.models.weights import checkpoint, converted
 from jaxscore.models.weights.params import check_params
@@ -74,7 +73,7 @@ def look(folder: Path, asked: AskedImplementation = "auto") -> Look:
         InputError: there is no config.json with a model type.
     """
     raw, where = checkpoint.read_config(folder), str(folder / native.CONFIG)
-    out = Look(where, raw["model_type"], chosen(asked, raw["model_type"]))
+    out = Look(where, raw["model_type"], chosen(asked))
     try:
         refused_families.check(raw, where)
     except InputError as problem:

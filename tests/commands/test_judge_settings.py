@@ -70,6 +70,16 @@ def test_other_settings_are_refused_by_name(run, experiments, more, differs):
     assert "another short name keeps both" in err
 
 
+def test_what_transformers_computed_is_not_ours(run, experiments):
+    path = experiments / "ours" / f"{REPORT}.json"
+    report = read(path)
+    report["settings"]["implementation"] = "transformers"
+    path.write_text(json.dumps(report), encoding="utf-8")
+    code, _, err = run(*words_of(experiments / "ours"))
+    assert code == 2
+    assert "implementation is transformers there and native here" in err
+
+
 def test_another_model_and_another_judge_are_refused(run, experiments):
     folder = experiments / "ours"
     code, _, err = run(*words_of(folder, model=QWEN))

@@ -48,7 +48,7 @@ def build(
     if mesh is not None and mesh.shape.model > 1:
         raise InputError(
             f"mesh {mesh.shape}: transformers' Flax classes are not split over devices; "
-            "give model=1, or --model-impl native where our decoder covers the family"
+            "give model=1, or --model-impl native"
         )
     config = guarded(raw, where)
     guard = GUARDS[raw["model_type"]]
