@@ -1,8 +1,8 @@
 """What transformers' tokenizer classes add to a tokenizer.json, by name.
 
-The classes stand in `tokenizer_config.json`. What they do is measured on transformers 4.57.6; the
-class of transformers 5 of the same name may build its tokenizer anew instead, so neither is asked.
-A class that is not here adds nothing.
+`tokenizer_config.json` names the class. What each class does is measured on transformers 4.57.6.
+In transformers 5 the class of the same name may make its tokenizer from the vocabulary alone, so
+neither class is used. A class that is not here adds nothing.
 """
 
 import dataclasses

@@ -5,9 +5,9 @@
     special_tokens_map.json    special tokens by role, where the former lists no added tokens
     chat_template.jinja        the chat template; older checkpoints have it in tokenizer_config.json
 
-transformers 5 builds some classes' tokenizers anew from the vocabulary alone, replaces
-post-processors and gives added tokens other flags; 4.57 resets a ByteLevel's prefix blank. So the
-`tokenizers` library reads tokenizer.json here, and transformers holds names and templates.
+transformers 5 makes some classes' tokenizers from the vocabulary alone, replaces post-processors
+and gives added tokens other flags; 4.57 resets a ByteLevel's prefix blank. So the `tokenizers`
+library reads tokenizer.json here, and transformers holds names and templates.
 """
 
 from pathlib import Path

@@ -262,7 +262,7 @@ def test_what_is_missing_is_written_beside_its_old_neighbours(writer, journal): 
     assert own.found_texts([known.request])[0].ids.tolist() == invented.ids.tolist()
 
 
-def test_a_damaged_row_is_written_anew(writer, journal):  # noqa: F811
+def test_a_damaged_row_is_replaced(writer, journal):  # noqa: F811
     own = journal()
     want = told(writer(own).generate(asked()))
     database, _ = own._open
@@ -312,7 +312,7 @@ def test_what_failed_is_not_kept(writer, journal):  # noqa: F811
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_a_text_that_the_tokenizer_now_reads_otherwise_is_written_anew(
+def test_a_text_that_the_tokenizer_now_reads_otherwise_is_replaced(
     writer,
     journal,  # noqa: F811
     finish,
