@@ -4,7 +4,6 @@ One program has all kinds and branches in each layer. Parameters of a kind are s
 own; keys and values leave a layer in arrays as large as the largest kind's.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -41,10 +40,15 @@ def layers_of(config: DecoderConfig, kind: int) -> tuple[list[int], list[int]]:
     return mine, [i for i in mine if not config.keys_of or config.keys_of[i] == i]
 
 
+def _own_shape(here: DecoderConfig, build: Build) -> tuple[int, int]:
+    """Heads and channels of a token's keys in layers of one kind, on one shard."""
+    return 1 if build.whole_kv(here) else here.n_kv_heads // build.shards, here.head_width
+
+
 def stored_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
-    """Heads and channels of a token's keys as they are stored on one shard."""
-    heads = [1 if build.whole_kv(one) else one.n_kv_heads // build.shards for one in config.kinds()]
-    return max(heads), max(one.head_width for one in config.kinds())
+    """Heads and channels of a token's keys as they are stored on one shard: the largest kind's."""
+    heads, widths = zip(*(_own_shape(one, build) for one in config.kinds()), strict=True)
+    return max(heads), max(widths)
 
 
 def stored(keys_values, config: DecoderConfig, build: Build, dtype) -> Any:
@@ -62,10 +66,7 @@ def nothing_yet(x, config: DecoderConfig, build: Build) -> Any:
     """Keys and values for each kind, before any layer has made some; () where none are shared."""
     if not config.keys_of:
         return ()
-    shapes = []
-    for one in config.kinds():
-        heads = 1 if build.whole_kv(one) else one.n_kv_heads // build.shards
-        shapes.append((*x.shape[:2], heads, one.head_width))
+    shapes = [(*x.shape[:2], *_own_shape(one, build)) for one in config.kinds()]
     return tuple((jnp.zeros(shape), jnp.zeros(shape)) for shape in shapes)
 
 
@@ -115,7 +116,7 @@ def attention_half(params, config, build, weights, layer, x, layout, own: PerLay
 
 def _of_kind(cache, here: DecoderConfig, build: Build):
     """A layer's cache less what is stored beyond its own sizes."""
-    heads, width = stored_shape(dataclasses.replace(here, other_heads=None), build)
+    heads, width = _own_shape(here, build)
     key, value = (x[..., :heads, :width] for x in (cache.key, cache.value))
     return cache._replace(key=key, value=value)
 
