@@ -645,7 +645,7 @@ UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2", {"layer_types": ["chunked_attention", FULL]}, "layer_types"),
     ("qwen2", {"layer_types": [FULL, SLIDING]}, "sliding_window is None"),
     ("qwen2", {"layer_types": [FULL]}, "layer_types is ['full_attention'], expected an entry"),
-    ("qwen2_moe", {"num_experts": 0}, "num_experts 0"),
+    ("qwen2_moe", {"num_experts": 0}, "num_experts_per_tok is 2, expected 1 to 0 of 0 experts"),
     ("qwen3_moe", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
     ("smollm3", {"layer_types": [SLIDING] * 4}, "sliding_window is None"),
     ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers is [1]"),

@@ -332,7 +332,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek_v3", {"n_group": 3}, "8 experts in 3 groups"),
     ("deepseek_v3", {"n_group": 8}, "groups have 1 experts, expected at least 2"),
-    ("deepseek_v3", {"num_experts_per_tok": 5}, "expected 1 to 4 of 8 experts"),
+    (
+        "deepseek_v3",
+        {"num_experts_per_tok": 5},
+        "num_experts_per_tok is 5, expected 1 to 4 of 8 experts",
+    ),
+    ("ernie4_5_moe", {"moe_k": 6}, "moe_k is 6, expected 1 to 5 of 5 experts"),
+    (
+        "gemma4_text",
+        {"enable_moe_block": True, "top_k_experts": 0},
+        "top_k_experts is 0, expected 1 to 5 of 5 experts",
+    ),
     ("llama4_text", {"moe_layers": [3]}, "moe_layers is [3], expected a list of layers"),
     ("llama4_text", {"attention_chunk_size": 0}, "attention_chunk_size is 0"),
 ]

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
-from jaxscore.models.families import latent, llamalike, mixtures, parts
+from jaxscore.models.families import latent, llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 
 
@@ -56,19 +56,7 @@ def _v3(config: Any) -> DecoderConfig:
 
 
 def _sources(config: DecoderConfig) -> Table:
-    table: Table = llamalike.ends(config) | llamalike.norms_before(config)
-    table |= latent.sources(config)
-    table |= mixtures.plain_mlps(config)
-    if config.experts is None:
-        return table
-    mlp = "layers.{i}.mlp."
-    correction = mlp + "gate.e_score_correction_bias" if config.experts.corrected else ""
-    return (
-        table
-        | mixtures.router(config, mlp + "gate", correction)
-        | mixtures.experts_apart(config, mlp)
-        | mixtures.shared(config, mlp + "shared_experts.")
-    )
+    return mixture_sources.sources(config, latent.sources(config))
 
 
 def _family(translate: Any, *reads: str) -> Family:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
-from jaxscore.models.families import llamalike, mixtures, parts
+from jaxscore.models.families import llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 
 
@@ -38,24 +38,20 @@ def _translate(config: Any) -> DecoderConfig:
     return llamalike.llamalike(
         config,
         **mixtures.mlps(
-            config, experts, config.moe_intermediate_size, plain, config.intermediate_size
+            config,
+            experts,
+            config.moe_intermediate_size,
+            plain,
+            config.intermediate_size,
+            per_token="moe_k",
         ),
         interleaved=True,
     )
 
 
 def _sources(config: DecoderConfig) -> Table:
-    table: Table = llamalike.ends(config) | llamalike.norms_before(config)
-    table |= llamalike.attention_sources(config) | mixtures.plain_mlps(config)
-    if config.experts is None:
-        return table
-    mlp = "layers.{i}.mlp."
-    return (
-        table
-        | mixtures.router(config, mlp + "gate", mlp + "moe_statics.e_score_correction_bias")
-        | mixtures.experts_apart(config, mlp)
-        | mixtures.shared(config, mlp + "shared_experts.")
-    )
+    correction = "layers.{i}.mlp.moe_statics.e_score_correction_bias"
+    return mixture_sources.sources(config, llamalike.attention_sources(config), correction)
 
 
 ERNIE4_5_MOE = Family(

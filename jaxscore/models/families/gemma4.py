@@ -29,7 +29,8 @@ def _mlps(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
         router_norm=True,
         expert_scale=True,
     )
-    return {"experts": mixtures.check_counts(experts), "mlp_width": config.moe_intermediate_size}
+    experts = mixtures.check_counts(experts, "top_k_experts")
+    return {"experts": experts, "mlp_width": config.moe_intermediate_size}
 
 
 def _translate(config: Any) -> DecoderConfig:

@@ -2,8 +2,8 @@
 
 from jaxscore.device import attention_kinds
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.models.families import llamalike, mixtures, parts
-from jaxscore.models.families.family import Part, Source, Table
+from jaxscore.models.families import llamalike, mixture_sources, parts
+from jaxscore.models.families.family import Source, Table
 
 NORMS = {
     "attention_norm": "input_layernorm",
@@ -44,16 +44,15 @@ def _attentions(config: DecoderConfig) -> Table:
 
 def _mlps(config: DecoderConfig) -> Table:
     if config.experts is None:
-        layers, plain = mixtures.layers_of(config)
+        layers, plain = mixture_sources.layers_of(config)
         if layers is None:
             return llamalike.mlp_sources(config)
         name = "layers.{i}.mlp."
-        return mixtures.gated(config, ("mlps", "main"), name, layers) | mixtures.gated(
-            config, ("mlps", "other"), name, plain
-        )
+        main = mixture_sources.gated(config, ("mlps", "main"), name, layers)
+        return main | mixture_sources.gated(config, ("mlps", "other"), name, plain)
     layer, at = "layers.{i}.", ("layers", "mlp")
-    table: Table = mixtures.gated(config, (*at, "shared"), layer + "mlp.", None)
-    table |= parts.linear((*at, "router"), layer + "router.proj", False)
+    table: Table = mixture_sources.gated(config, (*at, "shared"), layer + "mlp.", None)
+    table |= mixture_sources.router(config, layer + "router.proj")
     table[*at, "router_scale"] = Source(layer + "router.scale")
     table[*at, "expert_scale"] = Source(layer + "router.per_expert_scale")
     for ours, theirs in {
@@ -62,11 +61,8 @@ def _mlps(config: DecoderConfig) -> Table:
         "shared_after_norm": "post_feedforward_layernorm_1",
     }.items():
         table |= parts.norm((*at, ours), layer + theirs, False)
-    for ours, part in {"gate": Part(1, 2, 0, 1), "up": Part(1, 2, 1, 2)}.items():
-        name = layer + "experts.gate_up_proj[{j}]"
-        table["experts", ours, "weight"] = Source(name, part=part)
-    table["experts", "down", "weight"] = Source(layer + "experts.down_proj[{j}]")
-    return table
+    inward, outward = layer + "experts.gate_up_proj", layer + "experts.down_proj"
+    return table | mixture_sources.experts_together(config, inward, outward, transposed=False)
 
 
 def sources(config: DecoderConfig) -> Table:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
-from jaxscore.models.families import llamalike, mixtures, parts
+from jaxscore.models.families import llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 from jaxscore.models.families.qwen import qk_norms
 
@@ -35,18 +35,9 @@ def _translate(config: Any) -> DecoderConfig:
 
 
 def _sources(config: DecoderConfig) -> Table:
-    table: Table = llamalike.ends(config) | llamalike.norms_before(config)
-    table |= llamalike.attention_sources(config) | mixtures.plain_mlps(config)
-    table |= qk_norms(config) if config.qk_norm else {}
-    if config.experts is None:
-        return table
-    mlp = "layers.{i}.mlp."
-    return (
-        table
-        | mixtures.router(config, mlp + "gate", mlp + "gate.e_score_correction_bias")
-        | mixtures.experts_apart(config, mlp)
-        | mixtures.shared(config, mlp + "shared_experts.")
-    )
+    attention: Table = llamalike.attention_sources(config)
+    attention |= qk_norms(config) if config.qk_norm else {}
+    return mixture_sources.sources(config, attention)
 
 
 GLM4_MOE = Family(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxscore.device.decoder_config import Clamped, DecoderConfig, Experts
-from jaxscore.models.families import llamalike, mixtures, parts
+from jaxscore.models.families import llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Source, Table
 
 
@@ -31,13 +31,16 @@ def _translate(config: Any) -> DecoderConfig:
 
 def _sources(config: DecoderConfig) -> Table:
     layer = "layers.{i}."
+    inward, outward = layer + "mlp.experts.gate_up_proj", layer + "mlp.experts.down_proj"
     return (
         llamalike.ends(config)
         | llamalike.norms_before(config)
         | llamalike.attention_sources(config)
         | {("layers", "attention", "sinks"): Source(layer + "self_attn.sinks")}
-        | mixtures.router(config, layer + "mlp.router")
-        | mixtures.experts_together(config, layer + "mlp.", interleaved=True)
+        | mixture_sources.router(config, layer + "mlp.router")
+        | mixture_sources.experts_together(
+            config, inward, outward, transposed=True, interleaved=True
+        )
     )
 
 

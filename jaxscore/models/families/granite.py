@@ -4,8 +4,8 @@ second has a mixture of experts in each layer."""
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
-from jaxscore.models.families import llamalike, mixtures, parts
-from jaxscore.models.families.family import Family, Part, Source, Table
+from jaxscore.models.families import llamalike, mixture_sources, mixtures, parts
+from jaxscore.models.families.family import Family, Table
 
 MULTIPLIERS = "attention_multiplier embedding_multiplier residual_multiplier logits_scaling"
 
@@ -30,27 +30,21 @@ def _granitemoe(config: Any) -> DecoderConfig:
 
 
 def _mixture_sources(config: DecoderConfig) -> Table:
-    """Each product of all experts is one tensor, [experts, out, in], gate before up."""
     layer = "layers.{i}.block_sparse_moe."
     table: Table = llamalike.ends(config) | llamalike.norms_before(config)
     table |= llamalike.attention_sources(config)
-    table |= mixtures.router(config, layer + "router.layer")
-    inward, outward = layer + "input_linear.weight[{j}]", layer + "output_linear.weight[{j}]"
-    return table | {
-        ("experts", "gate", "weight"): Source(inward, part=Part(1, 2, 0, 1)),
-        ("experts", "up", "weight"): Source(inward, part=Part(1, 2, 1, 2)),
-        ("experts", "down", "weight"): Source(outward),
-    }
+    table |= mixture_sources.router(config, layer + "router.layer")
+    inward, outward = layer + "input_linear.weight", layer + "output_linear.weight"
+    return table | mixture_sources.experts_together(config, inward, outward, transposed=False)
 
 
 GRANITE = llamalike.family(_granite, "attention_bias mlp_bias", MULTIPLIERS)
 GRANITEMOE = Family(
-    # The last line is for training.
     llamalike.READS
     | parts.reads(
         "attention_bias num_local_experts num_experts_per_tok position_embedding_type",
         MULTIPLIERS,
-        "output_router_logits router_aux_loss_coef",
+        mixtures.TRAINING,
     ),
     _granitemoe,
     _mixture_sources,

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts, QueryGrowth
 from jaxscore.errors import InputError
-from jaxscore.models.families import llamalike, mixtures, parts
+from jaxscore.models.families import llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 
 CHUNKED = "chunked_attention"
@@ -65,16 +65,16 @@ def _translate(config: Any) -> DecoderConfig:
 
 
 def _sources(config: DecoderConfig) -> Table:
-    table: Table = llamalike.ends(config) | llamalike.norms_before(config)
-    table |= llamalike.attention_sources(config) | mixtures.plain_mlps(config, "feed_forward")
-    if config.experts is None:
-        return table
     layer = "layers.{i}.feed_forward."
+    inward, outward = layer + "experts.gate_up_proj", layer + "experts.down_proj"
     return (
-        table
-        | mixtures.router(config, layer + "router")
-        | mixtures.experts_together(config, layer, interleaved=False)
-        | mixtures.shared(config, layer + "shared_expert.")
+        llamalike.ends(config)
+        | llamalike.norms_before(config)
+        | llamalike.attention_sources(config)
+        | mixture_sources.plain_mlps(config, "feed_forward")
+        | mixture_sources.router(config, layer + "router")
+        | mixture_sources.experts_together(config, inward, outward, transposed=True)
+        | mixture_sources.shared(config, layer + "shared_expert.")
     )
 
 

@@ -43,9 +43,9 @@ def attention_sources(config: DecoderConfig, layer: str = "layers.{i}.self_attn.
     )
 
 
-def mlp_sources(config: DecoderConfig, name: str = "mlp", at: str = "mlp") -> Table:
-    """An MLP with a gate or without; `at` is a path with dots."""
-    path, layer = ("layers", *at.split(".")), f"layers.{{i}}.{name}."
+def mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
+    """An MLP with a gate or without."""
+    path, layer = ("layers", "mlp"), f"layers.{{i}}.{name}."
     table: Table = {}
     for one in ("gate", "up", "down") if config.gated else ("up", "down"):
         table |= parts.linear((*path, one), f"{layer}{one}_proj", config.mlp_bias)

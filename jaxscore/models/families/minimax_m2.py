@@ -3,7 +3,7 @@
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
-from jaxscore.models.families import llamalike, mixtures, parts
+from jaxscore.models.families import llamalike, mixtral, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 from jaxscore.models.families.qwen import qk_norms
 
@@ -35,15 +35,7 @@ def _translate(config: Any) -> DecoderConfig:
 
 
 def _sources(config: DecoderConfig) -> Table:
-    layer = "layers.{i}.block_sparse_moe."
-    return (
-        llamalike.ends(config)
-        | llamalike.norms_before(config)
-        | llamalike.attention_sources(config)
-        | qk_norms(config)
-        | mixtures.router(config, layer + "gate", layer + "e_score_correction_bias")
-        | mixtures.experts_apart(config, layer, ("w1", "w3", "w2"))
-    )
+    return mixtral.sources(config) | qk_norms(config)
 
 
 MINIMAX_M2 = Family(

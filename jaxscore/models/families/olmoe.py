@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.errors import InputError
-from jaxscore.models.families import llamalike, mixtures, parts
+from jaxscore.models.families import llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 from jaxscore.models.families.qwen import qk_norms
 
@@ -24,23 +24,14 @@ def _translate(config: Any) -> DecoderConfig:
 
 
 def _sources(config: DecoderConfig) -> Table:
-    layer = "layers.{i}.mlp."
-    return (
-        llamalike.ends(config)
-        | llamalike.norms_before(config)
-        | llamalike.attention_sources(config)
-        | qk_norms(config)
-        | mixtures.router(config, layer + "gate")
-        | mixtures.experts_apart(config, layer)
-    )
+    return mixture_sources.sources(config, llamalike.attention_sources(config) | qk_norms(config))
 
 
 OLMOE = Family(
-    # The last line is for training.
     llamalike.READS
     | parts.reads(
         "attention_bias clip_qkv num_experts num_experts_per_tok norm_topk_prob",
-        "output_router_logits router_aux_loss_coef",
+        mixtures.TRAINING,
     ),
     _translate,
     _sources,

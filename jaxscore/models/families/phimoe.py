@@ -49,12 +49,12 @@ def _turning(config: Any) -> dict[str, Any]:
 
 
 PHIMOE = Family(
-    # The last line is for training.
     llamalike.READS
     | parts.reads(
         "attention_bias lm_head_bias sliding_window num_local_experts num_experts_per_tok "
         "router_jitter_noise",
-        "hidden_dropout input_jitter_noise output_router_logits router_aux_loss_coef",
+        "hidden_dropout input_jitter_noise",
+        mixtures.TRAINING,
     ),
     _translate,
     mixtral.sources,

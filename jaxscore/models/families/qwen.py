@@ -4,14 +4,14 @@ from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.errors import InputError
-from jaxscore.models.families import llamalike, parts
+from jaxscore.models.families import llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 
 WINDOWS = "layer_types sliding_window use_sliding_window max_window_layers"
 MOE_WINDOWS = "sliding_window use_sliding_window max_window_layers"
 MIXTURE = (
     "moe_intermediate_size num_experts num_experts_per_tok norm_topk_prob decoder_sparse_step "
-    "mlp_only_layers output_router_logits router_aux_loss_coef"
+    f"mlp_only_layers {mixtures.TRAINING}"
 )
 
 
@@ -32,16 +32,14 @@ def _qwen3(config: Any) -> DecoderConfig:
 def _mixture(config: Any, shared_width: int, **own: Any) -> DecoderConfig:
     """All layers are mixtures; those that mix kinds of layers are refused."""
     parts.refuse(config, decoder_sparse_step=1, mlp_only_layers=[])
-    if not 1 <= config.num_experts_per_tok <= config.num_experts:
-        raise InputError(
-            f"num_experts_per_tok is {config.num_experts_per_tok}, expected 1 to num_experts "
-            f"{config.num_experts}"
-        )
     experts = Experts(
         config.num_experts, config.num_experts_per_tok, config.norm_topk_prob, shared_width
     )
     return llamalike.llamalike(
-        config, mlp_width=config.moe_intermediate_size, experts=experts, **own
+        config,
+        mlp_width=config.moe_intermediate_size,
+        experts=mixtures.check_counts(experts),
+        **own,
     )
 
 
@@ -76,11 +74,10 @@ def _sources(config: DecoderConfig) -> Table:
     if config.experts is None:
         return table | llamalike.mlp_sources(config)
     layer = "layers.{i}.mlp."
-    table |= parts.linear(("layers", "mlp", "router"), layer + "gate", False)
-    for name in ("gate", "up", "down"):
-        table |= parts.linear(("experts", name), f"{layer}experts.{{j}}.{name}_proj", False)
+    table |= mixture_sources.router(config, layer + "gate")
+    table |= mixture_sources.experts_apart(config, layer)
+    table |= mixture_sources.shared(config, layer + "shared_expert.")
     if config.experts.shared_width:
-        table |= llamalike.mlp_sources(config, "mlp.shared_expert", "mlp.shared")
         at = ("layers", "mlp", "shared_gate")
         table |= parts.linear(at, layer + "shared_expert_gate", False)
     return table
