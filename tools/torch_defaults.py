@@ -1,18 +1,25 @@
-"""How far transformers' defaults, and `sdpa`, move a family's numbers from PyTorch's eager ones.
+"""How far PyTorch's numbers are from those that jaxscore follows, in nats.
 
     python tools/torch_defaults.py [MODEL_TYPE ...]
 
-jaxscore follows `attn_implementation="eager"` and, under transformers 5, eager experts. This
-computes every case of tests/models/families.py, but for families that transformers 4.57 lacks or
-computes wrongly however it is asked, with equal weights in each way, and prints for each family the
-largest difference of any token's logprob, entropy or self-certainty, in nats, and in which cases it
-is above 1e-4. jaxscore/models/README.md lists those.
+jaxscore follows `attn_implementation="eager"` and, under transformers 5, eager experts. The first
+table has a row for each family. Every case of tests/models/families.py, and those of `MORE`, is
+computed with equal weights in each of `WAYS`. A row has the largest difference from eager, of any
+token's logprob, entropy or self-certainty, and names the cases above 1e-4. Families that
+transformers 4.57 lacks or computes wrongly are left out under 4.57.
 
-Falcon with ALiBi is compared with its own `sdpa`: see tests/models/checkpoints.py.
+The second table has the cases of `OTHERWISE`, where one line of transformers computes something
+else however it is asked. Each is saved as a checkpoint, whose config has the attributes as 4.57
+spells them. PyTorch's eager numbers of that folder are compared with jaxscore's own.
+
+jaxscore/models/README.md has what is found. Falcon with ALiBi is compared with its own `sdpa`: see
+tests/models/checkpoints.py.
 """
 
 import argparse
+import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,35 +31,59 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from jaxscore.models.families import FAMILIES
+from tests.models.case_parts import Case, case, scaled
 from tests.models.checkpoints import (
     EXPERTS,
     FIFTH,
+    MISSING,
     NO_INIT,
     NOT_BY_4,
     distance,
+    from_folder,
+    loaded,
     ragged,
-    torch_model,
+    random_model,
+    scorer,
     torch_scores,
+    with_attributes,
 )
 from tests.models.families import CASES
+from tests.models.llamalike_families import MSCALED
+from tests.models.mixture_families import DEEP_YARN
 
 MOVED = 1e-4  # nats
+EAGER = {"attn_implementation": "eager", **EXPERTS}
+# How transformers makes a model: as it does unless it is told, or as it is told
+WAYS: dict[str, dict[str, str]] = {
+    "defaults": {},
+    "sdpa": EAGER | {"attn_implementation": "sdpa"},
+    "eager": EAGER,
+}
+MORE = [case("gemma2", attn_logit_softcapping=50.0)]  # as published
+OTHERWISE = [
+    case("apertus"),
+    case("deepseek_v2", **scaled(DEEP_YARN)),
+    case("deepseek_v3"),
+    case("glm4_moe", n_group=3, topk_group=2),
+    case("gpt_oss"),
+    case("gpt_oss", swiglu_limit=1.0),
+    case("olmo3", rope_theta=300.0),
+    case("phimoe", **scaled(MSCALED)),
+]
 
 
 class Measured(NamedTuple):
     """Largest differences of one family, in nats.
 
     Attributes:
-        default: what attention transformers takes unless it is told.
-        sdpa: by `attn_implementation="sdpa"`, experts as here; None where the class refuses it.
-        defaults: by default attention and default experts.
-        moved: configs of the cases in which one of them is above `MOVED`.
+        attention: what transformers takes unless it is told.
+        largest: for each of `WAYS`; None where the class refuses it.
+        moved: configs of the cases in which one of them is above `MOVED`, and the largest.
     """
 
-    default: str
-    sdpa: float | None
-    defaults: float
-    moved: list[dict[str, Any]]
+    attention: str
+    largest: dict[str, float | None]
+    moved: list[tuple[dict[str, Any], float]]
 
 
 def in_another_way(model: torch.nn.Module, **ways: str) -> torch.nn.Module:
@@ -67,40 +98,64 @@ def in_another_way(model: torch.nn.Module, **ways: str) -> torch.nn.Module:
 
 def measured(kind: str) -> Measured:
     """A family's largest differences over its cases."""
-    found = Measured("", 0.0, 0.0, [])
-    for case in CASES:
-        if case.kind != kind:
+    found = Measured("", dict.fromkeys(WAYS, 0.0), [])
+    for one in [*CASES, *MORE]:
+        if one.kind != kind:
             continue
-        model = torch_model(kind, **case.config)
+        model = random_model(kind, **one.config)
         want = torch_scores(model, ragged())
-        other = in_another_way(model)
-        both = distance(torch_scores(other, ragged()), want)
-        try:
-            asked = in_another_way(model, attn_implementation="sdpa", **EXPERTS)
-        except ValueError:  # says that the class does not support it
-            sdpa = None
-        else:
-            sdpa = distance(torch_scores(asked, ragged()), want)
-        if max(both, sdpa or 0.0) > MOVED:
-            found.moved.append(case.config)
-        worst = None if sdpa is None or found.sdpa is None else max(sdpa, found.sdpa)
-        way = other.config._attn_implementation
-        found = found._replace(default=way, sdpa=worst, defaults=max(both, found.defaults))
+        here: dict[str, float | None] = {}
+        for name, way in WAYS.items():
+            try:
+                other = in_another_way(model, **way)
+            except ValueError:  # says that the class does not support it
+                here[name] = None
+                continue
+            here[name] = distance(torch_scores(other, ragged()), want)
+            if not way:
+                found = found._replace(attention=other.config._attn_implementation)
+        for name, value in here.items():
+            before = found.largest[name]
+            found.largest[name] = None if None in (value, before) else max(value, before)
+        if (most := max(value or 0.0 for value in here.values())) > MOVED:
+            found.moved.append((one.config, most))
     return found
 
 
+def otherwise(one: Case) -> float:
+    """The largest difference of PyTorch's eager numbers of a checkpoint from jaxscore's own."""
+    model = random_model(one.kind, **one.config)
+    for name, value in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            value.normal_(mean=-0.5, std=0.2)  # some scores below zero, where the lines differ
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        model.save_pretrained(folder)
+        file = folder / "config.json"
+        written = json.loads(file.read_text(encoding="utf-8"))
+        file.write_text(json.dumps(with_attributes(written, one.config)), encoding="utf-8")
+        own = scorer(loaded(folder)).score_sequences(ragged())
+        return distance(torch_scores(from_folder(folder), ragged()), own)
+
+
 def rows(kinds: list[str]) -> Iterator[str]:
-    """Markdown, a row per family that the installed line computes as we follow it."""
+    """Markdown: both tables, for these families."""
     yield f"transformers {transformers.__version__}, torch {torch.__version__}"
     yield ""
-    yield "| `model_type` | default | `sdpa` | defaults, experts too | cases above 1e-4 |"
-    yield "|---|---|---|---|---|"
+    yield "| `model_type` | default attention | defaults | `sdpa` | eager | cases above 1e-4 |"
+    yield "|---|---|---|---|---|---|"
     for kind in kinds:
         if FIFTH or kind not in NOT_BY_4:
             one = measured(kind)
-            sdpa = "refused" if one.sdpa is None else f"{one.sdpa:.1g}"
-            moved = "; ".join(str(config) for config in one.moved)
-            yield f"| `{kind}` | {one.default} | {sdpa} | {one.defaults:.1g} | {moved} |"
+            values = ("refused" if x is None else f"{x:.1g}" for x in one.largest.values())
+            moved = "; ".join(f"{most:.1g} with {config}" for config, most in one.moved)
+            yield f"| `{kind}` | {one.attention} | {' | '.join(values)} | {moved} |"
+    yield ""
+    yield "| `model_type` | config | difference from jaxscore |"
+    yield "|---|---|---|"
+    for one in OTHERWISE:
+        if one.kind in kinds and (FIFTH or NOT_BY_4.get(one.kind) != MISSING):
+            yield f"| `{one.kind}` | {one.config} | {otherwise(one):.1g} |"
 
 
 def main() -> None:

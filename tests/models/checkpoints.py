@@ -48,13 +48,18 @@ OLD_ROTARY = set("rope_theta rope_scaling partial_rotary_factor rotary_pct".spli
 torch.set_num_threads(1)  # models this small lose more to the threads than they win
 
 
-def torch_model(kind: str, *, left_out: str = "", seed: int = 7, **config) -> torch.nn.Module:
-    """A random float32 model of the family, `config` over its base less one attribute of that.
+def torch_model(kind: str, **options) -> torch.nn.Module:
+    """`random_model`.
 
     Skips the test where the installed line does not have the family, or computes it wrongly.
     """
     if not FIFTH and kind in NOT_BY_4:
         pytest.skip(f"{kind}: {NOT_BY_4[kind]}")
+    return random_model(kind, **options)
+
+
+def random_model(kind: str, *, left_out: str = "", seed: int = 7, **config) -> torch.nn.Module:
+    """A random float32 model of the family, `config` over its base less one attribute of that."""
     torch.manual_seed(seed)
     no_tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     base = {name: value for name, value in BASE[kind].items() if name != left_out}
