@@ -286,10 +286,12 @@ class Generated(Result):
     """What a model wrote after a prompt.
 
     Attributes:
-        text: without special tokens, and without the stop string.
-        token_ids: int32, those that were generated, the EOS left out.
+        text: without special tokens; cut before the stop string that begins first in it.
+        token_ids: int32, those that were generated, up to the one that completed a stop string;
+            the EOS left out.
         finish: "eos", "stop" or "length"; None where there is an error.
         error: why nothing could be generated.
+        eos_id: the EOS that ended the text; None where something else did.
     """
 
     id: str | int
@@ -297,6 +299,7 @@ class Generated(Result):
     token_ids: np.ndarray
     finish: str | None
     error: str | None = None
+    eos_id: int | None = None
 
 
 def failed(id: str | int, error: str) -> ScoredRequest:

@@ -32,7 +32,8 @@ class Decoding(NamedTuple):
     """B requests that are being decoded.
 
     `cache` holds their keys and values, `token` is what is fed next, `left` how many tokens a
-    request may still get, `drawn` how many it has.
+    request may still get, `drawn` how many it has. `seen` says which ids its prompt and its text
+    hold; None where no request has a repetition penalty.
     """
 
     cache: KVCache
@@ -40,13 +41,17 @@ class Decoding(NamedTuple):
     done: Bool[Array, " B"]
     left: Int[Array, " B"]
     drawn: Int[Array, " B"]
+    seen: Bool[Array, "B V"] | None
 
 
 class Sampling(NamedTuple):
-    """How each request draws; a temperature of 0 is greedy."""
+    """How each request draws: a temperature of 0 is greedy, a top_k of 0 keeps all tokens, a
+    penalty of 1 changes no logit."""
 
     temperature: Float[Array, " B"]
     top_p: Float[Array, " B"]
+    top_k: Int[Array, " B"]
+    penalty: Float[Array, " B"]
     seed: UInt32[Array, " B"]
 
 
@@ -81,7 +86,7 @@ def decode(
     state: Decoding,
     sampling: Sampling,
     prefix: tuple[KVCache, ...],
-    eos: Int[Array, " E"],
+    eos: Int[Array, "B E"],
     *,
     steps: int,
     greedy: bool,
@@ -91,9 +96,9 @@ def decode(
     Args:
         extend: see `decoder.extend`.
         prefix: keys and values of what all prompts begin with.
-        eos: ids that end a text; one that is drawn is in the output.
+        eos: ids that end each request's text, -1 is none; one that is drawn is in the output.
         steps: T.
-        greedy: no request samples; saves the [B, V] logits.
+        greedy: no request samples; saves the [B, V] logits where none has a penalty either.
 
     Returns:
         The state and the tokens, `NONE` after a request's last one. `BROKEN` ends a request.
@@ -101,17 +106,20 @@ def decode(
     head = unembedding(params)
     B = state.token.shape[0]
 
-    def next_token(hidden_BD, drawn):
-        if greedy:
+    def next_token(hidden_BD, drawn, seen):
+        if greedy and seen is None:
             terms = vocabulary_terms(hidden_BD, head)
             return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, BROKEN)
         logits_BV = all_logits(hidden_BD, head)
+        if seen is not None:
+            logits_BV = penalized(logits_BV, seen, sampling.penalty)
         # A logit of minus infinity is a token that is never drawn; the largest is NaN if one is.
         sound = jnp.isfinite(logits_BV.max(axis=1))
-        return jnp.where(sound, draw(logits_BV, sampling, drawn), BROKEN)
+        best = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
+        return jnp.where(sound, best if greedy else draw(logits_BV, sampling, drawn), BROKEN)
 
     def step(carry):
-        t, new, (cache, token, done, left, drawn), out = carry
+        t, new, (cache, token, done, left, drawn, seen), out = carry
         before = (*prefix, cache, new)
         at = new.first + t
         hidden, (key, value) = extend(
@@ -122,13 +130,15 @@ def decode(
             value=lax.dynamic_update_slice_in_dim(new.value, value, t, axis=2),
             length=new.length + jnp.where(done, 0, 1),
         )
-        drawn_token = next_token(hidden[:, 0], drawn)
+        drawn_token = next_token(hidden[:, 0], drawn, seen)
         out = out.at[:, t].set(jnp.where(done, NONE, drawn_token))
         left, drawn = left - jnp.where(done, 0, 1), drawn + jnp.where(done, 0, 1)
         broken = drawn_token == BROKEN
         token = jnp.where(done | broken, token, drawn_token)
         done = done | broken | (left <= 0) | (token[:, None] == eos).any(axis=1)
-        return t + 1, new, Decoding(cache, token, done, left, drawn), out
+        if seen is not None:
+            seen = seen.at[jnp.arange(B), token].set(True)
+        return t + 1, new, Decoding(cache, token, done, left, drawn, seen), out
 
     def more(carry):
         t, _, state, _ = carry
@@ -166,12 +176,26 @@ def _joined(cache: KVCache, new: KVCache) -> KVCache:
     )
 
 
+def penalized(
+    logits_BV: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty: Float[Array, " B"]
+) -> Float[Array, "B V"]:
+    """Logits of the ids that a request has seen, made less probable by a penalty above 1.
+
+    A positive logit is divided by the penalty, a negative one multiplied, once for each id however
+    often it was seen (arXiv 1909.05858, section 4.1; the sign rule is transformers').
+    """
+    by = penalty[:, None]
+    changed = jnp.where(logits_BV > 0, logits_BV / by, logits_BV * by)
+    return jnp.where(seen, changed, logits_BV)
+
+
 def draw(
     logits_BV: Float[Array, "B V"], sampling: Sampling, drawn: Int[Array, " B"]
 ) -> Int[Array, " B"]:
-    """One token a row: greedy, or from the nucleus of softmax(logits / temperature).
+    """One token per row: greedy, or drawn from softmax(logits / temperature) over some tokens.
 
-    The nucleus is the smallest set of most probable tokens with at least `top_p` of the
+    First `top_k` keeps the tokens whose logit is at least the k-th largest. Of their distribution
+    the nucleus remains, the smallest set of most probable tokens with at least `top_p` of the
     probability (arXiv 1904.09751). Drawing is the argmax of logits with Gumbel noise, of a key
     that depends on the request's seed and on how many tokens it has drawn, and on nothing else.
     """
@@ -180,9 +204,11 @@ def draw(
     z = logits_BV - logits_BV.max(axis=1, keepdims=True)
     z = z / jnp.where(temperature > 0, temperature, 1.0)
     down = -jnp.sort(-z, axis=1)
-    p = jax.nn.softmax(down, axis=1)
+    last = jnp.where(sampling.top_k > 0, jnp.minimum(sampling.top_k, z.shape[1]), z.shape[1]) - 1
+    within = down >= jnp.take_along_axis(down, last[:, None], axis=1)
+    p = jax.nn.softmax(jnp.where(within, down, -jnp.inf), axis=1)
     before = jnp.cumsum(p, axis=1) - p
-    kept = (before < sampling.top_p[:, None]).at[:, 0].set(True)
+    kept = (within & (before < sampling.top_p[:, None])).at[:, 0].set(True)
     lowest = jnp.where(kept, down, jnp.inf).min(axis=1, keepdims=True)
 
     def noise(seed, n):

@@ -1,7 +1,8 @@
 """Prompts in, texts out: each distinct one once, from the journal where it has them."""
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -9,8 +10,12 @@ from jaxscore.engine import interrupt, processes
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.text_writer import TextWriter
-from jaxscore.engine.writing import Writing
+from jaxscore.engine.writing import ABANDONED, Writing
 from jaxscore.plan.token_requests import Written
+from jaxscore.text.decoder import TextDecoder
+
+# (place of the request, ids written so far, whether they are all) -> whether to go on
+Watch = Callable[[int, list[int], bool], bool]
 
 
 class TextPipeline:
@@ -20,35 +25,42 @@ class TextPipeline:
         writer: what runs the model.
     """
 
-    def __init__(
-        self, engine: Engine, eos_ids: tuple[int, ...], decode: Callable[[list[int]], str]
-    ) -> None:
-        """Arguments are those of `TextWriter`."""
-        self._engine, self._decode = engine, decode
-        self.writer = TextWriter(engine, eos_ids, decode)
+    def __init__(self, engine: Engine, decoder: TextDecoder) -> None:
+        self._engine, self._decoder = engine, decoder
+        self.writer = TextWriter(engine, decoder)
 
-    def run(self, asked: Sequence[Writing]) -> list[Writing]:
-        """The same texts, ended; equal requests share one, as they do in a journal.
+    def stream(
+        self, asked: Sequence[Writing], watch: Watch | None = None
+    ) -> Iterator[tuple[int, Writing]]:
+        """Each text with its place, as it has ended; equal requests share one, as in a journal.
 
         Args:
             asked: texts that nothing is written of; those with an `error` stay as they are.
+            watch: is called after each block of steps for each place whose text is being
+                written. Where it gives False that place has the error `ABANDONED`, and a text that
+                no other place wants is not written further.
 
         Raises:
             InputError: the journal cannot be used.
             KeyboardInterrupt: the user wants the run to end; finished groups are kept.
         """
-        distinct: dict[bytes, Writing] = {}
-        texts = [
-            one if one.error else distinct.setdefault(one.request.digest(), one) for one in asked
-        ]
-        waiting = list(distinct.values())
+        places: dict[bytes, list[int]] = {}
+        for place, one in enumerate(asked):
+            if one.error:
+                yield place, one
+            else:
+                places.setdefault(one.request.digest(), []).append(place)
+        texts = [_Shared(asked[some[0]], some, watch) for some in places.values()]
         statistics = self._engine.statistics
-        statistics.note_plan(hashlib.sha256(b"".join(sorted(distinct))).digest())
+        statistics.note_plan(hashlib.sha256(b"".join(sorted(places))).digest())
         processes.agree("prompts", bytes.fromhex(statistics.plan_hash))
+        waiting = [one.text for one in texts]
         self._restore(waiting)
         statistics.count_texts(
-            sum(one.error is None for one in texts), sum(one.finish is not None for one in texts)
+            sum(len(one.places) for one in texts),
+            sum(len(one.places) for one in texts if one.text.ended),
         )
+        shared = {id(one.text): one for one in texts}
         shown = self._engine.pipeline.progress
         with Progress(shown, "writing") as progress, interrupt.finishing():
             progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
@@ -59,17 +71,42 @@ class TextPipeline:
                     write()
                     self._keep(missing)
                 progress.advance(sum(one.request.n_new for one in batch))
-        return texts
+                for one in batch:
+                    yield from shared[id(one)].results()
 
     def _restore(self, waiting: Sequence[Writing]) -> None:
         """Take from the journal what it has, which then is not written again."""
         found = self._engine.journaled.found_texts([one.request for one in waiting])
         for k, written in found.items():
-            waiting[k].restore(written, self._decode)
+            waiting[k].restore(written, self._decoder)
 
     def _keep(self, finished: Sequence[Writing]) -> None:
         self._engine.journaled.keep_texts(
-            (one.request, Written(np.array(one.written, np.int32), one.finish))
+            (one.request, Written(np.array(one.written, np.int32), one.finish, one.eos_id))
             for one in finished
             if one.finish is not None
         )
+
+
+class _Shared:
+    """One text and the places of the equal requests that want it."""
+
+    def __init__(self, text: Writing, places: Sequence[int], watch: Watch | None) -> None:
+        self.text, self.places, self._watch = text, places, watch
+        self._left: set[int] = set()  # places that no longer want it
+        if watch is not None:
+            text.watch = self._wanted
+
+    def results(self) -> Iterator[tuple[int, Writing]]:
+        """The ended text with each of its places."""
+        for place in self.places:
+            left = place in self._left
+            yield place, dataclasses.replace(self.text, error=ABANDONED) if left else self.text
+
+    def _wanted(self, ids: list[int], ended: bool) -> bool:
+        """Ask each place that has not left."""
+        assert self._watch is not None
+        for place in self.places:
+            if place not in self._left and not self._watch(place, list(ids), ended) and not ended:
+                self._left.add(place)
+        return len(self._left) < len(self.places)

@@ -26,7 +26,8 @@ from jaxscore.plan.decode_groups import Group, power
 from jaxscore.plan.forest import Forest, build
 from jaxscore.plan.row_batches import RowBatch
 from jaxscore.plan.row_shapes import TAIL
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.token_requests import TokenRequest, TokenSequence
+from jaxscore.text.decoder import TextDecoder
 
 # Requests that are written side by side, and what writes them.
 Batch = tuple[Sequence[Writing], Callable[[], None]]
@@ -43,11 +44,8 @@ STEPS = 32  # tokens between two looks at what was written
 class TextWriter:
     """Continues prompts of token ids with an engine's model."""
 
-    def __init__(
-        self, engine: Engine, eos_ids: tuple[int, ...], decode: Callable[[list[int]], str]
-    ) -> None:
-        """`decode` makes text of ids, for stop strings; `eos_ids` end a text."""
-        self.engine, self.eos_ids, self.decode = engine, eos_ids, decode
+    def __init__(self, engine: Engine, decoder: TextDecoder) -> None:
+        self.engine, self.decoder = engine, decoder
 
     def batches(self, waiting: Sequence[Writing], progress: Progress) -> Iterator[Batch]:
         """Distinct texts in the order in which they are written, each in one batch.
@@ -68,10 +66,10 @@ class TextWriter:
 
     def _write_one(self, one: Writing) -> None:
         """By transformers' own `generate`."""
-        write, r = self.engine.model.write, one.request
+        write = self.engine.model.write
         assert write is not None  # a model has either
-        found = write(self.engine.model.params, r.ids, r.n_new, r.temperature, r.top_p, r.seed)
-        one.take(found, self.decode)
+        one.take(write(self.engine.model.params, one.request), self.decoder)
+        one.look()
 
     def _in_groups(
         self, variant: Variant, waiting: Sequence[Writing], progress: Progress
@@ -113,19 +111,24 @@ class TextWriter:
             padded = [*values, *[fill] * (B - len(group))]
             return variant.programs.put(np.array(padded, dtype))
 
+        asked = [one.request for one in group]
         sampling = generate.Sampling(
-            column((one.request.temperature for one in group), 0.0, np.float32),
-            column((one.request.top_p for one in group), 1.0, np.float32),
-            column((one.request.seed for one in group), 0, np.uint32),
+            column((r.temperature for r in asked), 0.0, np.float32),
+            column((r.top_p for r in asked), 1.0, np.float32),
+            column((r.top_k for r in asked), 0, np.int32),
+            column((r.repetition_penalty for r in asked), 1.0, np.float32),
+            column((r.seed for r in asked), 0, np.uint32),
         )
+        seen = _seen(asked, (B, variant.model.vocab_size))
         state = generate.Decoding(
             cache,
-            token=column((one.request.ids[-1] for one in group), 0, np.int32),
+            token=column((r.ids[-1] for r in asked), 0, np.int32),
             done=column((False for _ in group), True, bool),
-            left=column((one.request.n_new for one in group), 0, np.int32),
+            left=column((r.n_new for r in asked), 0, np.int32),
             drawn=column((0 for _ in group), 0, np.int32),
+            seen=None if seen is None else variant.programs.put(seen),
         )
-        greedy = all(one.request.temperature == 0 for one in group)
+        greedy = all(r.temperature == 0 for r in asked)
         step = functools.partial(
             generate.decode,
             _cached(variant).extend,
@@ -133,13 +136,14 @@ class TextWriter:
             steps=STEPS,
             greedy=greedy,
         )
-        eos = variant.programs.put(np.array(self.eos_ids or (-1,), np.int32))
-        while not all(one.ended for one in group):
+        eos = variant.programs.put(_eos(asked, B))
+        # Those that are written for their neighbours alone need not come to their end.
+        while not all(one.ended for one in members):
             # A stop string ends a text that the device would go on with.
             ended = column((one.ended for one in group), True, bool)
             state = state._replace(done=state.done | ended)
             state, tokens = variant.programs.run(
-                ("decode", B, slots, _slots(prefix), greedy),
+                ("decode", B, slots, _slots(prefix), greedy, seen is not None),
                 step,
                 (variant.model.params, state, sampling, prefix, eos),
                 progress,
@@ -148,7 +152,8 @@ class TextWriter:
             )
             for one, row in zip(group, np.asarray(tokens), strict=False):
                 if not one.ended:
-                    one.take(row[row != generate.NONE], self.decode)
+                    one.take(row[row != generate.NONE], self.decoder)
+                    one.look()
 
     def _prefill(
         self,
@@ -238,6 +243,25 @@ def _most_slots(variant: Variant) -> int:
     slot = jax.eval_shape(lambda: _cached(variant).empty_cache(1, 1))
     slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
     return (MOST_CACHE_CPU if _on_cpu(variant) else MOST_CACHE_ACCELERATOR) // slot_bytes
+
+
+def _eos(asked: Sequence[TokenRequest], rows: int) -> np.ndarray:
+    """Ids that end each row's text, filled up with -1 to a power of two: few shapes to compile."""
+    most = max(len(r.eos_ids) for r in asked)
+    out = np.full((rows, 1 << max(0, most - 1).bit_length()), -1, np.int32)
+    for row, r in zip(out, asked, strict=False):
+        row[: len(r.eos_ids)] = r.eos_ids
+    return out
+
+
+def _seen(asked: Sequence[TokenRequest], shape: tuple[int, int]) -> np.ndarray | None:
+    """Which ids each row's prompt holds; None where no request has a repetition penalty."""
+    if all(r.repetition_penalty == 1 for r in asked):
+        return None
+    out = np.zeros(shape, bool)
+    for row, r in zip(out, asked, strict=False):
+        row[r.ids] = True
+    return out
 
 
 def _path(batch: RowBatch, query: int) -> np.ndarray:

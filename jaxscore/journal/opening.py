@@ -16,7 +16,7 @@ from pathlib import Path
 from jaxscore.errors import InputError
 
 APPLICATION = 0x6A787363  # `jxsc`, in the file's header: no other program's file is taken for ours
-LAYOUT = 3  # of the tables
+LAYOUT = 4  # of the tables and of what their rows hold
 TRIES, PAUSE = 20, 0.05  # for a lock that `journal info` holds for a moment; seconds, on average
 
 # What SQLite raises of a damaged file; its own messages may quote bytes of it that are no UTF-8.

@@ -9,6 +9,7 @@ import numpy as np
 from jaxscore.plan.token_requests import SequenceScores, Written
 
 FINISHES = ("eos", "stop", "length")  # by the byte that stands for each
+NO_EOS = -1  # in place of the EOS that ended a text
 
 
 def packed_scores(scores: SequenceScores) -> bytes:
@@ -30,17 +31,21 @@ def unpacked_scores(value: bytes) -> SequenceScores | None:
 
 
 def packed_text(written: Written) -> bytes:
-    """How it ended, the ids, and a checksum."""
-    finish = bytes([FINISHES.index(written.finish)])
-    return _with_checksum(finish + np.ascontiguousarray(written.ids, "<i4").tobytes())
+    """How it ended, the EOS that ended it, the ids, and a checksum."""
+    eos = NO_EOS if written.eos_id is None else written.eos_id
+    head = struct.pack("<Bi", FINISHES.index(written.finish), eos)
+    return _with_checksum(head + np.ascontiguousarray(written.ids, "<i4").tobytes())
 
 
 def unpacked_text(value: bytes) -> Written | None:
     """What `packed_text` made of a text, or None where a bit has changed since."""
     body = _checked(value)
-    if body is None or len(body) % 4 != 1 or body[0] >= len(FINISHES):
+    if body is None or len(body) % 4 != 1 or len(body) < 5 or body[0] >= len(FINISHES):
         return None
-    return Written(np.frombuffer(body[1:], "<i4"), FINISHES[body[0]])
+    finish, [eos] = FINISHES[body[0]], struct.unpack_from("<i", body, 1)
+    if (finish == "eos") != (eos >= 0):
+        return None
+    return Written(np.frombuffer(body[5:], "<i4"), finish, eos if finish == "eos" else None)
 
 
 def joined(rows: Mapping[bytes, bytes]) -> bytes:

@@ -15,10 +15,11 @@ from jaxscore.device.rows import Unembedding
 from jaxscore.device.score import HiddenStates
 from jaxscore.errors import check_choice
 from jaxscore.models.choices import Dtype, Implementation
+from jaxscore.plan.token_requests import TokenRequest
 
-# (params, prompt ids, max_new_tokens, temperature, top_p, seed) -> new ids, an EOS included, and
-# `generate.BROKEN` where the logits were not finite
-Write = Callable[[Any, np.ndarray, int, float, float, int], np.ndarray]
+# (params, request) -> new ids, an EOS included, and `generate.BROKEN` where the logits were not
+# finite; of requests without top_k and repetition penalty
+Write = Callable[[Any, TokenRequest], np.ndarray]
 
 # (config of our decoder, shapes of its parameters), None for both where the model is another, to
 # the devices that hold it; None is the first one

@@ -84,7 +84,7 @@ class TokenRequest(NamedTuple):
     Attributes:
         ids: int32 [n], the prompt.
         n_new: at most so many tokens follow.
-        temperature, top_p, stop: as of `GenerationRequest`.
+        temperature, top_p, stop, top_k, repetition_penalty: as of `GenerationRequest`.
         seed: of the draws, from 0 to 2^32 - 1.
         eos_ids: tokens that end the text.
     """
@@ -96,12 +96,15 @@ class TokenRequest(NamedTuple):
     seed: int
     stop: tuple[str, ...]
     eos_ids: tuple[int, ...]
+    top_k: int = 0
+    repetition_penalty: float = 1.0
 
     def digest(self) -> bytes:
         """Of all that the request holds, the number of each list's entries included."""
         sizes = len(self.ids), len(self.eos_ids), len(self.stop)
         digest = hashlib.blake2b(struct.pack("<3q", *sizes), digest_size=20)
         digest.update(struct.pack("<qddq", self.n_new, self.temperature, self.top_p, self.seed))
+        digest.update(struct.pack("<qd", self.top_k, self.repetition_penalty))
         digest.update(np.ascontiguousarray(self.ids, "<i4").tobytes())
         digest.update(np.array(self.eos_ids, "<i8").tobytes())
         for stop in self.stop:
@@ -111,7 +114,8 @@ class TokenRequest(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A finished text: int32 ids, the EOS left out, and "eos", "stop" or "length"."""
+    """A finished text: int32 ids, the EOS left out; "eos", "stop" or "length"; and that EOS."""
 
     ids: np.ndarray
     finish: str
+    eos_id: int | None = None

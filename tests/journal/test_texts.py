@@ -36,6 +36,8 @@ OTHERS = {
     "stops cut elsewhere": {"stop": ("a", "bc")},
     "no stop": {"stop": ()},
     "ends": {"eos_ids": (2,)},
+    "top_k": {"top_k": 1},
+    "penalty": {"repetition_penalty": 1.1},
     "an end for a token": {"ids": np.array([5, 6, 7, 2], np.int32), "eos_ids": (9,)},
     "half a pair": {"stop": ("ab", "\ud83d")},
     "two halves": {"stop": ("ab", "\ud83d\ude00")},
@@ -56,8 +58,10 @@ def test_every_part_of_a_request_is_in_its_key():
 def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F811
     draw = np.random.default_rng(0)
     own = [
-        Written(draw.integers(0, 99, n).astype(np.int32), finish)
-        for n, finish in zip((0, 1, 20, *range(2, 14)), itertools.cycle(("eos", "stop", "length")))
+        Written(draw.integers(0, 99, n).astype(np.int32), *end)
+        for n, end in zip(
+            (0, 1, 20, *range(2, 16)), itertools.cycle((("eos", 9), ("stop",), ("length",)))
+        )
     ]
     first = journal()
     asked = variants()
@@ -70,7 +74,7 @@ def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F8
     for k, kept in enumerate(own):
         back = found[len(asked) - 1 - k]
         assert back.ids.dtype == np.int32
-        assert (back.ids.tolist(), back.finish) == (kept.ids.tolist(), kept.finish)
+        assert (back.ids.tolist(), *back[1:]) == (kept.ids.tolist(), *kept[1:])
 
 
 def test_another_model_has_other_texts(journal):  # noqa: F811
@@ -80,10 +84,10 @@ def test_another_model_has_other_texts(journal):  # noqa: F811
     assert journal(ABOUT | {"dtype": "bfloat16"}).found_texts([ASKED]) == {}
 
 
-@pytest.mark.parametrize("place", [0, 1, -1], ids=["finish", "id", "checksum"])
+@pytest.mark.parametrize("place", [0, 1, 5, -1], ids=["finish", "eos", "id", "checksum"])
 def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path, place):  # noqa: F811
     first, other = journal(), ASKED._replace(seed=8)
-    text = Written(np.arange(4, dtype=np.int32), "eos")
+    text = Written(np.arange(4, dtype=np.int32), "eos", 2)
     first.keep_texts([(ASKED, text), (other, text)])
     first.close()
     with sqlite3.connect(tmp_path / "run.journal") as database:
@@ -98,7 +102,7 @@ def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path, place):  # noqa:
 @pytest.mark.parametrize("value", [b"", b"\0\0\0\0"], ids=["empty", "zeros"])
 def test_a_row_that_holds_nothing_is_missing(journal, tmp_path, value):  # noqa: F811
     first = journal()
-    first.keep_texts([(ASKED, Written(np.arange(4, dtype=np.int32), "eos"))])
+    first.keep_texts([(ASKED, Written(np.arange(4, dtype=np.int32), "eos", 2))])
     first.close()
     with sqlite3.connect(tmp_path / "run.journal") as database:
         database.execute("UPDATE texts SET value = ?", (value,))

@@ -24,6 +24,7 @@ from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
 from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied, eos_ids
 from jaxscore.plan.row_shapes import row_lengths
+from jaxscore.plan.token_requests import TokenRequest
 from jaxscore.text.transformers_log import errors_only
 
 # Where every class keeps an untied unembedding, [D, V], and its bias where it has one.
@@ -121,7 +122,7 @@ def build(
         hidden_states=hidden_states,
         unembedding=head_of,
         cached=None,
-        write=_writer(model, whole, states, head_of, max_positions, ends, precision),
+        write=_writer(model, whole, states, head_of, max_positions, precision),
         params=params,
         vocab_size=config.vocab_size,
         max_positions=max_positions,
@@ -147,19 +148,17 @@ def _writer(
     states: Callable[[Any, Any, Any], jax.Array],
     head_of: Callable[[Any], Unembedding],
     max_positions: int,
-    ends: tuple[int, ...],
     precision: str,
 ) -> Write:
     """transformers' own `generate`, one prompt at a time, compiled once a bucket."""
     from transformers import GenerationConfig
 
     @functools.lru_cache
-    def program(length: int, n_new: int, temperature: float, top_p: float) -> Any:
-        # A key, so that an equal seed draws the same whatever else a run holds. With several
-        # ends, which the Flax class does not take, the caller cuts at the first.
+    def program(length: int, n_new: int, temperature: float, top_p: float, eos: int) -> Any:
+        # A key, so that an equal seed draws the same whatever else a run holds.
         options: dict[str, Any] = {
             "max_new_tokens": n_new,
-            "eos_token_id": ends[0] if len(ends) == 1 else -1,
+            "eos_token_id": eos,
             "min_length": -1,  # else it refuses -1, which no token is
             "pad_token_id": 0,
         }
@@ -188,17 +187,18 @@ def _writer(
 
         return run
 
-    def write(
-        params: Any, prompt: np.ndarray, n_new: int, temperature: float, top_p: float, seed: int
-    ) -> np.ndarray:
+    def write(params: Any, request: TokenRequest) -> np.ndarray:
+        prompt, n_new, ends = request.ids, request.n_new, request.eos_ids
         # Padded on the left to a bucket; the class's mask is no longer than its positions.
         length = next(n for n in row_lengths(max_positions) if n >= len(prompt))
         length = min(length, max_positions - n_new)
         ids = np.zeros((1, length), np.int32)
         ids[0, length - len(prompt) :] = prompt
         mask = (np.arange(length) >= length - len(prompt)).astype(np.int32)[None]
-        run = program(length, n_new, temperature, top_p)
-        return np.asarray(run(params, ids, mask, jax.random.PRNGKey(seed)))
+        # With several ends, which the class does not take, the caller cuts at the first.
+        eos = ends[0] if len(ends) == 1 else -1
+        run = program(length, n_new, request.temperature, request.top_p, eos)
+        return np.asarray(run(params, ids, mask, jax.random.PRNGKey(request.seed)))
 
     return write
 

@@ -18,6 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import ACTIVATIONS, GUARDS, guarded
+from jaxscore.plan.token_requests import TokenRequest
 from tests.models import checkpoints
 from tests.models.checkpoints import (
     POSITIONS,
@@ -253,6 +254,11 @@ def test_bfloat16_is_about_as_far_from_float32_as_torch_is(tmp_path, kind):
     assert 1e-4 < distance(got, exact) < 3 * theirs < 0.5  # the first: bfloat16 is what ran
 
 
+def greedy(model, prompt, n_new):
+    """The ids that the class writes after a prompt."""
+    return model.write(model.params, TokenRequest(prompt, n_new, 0.0, 1.0, 0, (), model.eos_ids))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_text_is_torchs(originals, kind):
     """Prompts of one bucket, so that all but the longest are padded on the left."""
@@ -270,14 +276,14 @@ def test_greedy_text_is_torchs(originals, kind):
             do_sample=False,
             pad_token_id=0,
         )
-        got = model.write(model.params, prompt, n_new, 0.0, 1.0, 0)
+        got = greedy(model, prompt, n_new)
         assert got.tolist() == want[0, length:].tolist(), length
 
 
 def test_what_a_config_says_of_generation_and_of_tuples_changes_nothing(originals, checkpoint):
     prompt = np.arange(5, dtype=np.int32)
     plain = flax_model(originals["gpt2"])
-    want = plain.write(plain.params, prompt, 6, 0.0, 1.0, 0).tolist()
+    want = greedy(plain, prompt, 6).tolist()
     asked = checkpoint(
         "gpt2",
         suppress_tokens=want,
@@ -287,7 +293,7 @@ def test_what_a_config_says_of_generation_and_of_tuples_changes_nothing(original
         torchscript=True,
     )
     model = flax_model(asked)
-    assert model.write(model.params, prompt, 6, 0.0, 1.0, 0).tolist() == want
+    assert greedy(model, prompt, 6).tolist() == want
     assert_agree(
         scorer(model).score_sequences(ragged()), scorer(plain).score_sequences(ragged()), atol=0
     )

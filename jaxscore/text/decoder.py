@@ -1,0 +1,42 @@
+"""Token ids to text."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class TextDecoder:
+    """What a tokenizer makes of token ids, as its own `decode` does."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Without special tokens."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def shown(self, ids: Sequence[int]) -> str:
+        """With special tokens by name."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    def text_before(self, ids: Sequence[int], stop: Sequence[str]) -> str:
+        """The text up to where a stop string begins first, special tokens left out.
+
+        Args:
+            stop: of which at least one is in `shown(ids)`.
+        """
+        text, shown = self.text(ids), self.shown(ids)
+        at = min(place for one in stop if (place := shown.find(one)) >= 0)
+        if text == shown:
+            return text[:at]
+        # Tokens wholly before the stop string, up to one that ends with a whole character.
+        n, head = len(ids), shown
+        while n and (len(head) > at or head.endswith(PIECE)):
+            n -= 1
+            head = self.shown(ids[:n])
+        begins_in_special = n < len(ids) and not self.text(ids[n : n + 1])
+        return self.text(ids[:n]) + ("" if begins_in_special else shown[len(head) : at])
+
+
+PIECE = "\ufffd"  # what stands for bytes that are no whole character

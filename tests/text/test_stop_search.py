@@ -1,0 +1,143 @@
+"""Where a stop string ends a text, against decoding everything after each token."""
+
+import numpy as np
+import pytest
+
+from jaxscore.text.decoder import PIECE, TextDecoder
+from jaxscore.text.stop_search import StopSearch
+from jaxscore.text.tokenizer import load_tokenizer
+from tests.conftest import CASES
+
+# A folder of each kind: byte-level, SentencePiece with bytes for unknown characters, and others.
+FOLDERS = {
+    "byte_level": "tokenizers/byte_level",
+    "metaspace": "tokenizers/metaspace",
+    "unigram": "tokenizers/unigram",
+    "word_piece": "tokenizers/word_piece",
+    "gpt2": "models/tiny-gpt2",
+    "qwen2": "models/tiny-qwen2",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory):
+    """`tokenizers(name)`: each as its newest settings have it."""
+
+    def get(name):
+        source = CASES / FOLDERS[name]
+        if (source / "saved_by_5").exists():
+            folder = tmp_path_factory.mktemp(name)
+            for file in [source / "tokenizer.json", *(source / "saved_by_5").iterdir()]:
+                (folder / file.name).write_bytes(file.read_bytes())
+            source = folder
+        return load_tokenizer(source)
+
+    return get
+
+
+def slow(ids, stops, decode):
+    """How many ids the text has that ends with the first token that completes a stop string."""
+    for n in range(1, len(ids) + 1):
+        text = decode(ids[:n])
+        if any(stop in text for stop in stops):
+            return n
+    return None
+
+
+def fast(ids, stops, decode):
+    search = StopSearch(stops, decode)
+    return next((n for n, id in enumerate(ids, 1) if search.ends_with(id)), None)
+
+
+def random_ids(draw, tokenizer, n):
+    """Any ids, in stretches of a few ones, so that pieces of characters and blanks meet."""
+    size, out = len(tokenizer), []
+    while len(out) < n:
+        some = draw.integers(0, size, int(draw.integers(1, 6)))
+        if draw.random() < 0.3:  # a text of characters that take several tokens
+            word = "".join(draw.choice(list("aé你🙂 'st.\n"), 6))
+            some = np.array(tokenizer.encode(word, add_special_tokens=False), int)
+        out += draw.choice(some, int(draw.integers(1, 12))).tolist() if len(some) else []
+        out += some.tolist()
+    return out[:n]
+
+
+def stops_of(draw, text):
+    """Strings that come in a text, in parts of any place and length, and some that do not."""
+    out = ["never there"]
+    for _ in range(int(draw.integers(1, 4))):
+        at, n = int(draw.integers(0, max(1, len(text)))), int(draw.integers(1, 12))
+        out.append(text[at : at + n])
+    return [stop for stop in out if stop and PIECE not in stop]
+
+
+@pytest.mark.parametrize("cleaned", [False, True], ids=["plain", "cleaned"])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_it_is_what_decoding_everything_after_each_token_finds(
+    monkeypatch, tokenizers, name, cleaned
+):
+    tokenizer = tokenizers(name)
+    monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", cleaned)
+    decode, draw = TextDecoder(tokenizer).shown, np.random.default_rng(7)
+    found = []
+    for k in range(40):
+        ids = random_ids(draw, tokenizer, int(draw.integers(1, 160)))
+        # From the end of the text, so that most of it has no stop string.
+        text = decode(ids)
+        stops = stops_of(draw, (text, text[-40:], "")[k % 3])
+        want = slow(ids, stops, decode)
+        assert fast(ids, stops, decode) == want, (ids, stops)
+        found.append(want)
+    # Texts that no stop string ends are among them, and ends far behind the first window.
+    assert None in found
+    assert max(n for n in found if n) > 60
+
+
+@pytest.mark.parametrize("name", ["byte_level", "metaspace"])
+def test_a_character_in_pieces_is_seen_when_it_is_whole(tokenizers, name):
+    tokenizer = tokenizers(name)
+    decode = TextDecoder(tokenizer).shown
+    ids = tokenizer.encode("ab" * 40 + "🙂你cd", add_special_tokens=False)
+    for stop in ("🙂", "你", "🙂你c"):
+        n = fast(ids, [stop], decode)
+        assert n == slow(ids, [stop], decode)
+        assert stop in decode(ids[:n])
+        assert stop not in decode(ids[: n - 1])
+    assert n < len(ids)
+
+
+def test_special_tokens_are_seen_by_name(tokenizers):
+    tokenizer = tokenizers("qwen2")
+    [end] = tokenizer.encode("<|im_end|>", add_special_tokens=False)
+    ids = [*tokenizer.encode("The cat", add_special_tokens=False), end]
+    decoder = TextDecoder(tokenizer)
+    assert fast([*ids, 5], ["<|im_end|>", "never"], decoder.shown) == len(ids)
+    for stop in (["<|im_end|>"], ["cat<|im", "|>"], ["im_end"]):
+        assert decoder.text_before(ids, stop) == "The cat"[: 4 if "cat<|im" in stop else None]
+
+
+def test_of_two_stop_strings_the_one_that_is_complete_first_decides(tokenizers):
+    tokenizer = tokenizers("gpt2")
+    decoder = TextDecoder(tokenizer)
+    ids = [tokenizer.convert_tokens_to_ids(one) for one in "A n s w e r :".split()]
+    assert fast(ids, ["Answer:", "w"], decoder.shown) == 4
+    assert decoder.text_before(ids[:4], ["Answer:", "w"]) == "Ans"
+    # By one token two are complete: the one that begins first cuts.
+    assert decoder.text_before(ids[:5], ["e", "swe"]) == "An"
+
+
+def test_the_time_is_linear(tokenizers):
+    """Decoded are a few ids per token, however long the text."""
+    tokenizer = tokenizers("gpt2")
+    decode, counts = TextDecoder(tokenizer).shown, []
+
+    def counted(ids):
+        counts.append(len(ids))
+        return decode(ids)
+
+    draw = np.random.default_rng(1)
+    words = " ".join(draw.choice(["cat", "sat", "où", "你好", "\n\n"], 900))
+    ids = tokenizer.encode(words, add_special_tokens=False)
+    assert fast(ids, ["Question:"], counted) is None
+    assert len(ids) > 2000
+    assert max(counts) < 100
