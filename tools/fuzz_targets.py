@@ -19,7 +19,7 @@ from jaxscore.errors import LONGEST, InputError
 from jaxscore.files import config_file, item_files
 from jaxscore.journal import contents, database
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, lora
+from jaxscore.models.weights import checkpoint, generation_config, lora
 from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.printable import UNPRINTABLE
@@ -180,6 +180,7 @@ def read_config(data: bytes, folder: Path) -> None:
         else:
             _file(folder, "generation_config.json", content)
             checkpoint.eos_ids(folder, {})
+            generation_config.read(folder, {})
 
 
 def _adapter() -> bytes:

@@ -15,6 +15,7 @@ from jaxscore.device.rows import Unembedding
 from jaxscore.device.score import HiddenStates
 from jaxscore.errors import check_choice
 from jaxscore.models.choices import Dtype, Implementation
+from jaxscore.models.weights.generation_config import GenerationDefaults
 from jaxscore.plan.token_requests import TokenRequest
 
 # (params, request) -> new ids, an EOS included, and `generate.BROKEN` where the logits were not
@@ -64,6 +65,8 @@ class Model:
         placeholders: ids of tokens that stand for an image or a sound, which the model is not
             shown -> the config's attribute that says so.
         left_out: what of a checkpoint with more than a text model is not read, for people.
+        generation_defaults: how the checkpoint wants its text to be chosen, which nothing here
+            follows by itself.
 
     Raises:
         ValueError: an implementation or dtype that does not exist.
@@ -89,6 +92,7 @@ class Model:
     mesh: DeviceMesh | None = None
     placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
     left_out: str | None = None
+    generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
 
     def __post_init__(self) -> None:
         check_choice("implementation", self.implementation, get_args(Implementation))

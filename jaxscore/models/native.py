@@ -23,7 +23,7 @@ from jaxscore.models.config.check import check_attributes
 from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
-from jaxscore.models.weights import converted
+from jaxscore.models.weights import converted, generation_config
 from jaxscore.models.weights.checkpoint import Tensors, eos_ids
 from jaxscore.models.weights.params import Placement, load_params, on_one_device, shapes_of
 
@@ -70,7 +70,12 @@ def build(
     )
     ends = eos_ids(folder, text.raw)
     model = from_params(config, params, dtype, raw["model_type"], ends, mesh)
-    return dataclasses.replace(model, placeholders=text.placeholders, left_out=left_out)
+    return dataclasses.replace(
+        model,
+        placeholders=text.placeholders,
+        left_out=left_out,
+        generation_defaults=generation_config.read(folder, text.raw),
+    )
 
 
 def restore(
@@ -90,7 +95,11 @@ def restore(
     params = converted.restore(folder, config, NUMPY_DTYPES[dtype], placement, integers=integers)
     ends = eos_ids(folder, text.raw)
     model = from_params(config, params, dtype, raw["model_type"], ends, mesh)
-    return dataclasses.replace(model, placeholders=text.placeholders)
+    return dataclasses.replace(
+        model,
+        placeholders=text.placeholders,
+        generation_defaults=generation_config.read(folder, text.raw),
+    )
 
 
 def _mesh(choice: MeshChoice | None, config: DecoderConfig, dtype: Dtype) -> DeviceMesh | None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, lora
+from jaxscore.models.weights import checkpoint, generation_config, lora
 from jaxscore.tasks.rag import experiment_config, experiment_folder
 from tests.conftest import CASES
 from tests.hostile.inputs import FILES, HOSTILE, any_texts, contents, outcome, put, refused, values
@@ -241,6 +241,16 @@ def test_transformers_quotes_nothing_on_the_terminal(tmp_path, capfd):
 def test_eos_ids(tmp_path, ids):
     path = put(tmp_path / "generation_config.json", json.dumps({"eos_token_id": ids}).encode())
     assert "expected a token id" in refused(lambda: checkpoint.eos_ids(tmp_path, {}), path)
+
+
+@HOSTILE
+@given(st.sampled_from([*generation_config.COMPUTED, *generation_config.OF_ALL]), values)
+def test_any_generation_default(tmp_path, name, value):
+    """A value that can be asked for, or an entry that is named."""
+    put(tmp_path / "generation_config.json", json.dumps({name: value}).encode())
+    defaults = generation_config.read(tmp_path, {})
+    plain = generation_config.GenerationDefaults()
+    assert defaults == plain or name in defaults.unhandled or vars(defaults)[name] == value
 
 
 @HOSTILE

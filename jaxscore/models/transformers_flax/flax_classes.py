@@ -22,6 +22,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
+from jaxscore.models.weights import generation_config
 from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied, eos_ids
 from jaxscore.plan.row_shapes import row_lengths
 from jaxscore.plan.token_requests import TokenRequest
@@ -75,7 +76,6 @@ def build(
     # The class keeps [D, V]; the vocabulary pass slices rows.
     tied = config.tie_word_embeddings
     head = flat[guard.embedding] if tied else jnp.asarray(flat.pop(HEAD).T)
-    ends = eos_ids(folder, raw)
     # A GPU would else take TF32 and a TPU bfloat16 for float32.
     precision = "highest" if dtype == "float32" else "default"
 
@@ -131,7 +131,8 @@ def build(
         implementation="transformers",
         dtype=dtype,
         model_type=raw["model_type"],
-        eos_ids=ends,
+        eos_ids=eos_ids(folder, raw),
+        generation_defaults=generation_config.read(folder, raw),
         platform=platform,
         mesh=mesh,
     )

@@ -43,6 +43,7 @@ LARGEST_HEADER = 1 << 25
 MOST = (1 << 48) - 1  # of a shape, and of an offset
 MOST_AXES = 32  # of a tensor; a model's have at most four
 LARGEST = (1 << 31) - 1  # token id
+GENERATION = "generation_config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -116,18 +117,30 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def generation_config(folder: Path) -> dict[str, Any] | None:
+    """`generation_config.json` as written; None where there is none.
+
+    Raises:
+        InputError: it is no JSON object.
+    """
+    path = folder / GENERATION
+    if not path.exists():
+        return None
+    written = read_json(path)
+    if not isinstance(written, dict):
+        raise InputError(f"{path}: expected an object, found {type(written).__name__}")
+    return written
+
+
 def eos_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Ids that end a generated text: `generation_config.json`'s, else the config's; often none.
 
     Raises:
         InputError: an `eos_token_id` that is no id and no list of ids.
     """
-    path = folder / "generation_config.json"
-    written = read_json(path) if path.exists() else {}
-    if not isinstance(written, dict):
-        raise InputError(f"{path}: expected an object, found {type(written).__name__}")
+    written = generation_config(folder) or {}
     said = "eos_token_id" in written
-    where = path if said else folder / "config.json"
+    where = folder / (GENERATION if said else "config.json")
     found = (written if said else config).get("eos_token_id")
     ids = found if isinstance(found, list) else [] if found is None else [found]
     if not all(type(id) is int and 0 <= id <= LARGEST for id in ids):

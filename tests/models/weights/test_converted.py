@@ -111,7 +111,7 @@ def test_the_folder_holds_what_made_it_and_no_weights(originals, tmp_path):
     shutil.copytree(originals["llama"], source)
     extra = ("tokenizer.json", "generation_config.json", "merges.txt", "chat_template.jinja")
     for name in (*extra, "tokenizer.model"):
-        (source / name).write_text('{"eos_token_id": 5}', encoding="utf-8")
+        (source / name).write_text('{"eos_token_id": 5, "top_k": 7}', encoding="utf-8")
     for name in ("model.safetensors.index.json", "code.py", "notes.md"):
         (source / name).write_text("{}", encoding="utf-8")
     output = tmp_path / "deep" / "converted"
@@ -123,6 +123,7 @@ def test_the_folder_holds_what_made_it_and_no_weights(originals, tmp_path):
         assert (output / name).read_bytes() == (source / name).read_bytes()
     assert converted.read_facts(output).source == str(source)
     assert loaded(output).eos_ids == (5,)
+    assert loaded(output).generation_defaults.top_k == 7
 
 
 def test_code_is_copied_where_it_is_asked_for(originals, tmp_path):
