@@ -381,22 +381,34 @@ class Scorer:
         top_p: float = 1.0,
         stop: str | Sequence[str] = (),
         seed: int = 0,
+        top_k: int = 0,
+        repetition_penalty: float = 1.0,
+        eos_ids: Sequence[int] | None = None,
     ) -> list[Generated]:
         """Text after each prompt, see `Generator.generate`.
 
         Args:
             prompts: one text, or texts and `GenerationRequest`s, which have settings of their
                 own; the id of a text is its position.
-            max_new_tokens, temperature, top_p, stop, seed: of the texts, as in
-                `GenerationRequest`; the defaults are greedy. Equal texts with one seed are
-                continued alike: several samples of a prompt are `GenerationRequest`s that differ
-                in their seed.
+            max_new_tokens, temperature, top_p, stop, seed, top_k, repetition_penalty, eos_ids: of
+                the texts, as in `GenerationRequest`; the defaults are greedy. Equal texts with one
+                seed are continued alike: several samples of a prompt are `GenerationRequest`s that
+                differ in their seed.
         """
         given = [prompts] if isinstance(prompts, str) else list(prompts)
-        stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        asked = GenerationRequest(
+            "",
+            "",
+            max_new_tokens,
+            temperature,
+            top_p,
+            (stop,) if isinstance(stop, str) else tuple(stop),
+            seed,
+            top_k,
+            repetition_penalty,
+            None if eos_ids is None else tuple(eos_ids),
+        )
         return Generator(self).generate(
-            GenerationRequest(k, one, max_new_tokens, temperature, top_p, stop, seed)
-            if isinstance(one, str)
-            else one
+            dataclasses.replace(asked, id=k, prompt=one) if isinstance(one, str) else one
             for k, one in enumerate(given)
         )

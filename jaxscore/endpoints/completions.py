@@ -191,6 +191,8 @@ class CompletionsEndpoint:
         )
 
     def _generate(self, request: GenerationRequest) -> Generated:
+        if local := _local_alone(request):
+            raise Failed(f"{local} is for a local model, not for an endpoint; leave it out")
         answer = self.client.post(
             "/completions",
             {
@@ -211,6 +213,17 @@ class CompletionsEndpoint:
             stop_reason=choice.get("stop_reason"),
             stop=request.stop,
         )
+
+
+def _local_alone(request: GenerationRequest) -> str | None:
+    """What of a request is no part of the protocol that servers share."""
+    asked = {
+        "a prompt of token ids": not isinstance(request.prompt, str),
+        "top_k": request.top_k != 0,
+        "repetition_penalty": request.repetition_penalty != 1,
+        "eos_ids": request.eos_ids is not None,
+    }
+    return next((name for name, there in asked.items() if there), None)
 
 
 def _prompt_lengths(answer: dict[str, Any], n: int, n_generated: int) -> list[int]:

@@ -1,5 +1,6 @@
 """Scoring, labels and generation through `/completions`: the numbers of the local scorer."""
 
+import dataclasses
 import json
 import math
 
@@ -369,6 +370,21 @@ def test_what_generation_asks(serve):
             "top_p": 0.9, "seed": 11, "stop": ["\n"],
         },
     ]  # fmt: skip
+
+
+def test_what_servers_do_not_share_is_refused_by_name(serve):
+    asked = {
+        "a prompt of token ids": {"prompt": [1, 2]},
+        "top_k": {"top_k": 5},
+        "repetition_penalty": {"repetition_penalty": 1.1},
+        "eos_ids": {"eos_ids": (2,)},
+    }
+    plain, server = GenerationRequest("plain", "Hi", 7), serve(always(written("x")))
+    others = [dataclasses.replace(plain, id=name, **change) for name, change in asked.items()]
+    *refused, good = endpoint(server).generate([*others, plain])
+    for one in refused:
+        assert f"{one.id} is for a local model" in one.error
+    assert (good.text, len(server.seen)) == ("x", 1)
 
 
 @pytest.mark.parametrize("call", ["score", "label", "generate"])

@@ -4,6 +4,7 @@ Takes the parts to report as words. Prints one JSON line: for each decoder and m
 difference from one device, and what the compiled program sends between devices.
 """
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -125,14 +126,18 @@ def sent(scorer: Engine) -> list[tuple[str, int]]:
 
 
 def written(mesh: str | None) -> list[list[int]]:
-    """Greedy and sampled tokens after prompts that share text."""
+    """Greedy and sampled tokens after prompts that share text, some with a penalty and top_k."""
     folder = Path(__file__).parents[1] / "cases/models/tiny-qwen2"
     generator = Generator(Scorer.from_pretrained(str(folder), dtype="float32", mesh=mesh))
     asked = [
         GenerationRequest(k, f"The cat {'sat ' * k}", 7, temperature=0.5 * (k % 2), seed=k)
         for k in range(6)
     ]
-    return [one.token_ids.tolist() for one in generator.generate(asked)]
+    changed = [
+        dataclasses.replace(one, repetition_penalty=1.0 + one.id / 5, top_k=one.id) for one in asked
+    ]
+    found = [*generator.generate(asked), *generator.generate(changed)]
+    return [one.token_ids.tolist() for one in found]
 
 
 def alone(params: decoder.Params, shape, order) -> str:

@@ -47,15 +47,17 @@ def prompts(*lengths):
     return [ids.astype(np.int32) for ids in alike + own]
 
 
-def written(folder, some):
+def written(folder, some, **options):
     """What our decoder writes after each prompt."""
     use_compilation_cache()
     writer = Generator(Scorer(loaded(folder), OfIds(some), batch_tokens=64))
-    return writer.generate([GenerationRequest(k, str(k), NEW) for k in range(len(some))])
+    return writer.generate(
+        [GenerationRequest(k, ids, NEW, **options) for k, ids in enumerate(some)]
+    )
 
 
 @torch.no_grad()
-def torch_greedy(model, ids):
+def torch_greedy(model, ids, **options):
     prompt = torch.from_numpy(ids.astype(np.int64))[None]
     out = model.generate(
         prompt,
@@ -63,6 +65,7 @@ def torch_greedy(model, ids):
         max_new_tokens=NEW,
         do_sample=False,
         pad_token_id=0,
+        **options,
     )
     return out[0, len(ids) :].tolist()
 
@@ -74,6 +77,20 @@ def test_greedy_is_torchs_token_for_token(tmp_path, kind):
     for ids, one in zip(some, written(tmp_path, some), strict=True):
         assert one.error is None
         assert one.token_ids.tolist() == torch_greedy(model, ids)
+
+
+# A plain one, logits that are capped, logits that are scaled, and a mixture.
+@pytest.mark.parametrize("kind", ["gemma2", "llama", "cohere", "gpt2", "mixtral"])
+def test_greedy_with_a_penalty_is_torchs(tmp_path, kind):
+    model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
+    some, moved = prompts(4, 30, 1, 17), 0
+    for penalty in (1.5, 0.8):
+        got = written(tmp_path, some, repetition_penalty=penalty)
+        for ids, one in zip(some, got, strict=True):
+            assert one.error is None
+            assert one.token_ids.tolist() == torch_greedy(model, ids, repetition_penalty=penalty)
+            moved += one.token_ids.tolist() != torch_greedy(model, ids)
+    assert moved >= 4
 
 
 def test_longrope_on_either_side_of_its_original_length(tmp_path):
