@@ -8,9 +8,9 @@ import numpy as np
 
 from jaxscore.engine import processes
 from jaxscore.engine.engine import Engine
+from jaxscore.engine.generation_checks import complaint, room, unreadable
 from jaxscore.engine.text_pipeline import TextPipeline, Watch
 from jaxscore.engine.writing import Writing
-from jaxscore.generation_checks import complaint, room, unreadable
 from jaxscore.models.model import Model
 from jaxscore.plan.sequence_checks import complaints
 from jaxscore.plan.token_requests import TokenRequest, TokenSequence

@@ -6,8 +6,7 @@ engine has a group for each request instead. transformers' classes write one tex
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, specs_of
+from jaxscore.engine import decode_state
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.programs import keys_and_values, prefix_cache
 from jaxscore.engine.progress import Progress
@@ -26,7 +26,7 @@ from jaxscore.plan.decode_groups import Group, power
 from jaxscore.plan.forest import Forest, build
 from jaxscore.plan.row_batches import RowBatch
 from jaxscore.plan.row_shapes import TAIL
-from jaxscore.plan.token_requests import TokenRequest, TokenSequence
+from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.text.decoder import TextDecoder
 
 # Requests that are written side by side, and what writes them.
@@ -107,28 +107,11 @@ class TextWriter:
         B, slots = layout.rows, layout.slots
         cache = self._prefill(variant, group, B, slots, shared, prefix, progress)
 
-        def column(values: Iterable[Any], fill: Any, dtype: Any) -> jax.Array:
-            padded = [*values, *[fill] * (B - len(group))]
-            return variant.programs.put(np.array(padded, dtype))
-
         asked = [one.request for one in group]
-        sampling = generate.Sampling(
-            column((r.temperature for r in asked), 0.0, np.float32),
-            column((r.top_p for r in asked), 1.0, np.float32),
-            column((r.top_k for r in asked), 0, np.int32),
-            column((r.repetition_penalty for r in asked), 1.0, np.float32),
-            column((r.seed for r in asked), 0, np.uint32),
+        sampling, state, eos = decode_state.begin(
+            asked, cache, B, variant.model.vocab_size, variant.programs.put
         )
-        seen = _seen(asked, (B, variant.model.vocab_size))
-        state = generate.Decoding(
-            cache,
-            token=column((r.ids[-1] for r in asked), 0, np.int32),
-            done=column((False for _ in group), True, bool),
-            left=column((r.n_new for r in asked), 0, np.int32),
-            drawn=column((0 for _ in group), 0, np.int32),
-            seen=None if seen is None else variant.programs.put(seen),
-        )
-        greedy = all(r.temperature == 0 for r in asked)
+        greedy, penalties = all(r.temperature == 0 for r in asked), state.seen is not None
         step = functools.partial(
             generate.decode,
             _cached(variant).extend,
@@ -136,14 +119,13 @@ class TextWriter:
             steps=STEPS,
             greedy=greedy,
         )
-        eos = variant.programs.put(_eos(asked, B))
         # Those that are written for their neighbours alone need not come to their end.
         while not all(one.ended for one in members):
             # A stop string ends a text that the device would go on with.
-            ended = column((one.ended for one in group), True, bool)
-            state = state._replace(done=state.done | ended)
+            ended = decode_state.column((one.ended for one in group), True, bool, B)
+            state = state._replace(done=state.done | variant.programs.put(ended))
             state, tokens = variant.programs.run(
-                ("decode", B, slots, _slots(prefix), greedy, seen is not None),
+                ("decode", B, slots, _slots(prefix), greedy, penalties),
                 step,
                 (variant.model.params, state, sampling, prefix, eos),
                 progress,
@@ -243,25 +225,6 @@ def _most_slots(variant: Variant) -> int:
     slot = jax.eval_shape(lambda: _cached(variant).empty_cache(1, 1))
     slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
     return (MOST_CACHE_CPU if _on_cpu(variant) else MOST_CACHE_ACCELERATOR) // slot_bytes
-
-
-def _eos(asked: Sequence[TokenRequest], rows: int) -> np.ndarray:
-    """Ids that end each row's text, filled up with -1 to a power of two: few shapes to compile."""
-    most = max(len(r.eos_ids) for r in asked)
-    out = np.full((rows, 1 << max(0, most - 1).bit_length()), -1, np.int32)
-    for row, r in zip(out, asked, strict=False):
-        row[: len(r.eos_ids)] = r.eos_ids
-    return out
-
-
-def _seen(asked: Sequence[TokenRequest], shape: tuple[int, int]) -> np.ndarray | None:
-    """Which ids each row's prompt holds; None where no request has a repetition penalty."""
-    if all(r.repetition_penalty == 1 for r in asked):
-        return None
-    out = np.zeros(shape, bool)
-    for row, r in zip(out, asked, strict=False):
-        row[r.ids] = True
-    return out
 
 
 def _path(batch: RowBatch, query: int) -> np.ndarray:

@@ -23,6 +23,7 @@ from jax.sharding import NamedSharding
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
+from jaxscore.device.sampling import Sampling
 from jaxscore.device.sharding import MeshShape
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.abstract_models import abstract_model, on
@@ -119,16 +120,35 @@ class Case:
 
     def step(self, rows: int, slots: int) -> dict[str, Any]:
         """Greedy tokens of texts that continue a prefix."""
+        return self._step(rows, slots, greedy=True)
+
+    def drawn(self, rows: int, slots: int) -> dict[str, Any]:
+        """Drawn tokens of such texts, with a repetition penalty."""
+        return self._step(rows, slots, greedy=False)
+
+    def _step(self, rows: int, slots: int, *, greedy: bool) -> dict[str, Any]:
         floats, flags = (jax.ShapeDtypeStruct((rows,), kind) for kind in (jnp.float32, bool))
         seed = jax.ShapeDtypeStruct((rows,), jnp.uint32)
-        token, done, count, sampling = self.placed(
-            (_ints(rows), flags, _ints(rows), generate.Sampling(floats, floats, seed))
+        ids = jax.ShapeDtypeStruct((rows, self.model.vocab_size), bool)
+        token, done, count, eos, seen, sampling = self.placed(
+            (
+                _ints(rows),
+                flags,
+                _ints(rows),
+                _ints(rows, EOS),
+                None if greedy else ids,
+                Sampling(floats, floats, _ints(rows), floats, seed),
+            )
         )
-        state = generate.Decoding(self.cache(rows, slots), token, done, count, count)
+        state = generate.Decoding(self.cache(rows, slots), token, done, count, count, seen)
         function = functools.partial(
-            generate.decode, self.model.cached.extend, self.model.unembedding, steps=8, greedy=True
+            generate.decode,
+            self.model.cached.extend,
+            self.model.unembedding,
+            steps=8,
+            greedy=greedy,
         )
-        args = self.model.params, state, sampling, (self.cache(1, slots),), self.placed(_ints(EOS))
+        args = self.model.params, state, sampling, (self.cache(1, slots),), eos
         return self.compiled(function, args, (specs_of(state), EVERYWHERE))
 
     def layer(self, rows: int, length: int) -> dict[str, Any]:

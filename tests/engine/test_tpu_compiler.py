@@ -100,6 +100,12 @@ def test_shards_of_four_chips(case, sums, most):
     assert told["temporary_bytes"] < most
 
 
+def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once():
+    told = said("v5e 4 8B-int8 drawn:32x512")
+    assert told["collectives"] == {"all-reduce": 2 + 1, "all-gather": 1}
+    assert told["temporary_bytes"] < 1e9
+
+
 def test_the_command(tmp_path):
     """A topology of one chip, with what only libtpu can say; a row that does not fit is a row."""
     out = tmp_path / "plan.json"

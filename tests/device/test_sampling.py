@@ -1,0 +1,168 @@
+"""How tokens are chosen, against the definition in NumPy and transformers' processors in torch."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore.device.sampling import Sampling, draw, penalized
+
+V = 23
+
+
+def sampling(n, temperature, top_p, seeds=None, top_k=0):
+    seeds = range(n) if seeds is None else seeds
+    return Sampling(
+        jnp.full(n, temperature),
+        jnp.full(n, top_p),
+        jnp.full(n, top_k),
+        jnp.ones(n),
+        jnp.array(list(seeds), jnp.uint32),
+    )
+
+
+def nucleus(logits, temperature, top_p, top_k=0):
+    """Ids of the smallest set of most probable ones that holds top_p, and their shares.
+
+    Before that only those remain that are at least as probable as the k-th.
+    """
+    z = logits.astype(np.float64) / temperature
+    if top_k:
+        z[z < np.sort(z)[::-1][min(top_k, len(z)) - 1]] = -np.inf
+    p = np.exp(z - z.max())
+    p /= p.sum()
+    order = np.argsort(-p, kind="stable")
+    count = 1
+    while p[order[:count]].sum() < top_p and count < len(p):
+        count += 1
+    kept = order[:count]
+    return kept, p[kept] / p[kept].sum()
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"),
+    [
+        (1.0, 1.0, 0),
+        (0.7, 0.8, 0),
+        (2.0, 0.5, 0),
+        (1.0, 0.01, 0),
+        (1.0, 1.0, 5),
+        (2.0, 1.0, 1),
+        (1.5, 0.7, 6),
+        (1.0, 1.0, V + 9),
+    ],
+)
+def test_draws_have_the_shares_of_the_nucleus(temperature, top_p, top_k):
+    n = 20000
+    logits = np.random.default_rng(3).normal(size=V).astype(np.float32) * 1.5
+    logits[7] = logits[11] = np.sort(logits)[-5]  # equal ones at the fifth place stay together
+    kept, shares = nucleus(logits, temperature, top_p, top_k)
+    drawn = jax.jit(draw)(
+        jnp.tile(logits, (n, 1)),
+        sampling(n, temperature, top_p, top_k=top_k),
+        jnp.zeros(n, jnp.int32),
+    )
+    counts = np.bincount(np.asarray(drawn), minlength=V)
+    assert set(np.flatnonzero(counts)) <= set(kept.tolist())
+    # Five standard deviations of a binomial, for each token.
+    error = 5 * np.sqrt(shares * (1 - shares) / n) + 1e-12
+    assert (np.abs(counts[kept] / n - shares) <= error).all()
+
+
+def test_a_penalty_is_transformers(torch_processors):
+    """Each id that was seen once, whatever its sign, however often it was seen."""
+    random = np.random.default_rng(9)
+    logits = random.normal(size=(4, V)).astype(np.float32) * 3
+    logits[0, :3] = 0, -np.inf, 1e-30
+    ids = random.integers(0, V, (4, 12))
+    seen = np.zeros((4, V), bool)
+    np.put_along_axis(seen, ids, True, axis=1)
+    assert (seen.sum(axis=1) < 12).all()  # ids that come twice
+    for penalty in (1.3, 0.7, 1.0, 3.0):
+        got = penalized(jnp.asarray(logits), jnp.asarray(seen), jnp.full(4, penalty))
+        want = torch_processors(ids, logits, repetition_penalty=penalty)
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+        slow = logits.copy()
+        for row, of_row in zip(slow, ids, strict=True):
+            for id in {*of_row.tolist()}:
+                row[id] = row[id] * penalty if row[id] < 0 else row[id] / penalty
+        np.testing.assert_allclose(got, slow, rtol=1e-6)
+
+
+def test_the_order_of_operations_is_transformers(torch_processors):
+    """Penalty, temperature, top_k, top_p: which tokens may be drawn, and how often."""
+    n, random = 20000, np.random.default_rng(2)
+    logits, ids = random.normal(size=V).astype(np.float32), random.integers(0, V, 6)
+    options = {"repetition_penalty": 1.4, "temperature": 0.8, "top_k": 7, "top_p": 0.8}
+    [z] = torch_processors(ids[None], logits[None], **options).astype(np.float64)
+    shares = np.exp(z - z.max())
+    shares /= shares.sum()
+    seen = jnp.zeros((n, V), bool).at[:, ids].set(True)
+    after = penalized(jnp.tile(logits, (n, 1)), seen, jnp.full(n, 1.4))
+    drawn = draw(after, sampling(n, 0.8, 0.8, top_k=7), jnp.zeros(n, jnp.int32))
+    counts = np.bincount(np.asarray(drawn), minlength=V)
+    assert (counts[shares == 0] == 0).all()
+    # Of all tokens the nucleus would be larger than 7, of those 7 it is smaller.
+    assert len(nucleus(np.asarray(after[0]), 0.8, 0.8)[0]) > 7 > (shares > 0).sum() > 2
+    error = 5 * np.sqrt(shares * (1 - shares) / n) + 1e-12
+    assert (np.abs(counts / n - shares) <= error).all()
+
+
+@pytest.fixture
+def torch_processors():
+    """`torch_processors(ids, logits, **options)`: logits as PyTorch's `generate` changes them."""
+    import torch
+    from transformers import LogitsProcessorList
+    from transformers.generation import logits_process
+
+    made = {
+        "repetition_penalty": logits_process.RepetitionPenaltyLogitsProcessor,
+        "temperature": logits_process.TemperatureLogitsWarper,
+        "top_k": logits_process.TopKLogitsWarper,
+        "top_p": logits_process.TopPLogitsWarper,
+    }
+
+    def run(ids, logits, **options):
+        steps = LogitsProcessorList(
+            kind(options[name]) for name, kind in made.items() if name in options
+        )
+        return steps(torch.from_numpy(ids), torch.from_numpy(logits.copy())).numpy()
+
+    return run
+
+
+def test_a_draw_depends_on_seed_and_count_and_on_nothing_else():
+    logits = jnp.asarray(np.random.default_rng(4).normal(size=(6, V)), jnp.float32)
+    same = jnp.tile(logits[:1], (6, 1))
+    step = jnp.zeros(6, jnp.int32)
+    seeds = [1, 1, 2, 3, 4, 5]
+    first = draw(same, sampling(6, 1.5, 1.0, seeds), step)
+    assert first[0] == first[1]
+    assert len(set(first.tolist())) > 1
+    alone = [
+        draw(same[k : k + 1], sampling(1, 1.5, 1.0, [s]), step[:1]) for k, s in enumerate(seeds)
+    ]
+    assert [int(one[0]) for one in alone] == first.tolist()
+    later = draw(same, sampling(6, 1.5, 1.0, seeds), step + 1)
+    assert later.tolist() != first.tolist()
+
+
+def test_temperature_0_is_the_argmax_and_the_lower_id_of_two():
+    logits = jnp.zeros((2, V)).at[0, 7].set(1.0).at[1, 9].set(2.0).at[1, 4].set(2.0)
+    assert draw(logits, sampling(2, 0.0, 1.0), jnp.zeros(2, jnp.int32)).tolist() == [7, 4]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p"), [(1e-6, 1.0), (1e-38, 1.0), (1e30, 1e-9), (1.0, 1e-30)]
+)
+def test_what_leaves_one_token_draws_the_most_probable(temperature, top_p):
+    # Divided by 1e-38 four of these logits are infinite.
+    logits = jnp.tile(jnp.array([10.0, 19.0, -5.0, 20.0, 19.5]), (64, 1))
+    drawn = draw(logits, sampling(64, temperature, top_p), jnp.zeros(64, jnp.int32))
+    assert drawn.tolist() == [3] * 64
+
+
+def test_a_very_high_temperature_draws_from_all_alike():
+    logits = jnp.tile(jnp.array([10.0, 19.0, -5.0, 20.0]), (4000, 1))
+    drawn = draw(logits, sampling(4000, 1e30, 1.0), jnp.zeros(4000, jnp.int32))
+    assert (np.abs(np.bincount(drawn, minlength=4) - 1000) < 5 * np.sqrt(750)).all()
