@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+PIECE = "\ufffd"  # what stands for bytes that are no whole character
+
 
 class TextDecoder:
     """What a tokenizer makes of token ids, as its own `decode` does."""
@@ -23,11 +25,10 @@ class TextDecoder:
     def text_before(self, ids: Sequence[int], stop: Sequence[str]) -> str:
         """The text up to where a stop string begins first, special tokens left out.
 
-        Args:
-            stop: of which at least one is in `shown(ids)`.
+        Where none of `stop` is in `shown(ids)` it is all of the text.
         """
         text, shown = self.text(ids), self.shown(ids)
-        at = min(place for one in stop if (place := shown.find(one)) >= 0)
+        at = min((place for one in stop if (place := shown.find(one)) >= 0), default=len(shown))
         if text == shown:
             return text[:at]
         # Tokens wholly before the stop string, up to one that ends with a whole character.
@@ -37,6 +38,3 @@ class TextDecoder:
             head = self.shown(ids[:n])
         begins_in_special = n < len(ids) and not self.text(ids[n : n + 1])
         return self.text(ids[:n]) + ("" if begins_in_special else shown[len(head) : at])
-
-
-PIECE = "\ufffd"  # what stands for bytes that are no whole character

@@ -106,6 +106,25 @@ def test_a_character_in_pieces_is_seen_when_it_is_whole(tokenizers, name):
     assert n < len(ids)
 
 
+def test_a_text_is_cut_where_its_stop_string_begins(tokenizers):
+    """Character by character: those of special tokens are in no text, but a stop string may be."""
+    tokenizer = tokenizers("qwen2")
+    decoder, draw = TextDecoder(tokenizer), np.random.default_rng(3)
+    words = tokenizer.encode("The cat sat on the mat, and ran.", add_special_tokens=False)
+    special = tokenizer.encode("<|im_start|><|im_end|>", add_special_tokens=False)
+    for k in range(200):
+        ids = draw.choice([*words, *special * 4], int(draw.integers(2, 14))).tolist()
+        shown = [(decoder.shown([id]), id in special) for id in ids]
+        of_special = [inside for text, inside in shown for _ in text]
+        whole = "".join(text for text, _ in shown)
+        assert whole == decoder.shown(ids)
+        start, n = int(draw.integers(0, len(whole))), int(draw.integers(1, 14))
+        stop = whole[start : start + n] if k % 8 else "never there"
+        at = whole.find(stop) if k % 8 else len(whole)
+        want = "".join(c for c, out in zip(whole[:at], of_special, strict=False) if not out)
+        assert decoder.text_before(ids, ["nor this", stop]) == want, (ids, stop)
+
+
 def test_special_tokens_are_seen_by_name(tokenizers):
     tokenizer = tokenizers("qwen2")
     [end] = tokenizer.encode("<|im_end|>", add_special_tokens=False)
