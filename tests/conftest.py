@@ -15,6 +15,7 @@ install_import_hook(
 
 from pathlib import Path
 
+import jax
 import pytest
 
 from jaxscore import Scorer
@@ -51,3 +52,11 @@ def scorers():
         return loaded[key]
 
     return get
+
+
+@pytest.fixture
+def quick_to_compile():
+    """Without LLVM's optimisations, half of the time that a program takes; XLA's own stay."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -48,7 +48,7 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None
     return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
 
 
-def score_queries(hidden_ND, asked: Asked, head: Unembedding) -> Scores:
+def score_queries(hidden_ND, asked: Asked, head: Unembedding, top: int = 0) -> Scores:
     """What `jaxscore.device.vocabulary.queries.score_queries` computes, from the whole softmax."""
     hidden_QD = hidden_ND[asked.query]
     z = jnp.matmul(hidden_QD, from_storage(head.weight).astype(jnp.float32).T, precision="highest")
@@ -58,10 +58,13 @@ def score_queries(hidden_ND, asked: Asked, head: Unembedding) -> Scores:
     logp = jax.nn.log_softmax(z, axis=-1)
     V = z.shape[-1]
     greedy_id = jnp.argmax(z, axis=-1).astype(jnp.int32)
+    top_id = jnp.argsort(-z, axis=-1, stable=True)[:, :top].astype(jnp.int32)
     return Scores(
         logprob=logp[asked.slot, asked.answer],
         greedy=asked.answer == greedy_id[asked.slot],
         entropy=-jnp.sum(jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0), axis=-1),
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(V)),
         greedy_id=greedy_id,
+        top_id=top_id if top else None,
+        top_logprob=jnp.take_along_axis(logp, top_id, axis=-1) if top else None,
     )

@@ -36,13 +36,19 @@ class Rows(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Of every answer and of every query, float32 nats. Slots past their number mean nothing."""
+    """Of every answer and of every query, float32 nats. Slots past their number mean nothing.
+
+    `top_id` and `top_logprob` are the k most probable tokens after each query, the most probable
+    first, the lowest id first among equal logits; None where none are asked for.
+    """
 
     logprob: Float[Array, " A"]
     greedy: Bool[Array, " A"]
     entropy: Float[Array, " Q"]
     self_certainty: Float[Array, " Q"]
     greedy_id: Int[Array, " Q"]
+    top_id: Int[Array, "Q k"] | None = None
+    top_logprob: Float[Array, "Q k"] | None = None
 
 
 class Unembedding(NamedTuple):

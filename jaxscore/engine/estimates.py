@@ -16,6 +16,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh import ROWS, DeviceMesh
 from jaxscore.device.rows import Asked
 from jaxscore.device.vocabulary.queries import FORMS
+from jaxscore.device.vocabulary.sums import terms
 from jaxscore.engine.abstract_models import Where, abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, refused, side_by_side
 from jaxscore.engine.program_text import Collective, collectives, kernels, text_of
@@ -141,7 +142,7 @@ def estimate_vocabulary(
 
     def run(params: Any, hidden_QD: jax.Array, asked: Asked) -> Any:
         head = model.unembedding(params)
-        return FORMS[head.forms.vocabulary](hidden_QD, asked, head)
+        return terms(FORMS[head.forms.vocabulary](hidden_QD, asked, head, 0), head)
 
     lowered = lower(run, (model.params, hidden, asked), None, device)
     with compiling_for(device):

@@ -1,7 +1,6 @@
 import json
 import shutil
 
-import jax
 import pytest
 
 from tests.models.checkpoints import saved, with_attributes
@@ -34,11 +33,3 @@ def checkpoint(originals, tmp_path):
         return folder
 
     return make
-
-
-@pytest.fixture
-def quick_to_compile():
-    """Without LLVM's optimisations, half of the time that a program takes; XLA's own stay."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)

@@ -14,6 +14,7 @@ from jaxscore.device.rows import Asked, Scores, Unembedding
 from jaxscore.device.vocabulary.answers import answers
 from jaxscore.device.vocabulary.blocks import by_columns
 from jaxscore.device.vocabulary.kernel_tpu import kernel_tpu
+from jaxscore.device.vocabulary.ranked import most_probable, nothing_ranked
 from jaxscore.device.vocabulary.sums import Sums, Terms, terms
 
 ANSWER_BLOCK = 512  # answers whose rows of the unembedding are held at a time
@@ -25,17 +26,29 @@ def vocabulary_terms(hidden_QD: Float[Array, "Q D"], head: Unembedding) -> Terms
     return terms(by_columns(hidden_QD, head), head)
 
 
-def score_queries(hidden_ND: Float[Array, "N D"], asked: Asked, head: Unembedding) -> Scores:
+def score_queries(
+    hidden_ND: Float[Array, "N D"], asked: Asked, head: Unembedding, top: int = 0
+) -> Scores:
     """Scores of the tokens that are asked for, by the platform's form.
 
     How many there are is data, not shape: a batch with few queries costs few, and nothing
     recompiles.
+
+    Args:
+        top: how many of the most probable tokens to return for each query, at most V.
     """
-    of_queries = FORMS[head.forms.vocabulary](hidden_ND, asked, head)
-    return _with_answers(hidden_ND, asked, of_queries, head)
+    # The kernel ranks no tokens.
+    form = "query_blocks" if top > 1 and head.forms.vocabulary == KERNEL else head.forms.vocabulary
+    sums = FORMS[form](hidden_ND, asked, head, top)
+    of_queries = terms(sums, head)
+    scores = _with_answers(hidden_ND, asked, of_queries, head)
+    if not top:
+        return scores
+    id, logprob = most_probable(sums.ranked, of_queries, head, top)
+    return scores._replace(top_id=id, top_logprob=logprob)
 
 
-def _by_query_blocks(hidden_ND, asked, head) -> Terms:
+def _by_query_blocks(hidden_ND, asked, head, top) -> Sums:
     """Blocks of queries, as many as there are: large ones read the vocabulary seldom, small ones
     at the end leave few slots empty."""
     Q = asked.query.shape[0]
@@ -43,10 +56,10 @@ def _by_query_blocks(hidden_ND, asked, head) -> Terms:
     def step(first, block, b, out):
         start = jnp.minimum(first + b * block, Q - block)
         query = lax.dynamic_slice_in_dim(asked.query, start, block)
-        part = by_columns(hidden_ND[query], head)
+        part = by_columns(hidden_ND[query], head, top)
         return jax.tree.map(lambda o, p: lax.dynamic_update_slice_in_dim(o, p, start, 0), out, part)
 
-    out = _no_sums(Q)
+    out = _no_sums(Q, head, top)
     large, small = head.forms.query_blocks
     done = jnp.int32(0)
     # A block of all Q slots would be the same in each step, and XLA moves what is the same out
@@ -57,10 +70,10 @@ def _by_query_blocks(hidden_ND, asked, head) -> Terms:
         done = n_large * large
     small = min(Q, small)
     n_small = (asked.n_queries - done + small - 1) // small
-    return terms(lax.fori_loop(0, n_small, functools.partial(step, done, small), out), head)
+    return lax.fori_loop(0, n_small, functools.partial(step, done, small), out)
 
 
-def _by_buckets(hidden_ND, asked, head) -> Terms:
+def _by_buckets(hidden_ND, asked, head, top) -> Sums:
     """All queries at once, in the smallest of a few sizes that holds them.
 
     On a GPU a loop whose length is data makes the host wait in each step, a choice does once.
@@ -70,30 +83,37 @@ def _by_buckets(hidden_ND, asked, head) -> Terms:
 
     def of(size):
         def run(query):
-            part = by_columns(hidden_ND[query[:size]], head)
-            return jax.tree.map(lambda x: jnp.pad(x, (0, Q - size)), part)
+            part = by_columns(hidden_ND[query[:size]], head, top)
+            return jax.tree.map(lambda x: _padded(x, Q), part)
 
         return run
 
     nth = jnp.searchsorted(jnp.array(sizes), asked.n_queries)
-    return terms(lax.switch(nth, [*map(of, sizes)], asked.query), head)
+    return lax.switch(nth, [*map(of, sizes)], asked.query)
 
 
-def _by_kernel(hidden_ND, asked, head) -> Terms:
+def _by_kernel(hidden_ND, asked, head, top) -> Sums:
     run = functools.partial(kernel_tpu, interpret=head.forms.interpreted)
-    return terms(run(hidden_ND[asked.query], asked.n_queries, head), head)
+    return run(hidden_ND[asked.query], asked.n_queries, head)
 
 
-FORMS: dict[VocabularyForm, Callable[[Any, Asked, Unembedding], Terms]] = {
+KERNEL: VocabularyForm = "kernel_tpu"
+FORMS: dict[VocabularyForm, Callable[[Any, Asked, Unembedding, int], Sums]] = {
     "buckets": _by_buckets,
-    "kernel_tpu": _by_kernel,
+    KERNEL: _by_kernel,
     "query_blocks": _by_query_blocks,
 }
 
 
-def _no_sums(Q):
+def _no_sums(Q, head, top):
     zero = jnp.zeros(Q, jnp.float32)
-    return Sums(zero, zero, zero, zero, jnp.zeros(Q, jnp.int32))
+    none = jnp.zeros(Q, jnp.int32)
+    return Sums(zero, zero, zero, zero, none, nothing_ranked(Q, head, top))
+
+
+def _padded(x, Q):
+    """With zeros for the queries that are left out."""
+    return jnp.pad(x, [(0, Q - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])
 
 
 def _with_answers(hidden_ND, asked, of_queries, head) -> Scores:

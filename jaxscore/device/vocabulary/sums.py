@@ -28,14 +28,25 @@ from jaxscore.device.rows import Unembedding
 LOWEST = -1e30  # finite, so that a maximum minus the one before is never inf - inf
 
 
+class Ranked(NamedTuple):
+    """Of each query the k largest logits of some columns and their columns, see `ranked`."""
+
+    z: Float[Array, "Q k"]
+    id: Int[Array, "Q k"]
+
+
 class Sums(NamedTuple):
-    """Of each query over some columns; `best` is the lowest column that holds the maximum."""
+    """Of each query over some columns; `best` is the lowest column that holds the maximum.
+
+    `ranked` is None where fewer than two tokens are ranked.
+    """
 
     top: Float[Array, " Q"]
     s0: Float[Array, " Q"]
     s1: Float[Array, " Q"]
     s2: Float[Array, " Q"]
     best: Int[Array, " Q"]
+    ranked: Ranked | None = None
 
 
 class Terms(NamedTuple):
@@ -61,7 +72,7 @@ def transform(logits, bias, scale, softcap):
 
 def terms(sums: Sums, head: Unembedding) -> Terms:
     """What the sums say; of a split vocabulary they are one shard's, and a few numbers travel."""
-    top, s0, s1, s2, best = sums
+    top, s0, s1, s2, best, _ = sums
     V, axis = head.weight.shape[0], head.split
     if axis is not None:
         own, top = top, lax.pmax(top, axis)
