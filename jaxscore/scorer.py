@@ -228,14 +228,22 @@ class Scorer:
         out["one request a row"] = of(apart, batch_tokens=tokens)
         return out
 
-    def score_sequences(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
+    def score_sequences(
+        self, sequences: Sequence[TokenSequence], *, top: int = 0
+    ) -> list[SequenceScores]:
         """Token ids instead of text.
+
+        Args:
+            top: how many of the most probable tokens to return for each scored token, see
+                `SequenceScores`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,
-                or has an id that is no integer of the model's vocabulary.
+                or has an id that is no integer of the model's vocabulary; or `top` is below 0 or
+                above the vocabulary.
+            InputError: `top` is above 0 and the scorer has a journal.
         """
-        return self.engine.score_sequences(sequences)
+        return self.engine.score_sequences(sequences, top=top)
 
     def score(
         self,

@@ -200,9 +200,9 @@ def test_a_window_ends_at_its_tokens(monkeypatch, scorers, window_tokens):
     lengths = [scorer.encoder.encode([one])[0][0].n_given for one in requests]
     planned, plan = [], scorer.engine.planner.window
 
-    def noted(sequences):
+    def noted(sequences, top):
         planned.append(len(sequences))
-        return plan(sequences)
+        return plan(sequences, top)
 
     monkeypatch.setattr(scorer.engine.planner, "window", noted)
     got = list(scorer.stream(iter(requests), window=10, window_tokens=window_tokens))

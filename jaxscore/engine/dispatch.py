@@ -23,12 +23,13 @@ from jaxscore.plan.row_batches import RowBatch
 class InFlight(NamedTuple):
     """Batches of one shape that are being computed; no scores where they do not fit in memory.
 
-    `variant` is an index in the dispatch's `variants`.
+    `variant` is an index in the dispatch's `variants`; `top` as of `Engine.run`.
     """
 
     variant: int
     batches: Sequence[RowBatch]
     caches: tuple[KVCache, ...]
+    top: int
     scores: Scores | None
 
 
@@ -62,6 +63,7 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
+        top: int,
     ) -> InFlight:
         """Dispatch batches of one shape, at most `n_together`, and do not wait for them.
 
@@ -71,10 +73,10 @@ class Dispatch:
         scores = None
         if batches[0].shape not in self.too_large:
             try:
-                scores = self._run(variant, batches, caches, progress)
+                scores = self._run(variant, batches, caches, progress, top)
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].shape, problem, progress)
-        return InFlight(variant, batches, caches, scores)
+        return InFlight(variant, batches, caches, top, scores)
 
     def fetched(self, in_flight: InFlight, progress: Progress) -> Iterator[tuple[RowBatch, Scores]]:
         """Each batch, or each half of one, with its scores on the host.
@@ -82,7 +84,7 @@ class Dispatch:
         Raises:
             InputError: as `send`; a program that ran out of memory while it ran is known only here.
         """
-        variant, batches, caches, scores = in_flight
+        variant, batches, caches, top, scores = in_flight
         if scores is not None:
             try:
                 columns = jax.device_get(scores)
@@ -91,13 +93,12 @@ class Dispatch:
             else:
                 n = self.n_together or 1
                 for k, batch in enumerate(batches):
-                    own: tuple[Any, ...] = tuple(np.split(column, n)[k] for column in columns)
-                    yield batch, Scores(*own)
+                    yield batch, _share(columns, k, n)
                 return
         smaller = [half for batch in batches for half in halves(batch)]
         n = self.n_together or 1
         for some in (smaller[k : k + n] for k in range(0, len(smaller), n)):
-            yield from self.fetched(self.send(variant, some, caches, progress), progress)
+            yield from self.fetched(self.send(variant, some, caches, progress, top), progress)
 
     def _run(
         self,
@@ -105,13 +106,15 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
+        top: int,
     ) -> Scores:
         slots = [one.key.shape[-3] for one in caches]
         values = side_by_side(batches, self.n_together)
         own = self.variants[variant]
+        what = f"score with top {top}" if top else "score"
         return own.programs.run(
-            ("score", *batches[0].shape, *slots),
-            functools.partial(own.score, batches[0].shape),
+            (what, *batches[0].shape, *slots),
+            functools.partial(own.score, batches[0].shape, top=top),
             (own.model.params, own.programs.put(values, ROWS), *caches),
             progress,
         )
@@ -143,6 +146,11 @@ class Dispatch:
             f"{what}going on with {-(-rows // 2)} x {length}, which --batch-tokens "
             f"{rows * length // 2} does at once"
         )
+
+
+def _share(scores: Scores, k: int, n: int) -> Scores:
+    """The k-th batch's of the scores of n batches, one after another."""
+    return jax.tree.map(lambda column: np.split(column, n)[k], scores)
 
 
 def side_by_side(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:

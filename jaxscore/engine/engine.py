@@ -1,5 +1,6 @@
 """What runs a model: planner, compiled programs, pipeline, statistics and journal together."""
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from jaxscore.engine.planner import ModelFacts, Planner
 from jaxscore.engine.programs import Programs
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.engine.variant import Variant, variants_of
+from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
 from jaxscore.models.model import Model
 from jaxscore.plan.sequence_checks import complaints
@@ -72,22 +74,51 @@ class Engine:
         return self.variants[self.planner.variant(n_tokens)]
 
     def run(
-        self, windows: Iterator[list[TokenSequence]], n_expected: int | None = None
+        self,
+        windows: Iterator[list[TokenSequence]],
+        n_expected: int | None = None,
+        *,
+        top: int = 0,
     ) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, see `Pipeline.run`."""
-        return self.pipeline.run(windows, n_expected)
+        """Scores of each window, see `Pipeline.run`.
 
-    def score_sequences(self, sequences: Sequence[TokenSequence]) -> list[SequenceScores]:
+        Args:
+            top: how many of the most probable tokens to return for each scored token, see
+                `SequenceScores`. Each value has programs of its own.
+
+        Raises:
+            ValueError: `top` is below 0 or above the vocabulary.
+            InputError: `top` is above 0 and there is a journal, whose rows hold no such tokens.
+        """
+        top = operator.index(top)
+        if not 0 <= top <= self.model.vocab_size:
+            raise ValueError(
+                f"top is {top}, expected 0 to {self.model.vocab_size}, the model's vocabulary"
+            )
+        if top and self.journaled.journal is not None:
+            raise InputError(
+                f"top is {top} and there is a journal, whose rows hold no most probable tokens; "
+                "give no journal, or a top of 0"
+            )
+        return self.pipeline.run(windows, n_expected, top)
+
+    def score_sequences(
+        self, sequences: Sequence[TokenSequence], *, top: int = 0
+    ) -> list[SequenceScores]:
         """All planned together, one result for each, in order.
+
+        Args:
+            top: as of `run`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,
-                or has an id that is no integer of the model's vocabulary.
+                or has an id that is no integer of the model's vocabulary; or as `run`.
+            InputError: as `run`.
         """
         if found := self.complaints(sequences):
             first = min(found)
             raise ValueError(f"sequence {first}: {found[first]}")
-        [scores] = self.run(iter([list(sequences)]))
+        [scores] = self.run(iter([list(sequences)]), top=top)
         return scores
 
     def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:

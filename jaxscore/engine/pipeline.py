@@ -1,5 +1,6 @@
 """Windows of sequences in, their scores out: batches in flight, in order, until interrupted."""
 
+import functools
 import queue
 import threading
 from collections import deque
@@ -51,7 +52,7 @@ class Pipeline:
         self.statistics, self.journaled, self.progress = statistics, journaled, progress
 
     def run(
-        self, windows: Iterator[list[TokenSequence]], n_expected: int | None = None
+        self, windows: Iterator[list[TokenSequence]], n_expected: int | None = None, top: int = 0
     ) -> Iterator[list[SequenceScores]]:
         """Scores of each window, in order.
 
@@ -62,6 +63,7 @@ class Pipeline:
         Args:
             windows: of sequences that are planned together.
             n_expected: sequences in all, where it is known: for the time left.
+            top: as of `Engine.run`.
 
         Raises:
             KeyboardInterrupt: the user wants the run to end; what was in flight is kept.
@@ -70,7 +72,8 @@ class Pipeline:
         stopped = threading.Event()
         n_open = 0
         with Progress(self.progress) as progress, interrupt.finishing():
-            planned = Stage("plan", map(self.planner.window, iter(given.get, None)), 1)
+            plan = functools.partial(self.planner.window, top=top)
+            planned = Stage("plan", map(plan, iter(given.get, None)), 1)
             scored = Stage("device", self._computed(planned, progress, n_expected, stopped), 0)
             try:
                 for sequences in windows:
@@ -159,7 +162,7 @@ class Pipeline:
                     if caches is None:
                         caches = self.dispatch.prefix(work.variant, part.prefix, progress)
                     window.n_in_flight += 1
-                    sent = self.dispatch.send(work.variant, batches, caches, progress)
+                    sent = self.dispatch.send(work.variant, batches, caches, progress, work.top)
                     flight.append(_Sent(window, work, part, sent))
                     if len(flight) > IN_FLIGHT:
                         fetch()

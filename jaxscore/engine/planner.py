@@ -62,22 +62,28 @@ class Planner:
         longer_from = self.facts.longer_from
         return int(longer_from is not None and n_tokens > longer_from)
 
-    def window(self, sequences: list[TokenSequence]) -> Window:
-        """Sequences planned together, a forest for each variant that scores some of them."""
+    def window(self, sequences: list[TokenSequence], top: int = 0) -> Window:
+        """Sequences planned together, a forest for each variant that scores some of them.
+
+        Args:
+            top: as of `Engine.run`; it changes no batch.
+        """
         of_variant: dict[int, list[int]] = {}
         for k, sequence in enumerate(sequences):
             of_variant.setdefault(self.variant(len(sequence.ids)), []).append(k)
         works = [
-            self._work(variant, index, [sequences[k] for k in index])
+            self._work(variant, index, [sequences[k] for k in index], top)
             for variant, index in sorted(of_variant.items())
         ]
         return Window(works, sequences)
 
-    def _work(self, variant: int, index: list[int], sequences: list[TokenSequence]) -> ForestWork:
+    def _work(
+        self, variant: int, index: list[int], sequences: list[TokenSequence], top: int
+    ) -> ForestWork:
         if self.reproducible:
             forest = build(sequences, share=Share.WHOLE)
             rows = OnePerRow(forest, self.facts.width)
-            return ForestWork(variant, index, forest, [(whole(forest), rows)])
+            return ForestWork(variant, index, forest, [(whole(forest), rows)], top)
         share = Share.TRIES if self.facts.shares_text else Share.PATHS
         forest = build(sequences, share=share)
         plain = self._packed(forest)
@@ -90,7 +96,7 @@ class Planner:
             cost = sum(self._cost(part, plan) for part, plan in with_prefixes)
             if plain.cost - cost > least:
                 plans = with_prefixes
-        return ForestWork(variant, index, forest, [*plans])
+        return ForestWork(variant, index, forest, [*plans], top)
 
     def _packed(self, forest: Forest, prefix: int = 0) -> packing.Plan:
         # The same whether a program exists already: a layout, and with it the last bits of a

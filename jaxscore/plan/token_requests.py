@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 NO_CHOICES = np.zeros(0, np.int32)
+NO_TOP_ID, NO_TOP_LOGPROB = np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,12 +71,22 @@ class TokenSequence:
 
 
 class SequenceScores(NamedTuple):
-    """float32 nats and bool, one entry for each scored token of a `TokenSequence`."""
+    """float32 nats and bool, one entry for each scored token of a `TokenSequence`.
+
+    Attributes:
+        top_id, top_logprob: int32 and float32 [n_scored, k], the k most probable tokens at the
+            place of each scored token, and their log-probabilities: the most probable first, the
+            lowest id first among equal logits. k is the run's `top`. All choices have the same
+            row. Where a token is `greedy`, its `logprob` is the first one of its row, bit for bit.
+            A token of probability 0 has minus infinity.
+    """
 
     logprob: np.ndarray
     entropy: np.ndarray
     self_certainty: np.ndarray
     greedy: np.ndarray
+    top_id: np.ndarray = NO_TOP_ID
+    top_logprob: np.ndarray = NO_TOP_LOGPROB
 
 
 class TokenRequest(NamedTuple):

@@ -32,6 +32,12 @@ class QueryScores(Protocol):
     @property
     def self_certainty(self) -> Any: ...
 
+    @property
+    def top_id(self) -> Any: ...
+
+    @property
+    def top_logprob(self) -> Any: ...
+
 
 class _Progress(NamedTuple):
     """What a forest's sequences lack.
@@ -55,6 +61,7 @@ class ForestWork:
         index: of each sequence of the forest, its place in the window.
         forest: all of them.
         plans: the forest's parts, and how each is laid out.
+        top: how many of the most probable tokens each edge has.
     """
 
     def __init__(
@@ -63,13 +70,17 @@ class ForestWork:
         index: Sequence[int],
         forest: Forest,
         plans: list[tuple[Part, Planned]],
+        top: int = 0,
     ) -> None:
         self.variant, self.index, self.forest, self.plans = variant, index, forest, plans
+        self.top = top
         n = forest.n_edges
         self._logprob, self._entropy, self._self_certainty = (
             np.full(n, np.nan, np.float32) for _ in range(3)
         )
         self._greedy = np.zeros(n, bool)
+        self._top_id = np.zeros((n, top), np.int32)
+        self._top_logprob = np.full((n, top), np.nan, np.float32)
         self._progress: _Progress | None = None
 
     @property
@@ -78,8 +89,9 @@ class ForestWork:
         return sum(plan.n_tokens + len(part.prefix) for part, plan in self.plans)
 
     def digest(self) -> bytes:
-        """Of all that decides which batches there will be, whatever the requests' order."""
-        out = hashlib.sha256()
+        """Of all that decides which batches there will be, whatever the requests' order, and
+        which programs score them."""
+        out = hashlib.sha256(f"top {self.top}".encode() if self.top else b"")
         for part, plan in self.plans:
             forest = part.forest
             for array in (part.prefix, forest.ids, forest.depth, forest.edge_node):
@@ -101,21 +113,27 @@ class ForestWork:
         self._greedy[edge] = scores.greedy[:n][missing]
         self._entropy[edge] = scores.entropy[slot]
         self._self_certainty[edge] = scores.self_certainty[slot]
+        if self.top:
+            self._top_id[edge] = scores.top_id[slot]
+            self._top_logprob[edge] = scores.top_logprob[slot]
         return edge
 
     def restore(self, found: Mapping[int, SequenceScores]) -> None:
-        """Put at their edges what is known of some sequences, by their place in the window."""
+        """Put at their edges what is known of some sequences, by their place in the window.
+
+        The most probable tokens are not among it.
+        """
         for k, place in enumerate(self.index):
             if place in found:
                 edge = self.forest.edge_of[slice(*self.forest.offsets[k : k + 2])]
                 whole = np.isfinite(found[place].logprob)
-                for values, known in zip(self._columns(), found[place], strict=True):
+                for values, known in zip(self._of_tokens(), found[place], strict=False):
                     values[edge[whole]] = known[whole]
 
     def known(self, part: Part, batch: RowBatch) -> bool:
         """Whether nothing is missing that a batch would answer."""
         edge = part.edges[batch.edge]
-        return all(np.isfinite(values[edge]).all() for values in self._columns())
+        return all(np.isfinite(values[edge]).all() for values in self._of_tokens())
 
     def progress(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The sequences that have one of these edges, and which of them lack no token now.
@@ -159,13 +177,15 @@ class ForestWork:
 
     def _cut(self, edge: np.ndarray, bounds: np.ndarray) -> list[SequenceScores]:
         """The scores of these edges, for each pair of bounds."""
-        columns = [values[edge] for values in self._columns()]
+        every = *self._of_tokens(), self._top_id, self._top_logprob
+        columns = [values[edge] for values in every]
         return [
             SequenceScores(*(column[a:b] for column in columns))
             for a, b in itertools.pairwise(bounds.tolist())
         ]
 
-    def _columns(self) -> tuple[Any, ...]:
+    def _of_tokens(self) -> tuple[Any, ...]:
+        """The first fields of `SequenceScores`, which a journal keeps."""
         return self._logprob, self._entropy, self._self_certainty, self._greedy
 
 

@@ -20,7 +20,10 @@ from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.device.layers import SCALE
 from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import MeshShape
+from jaxscore.device.vocabulary.ranked import most_probable, nothing_ranked, ranked_with
+from jaxscore.device.vocabulary.sums import Terms
 from jaxscore.engine import planner
 from jaxscore.engine.engine import Engine
 from jaxscore.generator import Generator
@@ -166,6 +169,45 @@ def against_one_device(name: str, shapes: list) -> dict[str, list]:
     return report
 
 
+def top_on(shape) -> list:
+    """How far the 30 most probable tokens are from one device's; a shard of 8 has 26 columns.
+
+    Then whether all bits are the same, the greedy tokens, and those of them whose own number is
+    not the first one.
+    """
+    config = CONFIGS["caps"]
+    params, asked = parameters(config), sequences()
+    every = Engine(model_on(config, params, None), batch_tokens=128)
+    every = every.score_sequences(asked, top=config.vocab_size)
+    got = Engine(model_on(config, params, shape), batch_tokens=128).score_sequences(asked, top=30)
+    far, same, n_greedy, n_other = 0.0, True, 0, 0
+    for one, other in zip(every, got, strict=True):
+        of_id = np.take_along_axis(one.top_logprob, np.argsort(one.top_id, axis=1), axis=1)
+        for want in (np.take_along_axis(of_id, other.top_id, axis=1), one.top_logprob[:, :30]):
+            far = max(far, float(np.abs(other.top_logprob - want).max(initial=0.0)))
+            same &= np.array_equal(other.top_logprob, want)
+        n_greedy += int(other.greedy.sum())
+        n_other += int((other.logprob != other.top_logprob[:, 0])[other.greedy].sum())
+    return [far, same, n_greedy, n_other]
+
+
+def ties() -> list:
+    """Ids of the 30 most probable tokens over 8 shards of 26 columns, and the logits."""
+    z = np.random.default_rng(5).integers(0, 3, (40, 208)).astype(np.float32)
+    mesh = DeviceMesh(MeshShape(1, 8))
+
+    def run(own):
+        head = Unembedding(jnp.zeros((26, 1)), None, 1.0, None, split="model")
+        ranked = nothing_ranked(40, head, 30)
+        ranked = ranked_with(ranked, own, jnp.int32(0), jnp.ones((1, 26), bool))
+        zero = jnp.zeros(40)
+        of = Terms(zero, zero, zero, zero, jnp.zeros(40, jnp.int32))
+        return most_probable(ranked, of, head, 30)[0]
+
+    columns, whole = jax.sharding.PartitionSpec(None, "model"), jax.sharding.PartitionSpec()
+    return [jax.jit(mesh.over(run, columns, whole))(z).tolist(), z.tolist()]
+
+
 def with_prefixes() -> list:
     config = CONFIGS["grouped"]
     planner.LEAST_SAVED_CPU = 0
@@ -191,6 +233,11 @@ def main(*parts: str) -> None:
     for name in CONFIGS:
         shapes = [shape for shape in SHAPES if f"{name} {shape}" in parts]
         report |= against_one_device(name, shapes)
+    for shape in SHAPES:
+        if f"top {shape}" in parts:
+            report[f"top {shape}"] = top_on(shape)
+    if "ties" in parts:
+        report["ties"] = ties()
     if "prefixes" in parts:
         report["prefixes"] = with_prefixes()
     if "written" in parts:

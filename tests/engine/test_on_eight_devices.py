@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT, with_devices
@@ -33,6 +34,10 @@ def part_of(item) -> str:
     """The part of the report that a test reads."""
     if item.originalname == "test_the_numbers_are_those_of_one_device":
         return f"{item.callspec.params['name']} {item.callspec.params['shape']}"
+    if item.originalname == "test_the_most_probable_tokens":
+        return f"top {item.callspec.params['shape']}"
+    if "equal_logits" in item.originalname:
+        return "ties"
     if "reproducible" in item.originalname:
         return "reproducible"
     return "written" if "written" in item.originalname else "prefixes"
@@ -53,6 +58,19 @@ def test_the_numbers_are_those_of_one_device(report, name, shape):
     else:
         assert set(sizes) == {"all-gather", "all-reduce"}
         assert sizes["all-reduce"] == HIDDEN
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_most_probable_tokens(report, shape):
+    far, same, n_greedy, n_other = report[f"top {shape}"]
+    assert far < 1e-5
+    assert same or shape[1] > 1
+    assert n_greedy > n_other == 0
+
+
+def test_equal_logits_of_several_shards_keep_the_order_of_their_columns(report):
+    got, z = map(np.array, report["ties"])
+    np.testing.assert_array_equal(got, np.argsort(-z, axis=1, kind="stable")[:, :30])
 
 
 def test_a_prefix_on_a_mesh(report):

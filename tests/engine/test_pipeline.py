@@ -36,11 +36,11 @@ class FakeDispatch:
         assert not len(ids)
         return ()
 
-    def send(self, variant, batches, caches, progress):
+    def send(self, variant, batches, caches, progress, top):
         self.n_sent += 1
         self.n_waiting += 1
         self.most_waiting = max(self.most_waiting, self.n_waiting)
-        return InFlight(variant, batches, caches, None)
+        return InFlight(variant, batches, caches, top, None)
 
     def fetched(self, in_flight, progress):
         self.n_waiting -= 1

@@ -17,12 +17,22 @@ from tests.sequences import sequence, sequence_lists
 
 
 def answers(batch):
-    """Some number for each answer and query of a batch."""
+    """Some number for each answer and query of a batch.
+
+    The most probable tokens of a query are its token and its depth.
+    """
     of_answers, of_queries = (
         np.ones(len(x)) for x in (batch.questions.answer, batch.questions.query)
     )
+    query = batch.questions.query
+    top = np.stack([batch.ids.ravel()[query], batch.position.ravel()[query]], axis=1)
     return SimpleNamespace(
-        logprob=of_answers, greedy=of_answers > 0, entropy=of_queries, self_certainty=of_queries
+        logprob=of_answers,
+        greedy=of_answers > 0,
+        entropy=of_queries,
+        self_certainty=of_queries,
+        top_id=top,
+        top_logprob=-top,
     )
 
 
@@ -37,7 +47,7 @@ def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences
         made = plan(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
         batches = list(made.batches())
     part = whole(forest)
-    work = ForestWork(0, range(len(sequences)), forest, [(part, made)])
+    work = ForestWork(0, range(len(sequences)), forest, [(part, made)], top=2)
     own = [
         set(forest.edge_of[a:b].tolist())
         for a, b in zip(forest.offsets, forest.offsets[1:], strict=False)
@@ -55,19 +65,26 @@ def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences
     everything = work.scores()
     places = np.flatnonzero(np.diff(forest.offsets) > 0)[::-1]
     for k, scores in zip(places.tolist(), work.scores_of(places), strict=True):
-        np.testing.assert_array_equal(scores, everything[k])
+        for some, all_ in zip(scores, everything[k], strict=True):
+            np.testing.assert_array_equal(some, all_)
+    for one, scores in zip(sequences, everything, strict=True):
+        before = one.first_scored - 1  # the token before all choices, or before each token
+        step = 0 if len(one.choices) else 1
+        want = [[one.ids[at], at] for at in (before + step * k for k in range(one.n_scored))]
+        assert scores.top_id.tolist() == want
+        np.testing.assert_array_equal(scores.top_logprob, -scores.top_id)
 
 
 def test_the_digest_is_that_of_the_requests_and_of_the_batches():
     asked = [sequence(list(range(k, k + 70)), 3) for k in range(1, 9)]
 
-    def digest(sequences, batch_tokens=512):
+    def digest(sequences, batch_tokens=512, top=0):
         forest = build(sequences)
         made = plan(forest, max_positions=128, width=8, batch_tokens=batch_tokens)
-        return ForestWork(0, range(9), forest, [(whole(forest), made)]).digest()
+        return ForestWork(0, range(9), forest, [(whole(forest), made)], top).digest()
 
     assert digest(asked) == digest(asked[::-1])
-    others = [digest(asked[:-1]), digest(asked, 256)]
+    others = [digest(asked[:-1]), digest(asked, 256), digest(asked, top=1), digest(asked, top=2)]
     changed = sequence([*range(1, 70), 5], 3)
     others.append(digest([changed, *asked[1:]]))
-    assert len({digest(asked), *others}) == 4
+    assert len({digest(asked), *others}) == 6

@@ -35,7 +35,7 @@ class SimulatedDevice:
         return ()
 
     def send(
-        self, variant: int, batches: Sequence[RowBatch], caches: Any, progress: Any
+        self, variant: int, batches: Sequence[RowBatch], caches: Any, progress: Any, *top: int
     ) -> "dispatch.InFlight":
         # The other checkout of a comparison may have the other name, and the other arrays below.
         laid_out = getattr(dispatch, "side_by_side", None) or dispatch._side_by_side
@@ -43,7 +43,7 @@ class SimulatedDevice:
         sent = jax.device_put(rows)
         del sent
         self._ends.append(self._compute(sum(batch.n_tokens for batch in batches)))
-        return dispatch.InFlight(variant, batches, caches, None)
+        return dispatch.InFlight(variant, batches, caches, *top, None)
 
     def fetched(
         self, in_flight: "dispatch.InFlight", progress: Any

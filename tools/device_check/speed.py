@@ -164,7 +164,7 @@ def _program_seconds(scorer: Engine, batch: Rows) -> float:
     rows, length = batch.ids.shape
     variant = scorer.variant(length + 1)
     args = variant.model.params, variant.programs.put(packed(batch))
-    run = functools.partial(variant.score, batch.ids.shape)
+    run = functools.partial(variant.score, batch.ids.shape, top=0)
 
     def call():
         with Progress(False) as progress:

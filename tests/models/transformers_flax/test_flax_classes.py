@@ -254,6 +254,20 @@ def test_bfloat16_is_about_as_far_from_float32_as_torch_is(tmp_path, kind):
     assert 1e-4 < distance(got, exact) < 3 * theirs < 0.5  # the first: bfloat16 is what ran
 
 
+def test_the_most_probable_tokens_are_torchs(originals):
+    """A class takes one text a row, so no query is shared."""
+    got = scorer(flax_model(originals["gpt2"])).score_sequences(ragged(), top=5)
+    model = torch_model("gpt2")
+    for one, scores in zip(ragged(), got, strict=True):
+        with torch.no_grad():
+            logits = model(torch.from_numpy(one.ids.astype(np.int64))[None]).logits[0, :-1]
+        want = torch.log_softmax(logits.float(), -1).topk(5)
+        np.testing.assert_array_equal(scores.top_id, want.indices)
+        np.testing.assert_allclose(scores.top_logprob, want.values, atol=1e-4, rtol=0)
+        own = scores.top_logprob[scores.greedy, 0]
+        assert scores.logprob[scores.greedy].tobytes() == own.tobytes()
+
+
 def greedy(model, prompt, n_new):
     """The ids that the class writes after a prompt."""
     return model.write(model.params, TokenRequest(prompt, n_new, 0.0, 1.0, 0, (), model.eos_ids))

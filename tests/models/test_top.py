@@ -1,0 +1,55 @@
+"""The most probable tokens of every family: torch's, and the bits of the token's own number."""
+
+import numpy as np
+import pytest
+import torch
+
+from jaxscore.models.families import FAMILIES
+from jaxscore.plan.token_requests import TokenSequence
+from tests.models.case_parts import LONGROPE
+from tests.models.checkpoints import loaded, ragged, saved, scorer
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+TOP = 5
+# gemma2 has a soft cap; either side of phi3's original length is a variant of its own.
+CONFIGS = {
+    "gemma2": {},
+    "phi3": {"rope_scaling": LONGROPE, "original_max_position_embeddings": 16},
+}
+KINDS = [*CONFIGS, *(kind for kind in FAMILIES if kind not in CONFIGS)]
+
+
+@torch.no_grad()
+def torch_logprobs(model, ids):
+    ids = torch.from_numpy(ids.astype(np.int64))
+    return torch.log_softmax(model(ids[None]).logits[0, :-1].float(), -1).numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_they_are_torchs(tmp_path, kind):
+    model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
+    for one, scores in zip(
+        ragged(), scorer(loaded(tmp_path)).score_sequences(ragged(), top=TOP), strict=True
+    ):
+        every = torch_logprobs(model, one.ids)
+        of_ids = np.take_along_axis(every, scores.top_id.astype(int), axis=1)
+        np.testing.assert_allclose(scores.top_logprob, of_ids, atol=1e-4, rtol=0)
+        largest = -np.sort(-every, axis=1)[:, :TOP]
+        np.testing.assert_allclose(scores.top_logprob, largest, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("top", [1, TOP])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_best_one_has_its_own_numbers_bits(originals, kind, top):
+    own = scorer(loaded(originals[kind]))
+    ids = ragged()[-1].ids
+    [along] = own.score_sequences([TokenSequence(ids, 0)], top=top)
+    best = [
+        TokenSequence(np.append(ids[: k + 1], along.top_id[k, 0]).astype(np.int32), k + 1)
+        for k in range(len(ids) - 1)
+    ]
+    for scores, id in zip(own.score_sequences(best, top=top), along.top_id[:, 0], strict=True):
+        assert scores.greedy.all()
+        assert scores.top_id[0, 0] == id
+        assert scores.logprob.tobytes() == scores.top_logprob[:, 0].tobytes()
