@@ -1,9 +1,10 @@
-"""How fast jaxscore is against PyTorch, and what devices, the journal and many requests cost it.
+"""How fast jaxscore is against PyTorch, and what devices, the journal, many requests and the most
+probable tokens cost it.
 
     python tools/bench.py                     against PyTorch, medians of 3 turns, about 30 minutes
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
-    python tools/bench.py devices host journal stream
+    python tools/bench.py devices host journal stream top
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
 Against PyTorch (the `test` extra), on a GPT-2-124M-shaped random checkpoint made on the spot:
@@ -31,6 +32,8 @@ Of jaxscore alone, on the CPU, only where asked for:
     journal  the same requests without a journal and with a fresh one, in turns: what it costs
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
              most memory that the process ever held, above 1.5 GB exit code 1
+    top      the vocabulary pass with the 1, 5 and 20 most probable tokens against the pass
+             without: ratios of time, and whether the ids are those of full logits, else exit code 1
 
 Run it on a quiet machine.
 """
@@ -43,10 +46,10 @@ from pathlib import Path
 # As a script Python finds this folder and not the repository, where `tools` is.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.benchmarks import against_torch, devices, host, journal, stream
+from tools.benchmarks import against_torch, devices, host, journal, stream, top
 from tools.benchmarks.contenders import CONTENDERS
 
-ALONE = ("devices", "host", "journal", "stream")
+ALONE = ("devices", "host", "journal", "stream", "top")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,6 +94,8 @@ def main(arguments: list[str] | None = None) -> int:
         journal.run(args.turns, small=args.small)
     if "stream" in chosen:
         good &= stream.run(args.requests, small=args.small)
+    if "top" in chosen:
+        good &= top.run(args.turns, small=args.small)
     return 0 if good else 1
 
 

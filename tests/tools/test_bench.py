@@ -1,12 +1,14 @@
 """The benchmark's own workloads run at tiny sizes, and those that can be wrong say so."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
 from tools import bench
-from tools.benchmarks import devices, random_llama, stream
+from tools.benchmarks import devices, random_llama, stream, top
 
 
 def test_devices(capsys):
@@ -64,6 +66,28 @@ def test_journal(capsys):
     assert "journal, tiny model: 0.1 million parameters, 64 sequences" in out
     assert "inside the journal 0.00 %" not in out
     assert "microseconds a sequence" in out
+
+
+def test_top(monkeypatch, capsys):
+    assert bench.main(["--small", "--turns", "1", "top"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("0 of 320 ids are not those of full logits") == 2
+    monkeypatch.setattr(top, "n_wrong", lambda got, want: 1)
+    assert bench.main(["--small", "--turns", "1", "top"]) == 1
+
+
+def test_ids_that_are_wrong_are_counted():
+    def ranked(id, logprob):
+        return SimpleNamespace(top_id=np.array([id]), top_logprob=np.array([logprob]))
+
+    want = ranked([5, 9, 2, 7], [-1.0, -2.0, -2.00001, -3.0])
+    for got, n in (
+        (ranked([5, 9, 2], [-1.0, -2.0, -2.0]), 0),
+        (ranked([5, 2, 9], [-1.0, -2.0, -2.0]), 0),  # nearer than what may change places
+        (ranked([9, 5, 2], [-1.0, -2.0, -2.0]), 1),
+        (ranked([5, 9, 2], [-1.0, -2.0, -2.1]), 1),
+    ):
+        assert top.n_wrong(got, want) == n
 
 
 def test_stream(capsys):
