@@ -11,6 +11,7 @@ GROUPS = {
     },
     "score": {
         "score": "log-probability, entropy and self-certainty of each token",
+        "serve": "the same over HTTP, OpenAI-compatible",
     },
     "the five systems": {
         "paths": "information gain of knowledge paths (Path Evaluation)",

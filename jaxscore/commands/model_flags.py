@@ -29,12 +29,18 @@ MOST_BATCH_TOKENS = 1 << 22
 
 
 def add_model_flags(
-    parser: argparse.ArgumentParser, *, model_required: bool = True, audited: bool = True
+    parser: argparse.ArgumentParser,
+    *,
+    model_required: bool = True,
+    audited: bool = True,
+    items: bool = True,
 ) -> None:
     """--model and the flags that decide how it runs.
 
     Args:
         audited: whether the command has numbers for --audit-noise.
+        items: whether the command scores items of a file and ends; else flags of such a run are
+            left out.
     """
     group = parser.add_argument_group("model and device")
     if model_required:
@@ -66,25 +72,8 @@ def add_model_flags(
         "accelerators); fewer take less memory, more are faster on accelerators; auto: as many as "
         "the device's memory takes. A batch that does not fit is halved",
     )
-    group.add_argument(
-        "--truncate",
-        choices=("left",),
-        help="drop the oldest context tokens of a request that is longer than the model's "
-        "positions; without it that request fails and the others are kept",
-    )
-    group.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="of all that a command draws at random: samples, orders, bootstrap intervals "
-        "(default 0)",
-    )
-    group.add_argument(
-        "--journal",
-        metavar="PATH|off",
-        help="file of finished work, with which the same command continues after an interruption "
-        "(default: in .jaxscore beside the output); off: keep nothing",
-    )
+    if items:
+        _add_item_flags(group)
     group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
     advanced(
         group,
@@ -117,7 +106,7 @@ def add_model_flags(
         "else in the run; slower, several times where texts begin alike; --batch-tokens has no "
         "effect",
     )
-    if audited:
+    if audited and items:
         advanced(
             group,
             "--audit-noise",
@@ -134,7 +123,31 @@ def add_model_flags(
         action="store_true",
         help="let the checkpoint's tokenizer bring its own code",
     )
-    distributed_flags.add(parser)
+    if items:
+        distributed_flags.add(parser)
+
+
+def _add_item_flags(group: argparse._ActionsContainer) -> None:
+    """Flags of a command that scores items of a file and ends."""
+    group.add_argument(
+        "--truncate",
+        choices=("left",),
+        help="drop the oldest context tokens of a request that is longer than the model's "
+        "positions; without it that request fails and the others are kept",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of all that a command draws at random: samples, orders, bootstrap intervals "
+        "(default 0)",
+    )
+    group.add_argument(
+        "--journal",
+        metavar="PATH|off",
+        help="file of finished work, with which the same command continues after an interruption "
+        "(default: in .jaxscore beside the output); off: keep nothing",
+    )
 
 
 def add_limit_flag(parser: argparse._ActionsContainer, what: str, *spellings: str) -> None:
@@ -240,7 +253,7 @@ def load_scorer(
 
 
 def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:
-    asked = args.journal
+    asked = getattr(args, "journal", None)
     if output is None and asked not in (None, "off"):
         remark(args, f"--journal {asked}: this command keeps no journal")
     if asked == "off" or output is None:

@@ -25,6 +25,11 @@ REASONS: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
         "--input": f"{_OWN_INPUTS}; score, or any system, takes --input",
         "--limit": f"{_OWN_INPUTS}, which are few; the commands that it prints take --limit",
     },
+    "serve": {
+        "--input": "clients send the texts; score takes a file",
+        "--output": "clients get the numbers; score writes a file",
+        "--limit": "clients send as many requests as they like; see --max-queue-tokens",
+    },
     "judge": {"--output": f"{_IN_PLACE}; judge a copy of the folder to leave it as it is"},
     "metrics": {
         "--model": f"{_NO_MODEL}; judge is the command that takes one",

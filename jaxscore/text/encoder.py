@@ -128,10 +128,30 @@ class TextEncoder:
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of each prompt, the tokenizer's BOS before one that writes none."""
-        return [
-            np.array(_with_prefix(self.prefix, e.ids), np.int32)
-            for e in self._encode(list(prompts))
-        ]
+        return [ids for ids, _ in self.prompts(prompts)]
+
+    def prompts(
+        self, prompts: Sequence[str], *, special_tokens: bool = True
+    ) -> list[tuple[np.ndarray, list[int]]]:
+        """int32 ids of each prompt, and how many of its characters stand before each token.
+
+        What lies between two tokens, as a blank that a tokenizer leaves out of its offsets, belongs
+        to the second one. A BOS that the prompt does not write has no characters.
+
+        Args:
+            special_tokens: whether the tokenizer's BOS is put before a prompt that writes none.
+        """
+        prefix = self.prefix if special_tokens else []
+        out = []
+        for encoding in self._encode(list(prompts)):
+            ids = _with_prefix(prefix, encoding.ids)
+            starts = [0] * (len(ids) - len(encoding.ids))
+            end = 0
+            for first, last in encoding.offsets:
+                starts.append(max(min(first, end), starts[-1] if starts else 0))
+                end = max(end, last)
+            out.append((np.array(ids, np.int32), starts))
+        return out
 
     def first_ids(self, labels: Sequence[str]) -> tuple[int, ...]:
         """The id of each label's first token, encoded alone.

@@ -84,6 +84,19 @@ class Preparer:
             prepared.append(item)
         return self._checked(prepared)
 
+    def sequences(
+        self, given: Sequence[TokenSequence | Unusable], truncate: str | None
+    ) -> list[Prepared]:
+        """One entry for each request whose token ids are given; `truncate` as of `Scorer.score`."""
+        return self._checked(
+            [
+                Prepared((), 0, one.error)
+                if isinstance(one, Unusable)
+                else self._truncated((one,), truncate)
+                for one in given
+            ]
+        )
+
     def _truncated(self, encoded: Encoded, truncate: str | None) -> Prepared:
         """The sequences without the oldest tokens of those that are too long, if asked for."""
         if truncate is None:

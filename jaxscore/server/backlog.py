@@ -1,0 +1,163 @@
+"""What waits for the worker, and what it does next: fair windows and groups of texts in turn."""
+
+import threading
+import time
+from collections import deque
+from typing import NamedTuple
+
+from jaxscore.engine.defaults import WINDOW_TOKENS
+from jaxscore.server.errors import ApiError
+from jaxscore.server.jobs import Job, ScoringJob, WritingJob, path
+from jaxscore.server.trie_size import TrieSize
+
+RETRY_AFTER = 5  # seconds that a client is told to wait
+
+
+class Window(NamedTuple):
+    """Pieces that are planned together: a job, and the place of one of its pieces."""
+
+    pieces: list[tuple[ScoringJob, int]]
+
+
+class Group(NamedTuple):
+    """Texts that are written side by side."""
+
+    jobs: list[WritingJob]
+
+
+class Backlog:
+    """Jobs that wait; the event loop adds, the worker takes.
+
+    Attributes:
+        n_prompts, n_tokens: of jobs that wait or are in work.
+    """
+
+    def __init__(self, window_tokens: int, max_tokens: int, gather: float) -> None:
+        """Args:
+        window_tokens: most distinct tokens of a window.
+        max_tokens: most tokens that wait and are in work.
+        gather: seconds for which the first job of an idle worker waits for others.
+        """
+        self._window_tokens, self._max_tokens, self._gather = window_tokens, max_tokens, gather
+        self._changed = threading.Condition()
+        self._scoring: deque[ScoringJob] = deque()
+        self._writing: deque[WritingJob] = deque()
+        self._known: set[Job] = set()  # waiting and in work
+        self.n_prompts = self.n_tokens = 0
+        self._idle, self._closed, self._writes_next = True, False, False
+
+    def add(self, job: Job) -> None:
+        """Let a job wait for its turn.
+
+        Raises:
+            ApiError: 429, too much waits already; 503, the server ends.
+        """
+        if not job.open:  # there was nothing to do
+            return
+        with self._changed:
+            if self._closed:
+                raise ApiError(503, "the server is ending; ask another one", code="ending")
+            waiting = self.n_tokens
+            if waiting and waiting + job.n_tokens > self._max_tokens:
+                raise ApiError(
+                    429,
+                    f"{waiting} tokens wait, and this request has {job.n_tokens}; at most "
+                    f"{self._max_tokens} may wait together; ask again later",
+                    code="queue_full",
+                    headers={"Retry-After": str(RETRY_AFTER)},
+                )
+            self._known.add(job)
+            self.n_prompts += job.n_prompts
+            self.n_tokens += job.n_tokens
+            if isinstance(job, WritingJob):
+                self._writing.append(job)
+            elif isinstance(job, ScoringJob):
+                self._scoring.append(job)
+            self._changed.notify()
+        job.answer.add_done_callback(lambda _: self._drop(job))
+
+    def take(self) -> Window | Group | None:
+        """What is to be done next; waits for it. None after `close`."""
+        with self._changed:
+            self._idle = self._idle or not self._waiting()
+            self._changed.wait_for(lambda: self._closed or self._waiting())
+            if self._idle and self._gather and not self._closed:
+                self._wait_for_others()
+            self._idle = False
+            if self._closed:
+                return None
+            if self._writing and (self._writes_next or not self._scoring):
+                self._writes_next = False
+                return self._group()
+            self._writes_next = True
+            return self._window()
+
+    def close(self) -> None:
+        """Take no more jobs, and end `take`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def fail_all(self, problem: BaseException) -> None:
+        """Give every job an error in place of its answer."""
+        with self._changed:
+            jobs = list(self._known)
+        for job in jobs:
+            job.fail(problem)
+
+    def _waiting(self) -> bool:
+        return bool(self._scoring or self._writing)
+
+    def _wait_for_others(self) -> None:
+        until = time.monotonic() + self._gather
+        while not self._closed and (left := until - time.monotonic()) > 0:
+            if sum(job.n_tokens for job in self._scoring) >= self._window_tokens:
+                return
+            self._changed.wait(left)
+
+    def _window(self) -> Window:
+        """One piece of each job in turn until the window is full.
+
+        The turns go on where the last window ended, so that a job of many pieces delays another
+        one by a window at most.
+        """
+        size, n_given = TrieSize(), 0
+        out: list[tuple[ScoringJob, int]] = []
+        while self._scoring:
+            job = self._scoring[0]
+            if not job.left or not job.open:
+                self._scoring.popleft()
+                continue
+            ids = path(job.pieces[job.left[-1]])
+            full = size.n_tokens + size.growth(ids) > self._window_tokens
+            if out and (full or n_given + len(ids) > WINDOW_TOKENS):
+                break
+            job.added += size.add(ids)
+            n_given += len(ids)
+            out.append((job, job.left.pop()))
+            self._scoring.rotate(-1)
+        return Window(out)
+
+    def _group(self) -> Group:
+        """The jobs that came first, up to the tokens of a window."""
+        out: list[WritingJob] = []
+        n_tokens = 0
+        while self._writing:
+            job = self._writing[0]
+            if out and n_tokens + job.n_tokens > self._window_tokens:
+                break
+            self._writing.popleft()
+            if job.open:
+                out.append(job)
+                n_tokens += job.n_tokens
+        return Group(out)
+
+    def _drop(self, job: Job) -> None:
+        """Forget a job that is answered, or that nobody waits for any more."""
+        with self._changed:
+            self._known.discard(job)
+            self.n_prompts -= job.n_prompts
+            self.n_tokens -= job.n_tokens
+            for waiting in (self._scoring, self._writing):
+                if job in waiting:
+                    waiting.remove(job)  # type: ignore[arg-type]

@@ -1,0 +1,156 @@
+"""A server from its socket to its end: warms up, answers, drains after a signal."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from jaxscore.errors import InputError
+from jaxscore.server.app import Log, app
+from jaxscore.server.protocol import INCOMPLETE_HEAD, with_deadline
+from jaxscore.server.service import Service
+
+BACKLOG = 2048  # connections that wait to be accepted
+DRAIN = 25  # seconds within which what is in flight is answered
+WORK = 10.0  # seconds for what the worker has begun after that
+KEEP_ALIVE = 30  # seconds of a connection without a request
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket, so that a port in use is known before the model is loaded.
+
+    Raises:
+        InputError: the address cannot be had.
+    """
+    try:
+        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        one = socket.socket(family, kind, protocol)
+        if os.name == "posix":  # elsewhere it would share the port with another program
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind(address)
+            one.listen(BACKLOG)
+        except OSError:
+            one.close()
+            raise
+    except OSError as problem:
+        raise InputError(
+            f"--host {host} --port {port}: cannot be used ({problem.strerror or problem}); give "
+            "another one, or 0 for any free port"
+        ) from None
+    return one
+
+
+def address_of(one: socket.socket) -> str:
+    """Where clients find a socket."""
+    host, port = one.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(
+    service: Service, sockets: socket.socket, ready: Callable[[], None], log: Log | None = None
+) -> None:
+    """Serve until a signal.
+
+    The first SIGTERM or Ctrl-C takes no more connections and answers what is in flight; a second
+    one ends the process at once, with code 128 and its number.
+
+    Args:
+        ready: called once, when the model has warmed up.
+        log: called for every answer.
+
+    Raises:
+        Exception: what the warm-up failed with.
+    """
+    server = _Server(
+        uvicorn.Config(
+            app(service, log),
+            http=with_deadline(service.settings.receive_timeout),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            headers=[("Server", "jaxscore")],
+            h11_max_incomplete_event_size=INCOMPLETE_HEAD,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=DRAIN,
+            backlog=BACKLOG,
+        )
+    )
+    service.worker.start()
+    try:
+        asyncio.run(_serve(server, service, sockets, ready))
+    finally:
+        if not service.worker.stop(WORK):
+            _leave(0)  # a window that nobody waits for would keep the process alive
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, which leaves signals to us: it would raise them again after serving."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(
+    server: _Server, service: Service, one: socket.socket, ready: Callable[[], None]
+) -> None:
+    def end() -> None:
+        service.ending = True
+        server.should_exit = True
+
+    with _signals(asyncio.get_running_loop(), end):
+        serving = asyncio.ensure_future(server.serve(sockets=[one]))
+        warm = asyncio.ensure_future(asyncio.wrap_future(service.worker.ready))
+        await asyncio.wait({serving, warm}, return_when=asyncio.FIRST_COMPLETED)
+        if warm.done() and warm.exception() is None:
+            ready()
+        elif warm.done():
+            end()
+        await serving
+        if not warm.done():
+            warm.cancel()
+        elif (problem := warm.exception()) is not None:
+            raise problem
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` in the loop after the first signal, and leave at the second."""
+    if threading.current_thread() is not threading.main_thread():  # which alone is told
+        yield
+        return
+    n_seen = 0
+
+    def seen(number: int, frame: object) -> None:
+        nonlocal n_seen
+        n_seen += 1
+        if n_seen > 1:
+            _leave(128 + number)
+        loop.call_soon_threadsafe(end)
+
+    before = {number: signal.signal(number, seen) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, one)
+
+
+def _leave(code: int) -> None:
+    """End the process now, without waiting for its threads."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

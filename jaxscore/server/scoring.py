@@ -1,0 +1,159 @@
+"""`POST /jaxscore/score` and `/jaxscore/label`: this package's own requests over HTTP.
+
+A body is one object with a list of requests, or a request in each line (NDJSON). Answers are the
+lines that `jaxscore score` writes. Lines are answered as they are finished, in order, so that
+neither side holds them all.
+"""
+
+import asyncio
+import functools
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from jaxscore.files.json_lines import json_line
+from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.server import json_body, scoring_items
+from jaxscore.server.calls import NDJSON, Answer, Call, Stream
+from jaxscore.server.errors import ApiError
+from jaxscore.server.fields import Field, flag, is_string, one_of, read
+from jaxscore.server.jobs import ScoringJob
+from jaxscore.server.scoring_items import Batch
+from jaxscore.server.service import Service
+from jaxscore.tasks.score.evaluation import BOUNDARIES
+
+TOGETHER = 1024  # lines that are scored together
+AHEAD = 2  # such batches that wait or are in work
+WORDS = {"true": True, "false": False}
+
+# (service, items, position of the first one, fields) -> the items to score
+Prepare = Callable[[Service, Sequence[Any], int, Mapping[str, Any]], Batch]
+Ready = Callable[[Sequence[Any], int], Awaitable[Batch]]  # the same, all but items and position
+
+MODEL = {"model": Field("a name that /v1/models tells", is_string)}
+REQUESTS = Field(
+    "a list of requests that is not empty",
+    lambda value: isinstance(value, list) and bool(value),
+    required=True,
+)
+SCORE: Mapping[str, Field] = {
+    **MODEL,
+    "boundary": one_of(*BOUNDARIES, default="joint"),
+    "truncate": one_of("left"),
+    "special_tokens": flag(True),
+    "summary_only": flag(),
+}
+LABEL: Mapping[str, Field] = {**MODEL, "truncate": one_of("left")}
+
+
+async def score(call: Call) -> Answer | Stream:
+    """Log-probability, entropy and self-certainty of continuations."""
+    return await _answer(call, SCORE, scoring_items.scoring)
+
+
+async def label(call: Call) -> Answer | Stream:
+    """The next-token distribution over a few labels."""
+    return await _answer(call, LABEL, scoring_items.labels)
+
+
+async def _answer(call: Call, fields: Mapping[str, Field], prepare: Prepare) -> Answer | Stream:
+    service = call.service
+    in_lines = call.content_type == NDJSON
+    if in_lines:
+        asked = read({name: WORDS.get(text, text) for name, text in call.query.items()}, fields)
+        items: Iterator[Any] = _lines(call.body)
+    else:
+        size = len(call.body)
+        body = await service.apart(size, functools.partial(json_body.parse, call.body))
+        asked = read(body, {**fields, "requests": REQUESTS})
+        items = iter(asked["requests"])
+    service.check_model(asked["model"])
+    ready = functools.partial(_prepared, service, len(call.body), prepare, asked)
+    if in_lines or NDJSON in call.headers.get("accept", ""):
+        return Stream(_records(service, items, ready), NDJSON, lambda error: error + b"\n")
+    sent = await _send(service, list(items), 1, ready)
+    lines = await _finished(service, sent)
+    model = orjson.dumps(asked["model"] or service.settings.names[0])
+    usage = orjson.dumps({"tokens_given": sent.n_given, "tokens_computed": sent.job.added})
+    results = b",".join(line.rstrip() for line in lines)
+    return Answer(b'{"model":%b,"results":[%b],"usage":%b}' % (model, results, usage))
+
+
+class _Sent(NamedTuple):
+    """Items that the worker has."""
+
+    batch: Batch
+    job: ScoringJob
+    scores: "asyncio.Future[Any]"
+
+    @property
+    def n_given(self) -> int:
+        """Tokens of all items, those that they share counted each time."""
+        return sum(one.n_given for item in self.batch.prepared for one in item.sequences)
+
+
+async def _records(
+    service: Service, items: Iterator[Any], ready: Ready
+) -> AsyncGenerator[bytes, None]:
+    """A line for each item, in order."""
+    waiting: deque[_Sent] = deque()
+    first = 1
+    try:
+        while True:
+            some = list(itertools.islice(items, TOGETHER))
+            if some:
+                waiting.append(await _send(service, some, first, ready))
+                first += len(some)
+            while waiting and (not some or len(waiting) >= AHEAD):
+                yield b"".join(await _finished(service, waiting.popleft()))
+            if not some:
+                break
+    finally:
+        for sent in waiting:
+            sent.scores.cancel()
+    if first == 1:
+        raise ApiError(400, "the body has no lines, expected a request in each")
+
+
+async def _prepared(
+    service: Service,
+    size: int,
+    prepare: Prepare,
+    asked: Mapping[str, Any],
+    items: Sequence[Any],
+    first: int,
+) -> Batch:
+    return await service.apart(size, lambda: prepare(service, items, first, asked))
+
+
+async def _send(service: Service, items: list[Any], first: int, ready: Ready) -> _Sent:
+    """Encode items and hand them to the worker."""
+    batch = await ready(items, first)
+    job = service.scoring_job([item.sequences for item in batch.prepared if item.sequences])
+    return _Sent(batch, job, asyncio.ensure_future(service.done(job)))
+
+
+async def _finished(service: Service, sent: _Sent) -> list[bytes]:
+    """The items' lines, when their scores are there."""
+    found: list[list[SequenceScores]] = await sent.scores
+    flat = [scores for piece in found for scores in piece]
+    size = 100 * sum(len(one.logprob) for one in flat)
+    return await service.apart(size, lambda: [json_line(one) for one in sent.batch.records(flat)])
+
+
+def _lines(raw: bytes) -> Iterator[Any]:
+    """The objects of a body, one in each line that is not blank.
+
+    Raises:
+        ApiError: 400, a line is none.
+    """
+    start, number = 0, 0
+    while start < len(raw):
+        end = raw.find(b"\n", start)
+        end = len(raw) if end < 0 else end
+        line, start, number = raw[start:end].strip(), end + 1, number + 1
+        if line:
+            yield json_body.parse(line, f"line {number}")

@@ -1,0 +1,139 @@
+"""The bytes that each token stands for, and text from them.
+
+A token alone may be a part of a character, and a tokenizer's `decode` drops the blank before a
+text's first word. Bytes lose neither: those of a text's tokens, joined, are the text.
+"""
+
+import codecs
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in a vocabulary with byte fallback
+_KNOWN = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+
+
+class TokenBytes:
+    """Bytes and text of token ids under one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        backend = tokenizer.backend_tokenizer
+        self._added = backend.get_added_tokens_decoder()
+        self._special = {id for id, token in self._added.items() if token.special}
+        self._special |= set(tokenizer.all_special_ids)
+        self._parts = _decoder_parts(backend.decoder)
+        self._byte_level = any(part["type"] == "ByteLevel" for part in self._parts)
+        self._falls_back = any(part["type"] == "ByteFallback" for part in self._parts)
+        self._replaced = dict(_replacements(self._parts))
+        self._readable = bool(self._parts) and {p["type"] for p in self._parts} <= _KNOWN
+        self.strips_first = not self._readable or any(map(_strips, self._parts))
+        self._bytes: dict[int, bytes] = {}
+
+    def is_special(self, id: int) -> bool:
+        """Whether a token is no text, as BOS and EOS are none."""
+        return id in self._special
+
+    def of(self, id: int) -> bytes:
+        """The bytes of one token; of a special one its name; none of an id without a token."""
+        found = self._bytes.get(id)
+        if found is None:
+            found = self._bytes[id] = self._found(id)
+        return found
+
+    def text(self, id: int) -> str:
+        """One token alone; a part of a character is U+FFFD."""
+        return self.of(id).decode("utf-8", "replace")
+
+    def joined(self, ids: Iterable[int]) -> str:
+        """The text of tokens that continue others, special ones left out."""
+        return b"".join(self.of(id) for id in ids if id not in self._special).decode(
+            "utf-8", "replace"
+        )
+
+    def placed(self, ids: Iterable[int], *, first: bool) -> tuple[str, list[int]]:
+        """The text of tokens, special ones left out, and how many characters stand before each.
+
+        Args:
+            first: the text begins here, so that a blank which the tokenizer puts before each text
+                is left out.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        parts, starts, n = [], [], 0
+        for id in ids:
+            starts.append(n)
+            if id not in self._special:
+                parts.append(decoder.decode(self.of(id)))
+                n += len(parts[-1])
+        text = "".join(parts) + decoder.decode(b"", True)
+        if first and self.strips_first and text.startswith(" "):
+            return text[1:], [max(0, start - 1) for start in starts]
+        return text, starts
+
+    def _found(self, id: int) -> bytes:
+        if id in self._added:
+            return str(self._added[id].content).encode("utf-8", "replace")
+        name = self._tokenizer.convert_ids_to_tokens(id)
+        if name is None:
+            return b""
+        if self._byte_level:
+            table = _byte_of_character()
+            if all(character in table for character in name):
+                return bytes(table[character] for character in name)
+            return str(name).encode("utf-8", "replace")
+        if not self._readable:
+            return self._after_another(id).encode("utf-8", "replace")
+        if self._falls_back and (match := _BYTE.fullmatch(name)):
+            return bytes([int(match[1], 16)])
+        for written, meant in self._replaced.items():
+            name = name.replace(written, meant)
+        return str(name).encode("utf-8", "replace")
+
+    def _after_another(self, id: int) -> str:
+        """What a token adds to a text that has begun, as the tokenizer decodes it."""
+        decode, before = self._tokenizer.decode, self._before
+        return decode([*before, id])[len(decode(before)) :]
+
+    @functools.cached_property
+    def _before(self) -> list[int]:
+        encoded = self._tokenizer.backend_tokenizer.encode("a", add_special_tokens=False)
+        return list(encoded.ids)
+
+
+def _decoder_parts(decoder: Any) -> list[Mapping[str, Any]]:
+    """A decoder of the `tokenizers` library as the JSON that describes it, in order."""
+    if decoder is None:
+        return []
+    state = decoder.__getstate__()
+    found = json.loads(state)
+    parts = found["decoders"] if found["type"] == "Sequence" else [found]
+    return list(parts)
+
+
+def _replacements(parts: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+    for part in parts:
+        if part["type"] == "Metaspace":
+            yield part["replacement"], " "
+        if part["type"] == "Replace" and "String" in part["pattern"]:
+            yield part["pattern"]["String"], part["content"]
+
+
+def _strips(part: Mapping[str, Any]) -> bool:
+    if part["type"] == "Metaspace":
+        return bool(part.get("prepend_scheme") != "never")
+    return bool(part["type"] == "Strip" and part["content"] == " " and part["start"] > 0)
+
+
+@functools.cache
+def _byte_of_character() -> dict[str, int]:
+    """The characters by which GPT-2's byte-level vocabularies write bytes.
+
+    Bytes that print stand for themselves; the others, in order, are the characters from U+0100.
+    """
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    other = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {
+        chr(0x100 + k): byte for k, byte in enumerate(other)
+    }
