@@ -71,7 +71,26 @@ def run(
     Raises:
         Exception: what the warm-up failed with.
     """
-    server = _Server(
+    server = server_of(service, log)
+    service.worker.start()
+    try:
+        asyncio.run(_serve(server, service, sockets, ready))
+    finally:
+        if not service.worker.stop(WORK):
+            _leave(0)  # a window that nobody waits for would keep the process alive
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which leaves signals to us: it would raise them again after serving."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def server_of(service: Service, log: Log | None = None) -> Server:
+    """The server, with its limits; `serve` answers until `should_exit`."""
+    return Server(
         uvicorn.Config(
             app(service, log),
             http=with_deadline(service.settings.receive_timeout),
@@ -87,24 +106,10 @@ def run(
             backlog=BACKLOG,
         )
     )
-    service.worker.start()
-    try:
-        asyncio.run(_serve(server, service, sockets, ready))
-    finally:
-        if not service.worker.stop(WORK):
-            _leave(0)  # a window that nobody waits for would keep the process alive
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's, which leaves signals to us: it would raise them again after serving."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 async def _serve(
-    server: _Server, service: Service, one: socket.socket, ready: Callable[[], None]
+    server: Server, service: Service, one: socket.socket, ready: Callable[[], None]
 ) -> None:
     def end() -> None:
         service.ending = True
