@@ -1,0 +1,170 @@
+"""`/v1/chat/completions`: fields, texts and numbers, against the template and the scorer."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.text import chat_template
+from tests.server.conftest import refused
+
+PATH = "/v1/chat/completions"
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is it Oslo?"}]
+BASE = {"messages": MESSAGES, "max_tokens": 2, "temperature": 0}
+
+TAKEN = {
+    "model": [None, "tiny"],
+    "messages": [
+        [{"role": "user", "content": "a"}],
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            }
+        ],
+        [{"role": "user", "content": "a", "name": "me", "tool_calls": None}],
+    ],
+    "max_tokens": [None, 1],
+    "logprobs": [None, True, False],
+    "n": [2],
+    "tools": [None, []],
+    "tool_choice": ["none", "auto"],
+    "response_format": [{"type": "text"}],
+}
+REFUSED = {
+    "messages": [
+        None, [], {}, "a", [7], [{}], [{"role": "user"}], [{"role": 7, "content": "a"}],
+        [{"role": "user", "content": 7}], [{"role": "user", "content": ["a"]}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
+        [{"role": "user", "content": [{"type": "text"}]}],
+        [{"role": "assistant", "content": "a", "tool_calls": [{}]}],
+    ],
+    "max_tokens": [0, -1, 1.0, True],
+    "max_completion_tokens": [3, 0],  # beside max_tokens, or too few
+    "logprobs": [1, "true"],
+    "top_logprobs": [3, 21, -1],  # without logprobs
+    "tools": [[{"type": "function"}]],
+    "temperature": ["0"],
+    "prompt": ["a"],
+    "echo": [True],
+}  # fmt: skip
+
+
+def cases(table):
+    pairs = [(field, value) for field, values in table.items() for value in values]
+    return pytest.mark.parametrize(("field", "value"), pairs, ids=lambda one: str(one)[:20])
+
+
+def chat(served, **body):
+    answer = served.ask(PATH, {**BASE, **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@cases(TAKEN)
+def test_taken(served, field, value):
+    stop = "e"  # a text without a limit would fill the model's positions
+    assert chat(served, **{field: value, "stop": stop})["object"] == "chat.completion"
+
+
+@cases(REFUSED)
+def test_refused(served, field, value):
+    answer = served.ask(PATH, {**BASE, field: value})
+    error = refused(answer, 400, type="invalid_request_error")
+    wrong = "max_tokens" if (field, value) == ("max_completion_tokens", 3) else field
+    assert error["param"] == wrong
+
+
+def test_an_image_is_refused_by_name(served):
+    content = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    answer = served.ask(PATH, {"messages": [{"role": "user", "content": content}]})
+    assert "image_url" in refused(answer, 400, param="messages")["message"]
+
+
+def test_the_prompt_is_the_templates_with_one_bos(served):
+    encoder = served.scorer.encoder
+    text = chat_template.render(encoder.tokenizer, MESSAGES)
+    [ids] = encoder.prompt_ids([text])
+    assert ids.tolist().count(encoder.tokenizer.bos_token_id) == 1
+    answer = chat(served, max_tokens=9)
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+    [written] = served.scorer.generate([text], max_new_tokens=9)
+    [choice] = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": written.text}
+    assert choice["finish_reason"] == "length"
+    assert choice["logprobs"] is None
+
+
+def test_numbers_are_the_scorers(served):
+    [choice] = chat(served, max_tokens=5, logprobs=True, top_logprobs=3, seed=1, temperature=1)[
+        "choices"
+    ]
+    content = choice["logprobs"]["content"]
+    assert len(content) == 5
+    raw = b"".join(bytes(one["bytes"]) for one in content)
+    assert raw.decode("utf-8", "replace") == choice["message"]["content"]
+    token_bytes = served.service.token_bytes
+    by_bytes = {token_bytes.of(id): id for id in range(1200)}
+    encoder = served.scorer.encoder
+    [before] = encoder.prompt_ids([chat_template.render(encoder.tokenizer, MESSAGES)])
+    ids = np.array([*before, *(by_bytes[bytes(one["bytes"])] for one in content)], np.int32)
+    [scores] = served.scorer.engine.score_sequences([TokenSequence(ids, len(before))], top=5)
+    np.testing.assert_allclose([one["logprob"] for one in content], scores.logprob, atol=1e-5)
+    for one, top_id, top in zip(content, scores.top_id, scores.top_logprob, strict=True):
+        assert [by_bytes[bytes(x["bytes"])] for x in one["top_logprobs"]] == top_id[:3].tolist()
+        np.testing.assert_allclose([x["logprob"] for x in one["top_logprobs"]], top[:3], atol=1e-5)
+
+
+def test_without_top_logprobs_the_lists_are_empty(served):
+    [choice] = chat(served, logprobs=True)["choices"]
+    assert [one["top_logprobs"] for one in choice["logprobs"]["content"]] == [[], []]
+
+
+@pytest.mark.parametrize("logprobs", [False, True])
+def test_parts_add_up(served, logprobs):
+    body = {"max_tokens": 40, "n": 2, "seed": 5, "temperature": 0.7, "logprobs": logprobs}
+    whole = chat(served, **body)
+    streamed = {**BASE, **body, "stream": True, "stream_options": {"include_usage": True}}
+    text = served.ask(PATH, streamed).text
+    lines = [line for line in text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    *parts, last = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    assert (last["choices"], last["usage"]) == ([], whole["usage"])
+    assert {part["object"] for part in parts} == {"chat.completion.chunk"}
+    for k, expected in enumerate(whole["choices"]):
+        some = [one for part in parts for one in part["choices"] if one["index"] == k]
+        assert some[0]["delta"] == {"role": "assistant", "content": ""}
+        joined = "".join(one["delta"].get("content", "") for one in some)
+        assert joined == expected["message"]["content"]
+        assert [one["finish_reason"] for one in some if one["finish_reason"]] == ["length"]
+        assert some[-1]["delta"] == {}
+
+
+def test_a_template_that_refuses(served, monkeypatch):
+    refusal = "{{ raise_exception('no system role, please') }}"
+    monkeypatch.setattr(served.scorer.encoder.tokenizer, "chat_template", refusal)
+    error = refused(served.ask(PATH, BASE), 400, param="messages")
+    assert "no system role, please" in error["message"]
+
+
+def test_a_tokenizer_without_a_template(served, monkeypatch):
+    monkeypatch.setattr(served.scorer.encoder.tokenizer, "chat_template", None)
+    error = refused(served.ask(PATH, BASE), 400, param="messages")
+    assert "no chat template" in error["message"]
+
+
+def test_too_long(served):
+    long = [{"role": "user", "content": "Oslo is " * 400}]
+    error = refused(
+        served.ask(PATH, {**BASE, "messages": long}), 400, code="context_length_exceeded"
+    )
+    assert "1024" in error["message"]
+    longest = served.service.longest_token
+    huge = [{"role": "user", "content": "a" * (1024 * longest + 1)}]
+    refused(
+        served.ask(PATH, {**BASE, "messages": huge}),
+        400,
+        param="messages",
+        code="context_length_exceeded",
+    )
