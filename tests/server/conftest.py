@@ -21,13 +21,14 @@ MODEL = "tiny-llama3"
 class Served:
     """A service whose worker runs, asked through ASGI."""
 
-    def __init__(self, scorer, **settings: Any) -> None:
+    def __init__(self, scorer, *, runs: bool = True, **settings: Any) -> None:
         self.scorer = scorer
         self.log: list[tuple[str, str, int]] = []
         self.service = Service(scorer, Settings(**{"names": ("tiny", "alias"), **settings}))
         self.app = app(self.service, lambda *line: self.log.append(line[:3]))
-        self.service.worker.start()
-        self.service.worker.ready.result(60)
+        if runs:
+            self.service.worker.start()
+            self.service.worker.ready.result(60)
 
     def ask(self, path: str, body: Any = None, *, method: str = "", **options: Any):
         """The answer to one request; GET without a body."""

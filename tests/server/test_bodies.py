@@ -1,0 +1,143 @@
+"""Paths, methods, types and bodies that are none: a named error, and never status 500."""
+
+import asyncio
+
+import pytest
+
+from tests.server.conftest import refused
+
+PATH = "/v1/completions"
+JSON = {"Content-Type": "application/json"}
+
+NO_JSON = {
+    "empty": b"",
+    "broken": b'{"prompt": ',
+    "text behind": b'{"prompt": "a"} x',
+    "two": b'{"prompt": "a"}{"prompt": "b"}',
+    "no utf-8": b'{"prompt": "\xff"}',
+    "utf-16": '{"prompt": "a"}'.encode("utf-16"),
+    "NaN": b'{"prompt": "a", "temperature": NaN}',
+    "Infinity": b'{"prompt": "a", "temperature": Infinity}',
+    "1e999": b'{"prompt": "a", "temperature": 1e999}',
+    "brackets": b"[" * 100_000,
+    "objects": b'{"a":' * 100_000,
+    "digits": b'{"prompt": "a", "max_tokens": ' + b"9" * 5000 + b"}",
+    "half a pair": b'{"prompt": "\\ud83d"}',
+}
+
+
+@pytest.mark.parametrize("raw", NO_JSON.values(), ids=NO_JSON)
+def test_no_json(served, raw):
+    error = refused(served.ask(PATH, content=raw, headers=JSON), 400, code="invalid_json")
+    assert "JSON" in error["message"]
+
+
+@pytest.mark.parametrize("raw", [b"[]", b"7", b'"a"', b"null", b"true"])
+def test_no_object(served, raw):
+    error = refused(served.ask(PATH, content=raw, headers=JSON), 400)
+    assert "expected an object" in error["message"]
+
+
+def test_deep_values_in_fields_are_refused_by_name(served):
+    deep = b"[" * 900 + b"]" * 900
+    for field in ("prompt", "stop", "unheard_of", "logit_bias", "seed"):
+        raw = b'{"prompt": "a", "%s": %s}' % (field.encode(), deep)
+        refused(served.ask(PATH, content=raw, headers=JSON), 400, param=field)
+
+
+OTHER_TYPES = [
+    None,
+    "",
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=x",
+    "application/x-ndjson",
+]
+
+
+@pytest.mark.parametrize("given", OTHER_TYPES)
+def test_types_that_are_not_read(served, given):
+    headers = {} if given is None else {"Content-Type": given}
+    error = refused(served.ask(PATH, content=b"{}", headers=headers), 415)
+    assert "application/json" in error["message"]
+
+
+@pytest.mark.parametrize("given", ["application/json; charset=utf-8", "Application/JSON"])
+def test_types_that_are_read(served, given):
+    raw = b'{"prompt": "a", "max_tokens": 0}'
+    assert served.ask(PATH, content=raw, headers={"Content-Type": given}).status_code == 200
+
+
+def test_encodings(served):
+    raw = b'{"prompt": "a", "max_tokens": 0}'
+    for given, status in (("gzip", 415), ("br", 415), ("identity", 200)):
+        headers = {**JSON, "Content-Encoding": given}
+        assert served.ask(PATH, content=raw, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/completions/", "/%00", "/docs"])
+def test_paths_that_are_none(served, path):
+    error = refused(served.ask(path), 404)
+    assert "/v1/completions" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("GET", PATH, "POST"), ("PUT", PATH, "POST"), ("DELETE", "/v1/models", "GET"),
+     ("POST", "/health", "GET"), ("PATCH", "/metrics", "GET")],
+)  # fmt: skip
+def test_methods(served, method, path, allowed):
+    answer = served.ask(path, method=method)
+    refused(answer, 405, type="invalid_request_error")
+    assert answer.headers["allow"] == allowed
+
+
+def test_head_is_get_without_a_body(served):
+    assert served.ask("/health", method="HEAD").status_code == 200
+
+
+@pytest.fixture
+def small(start):
+    return start(max_body=100)
+
+
+def test_a_body_that_says_it_is_too_large(small):
+    answer = small.ask(PATH, content=b" " * 101, headers=JSON)
+    refused(answer, 413)
+    assert answer.headers["connection"] == "close"
+
+
+def test_a_body_in_chunks_that_is_too_large(small):
+    """It says no length, so what arrives is counted; the rest is not read."""
+    n_read = 0
+
+    async def chunks():
+        nonlocal n_read
+        for _ in range(1000):
+            n_read += 1
+            yield b" " * 40
+
+    async def one():
+        async with small.client() as client:
+            return await client.post(PATH, content=chunks(), headers=JSON)
+
+    answer = asyncio.run(one())
+    refused(answer, 413)
+    assert answer.headers["connection"] == "close"
+    assert n_read <= 5
+
+
+def test_the_largest_body(small):
+    raw = b'{"prompt": "a", "max_tokens": 0}'
+    assert small.ask(PATH, content=raw.ljust(100), headers=JSON).status_code == 200
+
+
+@pytest.mark.parametrize("stated", ["x", "-1", "1e3", "²"])
+def test_a_length_that_is_none(small, stated):
+    headers = {**JSON, "Content-Length": stated.encode()}
+    refused(small.ask(PATH, content=b"{}", headers=headers), 400)
+
+
+def test_a_length_of_many_digits(small):
+    headers = {**JSON, "Content-Length": "9" * 5000}
+    refused(small.ask(PATH, content=b"{}", headers=headers), 413)
