@@ -72,9 +72,7 @@ class Worker:
             else:
                 traceback.print_exc()
             self.backlog.close()
-            self.backlog.fail_all(problem)
-        else:
-            self.backlog.fail_all(RuntimeError("the server has ended"))
+        self.backlog.fail_all(RuntimeError("the worker has ended"))
 
     def _warm_up(self) -> None:
         """One window as lm-eval asks it: its programs then exist when the first client comes."""

@@ -1,0 +1,155 @@
+"""Windows of what waits: fair turns, their size, the order within a job, and limits."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from jaxscore.requests import GenerationRequest
+from jaxscore.server.backlog import Backlog, Group, Window
+from jaxscore.server.errors import ApiError
+from jaxscore.server.jobs import ScoringJob, WritingJob, after, every_token
+
+
+def job(*texts):
+    """A job of texts whose ids are letters."""
+    return ScoringJob([(after(np.array([*text.encode()], np.int32)),) for text in texts])
+
+
+def text(taken):
+    one, place = taken
+    return bytes(one.pieces[place][0].ids.astype(np.uint8)).decode()
+
+
+def backlog(*jobs, window=10, most=10**6, gather=0.0):
+    out = Backlog(window, most, gather)
+    for one in jobs:
+        out.add(one)
+    return out
+
+
+def windows(some):
+    """The texts of each window until nothing waits."""
+    out = []
+    while some._scoring:
+        out.append(list(map(text, some.take().pieces)))
+    return out
+
+
+def test_jobs_take_turns():
+    some = backlog(job("aaaa", "bbbb", "cccc", "dddd"), job("xx"), job("yyy"), window=9)
+    assert windows(some) == [["aaaa", "xx", "yyy"], ["bbbb", "cccc"], ["dddd"]]
+
+
+def test_the_turns_go_on_where_the_last_window_ended():
+    """A job of many pieces that came first does not go first each time."""
+    some = backlog(job("aaaa", "bbbb"), job("cccc", "dddd"), job("eeee", "ffff"), window=5)
+    found = [one for [one] in windows(some)]
+    assert found == ["aaaa", "cccc", "eeee", "bbbb", "dddd", "ffff"]
+
+
+def test_within_a_job_neighbours_share_text():
+    some = backlog(job("ba", "ab", "bb", "aa"), window=3)
+    assert windows(some) == [["aa", "ab"], ["ba", "bb"]]
+
+
+def test_shared_text_counts_once():
+    """Of all jobs together: ten prompts of one prefix are as few tokens as they take."""
+    prefix = "prefix"
+    jobs = [job(f"{prefix}{k}") for k in range(10)]
+    assert len(windows(backlog(*jobs, window=len(prefix) + 10))) == 1
+    assert [one.added for one in jobs] == [len(prefix) + 1] + [1] * 9
+
+
+def test_a_text_beyond_a_window_has_one_of_its_own():
+    assert windows(backlog(job("a" * 50, "b"), window=10)) == [["a" * 50], ["b"]]
+
+
+def test_sequences_of_one_prompt_stay_together():
+    ids = np.array([5, 6, 7], np.int32)
+    one = ScoringJob([(every_token(ids), after(ids))])
+    assert one.n_tokens == 3
+    [(taken, place)] = backlog(one).take().pieces
+    taken.put(place, ["first", "second"])
+    assert one.answer.result(0) == [["first", "second"]]
+
+
+def test_a_job_that_nobody_waits_for_is_dropped():
+    first, second = job("aa", "bb"), job("cc")
+    some = backlog(first, second)
+    assert (some.n_prompts, some.n_tokens) == (3, 6)
+    first.answer.cancel()
+    assert (some.n_prompts, some.n_tokens) == (1, 2)
+    assert windows(some) == [["cc"]]
+    second.fail(RuntimeError("planned"))
+    assert (some.n_prompts, some.n_tokens) == (0, 0)
+
+
+def test_a_job_without_work_is_answered_at_once():
+    empty = ScoringJob([])
+    backlog(empty)
+    assert empty.answer.result(0) == []
+
+
+def test_too_much_is_refused_and_a_large_job_alone_is_not():
+    some = backlog(job("a" * 30), most=10)
+    with pytest.raises(ApiError) as caught:
+        some.add(job("b"))
+    assert (caught.value.status, caught.value.code) == (429, "queue_full")
+    assert int(caught.value.headers["Retry-After"]) > 0
+    assert some.n_tokens == 30
+
+
+def writing(*max_tokens):
+    return WritingJob([GenerationRequest(k, [1, 2], n) for k, n in enumerate(max_tokens)])
+
+
+def test_windows_and_groups_take_turns():
+    some = backlog(job("a" * 8, "b" * 8), writing(5), job("c" * 8), window=8)
+    kinds = []
+    for _ in range(4):
+        if len(kinds) == 2:
+            some.add(writing(3))
+        kinds.append(type(some.take()))
+    assert kinds == [Window, Group, Window, Group]
+
+
+def test_a_group_has_the_tokens_of_a_window():
+    jobs = [writing(8), writing(1), writing(20), writing(1)]
+    some = backlog(*jobs, window=13)
+    found = []
+    while some._writing:
+        found.append(some.take().jobs)
+    assert found == [jobs[:2], jobs[2:3], jobs[3:]]
+
+
+def test_the_first_job_of_an_idle_worker_waits_for_others():
+    some = backlog(gather=0.5, window=100)
+    threading.Timer(0.1, some.add, [job("aa")]).start()
+    threading.Timer(0.2, some.add, [job("bb")]).start()
+    assert sorted(map(text, some.take().pieces)) == ["aa", "bb"]
+
+
+def test_a_full_window_does_not_wait():
+    some = backlog(job("a" * 20), gather=60.0, window=10)
+    started = time.monotonic()
+    some.take()
+    assert time.monotonic() - started < 30
+
+
+def test_a_busy_worker_does_not_wait():
+    some = backlog(job("aaaa"), job("bbbb"), gather=0.0, window=4)
+    some.take()
+    some._gather = 60.0  # something waits when it comes back, so that it was busy
+    started = time.monotonic()
+    some.take()
+    assert time.monotonic() - started < 30
+
+
+def test_closing_ends_a_wait_and_takes_nothing_more():
+    some = backlog()
+    threading.Timer(0.1, some.close).start()
+    assert some.take() is None
+    with pytest.raises(ApiError, match="ending"):
+        some.add(job("a"))
