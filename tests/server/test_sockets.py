@@ -1,0 +1,168 @@
+"""A real server on a free port: time limits for receiving, and clients as they are."""
+
+import http.client
+import json
+import socket
+import time
+
+import openai
+import pytest
+
+PATH = "/v1/completions"
+BODY = b'{"prompt": "Oslo is", "max_tokens": 0, "echo": true, "logprobs": 0}'
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n"
+)
+
+
+def talk(address, *parts, pause=0.0, seconds=20.0):
+    """What the server sends until it closes, and after how long that was."""
+    started = time.monotonic()
+    out = b""
+    with socket.create_connection(address, timeout=seconds) as one:
+        for part in parts:
+            try:
+                one.sendall(part)
+            except OSError:  # closed on the other side
+                break
+            time.sleep(pause)
+        try:
+            while piece := one.recv(65536):
+                out += piece
+        except ConnectionResetError:
+            pass
+    return out, time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("parts", "pause"),
+    [
+        ([], 0),  # a connection without a word
+        ([b"POST /v1/comp"], 0),  # half a head
+        ([HEAD % len(BODY), BODY[:5]], 0),  # half a body
+        ([HEAD % len(BODY), *(BODY[k : k + 1] for k in range(20))], 0.1),  # a byte now and then
+        ([HEAD[:k] for k in range(1, 2)] + [HEAD[k : k + 1] for k in range(1, 20)], 0.1),
+    ],
+    ids=["nothing", "half a head", "half a body", "slow body", "slow head"],
+)
+def test_a_request_that_does_not_arrive(listening, parts, pause):
+    _, address = listening(receive_timeout=0.5)
+    out, seconds = talk(address, *parts, pause=pause)
+    assert 0.4 < seconds < 10
+    head, _, body = out.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert b"Connection: close" in head
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
+
+
+def test_the_limit_is_for_receiving_and_not_for_answering(listening, monkeypatch):
+    served, address = listening(receive_timeout=0.3)
+    real = served.scorer.engine.run
+
+    def run(*args, **options):
+        time.sleep(1.0)
+        return real(*args, **options)
+
+    monkeypatch.setattr(served.scorer.engine, "run", run)
+    connection = http.client.HTTPConnection(*address, timeout=20)
+    for _ in range(2):  # the second one on the same connection
+        connection.request("POST", PATH, BODY, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert (answer.status, len(json.loads(answer.read())["choices"])) == (200, 1)
+        time.sleep(0.6)  # an open connection may be idle
+    connection.close()
+
+
+def test_a_second_request_of_a_connection_has_the_limit_too(listening):
+    _, address = listening(receive_timeout=0.5)
+    first = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    out, _ = talk(address, first, b"GET /hea", pause=0.1)
+    assert out.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1 408 " in out
+
+
+def test_a_head_without_end(listening):
+    _, address = listening()
+    out, _ = talk(address, b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 200_000)
+    assert not out or out.startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize(
+    "raw", [b"nonsense\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n"]
+)
+def test_what_is_no_http(listening, raw):
+    _, address = listening()
+    out, _ = talk(address, raw)
+    assert out.startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_large_body_is_refused_before_it_is_read(listening):
+    _, address = listening(max_body=1000)
+    out, _ = talk(address, HEAD % 10**9, b"x" * 100)
+    assert out.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in out.lower()
+
+
+def test_headers_of_an_answer(listening):
+    _, address = listening()
+    out, _ = talk(address, b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    head = out.partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+    assert b"server: jaxscore" in head
+    assert not [one for one in head if b"uvicorn" in one]
+
+
+def test_a_client_that_hangs_up(listening):
+    """Its work is dropped, and others are answered."""
+    served, address = listening()
+    long = json.dumps({"prompt": "Oslo is", "max_tokens": 1000, "n": 4, "seed": 1}).encode()
+    with socket.create_connection(address) as one:
+        one.sendall(HEAD % len(long) + long)
+        while not served.service.worker.backlog.n_prompts:
+            time.sleep(0.01)
+    until = time.monotonic() + 30
+    while served.service.worker.backlog.n_prompts:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert served.service.metrics.cancelled._value.get() == 1
+
+
+@pytest.fixture
+def client(listening):
+    served, (host, port) = listening()
+    one = openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="none", max_retries=0)
+    yield served, one
+    one.close()
+
+
+def test_openais_client(client):
+    served, one = client
+    assert [model.id for model in one.models.list()] == ["tiny", "alias"]
+    found = one.completions.create(
+        model="tiny", prompt="Oslo is in Norway", max_tokens=0, echo=True, logprobs=1
+    )
+    whole = served.scorer.score(["Oslo is in Norway"])[0]
+    assert sum(found.choices[0].logprobs.token_logprobs[1:]) == pytest.approx(
+        whole.sum_logprob, abs=1e-4
+    )
+    said = one.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "Oslo?"}],
+        max_tokens=5,
+        logprobs=True,
+        top_logprobs=2,
+        temperature=0,
+    )
+    assert len(said.choices[0].logprobs.content) == 5
+    parts = one.completions.create(model="tiny", prompt="Oslo is", max_tokens=40, stream=True)
+    assert [part.choices[0].finish_reason for part in parts][-1] == "length"
+
+
+def test_openais_errors(client):
+    _, one = client
+    with pytest.raises(openai.BadRequestError) as caught:
+        one.completions.create(model="tiny", prompt="a", best_of=3)
+    assert caught.value.param == "best_of"
+    with pytest.raises(openai.NotFoundError) as caught:
+        one.completions.create(model="other", prompt="a")
+    assert caught.value.code == "model_not_found"
