@@ -4,7 +4,6 @@ import argparse
 import importlib.util
 import os
 import re
-import sys
 from pathlib import Path
 
 from jaxscore.commands import model_flags
@@ -16,7 +15,7 @@ from jaxscore.files.json_input import read_text
 
 KEY = "JAXSCORE_API_KEY"
 PACKAGES = ("starlette", "uvicorn", "prometheus_client")  # of the extra `serve`
-UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "": 1.0}
+UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0}
 
 DESCRIPTION = f"""\
 Serve a model over HTTP with OpenAI's interface. Requests that come together
@@ -113,7 +112,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     advanced(
         group,
         "--request-timeout",
-        type=_seconds,
+        type=_limit,
         default=600.0,
         metavar="TIME",
         help="longest time of a request in the queue and in work; then status 503 (default 600s)",
@@ -121,7 +120,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     advanced(
         group,
         "--receive-timeout",
-        type=_seconds,
+        type=_limit,
         default=30.0,
         metavar="TIME",
         help="within which a whole request arrives; then the connection is closed (default 30s)",
@@ -197,7 +196,7 @@ def run(args: argparse.Namespace) -> int:
                 args, f"{method} {path} {status or 'gone'} {seconds:.3f} s"
             ),
         )
-    print("ended", file=sys.stderr) if not args.quiet else None
+    remark(args, "ended")
     return 0
 
 
@@ -229,10 +228,17 @@ def _logprobs(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|min|)", text)
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|min)", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5ms, 30s or 10min")
     return float(match[1]) * UNITS[match[2]]
+
+
+def _limit(text: str) -> float:
+    seconds = _seconds(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return seconds
 
 
 def _size(text: str) -> int:

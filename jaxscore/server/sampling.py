@@ -1,7 +1,6 @@
 """How texts are drawn: the fields that completions and chats share."""
 
 import hashlib
-import math
 import secrets
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from jaxscore.requests import GenerationRequest
 from jaxscore.server.fields import Field, flag, is_bool, is_int, is_number, is_string, whole
 
 MOST_SAMPLES = 128
+HOTTEST = 1e30  # far below what float32 holds; all tokens are alike long before
 LEAST_TEMPERATURE = 1e-5  # below it nothing but the most probable token is drawn
 
 
@@ -23,7 +23,9 @@ def _is_stop(value: Any) -> bool:
 FIELDS: Mapping[str, Field] = {
     "model": Field("a name that /v1/models tells", is_string),
     "temperature": Field(
-        "a number from 0, which is greedy", lambda v: is_number(v) and 0 <= v < math.inf, 1.0
+        "a number from 0, which is greedy, to 1e30",
+        lambda v: is_number(v) and 0 <= v <= HOTTEST,
+        1.0,
     ),
     "top_p": Field("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1, 1.0),
     "n": whole(1, MOST_SAMPLES, 1),
