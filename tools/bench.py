@@ -4,7 +4,7 @@ probable tokens cost it.
     python tools/bench.py                     against PyTorch, medians of 3 turns, about 30 minutes
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
-    python tools/bench.py devices host journal stream top
+    python tools/bench.py devices host journal serve stream top
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
 Against PyTorch (the `test` extra), on a GPT-2-124M-shaped random checkpoint made on the spot:
@@ -30,6 +30,8 @@ Of jaxscore alone, on the CPU, only where asked for:
     host     the host's own speed, against a device that computes nothing and answers after a
              simulated time; with --against FOLDER another checkout in turns, and the ratio
     journal  the same requests without a journal and with a fresh one, in turns: what it costs
+    serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
+             tokens a second, and tokens given for each computed
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
              most memory that the process ever held, above 1.5 GB exit code 1
     top      the vocabulary pass with the 1, 5 and 20 most probable tokens against the pass
@@ -46,10 +48,10 @@ from pathlib import Path
 # As a script Python finds this folder and not the repository, where `tools` is.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.benchmarks import against_torch, devices, host, journal, stream, top
+from tools.benchmarks import against_torch, devices, host, journal, serve, stream, top
 from tools.benchmarks.contenders import CONTENDERS
 
-ALONE = ("devices", "host", "journal", "stream", "top")
+ALONE = ("devices", "host", "journal", "serve", "stream", "top")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -92,6 +94,8 @@ def main(arguments: list[str] | None = None) -> int:
         host.run(args.turns, args.against, small=args.small)
     if "journal" in chosen:
         journal.run(args.turns, small=args.small)
+    if "serve" in chosen:
+        serve.run(args.turns, small=args.small)
     if "stream" in chosen:
         good &= stream.run(args.requests, small=args.small)
     if "top" in chosen:

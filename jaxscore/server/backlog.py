@@ -1,9 +1,10 @@
 """What waits for the worker, and what it does next: fair windows and groups of texts in turn."""
 
+import contextlib
 import threading
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxscore.engine.defaults import WINDOW_TOKENS
 from jaxscore.server.errors import ApiError
@@ -20,9 +21,9 @@ class Window(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Texts that are written side by side."""
+    """Texts that are written side by side: a job, and the place of one of its texts."""
 
-    jobs: list[WritingJob]
+    texts: list[tuple[WritingJob, int]]
 
 
 class Backlog:
@@ -32,13 +33,17 @@ class Backlog:
         n_prompts, n_tokens: of jobs that wait or are in work.
     """
 
-    def __init__(self, window_tokens: int, max_tokens: int, gather: float) -> None:
+    def __init__(
+        self, window_tokens: int, group_texts: int, max_tokens: int, gather: float
+    ) -> None:
         """Args:
         window_tokens: most distinct tokens of a window.
+        group_texts: most texts of a group.
         max_tokens: most tokens that wait and are in work.
         gather: seconds for which the first job of an idle worker waits for others.
         """
-        self._window_tokens, self._max_tokens, self._gather = window_tokens, max_tokens, gather
+        self._window_tokens, self._group_texts = window_tokens, group_texts
+        self._max_tokens, self._gather = max_tokens, gather
         self._changed = threading.Condition()
         self._scoring: deque[ScoringJob] = deque()
         self._writing: deque[WritingJob] = deque()
@@ -125,9 +130,6 @@ class Backlog:
         out: list[tuple[ScoringJob, int]] = []
         while self._scoring:
             job = self._scoring[0]
-            if not job.left or not job.open:
-                self._scoring.popleft()
-                continue
             ids = path(job.pieces[job.left[-1]])
             full = size.n_tokens + size.growth(ids) > self._window_tokens
             if out and (full or n_given + len(ids) > WINDOW_TOKENS):
@@ -135,21 +137,16 @@ class Backlog:
             job.added += size.add(ids)
             n_given += len(ids)
             out.append((job, job.left.pop()))
-            self._scoring.rotate(-1)
+            _next_turn(self._scoring)
         return Window(out)
 
     def _group(self) -> Group:
-        """The jobs that came first, up to the tokens of a window."""
-        out: list[WritingJob] = []
-        n_tokens = 0
-        while self._writing:
+        """One text of each job in turn until the group is full; the turns go on likewise."""
+        out: list[tuple[WritingJob, int]] = []
+        while self._writing and len(out) < self._group_texts:
             job = self._writing[0]
-            if out and n_tokens + job.n_tokens > self._window_tokens:
-                break
-            self._writing.popleft()
-            if job.open:
-                out.append(job)
-                n_tokens += job.n_tokens
+            out.append((job, job.left.pop()))
+            _next_turn(self._writing)
         return Group(out)
 
     def _drop(self, job: Job) -> None:
@@ -159,5 +156,12 @@ class Backlog:
             self.n_prompts -= job.n_prompts
             self.n_tokens -= job.n_tokens
             for waiting in (self._scoring, self._writing):
-                if job in waiting:
+                with contextlib.suppress(ValueError):
                     waiting.remove(job)  # type: ignore[arg-type]
+
+
+def _next_turn(jobs: deque[Any]) -> None:
+    """The first job has had its turn: it goes to the end, or away where nothing of it is left."""
+    job = jobs.popleft()
+    if job.left:
+        jobs.append(job)

@@ -85,12 +85,13 @@ class WritingJob(Job):
     Attributes:
         requests: with ids as prompts.
         watch: told what is written so far; None where nobody reads along.
+        left: the requests that are in no group yet, by their place, the next one last.
     """
 
     def __init__(self, requests: Sequence[GenerationRequest], watch: Watch | None = None) -> None:
-        n_tokens = sum(len(one.prompt) + one.max_new_tokens for one in requests)
-        super().__init__(len(requests), n_tokens)
+        super().__init__(len(requests), sum(len(one.prompt) for one in requests))
         self.requests, self.watch = list(requests), watch
+        self.left = list(reversed(range(len(requests))))
         self._texts: list[Generated | None] = [None] * len(requests)
         self._n_missing = len(requests)
 

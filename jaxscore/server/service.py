@@ -84,7 +84,8 @@ class Service:
 
     def scoring_job(self, pieces: Sequence[Piece], top: int = 0) -> ScoringJob:
         """A job for `done`, with the smallest number of most probable tokens that is compiled."""
-        return ScoringJob(pieces, next(k for k in TOPS if k >= top))
+        compiled = next(k for k in TOPS if k >= top)
+        return ScoringJob(pieces, min(compiled, self.scorer.model.vocab_size))
 
     async def write(
         self, requests: Sequence[GenerationRequest], watch: Watch | None = None

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.generator import Generator
-from jaxscore.requests import GenerationRequest
 from jaxscore.scorer import Scorer
 from jaxscore.server.jobs import WritingJob
 from jaxscore.server.metrics import Metrics
@@ -17,30 +16,29 @@ class Texts:
     def __init__(self, scorer: Scorer, metrics: Metrics) -> None:
         self._generator, self._metrics = Generator(scorer), metrics
 
-    def write(self, jobs: Sequence[WritingJob]) -> None:
-        """Write all texts of the jobs; where that fails, each job's alone."""
+    def write(self, texts: Sequence[tuple[WritingJob, int]]) -> None:
+        """Write texts together; where that fails, each job's alone, so that one fails alone."""
         try:
-            self._write(jobs)
+            self._write(texts)
         except Exception as problem:
+            jobs = list(dict.fromkeys(job for job, _ in texts))
             if len(jobs) == 1:
                 traceback.print_exc()
                 jobs[0].fail(problem)
                 return
-            for job in jobs:
-                self.write([job])
+            for one in jobs:
+                self.write([(job, place) for job, place in texts if job is one])
 
-    def _write(self, jobs: Sequence[WritingJob]) -> None:
-        places = [(job, k) for job in jobs for k in range(len(job.requests))]
-        requests: list[GenerationRequest] = [job.requests[k] for job, k in places]
-
-        def watch(place: int, ids: Any, ended: bool) -> bool:
-            job, own = places[place]
+    def _write(self, texts: Sequence[tuple[WritingJob, int]]) -> None:
+        def watch(k: int, ids: Any, ended: bool) -> bool:
+            job, place = texts[k]
             if job.open and not ended and job.watch is not None:
-                job.watch(own, [int(id) for id in ids])
+                job.watch(place, [int(id) for id in ids])
             return job.open
 
-        for place, text in self._generator.stream(requests, watch=watch):
-            job, own = places[place]
-            job.put(own, text)
+        requests = [job.requests[place] for job, place in texts]
+        for k, text in self._generator.stream(requests, watch=watch):
+            job, place = texts[k]
+            job.put(place, text)
             self._metrics.prompts.inc()
             self._metrics.tokens_generated.inc(len(text.token_ids))

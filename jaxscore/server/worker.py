@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxscore.engine.text_writer import MOST_ROWS_ACCELERATOR, MOST_ROWS_CPU
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.server.backlog import Backlog, Group, Window
@@ -31,7 +32,13 @@ class Worker:
     def __init__(self, scorer: Scorer, settings: Settings, metrics: Metrics) -> None:
         self._scorer, self._metrics = scorer, metrics
         self._texts = Texts(scorer, metrics)
-        self.backlog = Backlog(settings.window_tokens, settings.max_queue_tokens, settings.gather)
+        on_cpu = scorer.model.platform == "cpu"
+        self.backlog = Backlog(
+            settings.window_tokens,
+            MOST_ROWS_CPU if on_cpu else MOST_ROWS_ACCELERATOR,
+            settings.max_queue_tokens,
+            settings.gather,
+        )
         metrics.watch_queue(lambda: self.backlog.n_prompts, lambda: self.backlog.n_tokens)
         self.ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, name="jaxscore-worker", daemon=True)
@@ -86,7 +93,7 @@ class Worker:
 
     def _do(self, turn: Window | Group) -> None:
         if isinstance(turn, Group):
-            self._texts.write(turn.jobs)
+            self._texts.write(turn.texts)
         elif turn.pieces:
             started = time.perf_counter()
             self._window(turn.pieces)

@@ -23,7 +23,7 @@ def text(taken):
 
 
 def backlog(*jobs, window=10, most=10**6, gather=0.0):
-    out = Backlog(window, most, gather)
+    out = Backlog(window, 3, most, gather)
     for one in jobs:
         out.add(one)
     return out
@@ -101,27 +101,28 @@ def test_too_much_is_refused_and_a_large_job_alone_is_not():
     assert some.n_tokens == 30
 
 
-def writing(*max_tokens):
-    return WritingJob([GenerationRequest(k, [1, 2], n) for k, n in enumerate(max_tokens)])
+def writing(n):
+    return WritingJob([GenerationRequest(k, [1, 2], 5) for k in range(n)])
 
 
 def test_windows_and_groups_take_turns():
-    some = backlog(job("a" * 8, "b" * 8), writing(5), job("c" * 8), window=8)
+    some = backlog(job("a" * 8, "b" * 8), writing(2), job("c" * 8), window=8)
     kinds = []
     for _ in range(4):
         if len(kinds) == 2:
-            some.add(writing(3))
+            some.add(writing(1))
         kinds.append(type(some.take()))
     assert kinds == [Window, Group, Window, Group]
 
 
-def test_a_group_has_the_tokens_of_a_window():
-    jobs = [writing(8), writing(1), writing(20), writing(1)]
-    some = backlog(*jobs, window=13)
+def test_texts_of_jobs_take_turns_too():
+    jobs = [writing(4), writing(1), writing(2)]
+    some = backlog(*jobs)
     found = []
     while some._writing:
-        found.append(some.take().jobs)
-    assert found == [jobs[:2], jobs[2:3], jobs[3:]]
+        found.append([(jobs.index(job), place) for job, place in some.take().texts])
+    assert found == [[(0, 0), (1, 0), (2, 0)], [(0, 1), (2, 1), (0, 2)], [(0, 3)]]
+    assert some.n_tokens == 14
 
 
 def test_the_first_job_of_an_idle_worker_waits_for_others():
