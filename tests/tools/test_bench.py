@@ -90,6 +90,15 @@ def test_ids_that_are_wrong_are_counted():
         assert top.n_wrong(got, want) == n
 
 
+def test_serve(capsys):
+    assert bench.main(["--small", "serve", "--turns", "1"]) == 0
+    one, many = (
+        line.split() for line in capsys.readouterr().out.splitlines() if "clients:" in line
+    )
+    assert (one[0], many[0]) == ("1", "32")
+    assert float(many[6]) > float(one[6]) >= 1  # what came together was shared
+
+
 def test_stream(capsys):
     assert bench.main(["--small", "--requests", "30", "stream"]) == 0
     out = capsys.readouterr().out

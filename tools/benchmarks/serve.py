@@ -1,14 +1,15 @@
 """`serve`: what requests that come together save, against the same ones one by one."""
 
 import concurrent.futures
+import contextlib
 import http.client
 import json
 import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -92,19 +93,22 @@ def _warm_up(port: int, prompts: list[list[int]], n_clients: int) -> None:
 
 def _pass(port: int, prompts: list[list[int]], n_clients: int) -> Taken:
     before, started = _counter(port, "tokens_computed"), time.perf_counter()
-    own = threading.local()
+    free: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
 
     def ask(prompt: list[int]) -> None:
-        if not hasattr(own, "connection"):
-            own.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        connection = free.get()
         body = {"prompt": [prompt], "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
         headers = {"Content-Type": "application/json"}
-        own.connection.request("POST", "/v1/completions", json.dumps(body), headers)
-        answer = own.connection.getresponse()
-        found = json.loads(answer.read())
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        found = json.loads(connection.getresponse().read())
         assert len(found["choices"][0]["logprobs"]["tokens"]) == len(prompt) + 1, found
+        free.put(connection)
 
-    with concurrent.futures.ThreadPoolExecutor(n_clients) as pool:
+    with contextlib.ExitStack() as stack:
+        for _ in range(n_clients):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+            free.put(stack.enter_context(contextlib.closing(connection)))
+        pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(n_clients))
         list(pool.map(ask, prompts))
     return Taken(time.perf_counter() - started, _counter(port, "tokens_computed") - before)
 
