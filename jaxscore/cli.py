@@ -37,6 +37,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     if strange := [word for word in argv if word != word.encode("utf-8", "replace").decode()]:
         _refuse(f"argument {strange[0]!a} is not UTF-8")
+    if argv and argv[0] in listing.PASSED_ON:
+        return listing.passed_on(argv[0], argv[1:])
     try:
         words = expand(hyphenated(argv), listing.NAMES, listing.parser)
     except InputError as problem:
@@ -53,7 +55,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if name.startswith("-"):
         _refuse(f"{name} stands before the command; jaxscore COMMAND {name} is the order")
     if name not in listing.NAMES:
-        like = near(name, listing.NAMES)
+        like = near(name, [*listing.NAMES, *listing.PASSED_ON])
         hint = f"is it {like}?" if like else "jaxscore --help lists them"
         _refuse(f"{name}: no such command; {hint}")
     return listing.parser(name).parse_args(rest)

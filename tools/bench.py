@@ -30,6 +30,7 @@ Of jaxscore alone, on the CPU, only where asked for:
     host     the host's own speed, against a device that computes nothing and answers after a
              simulated time; with --against FOLDER another checkout in turns, and the ratio
     journal  the same requests without a journal and with a fresh one, in turns: what it costs
+    lm-eval  five-shot multiple choice through lm-evaluation-harness, in turns with its `hf`
     serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
              tokens a second, and tokens given for each computed
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
@@ -48,10 +49,10 @@ from pathlib import Path
 # As a script Python finds this folder and not the repository, where `tools` is.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.benchmarks import against_torch, devices, host, journal, serve, stream, top
+from tools.benchmarks import against_torch, devices, host, journal, lm_eval, serve, stream, top
 from tools.benchmarks.contenders import CONTENDERS
 
-ALONE = ("devices", "host", "journal", "serve", "stream", "top")
+ALONE = ("devices", "host", "journal", "lm-eval", "serve", "stream", "top")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,13 +77,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--against", type=Path, metavar="FOLDER", help="of `host`: another checkout, in turns"
     )
     parser.add_argument("--requests", type=int, metavar="N", help="of `stream` (default 100,000)")
+    parser.add_argument("--documents", type=int, metavar="N", help="of `lm-eval` (default 16)")
     args = parser.parse_args(arguments)
     if strange := sorted(set(args.contenders) - set(CONTENDERS)):
         parser.error(f"no contender {strange}; there are {', '.join(CONTENDERS)}")
     if unknown := sorted(set(args.workloads) - set(known)):
         parser.error(f"no workload {unknown}; there are {', '.join(known)}")
-    if min([*args.devices, args.turns, args.requests or 1]) < 1:
-        parser.error("--devices, --turns and --requests take whole numbers from 1")
+    if min([*args.devices, args.turns, args.requests or 1, args.documents or 1]) < 1:
+        parser.error("--devices, --turns, --requests and --documents take whole numbers from 1")
     print(f"system load {os.getloadavg()[0]:.2f} on {os.cpu_count()} cores", flush=True)
     chosen = args.workloads or list(against_torch.NAMES)
     if held := [name for name in chosen if name in against_torch.NAMES]:
@@ -94,6 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
         host.run(args.turns, args.against, small=args.small)
     if "journal" in chosen:
         journal.run(args.turns, small=args.small)
+    if "lm-eval" in chosen:
+        lm_eval.run(args.turns, small=args.small, documents=args.documents)
     if "serve" in chosen:
         serve.run(args.turns, small=args.small)
     if "stream" in chosen:

@@ -1,6 +1,9 @@
 """All commands, in groups: their modules are imported when they are asked for."""
 
+import argparse
 import importlib
+from collections.abc import Sequence
+from typing import Any
 
 from jaxscore.commands import refused_flags
 from jaxscore.commands.help_pages import Parser
@@ -11,7 +14,6 @@ GROUPS = {
     },
     "score": {
         "score": "log-probability, entropy and self-certainty of each token",
-        "serve": "the same over HTTP, OpenAI-compatible",
     },
     "the five systems": {
         "paths": "information gain of knowledge paths (Path Evaluation)",
@@ -36,8 +38,13 @@ GROUPS = {
         "convert": "a checkpoint as an Orbax checkpoint that --model takes",
         "journal": "look into a journal of finished scores and texts, or prune it",
     },
+    "in other tools": {
+        "lm-eval": "lm-evaluation-harness with jaxscore as its model",
+        "serve": "scores and texts over HTTP, OpenAI-compatible",
+    },
 }
-NAMES = tuple(name for group in GROUPS.values() for name in group)
+PASSED_ON = ("lm-eval",)  # commands whose words another program reads
+NAMES = tuple(name for group in GROUPS.values() for name in group if name not in PASSED_ON)
 
 DESCRIPTION = """\
 usage: jaxscore COMMAND [flags]
@@ -57,7 +64,7 @@ requests share is computed once.
 def page() -> str:
     """The list of commands, as `--help` prints it."""
     blocks = [DESCRIPTION]
-    width = max(map(len, NAMES))
+    width = max(map(len, [*NAMES, *PASSED_ON]))
     for title, group in GROUPS.items():
         lines = [f"  {name:{width}}  {what}\n" for name, what in group.items()]
         blocks.append("".join([f"{title}:\n", *lines]))
@@ -70,10 +77,21 @@ def parser(name: str) -> Parser:
     Args:
         name: one of `NAMES`.
     """
-    module = importlib.import_module(f"jaxscore.commands.{name.replace('-', '_')}")
+    module = _module(name)
     commands = Parser(prog="jaxscore").add_subparsers()
     module.add(commands)
     found = commands.choices[name]
     refused_flags.add(found, name)
     found.set_defaults(command=name)
     return found
+
+
+def passed_on(name: str, words: Sequence[str]) -> argparse.Namespace:
+    """What `parser` gives, of one of `PASSED_ON` and its words."""
+    found: argparse.Namespace = _module(name).words(words)
+    found.command = name
+    return found
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"jaxscore.commands.{name.replace('-', '_')}")

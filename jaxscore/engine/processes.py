@@ -34,6 +34,11 @@ def first() -> bool:
     return _Run.index == 0
 
 
+def index() -> int:
+    """Of this process, from 0."""
+    return _Run.index
+
+
 def several() -> bool:
     return _Run.count > 1
 

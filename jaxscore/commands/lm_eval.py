@@ -1,0 +1,81 @@
+"""`jaxscore lm-eval`: lm-evaluation-harness' own command line, with jaxscore as its model."""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxscore.commands import distributed_flags
+from jaxscore.engine import processes
+from jaxscore.errors import InputError
+from jaxscore.files.yaml_input import read_yaml
+
+INSTALL = "pip install 'jaxscore[lm-eval]'"
+OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
+ABOUT = """\
+jaxscore lm-eval ARGS: lm-evaluation-harness' own arguments, which follow. The
+model is jaxscore unless --model or a --config names another one:
+
+  python -m jaxscore lm-eval --model_args pretrained=NAME,dtype=float32 \\
+      --tasks hellaswag --output_path results
+"""
+
+
+def words(argv: Sequence[str]) -> argparse.Namespace:
+    """The flags of several processes, which are ours; lm-evaluation-harness reads the others."""
+    parser = argparse.ArgumentParser("jaxscore lm-eval", add_help=False, allow_abbrev=False)
+    distributed_flags.add(parser)
+    args, rest = parser.parse_known_args(argv)
+    args.run, args.arguments, args.device, args.quiet = run, rest, None, False
+    return args
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run lm-evaluation-harness; its files and its exit code are kept.
+
+    Raises:
+        InputError: it is not installed, or a request or argument cannot be used.
+    """
+    if args.arguments in ([], ["-h"], ["--help"], ["run"]):
+        print(ABOUT)
+    if importlib.util.find_spec("lm_eval") is None:
+        raise InputError(f"lm-evaluation-harness is not installed; {INSTALL}")
+    importlib.import_module("jaxscore.lm_eval")
+    from lm_eval.__main__ import cli_evaluate
+
+    if not processes.first():
+        os.environ["LOCAL_RANK"] = str(processes.index())  # such a process writes no file there
+    before = sys.argv
+    sys.argv = ["lm-eval", *with_model(args.arguments)]
+    try:
+        cli_evaluate()
+    finally:
+        sys.argv = before
+    return 0
+
+
+def with_model(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with `--model jaxscore` where a run names no model."""
+    out = list(arguments)
+    flags = {word.partition("=")[0] for word in out}
+    runs = bool(out) and out != ["run"] and out[0] not in OWN
+    if not runs or flags & {"-h", "--help", "--model", "-M"} or _config_names_one(out):
+        return out
+    at = 1 if out[0] == "run" else 0
+    return [*out[:at], "--model", "jaxscore", *out[at:]]
+
+
+def _config_names_one(arguments: Sequence[str]) -> bool:
+    """Whether a file of `--config` names a model."""
+    for k, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name not in ("--config", "-C"):
+            continue
+        path = Path(value if equals else "".join(arguments[k + 1 : k + 2]))
+        if path.is_file():
+            found = read_yaml(path)
+            return isinstance(found, dict) and found.get("model") is not None
+    return False

@@ -1,0 +1,142 @@
+"""Texts to token ids, by the rules of lm-evaluation-harness' `hf` model (0.4.13).
+
+    pair       blanks at the context's end go to the continuation; ids of the whole text after as
+               many as the context alone has are the continuation, after the context's own ids
+    no context the continuation without special tokens, after the prefix token
+    rolling    the whole text, special tokens included, in disjoint windows after the prefix token
+    prompt     the whole text, cut at the left
+
+`add_bos_token` decides about special tokens where it is given, the tokenizer by itself where not;
+a text that begins with its BOS gets no second one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.text.encoder import is_text
+
+CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # texts that are encoded together
+Texts = TypeVar("Texts", bound=tuple[str, ...])
+
+
+class Asked(NamedTuple):
+    """One question: the log-probability of `continuation` after `context`, both int32 ids."""
+
+    context: np.ndarray
+    continuation: np.ndarray
+
+
+class Encoder:
+    """Encodes with one tokenizer."""
+
+    def __init__(
+        self, tokenizer: Any, add_bos_token: bool | None, prefix_token_id: int | None
+    ) -> None:
+        """Args:
+        tokenizer: a fast one.
+        add_bos_token: None leaves it to the tokenizer.
+        prefix_token_id: None where the tokenizer has neither BOS nor EOS.
+        """
+        self.tokenizer, self.prefix_token_id = tokenizer, prefix_token_id
+        self._backend = tokenizer.backend_tokenizer
+        self._special = True if add_bos_token is None else add_bos_token
+        self._prefix = None if prefix_token_id is None else tokenizer.decode(prefix_token_id)
+
+    def encode(self, texts: Sequence[str], special: bool | None = None) -> list[list[int]]:
+        """Ids of each text.
+
+        Args:
+            special: whether special tokens are added; None is by the rules above, where the BOS
+                is the prefix token.
+        """
+        return self._encode(texts, special, self._prefix)
+
+    def prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of texts that are continued: here the tokenizer's own BOS counts."""
+        return self._encode(texts, None, self.tokenizer.bos_token)
+
+    def pairs(self, pairs: Sequence[tuple[str, str]], named: Callable[[int], str]) -> list[Asked]:
+        """Ids of each context and continuation; equal contexts share one array.
+
+        Args:
+            named: a request by its place, for messages.
+
+        Raises:
+            InputError: a continuation without tokens after an empty context, or a text that is
+                none.
+        """
+        out: list[Asked] = []
+        contexts: dict[str, np.ndarray] = {}
+        for first, some in _chunks(pairs):
+            moved = [_moved(*pair) for pair in some]
+            self._check(some, first, named)
+            new = [one for one in dict.fromkeys(c for c, _ in moved) if one not in contexts]
+            for context, own in zip(new, self.encode(new), strict=True):
+                contexts[context] = np.array(own, np.int32)
+            wholes = self.encode([a + b for a, b in moved])
+            bare = [k for k, (context, _) in enumerate(some) if context == ""]
+            alone = dict(zip(bare, self.encode([some[k][1] for k in bare], False), strict=True))
+            for k, (context, _) in enumerate(moved):
+                if k in alone:
+                    out.append(self._without_context(alone[k], named(first + k)))
+                    continue
+                ids = contexts[context]
+                out.append(Asked(ids, np.array(wholes[k][len(ids) :], np.int32)))
+        return out
+
+    def _without_context(self, ids: list[int], name: str) -> Asked:
+        if not ids:
+            raise InputError(f"{name}: neither its context nor its continuation has a token")
+        if self.prefix_token_id is None:
+            raise InputError(
+                f"{name}: it has no context, and the tokenizer has neither BOS nor EOS to put "
+                "before it; give prefix_token_id"
+            )
+        if ids[0] == self.prefix_token_id:
+            return Asked(np.array(ids[:1], np.int32), np.array(ids[1:], np.int32))
+        return Asked(np.array([self.prefix_token_id], np.int32), np.array(ids, np.int32))
+
+    def _check(self, pairs: Sequence[tuple[str, str]], first: int, named: Any) -> None:
+        for k, (context, continuation) in enumerate(pairs):
+            if not is_text(context + continuation):
+                raise InputError(f"{named(first + k)}: half a surrogate pair is no character")
+
+    def _encode(
+        self, texts: Sequence[str], special: bool | None, bos: str | None
+    ) -> list[list[int]]:
+        def adds(text: str) -> bool:
+            if special is not None:
+                return special
+            return self._special and not (bos is not None and text.startswith(bos))
+
+        out: list[list[int]] = [[]] * len(texts)
+        for add in (False, True):
+            places = [k for k, text in enumerate(texts) if adds(text) is add]
+            for first, some in _chunks([(texts[k],) for k in places]):
+                found = self._backend.encode_batch(
+                    [text for (text,) in some], add_special_tokens=add
+                )
+                for k, one in enumerate(found):
+                    out[places[first + k]] = one.ids
+        return out
+
+
+def _moved(context: str, continuation: str) -> tuple[str, str]:
+    """The same text, blanks at the context's end in the continuation."""
+    kept = context.rstrip()
+    return kept, context[len(kept) :] + continuation
+
+
+def _chunks(texts: Sequence[Texts]) -> Iterator[tuple[int, Sequence[Texts]]]:
+    """Neighbours that are encoded together, and the place of the first one."""
+    first = n = 0
+    for k, some in enumerate(texts):
+        if k > first and (k - first == CHUNK or n >= CHUNK_CHARACTERS):
+            yield first, texts[first:k]
+            first, n = k, 0
+        n += sum(map(len, some))
+    if first < len(texts):
+        yield first, texts[first:]

@@ -1,0 +1,231 @@
+"""`generate_until`: what a request asks for, and the text that lm-evaluation-harness reads.
+
+A text ends at an EOS id, or with the first token by which some stop string is complete in the text
+with its special tokens shown. The text itself is without special tokens, and cut at each stop
+string in turn.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from lm_eval.models.utils import (
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+
+from jaxscore.errors import InputError
+from jaxscore.generator import Generator
+from jaxscore.lm_eval.encoding import Encoder
+from jaxscore.requests import GenerationRequest
+from jaxscore.scorer import Scorer
+from jaxscore.text.encoder import is_text
+
+# Of transformers' `generate`, with the values that change nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "num_return_sequences": (1,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "min_length": (0,),
+    "min_new_tokens": (0, None),
+    "min_p": (None, 0.0),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "length_penalty": (1.0,),
+    "diversity_penalty": (0.0,),
+    "guidance_scale": (None, 1.0),
+    "renormalize_logits": (False,),
+    "use_cache": (True,),
+}
+TOP_K = 50  # transformers' default where it samples
+READ = ("do_sample", "max_gen_toks", "max_length", "repetition_penalty", "temperature", "top_k",
+        "top_p", "until")  # fmt: skip
+
+
+class Settings(NamedTuple):
+    """What a request's keyword arguments ask for.
+
+    Attributes:
+        stop: strings, the EOS among them.
+        length: tokens of prompt and text together; None is `max_new` after the prompt.
+    """
+
+    max_new: int
+    length: int | None
+    stop: tuple[str, ...]
+    temperature: float
+    top_p: float
+    top_k: int
+    repetition_penalty: float
+
+
+def settings_of(
+    kwargs: Mapping[str, Any], eos: str | None, max_gen_toks: int, defaults: Any
+) -> Settings:
+    """Keyword arguments as lm-evaluation-harness normalises them.
+
+    Args:
+        eos: the tokenizer's EOS as text.
+        max_gen_toks: new tokens at most, where the arguments do not say.
+        defaults: the checkpoint's, see `Model.generation_defaults`.
+
+    Raises:
+        InputError: an argument, of the request or of the checkpoint, that would change the text
+            and that is not computed.
+    """
+    try:
+        given: dict[str, Any] = dict(normalize_gen_kwargs(dict(kwargs), max_gen_toks))
+        stop = handle_stop_sequences(given.get("until"), eos=eos)
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"generation arguments {kwargs!r}: {problem}") from None
+    if not all(isinstance(one, str) and is_text(one) for one in stop):
+        raise InputError(f"generation arguments: until is {stop!r}, expected texts")
+    for name, value in given.items():
+        if name not in READ and value not in NEUTRAL.get(name, ()):
+            raise InputError(
+                f"generation argument {name}={value!r} is not computed by jaxscore; leave it out, "
+                f"or give one of {', '.join(READ)}"
+            )
+    if defaults.unhandled:
+        named = ", ".join(f"{name}={value!r}" for name, value in defaults.unhandled.items())
+        raise InputError(
+            f"the checkpoint's generation_config.json asks for {named}, which jaxscore does not "
+            "compute and hf would apply; take it out of a copy of the file to go without"
+        )
+    samples = bool(given["do_sample"])
+    temperature = float(given.get("temperature", 0.0))
+    if samples and not temperature > 0:
+        raise InputError(
+            f"generation arguments: do_sample with temperature {temperature}, expected one above 0"
+        )
+
+    def number(name: str, fallback: float) -> float:
+        own = getattr(defaults, name)
+        found = given.get(name)
+        return float(found if found is not None else own if own is not None else fallback)
+
+    return Settings(
+        # An empty stop string is in every text, after its first token at the latest.
+        1 if "" in stop else int(given["max_gen_toks"]),
+        given.get("max_length"),
+        tuple(one for one in stop if one),
+        temperature if samples else 0.0,
+        number("top_p", 1.0) if samples else 1.0,
+        int(number("top_k", TOP_K)) if samples else 0,
+        number("repetition_penalty", 1.0),
+    )
+
+
+class Texts:
+    """Writes what `generate_until` asks for.
+
+    Args:
+        max_length: of prompt and text together.
+        think_end: text or id after the last of which the text begins.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        encoder: Encoder,
+        max_length: int,
+        max_gen_toks: int,
+        think_end: str | int | None,
+    ) -> None:
+        self._scorer, self._encoder, self._tokenizer = scorer, encoder, encoder.tokenizer
+        self._max_length, self._max_gen_toks = max_length, max_gen_toks
+        self._think_end = think_end
+        eos = self._tokenizer.eos_token_id
+        self._eos = None if eos is None else self._tokenizer.decode(eos)
+
+    def written(
+        self, asked: Sequence[tuple[str, Mapping[str, Any]]], named: Callable[[int], str]
+    ) -> Iterator[tuple[int, str, np.ndarray, np.ndarray]]:
+        """The place, text, prompt ids and written ids of each request, as groups of them end.
+
+        All are planned together. Requests that ask for the same get the same text where they are
+        greedy, and a seed each where they sample.
+
+        Raises:
+            InputError: a request that cannot be answered; nothing is computed then.
+        """
+        requests, settings = self._requests(asked, named)
+        for place, one in Generator(self._scorer).stream(requests):
+            if one.error is not None:
+                raise InputError(f"{named(place)}: {one.error}")
+            ids = list(map(int, one.token_ids))
+            if one.eos_id is not None:
+                ids.append(one.eos_id)
+            prompt = np.asarray(requests[place].prompt, np.int32)
+            yield place, self._text(ids, settings[place].stop), prompt, np.array(ids, np.int32)
+
+    def _requests(
+        self, asked: Sequence[tuple[str, Mapping[str, Any]]], named: Callable[[int], str]
+    ) -> tuple[list[GenerationRequest], list[Settings]]:
+        for place, (context, _) in enumerate(asked):
+            if not is_text(context):
+                raise InputError(f"{named(place)}: half a surrogate pair is no character")
+        prompts = self._encoder.prompts([context for context, _ in asked])
+        read: dict[str, Settings] = {}
+        seen: dict[tuple[str, str], int] = {}
+        requests, settings = [], []
+        for place, ((context, kwargs), ids) in enumerate(zip(asked, prompts, strict=True)):
+            key = repr(sorted(kwargs.items()))
+            if key not in read:
+                read[key] = settings_of(
+                    kwargs, self._eos, self._max_gen_toks, self._scorer.model.generation_defaults
+                )
+            own = read[key]
+            room = self._max_length - own.max_new
+            if room < 1:
+                raise InputError(
+                    f"{named(place)}: it asks for {own.max_new} new tokens, and max_length is "
+                    f"{self._max_length}; ask for less than that (max_gen_toks)"
+                )
+            ids = ids[-room:]
+            if not ids:
+                raise InputError(f"{named(place)}: its context has no tokens")
+            n_new = own.max_new if own.length is None else int(own.length) - len(ids)
+            if n_new < 1:
+                raise InputError(
+                    f"{named(place)}: max_length={own.length} leaves no token after its "
+                    f"{len(ids)}; give max_gen_toks instead"
+                )
+            nth = seen[context, key] = seen.get((context, key), -1) + 1
+            settings.append(own)
+            requests.append(
+                GenerationRequest(
+                    place,
+                    np.array(ids, np.int32),
+                    n_new,
+                    own.temperature,
+                    own.top_p,
+                    own.stop,
+                    _seed(ids, nth) if own.temperature else 0,
+                    top_k=own.top_k,
+                    repetition_penalty=own.repetition_penalty,
+                )
+            )
+        return requests, settings
+
+    def _text(self, ids: list[int], stop: Sequence[str]) -> str:
+        """What lm-evaluation-harness makes of the ids, an EOS included."""
+        end = self._think_end
+        if isinstance(end, int) and end in ids:
+            ids = ids[len(ids) - ids[::-1].index(end) :]
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        if isinstance(end, int):
+            return postprocess_generated_text(text.lstrip(), list(stop), None)
+        return postprocess_generated_text(text, list(stop), end)
+
+
+def _seed(ids: Sequence[int], nth: int) -> int:
+    """Of the nth sample of a prompt: prompts draw apart, and a second run draws the same."""
+    digest = hashlib.blake2b(np.array([nth, *ids], "<i4").tobytes(), digest_size=4)
+    return int.from_bytes(digest.digest(), "little")

@@ -1,0 +1,128 @@
+"""What makes the scorer that `model_args` name, and what is said about it in the results."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxscore.engine.provenance import commit
+from jaxscore.errors import InputError
+from jaxscore.lm_eval.arguments import Arguments
+from jaxscore.lm_eval.lengths import max_length
+from jaxscore.models.weights import checkpoint
+from jaxscore.scorer import Scorer
+from jaxscore.text.encoder import TextEncoder
+from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.transformers_log import errors_only
+from jaxscore.version import VERSION
+
+
+class Made(NamedTuple):
+    """A scorer and its tokenizer.
+
+    Attributes:
+        length: tokens that the model reads at most.
+        folder: of the checkpoint; None where a `Scorer` was given.
+    """
+
+    scorer: Scorer
+    tokenizer: Any
+    length: int
+    folder: Path | None
+
+
+def make(args: Arguments) -> Made:
+    """Load the model and its tokenizer.
+
+    Raises:
+        InputError: either cannot be used, and why.
+    """
+    if isinstance(args.pretrained, Scorer):
+        scorer = args.pretrained
+        _check_special(args)
+        length = args.max_length or scorer.model.max_positions
+        return Made(scorer, scorer.encoder.tokenizer, length, None)
+    options: dict[str, Any] = {"batch_tokens": args.batch_tokens, "quantize": args.quantize}
+    scorer = Scorer.from_pretrained(
+        args.pretrained,
+        device=args.device,
+        dtype=args.dtype,  # type: ignore[arg-type]  # `arguments` has checked it
+        implementation=args.implementation,  # type: ignore[arg-type]  # `load` checks it
+        revision=args.revision,
+        trust_remote_code=args.trust_remote_code,
+        cache_dir=None if args.cache_dir is None else Path(args.cache_dir),
+        lora=args.peft,
+        journal=args.journal,
+        mesh=args.mesh,
+        reproducible=args.reproducible,
+        **options,
+    )
+    folder = _folder(args.pretrained, args, args.revision)
+    named = args.tokenizer or args.pretrained
+    of_tokenizer = _folder(named, args, None if args.tokenizer else args.revision)
+    if args.add_bos_token is not None:
+        scorer.encoder = TextEncoder(_with_bos(of_tokenizer, args))
+    elif args.tokenizer is not None:
+        tokenizer = load_tokenizer(of_tokenizer, trust_remote_code=args.trust_remote_code)
+        scorer.encoder = TextEncoder(tokenizer)
+    length = args.max_length or max_length(folder, of_tokenizer)
+    return Made(scorer, scorer.encoder.tokenizer, length, folder)
+
+
+def _check_special(args: Arguments) -> None:
+    if args.add_bos_token is not None:
+        raise InputError(
+            "model_args: add_bos_token beside a Scorer as pretrained, whose tokenizer is made "
+            "already; give the name of the model"
+        )
+
+
+def _folder(name: str, args: Arguments, revision: str | None) -> Path:
+    cache = None if args.cache_dir is None else Path(args.cache_dir)
+    return checkpoint.resolve(name, revision, with_code=args.trust_remote_code, cache_dir=cache)
+
+
+def _with_bos(folder: Path, args: Arguments) -> Any:
+    """transformers' own tokenizer: what `add_bos_token` does is for its class to say."""
+    from transformers import AutoTokenizer
+
+    try:
+        with errors_only():
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder),
+                add_bos_token=args.add_bos_token,
+                trust_remote_code=args.trust_remote_code,
+            )
+    except Exception as problem:  # each tokenizer fails in its own way
+        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise InputError(f"{folder}: no tokenizer with add_bos_token ({reason})") from None
+    if not tokenizer.is_fast:
+        raise InputError(f"{folder}: its tokenizer with add_bos_token is a slow one")
+    return tokenizer
+
+
+def info(made: Made, args: Arguments, noise: list[dict[str, Any]]) -> dict[str, Any]:
+    """hf's keys of a model in the results file, and ours under `jaxscore`."""
+    scorer = made.scorer
+    local = made.folder is None or args.pretrained == "demo" or Path(args.pretrained).exists()
+    cache = None if args.cache_dir is None else Path(args.cache_dir)
+    sha = scorer.about.get("model", "") if local else commit(args.pretrained, args.revision, cache)
+    facts = scorer.facts()
+    out: dict[str, Any] = {
+        "model_num_parameters": scorer.engine.planner.facts.n_parameters,
+        "model_dtype": scorer.model.dtype,
+        "model_revision": args.revision or "main",
+        "model_sha": sha or "",
+        "jaxscore": {
+            "version": VERSION,
+            **{name: scorer.about.get(name) for name in ("jax", "device_kind", "reproducible")},
+            "implementation": scorer.model.implementation,
+            "max_length": made.length,
+            "tokens_given": facts["counts"]["tokens_given"],
+            "tokens_computed": facts["counts"]["tokens_unique"],
+            "plan": facts["plan"],
+            **({"stored_as": facts["stored_as"]} if "stored_as" in facts else {}),
+            **({"noise": noise} if noise else {}),
+        },
+    }
+    if args.peft:
+        out["peft_sha"] = args.peft
+    return out

@@ -1,0 +1,107 @@
+"""`jaxscore lm-eval`: lm-evaluation-harness' command line with jaxscore in it."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from jaxscore.commands.lm_eval import with_model
+from tests.commands.conftest import run  # noqa: F401
+from tests.conftest import ROOT
+
+HERE = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+
+
+def process(*words, **variables):
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, timeout=300,
+        cwd=ROOT, env={**os.environ, **HERE, **variables},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["--tasks", "a"], ["--model", "jaxscore", "--tasks", "a"]),
+        (["run", "--tasks", "a"], ["run", "--model", "jaxscore", "--tasks", "a"]),
+        (["run", "--model=hf", "--tasks", "a"], None),
+        (["-M", "hf", "--tasks", "a"], None),
+        (["ls", "tasks"], None),
+        (["validate", "--tasks", "a"], None),
+        (["run"], None),
+        (["run", "--help"], None),
+        ([], None),
+        (["--config", "configs/lm-eval.yaml"], None),
+        (
+            ["--config", "configs/lm-eval/demo_choices.yaml"],
+            ["--model", "jaxscore", "--config", "configs/lm-eval/demo_choices.yaml"],
+        ),
+        (["-C", "no such file"], ["--model", "jaxscore", "-C", "no such file"]),
+    ],
+)
+def test_the_model_is_put_in_where_none_is_named(given, wanted, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert with_model(given) == (given if wanted is None else wanted)
+
+
+def test_without_lm_eval(run, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
+    code, out, err = run("lm-eval", "--tasks", "a")
+    assert (code, out) == (2, "")
+    assert err.endswith("is not installed; pip install 'jaxscore[lm-eval]'\n")
+
+
+def test_help_is_theirs():
+    done = process("-m", "jaxscore", "lm-eval", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "python -m jaxscore lm-eval --model_args pretrained=NAME" in done.stdout
+    assert "validate" in done.stdout
+
+
+def test_bad_arguments_of_the_model():
+    done = process(
+        "-m", "jaxscore", "lm-eval", "--model_args", "pretrained=demo,quantise=int8",
+        "--tasks", "demo_choices", "--include_path", "configs/lm-eval",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "quantise is no argument of jaxscore; is it quantize?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# What runs below where torch and its kin cannot be imported.
+WITHOUT_TORCH = """
+    import sys
+
+    class Hiding:
+        def __init__(self, finder):
+            self.finder = finder
+
+        def find_spec(self, name, path=None, target=None):
+            absent = name.partition(".")[0] in {"torch", "accelerate", "peft"}
+            return None if absent else self.finder.find_spec(name, path, target)
+
+        def __getattr__(self, name):
+            return getattr(self.finder, name)
+
+    sys.meta_path[:] = map(Hiding, sys.meta_path)
+    from jaxscore.cli import main
+    code = main(["lm-eval", "--config", "configs/lm-eval.yaml", "--output_path", sys.argv[1]])
+    assert "torch" not in sys.modules
+    sys.exit(code)
+"""
+
+
+def test_the_example_without_torch(tmp_path):
+    done = process("-c", textwrap.dedent(WITHOUT_TORCH), str(tmp_path), HF_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "|demo_choices|" in done.stdout
+    [path] = tmp_path.glob("demo/results_*.json")
+    results = json.loads(path.read_text("utf-8"))
+    assert results["results"]["demo_choices"]["acc,none"] > 0.9
+    assert results["results"]["demo_answers"]["exact_match,none"] > 0.5
+    assert results["config"]["jaxscore"]["tokens_given"] > 0
+    assert len(list(tmp_path.glob("demo/samples_*.jsonl"))) == 2

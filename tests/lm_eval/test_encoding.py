@@ -1,0 +1,97 @@
+"""Token ids are those of lm-evaluation-harness' `hf` model, text by text."""
+
+import itertools
+
+import pytest
+import transformers
+from lm_eval.models.huggingface import HFLM
+
+from jaxscore.errors import InputError
+from jaxscore.lm_eval.encoding import Encoder
+from tests.conftest import MODELS
+from tests.lm_eval.folders import case
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CONTEXTS = [
+    "",
+    "a",
+    "The cat",
+    "The cat ",
+    "The cat \n\t",
+    "Ab\u3000",
+    " x",
+    "don'",
+    "naïve é",
+    "1 2",
+]
+CONTINUATIONS = [" sat", "t", "\n", "  two  ", "é", " Ünï 日本", "cat. The end\n\n", "'t"]
+PAIRS = list(itertools.product(CONTEXTS, CONTINUATIONS))
+
+
+def named(place):
+    return f"request {place}"
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """`theirs(model, **arguments)`: their class around a model that it does not ask."""
+    models = {}
+
+    def get(name, **arguments):
+        if name not in models:
+            models[name] = transformers.AutoModelForCausalLM.from_pretrained(case(name))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            case(name),
+            **{k: v for k, v in arguments.items() if k == "add_bos_token"},
+        )
+        return HFLM(models[name], tokenizer=tokenizer, **arguments)
+
+    return get
+
+
+@pytest.mark.parametrize("bos", [None, True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_pairs_and_texts(name, bos, theirs, monkeypatch):
+    arguments = {} if bos is None else {"add_bos_token": bos}
+    hf = theirs(name, **arguments)
+    ours = Encoder(hf.tokenizer, bos, hf.prefix_token_id)
+    asked = {}
+    monkeypatch.setattr(
+        hf, "_loglikelihood_tokens", lambda requests, **_: asked.update(enumerate(requests))
+    )
+    prefix = hf.tokenizer.decode(hf.prefix_token_id)
+    pairs = [*PAIRS, (prefix + "The cat", " sat"), (prefix, "x"), ("", prefix + "cat")]
+    instances = [type("Instance", (), {"args": pair}) for pair in pairs]
+    hf.loglikelihood(instances, disable_tqdm=True)
+    for place, one in enumerate(ours.pairs(pairs, named)):
+        _, context, continuation = asked[place]
+        assert (one.context.tolist(), one.continuation.tolist()) == (context, continuation)
+    texts = [a + b for a, b in pairs]
+    assert ours.encode(texts) == [hf.tok_encode(text) for text in texts]
+    assert ours.encode(texts, False) == [
+        hf.tok_encode(text, add_special_tokens=False) for text in texts
+    ]
+    for text, ids in zip(texts, ours.prompts(texts), strict=True):
+        assert ids == hf.tok_batch_encode([text])[0][0].tolist()
+
+
+def test_equal_contexts_share_their_ids(scorers):
+    encoder = Encoder(scorers("tiny-gpt2").encoder.tokenizer, None, 0)
+    one, two, other = encoder.pairs([("a b", " c"), ("a b ", "d"), ("a", " c")], named)
+    assert one.context is two.context
+    assert other.context is not one.context
+
+
+@pytest.mark.parametrize(
+    ("pair", "prefix", "why"),
+    [
+        (("", ""), 0, "request 0: neither its context nor its continuation has a token"),
+        (("", "x"), None, "request 0: it has no context, and the tokenizer has neither"),
+        (("a\ud800", "b"), 0, "request 0: half a surrogate pair"),
+    ],
+)
+def test_requests_that_hf_ends_on(pair, prefix, why, scorers):
+    encoder = Encoder(scorers("tiny-gpt2").encoder.tokenizer, None, prefix)
+    with pytest.raises(InputError, match=why):
+        encoder.pairs([pair], named)
