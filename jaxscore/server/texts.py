@@ -39,6 +39,6 @@ class Texts:
         requests = [job.requests[place] for job, place in texts]
         for k, text in self._generator.stream(requests, watch=watch):
             job, place = texts[k]
-            job.put(place, text)
             self._metrics.prompts.inc()
             self._metrics.tokens_generated.inc(len(text.token_ids))
+            job.put(place, text)

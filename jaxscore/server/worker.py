@@ -118,9 +118,9 @@ class Worker:
         asked = [job.pieces[place] for job, place in pieces]
         top = max(job.top for job, _ in pieces)
         scores = iter(self._scores([sequence for piece in asked for sequence in piece], top))
+        self._metrics.prompts.inc(len(pieces))  # before a client can ask for it
         for (job, place), piece in zip(pieces, asked, strict=True):
             job.put(place, [next(scores) for _ in piece])
-        self._metrics.prompts.inc(len(pieces))
 
     def _scores(self, sequences: list[TokenSequence], top: int) -> list[SequenceScores]:
         statistics = self._scorer.statistics

@@ -61,7 +61,7 @@ def test_the_limit_is_for_receiving_and_not_for_answering(listening, monkeypatch
     real = served.scorer.engine.run
 
     def run(*args, **options):
-        time.sleep(1.0)
+        time.sleep(0.5)
         return real(*args, **options)
 
     monkeypatch.setattr(served.scorer.engine, "run", run)
@@ -70,7 +70,7 @@ def test_the_limit_is_for_receiving_and_not_for_answering(listening, monkeypatch
         connection.request("POST", PATH, BODY, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         assert (answer.status, len(json.loads(answer.read())["choices"])) == (200, 1)
-        time.sleep(0.6)  # an open connection may be idle
+        time.sleep(0.4)  # an open connection may be idle
     connection.close()
 
 

@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import threading
 import time
 
+import orjson
 import pytest
 
-from tests.server.conftest import refused
+from jaxscore.server import live
+from tests.server.conftest import Served, refused
 
 PATH = "/v1/completions"
 ECHO = {"max_tokens": 0, "echo": True, "logprobs": 0}
@@ -97,8 +100,6 @@ def test_a_client_that_goes_away_drops_its_work(served, gate):
 
 async def gone(served, body):
     """A request whose client hangs up when this is cancelled."""
-    import orjson
-
     raw, hung_up = orjson.dumps(body), asyncio.Event()
     messages = [{"type": "http.request", "body": raw, "more_body": False}]
 
@@ -109,7 +110,7 @@ async def gone(served, body):
         return {"type": "http.disconnect"}
 
     async def send(message):
-        raise AssertionError("nobody reads it")
+        assert body.get("stream"), "nobody reads it"
 
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
@@ -130,12 +131,13 @@ def counted(served, name, **labels):
     return sum(float(one[len(line) :]) for one in text.splitlines() if one.startswith(line))
 
 
-def test_writing_stops_when_its_client_goes_away(served):
+@pytest.mark.parametrize("stream", [False, True])
+def test_writing_stops_when_its_client_goes_away(served, stream):
     """It is looked at between blocks of steps."""
 
     async def one():
-        body = {"prompt": "Oslo is", "max_tokens": 1000, "n": 4, "stream": True, "seed": 1}
-        task = asyncio.ensure_future(gone(served, body | {"stream": False}))
+        body = {"prompt": "Oslo is", "max_tokens": 1000, "n": 4, "stream": stream, "seed": 1}
+        task = asyncio.ensure_future(gone(served, body))
         await until(lambda: served.service.worker.backlog.n_prompts == 4)
         await asyncio.sleep(0.1)
         task.cancel()
@@ -171,14 +173,27 @@ def test_too_much_waits(start, gate):
 
 def test_a_request_that_takes_too_long(served, gate, monkeypatch):
     gate.hold()
-    settings = served.service.settings
-    monkeypatch.setattr(
-        served.service, "settings", type(settings)(names=("t",), request_timeout=0.2)
-    )
+    settings = dataclasses.replace(served.service.settings, request_timeout=0.2)
+    monkeypatch.setattr(served.service, "settings", settings)
     error = refused(served.ask(PATH, prompt(0)), 503, code="timeout", type="server_error")
     assert "0.2 seconds" in error["message"]
     assert served.service.worker.backlog.n_prompts == 0
     gate.open.set()
+
+
+def test_a_stream_that_takes_too_long_says_so_in_its_last_part(served, monkeypatch):
+    async def parts(*args):
+        yield live.Part(0, "a", None)
+        await asyncio.sleep(60)
+
+    settings = dataclasses.replace(served.service.settings, request_timeout=0.2)
+    monkeypatch.setattr(served.service, "settings", settings)
+    monkeypatch.setattr(live, "parts", parts)
+    text = served.ask(PATH, {"prompt": "Oslo is", "max_tokens": 9, "stream": True}).text
+    first, error, done = [one for one in text.split("\n\n") if one]
+    assert '"text":"a"' in first
+    assert '"code":"timeout"' in error
+    assert done == "data: [DONE]"
 
 
 def test_of_a_window_that_fails_each_request_is_tried_alone(served, monkeypatch, capfd):
@@ -224,8 +239,6 @@ def test_health_before_and_at_the_end(start):
 
 
 def test_health_while_the_model_warms_up(scorer):
-    from tests.server.conftest import Served
-
     refused(Served(scorer, runs=False).ask("/health"), 503, code="starting")
 
 

@@ -218,3 +218,31 @@ def test_the_audit_counts_what_another_policy_would_change():
         "reencoded": 0,
     }
     assert boundary_audit(encoder, [], "joint", ["separate"]) == {"separate": 0}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@given(text=st.text("ab .é€😀\n", max_size=20))
+def test_where_the_tokens_of_a_prompt_begin(name, text):
+    """The characters between two starts hold the token's; parts of a character share its start."""
+    encoder = ENCODERS[name]
+    [(ids, starts)] = encoder.prompts([text])
+    assert ids.tolist() == encoder.prompt_ids([text])[0].tolist()
+    before = len(encoder.prefix)
+    assert starts[: before + 1] == [0] * min(len(ids), before + 1)
+    whole = unicodedata.normalize("NFC", text) if name == "tiny-qwen2" else text
+    raw, n = whole.encode(), 0
+    for token, start in zip(encoder.tokens(ids)[before:], starts[before:], strict=True):
+        assert start == len(raw[:n].decode("utf-8", "ignore"))
+        n += len(token)  # a character for each byte
+    assert n == len(raw)
+
+
+def test_a_prompt_without_the_tokenizers_bos():
+    encoder = ENCODERS["tiny-llama3"]
+    [(ids, starts)] = encoder.prompts(["a b"])
+    [(bare, bare_starts)] = encoder.prompts(["a b"], special_tokens=False)
+    assert (ids[1:].tolist(), starts[1:]) == (bare.tolist(), bare_starts)
+    [(written, its_starts)] = encoder.prompts([f"{LLAMA_BOS}a b"])
+    assert written.tolist() == ids.tolist()
+    n = len(LLAMA_BOS)  # it stands in the text, so it has its characters
+    assert its_starts == [0, *(n + start for start in bare_starts)]

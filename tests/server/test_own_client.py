@@ -1,0 +1,38 @@
+"""Our own client against our own server: the numbers of the local scorer come back."""
+
+import numpy as np
+import pytest
+
+from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.requests import GenerationRequest, TextLabelRequest
+from tests.endpoints.conftest import QUICK
+from tests.endpoints.test_completions import ODD, compare, questions
+
+
+@pytest.fixture
+def endpoint(listening, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    served, (host, port) = listening()
+    return served.scorer, CompletionsEndpoint("tiny", f"http://{host}:{port}/v1", limits=QUICK)
+
+
+def test_scores(endpoint):
+    scorer, client = endpoint
+    requests = [*list(questions())[:6], *ODD]
+    assert compare(client.score(requests), scorer.score(requests)) > 50
+
+
+def test_labels_and_texts(endpoint):
+    scorer, client = endpoint
+    [written] = client.generate([GenerationRequest(0, "Oslo is", 5)])
+    assert written.text == scorer.generate(["Oslo is"], max_new_tokens=5)[0].text
+    [listed] = client.label([TextLabelRequest(0, "Oslo is", ("\n", " a"))])
+    every = scorer.encoder.first_ids(["\n", " a"])
+    [whole] = scorer.engine.score_sequences([after(scorer, "Oslo is", every)])
+    np.testing.assert_allclose(listed.logprob, whole.logprob, atol=1e-5)
+
+
+def after(scorer, text, ids):
+    [prompt] = scorer.encoder.prompt_ids([text])
+    return TokenSequence(prompt, len(prompt), np.array(ids, np.int32))
