@@ -28,7 +28,14 @@ PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*(?:[.:/].*)?|\.\.\.|…")
 GENERAL = {config_file.FLAG, "--version", *config_file.HELP}  # before, or without, a command
 
 
-parser = functools.cache(listing.parser)
+@functools.cache
+def parser(name):
+    """A command's flags, of one that is passed on those of the program that reads them."""
+    if name not in listing.PASSED_ON:
+        return listing.parser(name)
+    from lm_eval._cli import HarnessCLI
+
+    return HarnessCLI()._subparsers.choices["run"]
 
 
 def paths(pages):
@@ -74,6 +81,10 @@ def calls(text):
 
 def problem(words, whole):
     """What is wrong with a command as a page shows it; None where it parses."""
+    if words and words[0] in listing.PASSED_ON:
+        given = {word.partition("=")[0] for word in words if word.startswith("-")}
+        own = {*parser(words[0])._option_string_actions, *GENERAL}
+        return next((f"{words[0]} has no flag {flag}" for flag in sorted(given - own)), None)
     if config_file.FLAG in words:
         place = words.index(config_file.FLAG) + 1
         if PLACEHOLDER.fullmatch(words[place]):
@@ -127,7 +138,8 @@ def refused(words):
 
 def strange_flags(text):
     """Flags, alone in code with their values, that no command has."""
-    known = {flag for one in listing.NAMES for flag in parser(one)._option_string_actions}
+    names = (*listing.NAMES, *listing.PASSED_ON)
+    known = {flag for one in names for flag in parser(one)._option_string_actions}
     known |= GENERAL
     for code in CODE.findall(FENCE.sub("", text)):
         if re.match(r"--[a-zA-Z]", code):
@@ -135,7 +147,7 @@ def strange_flags(text):
             yield from (
                 one
                 for one in flags
-                if one.startswith("--") and cli.hyphenated([one])[0] not in known
+                if one.startswith("--") and not {one, *cli.hyphenated([one])} & known
             )
 
 

@@ -29,7 +29,6 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import configure_pad_token
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from jaxscore.engine import processes
 from jaxscore.errors import InputError
@@ -38,6 +37,7 @@ from jaxscore.lm_eval import model as making
 from jaxscore.lm_eval.details import Details
 from jaxscore.lm_eval.encoding import Asked, Encoder
 from jaxscore.lm_eval.generation import Texts
+from jaxscore.lm_eval.rolling import Rolling
 from jaxscore.lm_eval.scoring import Answer, answers
 from jaxscore.lm_eval.shown import Shown
 from jaxscore.printable import one_line
@@ -45,7 +45,6 @@ from jaxscore.printable import one_line
 log = logging.getLogger("lm_eval.jaxscore")  # their handler shows what is below theirs
 
 LONGEST = 80  # characters of a text in a message
-CONTEXT = 1  # tokens that a rolling window has before those it scores
 
 
 @register_model("jaxscore")
@@ -215,28 +214,17 @@ class JaxscoreLM(TemplateLM):
                 "loglikelihood_rolling: the tokenizer has neither BOS nor EOS to put before a "
                 "text; give prefix_token_id"
             )
-        asked: list[Asked] = []
-        owner: list[int] = []  # of each window the place of its text
-        parts: list[list[Answer | None]] = []  # of each text the answers of its windows
-        nth: list[int] = []  # of each window its place in that
-        for place, ids in enumerate(self._encoder.encode(texts)):
-            windows = get_rolling_token_windows(ids, self.prefix_token_id, self.max_length, CONTEXT)
-            pairs = [make_disjoint_window(window) for window in windows]
-            asked += [Asked(np.array(a, np.int32), np.array(b, np.int32)) for a, b in pairs]
-            owner += [place] * len(pairs)
-            nth += range(len(pairs))
-            parts.append([None] * len(pairs))
+        rolling = Rolling(self._encoder.encode(texts), self.prefix_token_id, self.max_length)
         out = [0.0] * len(texts)
-        with self._shown(disable_tqdm, "rolling log-likelihoods", len(asked)):
-            for some in answers(self.scorer, asked, self.max_length, lambda k: named(owner[k])):
-                for answer, k in ((one, k) for one in some for k in one.places):
-                    place = owner[k]
-                    parts[place][nth[k]] = answer
-                    found = [window for window in parts[place] if window is not None]
-                    if len(found) == len(parts[place]):
-                        out[place] = sum(window.total for window in found)
+        with self._shown(disable_tqdm, "rolling log-likelihoods", len(rolling.asked)):
+            for some in answers(
+                self.scorer, rolling.asked, self.max_length, lambda k: named(rolling.owner[k])
+            ):
+                for window, answer in ((k, one) for one in some for k in one.places):
+                    if (found := rolling.take(window, answer)) is not None:
+                        place = rolling.owner[window]
+                        out[place] = sum(one.total for one in found)
                         self._finished(requests[place], found, out[place])
-                        parts[place] = []
                 self._flush()
         return out
 

@@ -19,31 +19,21 @@ from lm_eval.models.utils import (
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
 from jaxscore.lm_eval.encoding import Encoder
+from jaxscore.models.weights.generation_config import OF_ALL, OF_DRAWS, GenerationDefaults
 from jaxscore.requests import GenerationRequest
 from jaxscore.scorer import Scorer
 from jaxscore.text.encoder import is_text
 
-# Of transformers' `generate`, with the values that change nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "num_return_sequences": (1,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "min_length": (0,),
-    "min_new_tokens": (0, None),
-    "min_p": (None, 0.0),
-    "typical_p": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "length_penalty": (1.0,),
-    "diversity_penalty": (0.0,),
-    "guidance_scale": (None, 1.0),
-    "renormalize_logits": (False,),
-    "use_cache": (True,),
-}
-TOP_K = 50  # transformers' default where it samples
+# Of transformers' `generate` -> the values that change nothing, beside None
+NEUTRAL: dict[str, tuple[Any, ...]] = (
+    OF_ALL
+    | OF_DRAWS
+    | {
+        "length_penalty": (1,),  # of beams alone
+        "num_return_sequences": (1,),
+        "use_cache": (True, False),
+    }
+)
 READ = ("do_sample", "max_gen_toks", "max_length", "repetition_penalty", "temperature", "top_k",
         "top_p", "until")  # fmt: skip
 
@@ -66,7 +56,10 @@ class Settings(NamedTuple):
 
 
 def settings_of(
-    kwargs: Mapping[str, Any], eos: str | None, max_gen_toks: int, defaults: Any
+    kwargs: Mapping[str, Any],
+    eos: str | None,
+    max_gen_toks: int,
+    defaults: GenerationDefaults,
 ) -> Settings:
     """Keyword arguments as lm-evaluation-harness normalises them.
 
@@ -87,17 +80,11 @@ def settings_of(
     if not all(isinstance(one, str) and is_text(one) for one in stop):
         raise InputError(f"generation arguments: until is {stop!r}, expected texts")
     for name, value in given.items():
-        if name not in READ and value not in NEUTRAL.get(name, ()):
+        if name not in READ and value not in (None, *NEUTRAL.get(name, ())):
             raise InputError(
                 f"generation argument {name}={value!r} is not computed by jaxscore; leave it out, "
                 f"or give one of {', '.join(READ)}"
             )
-    if defaults.unhandled:
-        named = ", ".join(f"{name}={value!r}" for name, value in defaults.unhandled.items())
-        raise InputError(
-            f"the checkpoint's generation_config.json asks for {named}, which jaxscore does not "
-            "compute and hf would apply; take it out of a copy of the file to go without"
-        )
     samples = bool(given["do_sample"])
     temperature = float(given.get("temperature", 0.0))
     if samples and not temperature > 0:
@@ -105,10 +92,17 @@ def settings_of(
             f"generation arguments: do_sample with temperature {temperature}, expected one above 0"
         )
 
-    def number(name: str, fallback: float) -> float:
-        own = getattr(defaults, name)
-        found = given.get(name)
-        return float(found if found is not None else own if own is not None else fallback)
+    written = defaults.unhandled if samples else defaults.unhandled_greedy
+    if unhandled := {name: value for name, value in written.items() if name not in given}:
+        named = ", ".join(f"{name}={value!r}" for name, value in unhandled.items())
+        raise InputError(
+            f"the checkpoint's generation_config.json asks for {named}, which jaxscore does not "
+            "compute and hf would apply; take it out of a copy of the file to go without"
+        )
+
+    def number(name: str) -> Any:
+        own = given.get(name)
+        return getattr(defaults, name) if own is None else own
 
     return Settings(
         # An empty stop string is in every text, after its first token at the latest.
@@ -116,9 +110,9 @@ def settings_of(
         given.get("max_length"),
         tuple(one for one in stop if one),
         temperature if samples else 0.0,
-        number("top_p", 1.0) if samples else 1.0,
-        int(number("top_k", TOP_K)) if samples else 0,
-        number("repetition_penalty", 1.0),
+        float(number("top_p")) if samples else 1.0,
+        int(number("top_k")) if samples else 0,
+        float(number("repetition_penalty")),
     )
 
 

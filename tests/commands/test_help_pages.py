@@ -78,11 +78,14 @@ def test_the_list_of_commands(run):
     lines = page.splitlines()
     places = [
         next(k for k, line in enumerate(lines) if line.startswith(f"  {name} "))
-        for name in listing.NAMES
+        for group in listing.GROUPS.values()
+        for name in group
     ]
     assert places == sorted(places)
     assert listing.NAMES[0] == "demo"
-    titles = "start here|score|the five systems|after sampling|models and files".split("|")
+    titles = (
+        "start here|score|the five systems|after sampling|models and files|in other tools"
+    ).split("|")
     assert [line[:-1] for line in lines if line.endswith(":")] == titles
 
 

@@ -66,6 +66,13 @@ def process():
         one.child.communicate()
 
 
+def test_the_file_of_flags(process):
+    one = process("--config", str(ROOT / "configs/serve.yaml"))
+    assert one.ask("/health")[0] == 200
+    one.child.send_signal(signal.SIGINT)
+    assert one.end()[0] == 0
+
+
 def test_it_answers_and_drains(process):
     """A request in flight is answered after the signal, and the process ends well."""
     key = "a-key-that-nobody-may-see"
