@@ -152,12 +152,11 @@ def run(args: argparse.Namespace) -> int:
             "pip install 'jaxscore[serve]'"
         )
     from jaxscore.server import lifecycle  # here: they import JAX
-    from jaxscore.server.security import is_loopback
     from jaxscore.server.service import Service
     from jaxscore.server.settings import Settings
 
-    key, loopback = os.environ.get(KEY) or None, is_loopback(args.host)
-    if key is None and not loopback:
+    key, address = os.environ.get(KEY) or None, lifecycle.resolved(args.host, args.port)
+    if key is None and not address.is_loopback:
         raise InputError(
             f"--host {args.host}: other machines can connect, and {KEY} is not set in the "
             "environment; set it to a secret, or leave --host out"
@@ -165,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
     if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
         raise InputError(f"{KEY}: has characters that no header can carry; give ASCII ones")
     template = None if args.chat_template is None else read_text(args.chat_template)
-    with lifecycle.listen(args.host, args.port) as listening:
+    with lifecycle.listen(address) as listening:
         scorer = model_flags.load_scorer(args, args.model, None)
         scorer.progress = False
         if template is not None:
@@ -181,17 +180,17 @@ def run(args: argparse.Namespace) -> int:
                 max_logprobs=args.max_logprobs,
                 request_timeout=args.request_timeout,
                 receive_timeout=args.receive_timeout,
-                loopback=loopback,
+                loopback=address.is_loopback,
                 allowed_hosts=args.allowed_hosts,
                 cors=args.cors,
                 key=key,
             ),
         )
-        address = lifecycle.address_of(listening)
+        url = lifecycle.url_of(listening)
         lifecycle.run(
             service,
             listening,
-            ready=lambda: print(f"listening on {address}", flush=True),
+            ready=lambda: print(f"listening on {url}", flush=True),
             log=lambda method, path, status, seconds: remark(
                 args, f"{method} {path} {status or 'gone'} {seconds:.3f} s"
             ),

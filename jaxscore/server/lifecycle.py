@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import uvicorn
 
@@ -23,26 +25,51 @@ KEEP_ALIVE = 30  # seconds of a connection without a request
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def listen(host: str, port: int) -> socket.socket:
+class Address(NamedTuple):
+    """Where to listen, as sockets name it."""
+
+    family: int
+    kind: int
+    protocol: int
+    name: tuple[Any, ...]
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return ipaddress.ip_address(str(self.name[0]).partition("%")[0]).is_loopback
+
+
+def resolved(host: str, port: int) -> Address:
+    """The first address of a name, which is asked for once: what is checked is what is used.
+
+    Raises:
+        InputError: no machine has this name.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise InputError(
+            f"--host {host}: no machine has this name; give 127.0.0.1, or an address of this one"
+        ) from None
+    family, kind, protocol, _, name = found[0]
+    return Address(family, kind, protocol, name)
+
+
+def listen(address: Address) -> socket.socket:
     """A listening socket, so that a port in use is known before the model is loaded.
 
     Raises:
         InputError: the address cannot be had.
     """
+    one = socket.socket(address.family, address.kind, address.protocol)
     try:
-        [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        one = socket.socket(family, kind, protocol)
         if os.name == "posix":  # elsewhere it would share the port with another program
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            one.bind(address)
-            one.listen(BACKLOG)
-        except OSError:
-            one.close()
-            raise
+        one.bind(address.name)
+        one.listen(BACKLOG)
     except OSError as problem:
+        one.close()
+        host, port = address.name[:2]
         raise InputError(
             f"--host {host} --port {port}: cannot be used ({problem.strerror or problem}); give "
             "another one, or 0 for any free port"
@@ -50,14 +77,14 @@ def listen(host: str, port: int) -> socket.socket:
     return one
 
 
-def address_of(one: socket.socket) -> str:
+def url_of(one: socket.socket) -> str:
     """Where clients find a socket."""
     host, port = one.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run(
-    service: Service, sockets: socket.socket, ready: Callable[[], None], log: Log | None = None
+    service: Service, listening: socket.socket, ready: Callable[[], None], log: Log | None = None
 ) -> None:
     """Serve until a signal.
 
@@ -73,11 +100,7 @@ def run(
     """
     server = server_of(service, log)
     service.worker.start()
-    try:
-        asyncio.run(_serve(server, service, sockets, ready))
-    finally:
-        if not service.worker.stop(WORK):
-            _leave(0)  # a window that nobody waits for would keep the process alive
+    asyncio.run(_serve(server, service, listening, ready))
 
 
 class Server(uvicorn.Server):
@@ -97,6 +120,7 @@ def server_of(service: Service, log: Log | None = None) -> Server:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="error",  # what strangers send is no news
             access_log=False,
             server_header=False,
             headers=[("Server", "jaxscore")],
@@ -116,18 +140,33 @@ async def _serve(
         server.should_exit = True
 
     with _signals(asyncio.get_running_loop(), end):
-        serving = asyncio.ensure_future(server.serve(sockets=[one]))
-        warm = asyncio.ensure_future(asyncio.wrap_future(service.worker.ready))
-        await asyncio.wait({serving, warm}, return_when=asyncio.FIRST_COMPLETED)
-        if warm.done() and warm.exception() is None:
-            ready()
-        elif warm.done():
-            end()
+        try:
+            await _answer(server, service, one, ready, end)
+        finally:
+            stopped = await asyncio.to_thread(service.worker.stop, WORK)
+        if not stopped:
+            _leave(0)  # nobody waits for its window any more
+
+
+async def _answer(
+    server: Server,
+    service: Service,
+    one: socket.socket,
+    ready: Callable[[], None],
+    end: Callable[[], None],
+) -> None:
+    serving = asyncio.ensure_future(server.serve(sockets=[one]))
+    warm = asyncio.wrap_future(service.worker.ready)
+    await asyncio.wait({serving, warm}, return_when=asyncio.FIRST_COMPLETED)
+    if not warm.done():  # a signal came first, and the worker ends after its first window
         await serving
-        if not warm.done():
-            warm.cancel()
-        elif (problem := warm.exception()) is not None:
-            raise problem
+    elif (problem := warm.exception()) is not None:
+        end()
+        await serving
+        raise problem
+    else:
+        ready()
+        await serving
 
 
 @contextlib.contextmanager

@@ -4,12 +4,9 @@ All paths but /health need the key where there is one, those added later too.
 """
 
 import hmac
-import ipaddress
-import socket
 from collections.abc import MutableMapping
 from typing import Any
 
-from jaxscore.errors import InputError
 from jaxscore.server.calls import JSON, headers_of
 from jaxscore.server.errors import ApiError
 from jaxscore.server.settings import Settings
@@ -70,22 +67,6 @@ async def refuse(send: Any, problem: ApiError) -> None:
     pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to a name or address.
-
-    Raises:
-        InputError: no machine has this name.
-    """
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        raise InputError(
-            f"--host {host}: no machine has this name; give 127.0.0.1, or an address of this one"
-        ) from None
-    addresses = [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
-    return all(address.is_loopback for address in addresses)
 
 
 def _without_port(host: str) -> str:

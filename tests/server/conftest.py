@@ -84,7 +84,7 @@ def listening(start):
 
         def begin(**settings: Any) -> tuple[Served, tuple[str, int]]:
             served = start(**settings)
-            socket = stack.enter_context(lifecycle.listen("127.0.0.1", 0))
+            socket = stack.enter_context(lifecycle.listen(lifecycle.resolved("127.0.0.1", 0)))
             server = lifecycle.server_of(served.service)
             thread = threading.Thread(target=lambda: asyncio.run(server.serve([socket])))
             thread.start()

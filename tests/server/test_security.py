@@ -3,10 +3,9 @@
 import pytest
 from starlette.routing import Route
 
-from jaxscore.errors import InputError
 from jaxscore.server.app import GET, POST
 from jaxscore.server.endpoint import Endpoint
-from jaxscore.server.security import Guard, is_loopback
+from jaxscore.server.security import Guard
 from jaxscore.server.settings import Settings
 from tests.server.conftest import Served, refused
 
@@ -122,17 +121,3 @@ def test_web_pages_of_other_origins(served, start):
 
 def test_no_key_in_what_is_printed():
     assert KEY not in repr(Settings(names=("tiny",), key=KEY))
-
-
-@pytest.mark.parametrize(
-    ("host", "here"),
-    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True),
-     ("0.0.0.0", False), ("::", False), ("192.0.2.1", False)],
-)  # fmt: skip
-def test_addresses_of_this_machine_alone(host, here):
-    assert is_loopback(host) is here
-
-
-def test_a_name_that_no_machine_has():
-    with pytest.raises(InputError, match="no machine has this name"):
-        is_loopback("no such name")
