@@ -131,7 +131,9 @@ async def _with_numbers(
     out = []
     for one, sequence, [scores] in zip(replies, sequences, found, strict=True):
         own = logprobs.numbers(sequence.ids, scores, n_top, "the answer")
-        out.append(one._replace(logprobs={"content": logprobs.of_chat(service.token_bytes, own)}))
+        made = functools.partial(logprobs.of_chat, service.token_bytes, own)
+        content = await service.apart(logprobs.size(len(own.ids), n_top), made)
+        out.append(one._replace(logprobs={"content": content}))
     return out
 
 

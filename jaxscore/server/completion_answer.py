@@ -33,6 +33,11 @@ def choice(service: Service, asked: Asked, index: int, one: Written) -> dict[str
     }
 
 
+def size(asked: Asked, one: Written) -> int:
+    """Bytes of a choice's numbers, about."""
+    return 0 if one.numbers is None else logprobs.size(len(one.numbers.ids), asked.n_top or 0)
+
+
 def usage(asked: Asked, choices: Sequence[Written]) -> dict[str, int]:
     """Tokens of all prompts, each counted once, and of all that was written."""
     n_given = sum(len(prompt.ids) for prompt in asked.prompts)

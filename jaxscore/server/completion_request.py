@@ -5,10 +5,12 @@ from typing import Any, NamedTuple
 
 from jaxscore.requests import GenerationRequest
 from jaxscore.server import json_body
+from jaxscore.server.errors import refused
 from jaxscore.server.fields import Field, flag, read, whole
 from jaxscore.server.prompts import EXPECTED, Prompt, check_room, encoded
 from jaxscore.server.sampling import FIELDS, NEUTRAL, Sampling, sampling_of
 from jaxscore.server.service import Service
+from jaxscore.server.settings import MOST_PROMPTS
 
 NEUTRAL_HERE = {**NEUTRAL, "suffix": ("",), "best_of": (1,)}
 
@@ -63,5 +65,11 @@ def asked_of(service: Service, raw: bytes) -> Asked:
     found = read(body, fields(service.settings.max_logprobs), NEUTRAL_HERE)
     service.check_model(found["model"])
     prompts = encoded(service, found["prompt"], found["add_special_tokens"])
+    if found["n"] * len(prompts) > MOST_PROMPTS:
+        raise refused(
+            "n",
+            f"n is {found['n']} for {len(prompts)} prompts, expected at most {MOST_PROMPTS} "
+            "choices together; send several requests",
+        )
     check_room(service, prompts, found["max_tokens"], "max_tokens")
     return Asked(found, prompts, sampling_of(found))

@@ -5,11 +5,12 @@ part when its text is finished: its numbers are those of the forest, which score
 """
 
 import contextlib
+import functools
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from jaxscore.server import live
-from jaxscore.server.completion_answer import choice, usage
+from jaxscore.server.completion_answer import choice, size, usage
 from jaxscore.server.completion_choices import Written, of_text, written
 from jaxscore.server.completion_request import Asked
 from jaxscore.server.events import DONE, event
@@ -29,7 +30,8 @@ async def parts(
     if asked.n_top is not None or asked.one_greedy or not asked.fields["max_tokens"]:
         choices = await written(service, asked)
         for k, one in enumerate(choices):
-            yield told([choice(service, asked, k, one)])
+            made = functools.partial(choice, service, asked, k, one)
+            yield told([await service.apart(size(asked, one), made)])
     else:
         n = asked.sampling.n
         if asked.fields["echo"]:

@@ -7,14 +7,13 @@ import uuid
 import orjson
 
 from jaxscore.server.calls import EVENTS, Answer, Call, Stream
-from jaxscore.server.completion_answer import choice, usage
+from jaxscore.server.completion_answer import choice, size, usage
 from jaxscore.server.completion_choices import written
 from jaxscore.server.completion_request import asked_of
 from jaxscore.server.completion_streams import parts
 from jaxscore.server.events import broken
 
 DUMP = orjson.OPT_SERIALIZE_NUMPY
-ROW = 50  # bytes of one token's numbers, about
 
 
 async def complete(call: Call) -> Answer | Stream:
@@ -30,8 +29,6 @@ async def complete(call: Call) -> Answer | Stream:
     if asked.fields["stream"]:
         return Stream(parts(service, asked, head), EVENTS, broken)
     choices = await written(service, asked)
-    n = sum(len(prompt.ids) for prompt in asked.prompts)
-    size = ROW * n if asked.n_top is not None else 0
 
     def body() -> bytes:
         listed = [choice(service, asked, k, one) for k, one in enumerate(choices)]
@@ -39,4 +36,4 @@ async def complete(call: Call) -> Answer | Stream:
             {**head, "choices": listed, "usage": usage(asked, choices)}, option=DUMP
         )
 
-    return Answer(await service.apart(size, body))
+    return Answer(await service.apart(sum(size(asked, one) for one in choices), body))

@@ -16,6 +16,7 @@ from jaxscore.server.errors import ApiError
 from jaxscore.server.service import Service
 
 Scope = MutableMapping[str, Any]
+LAST_PART = 5.0  # seconds to say that the time is over
 
 
 class Endpoint:
@@ -84,7 +85,10 @@ class Endpoint:
                 await self._answer(await function(call), answering)
         except TimeoutError:
             why = f"no answer within {seconds:g} seconds; ask for less, or again later"
-            await answering.error(ApiError(503, why, code="timeout"))
+            # A client that reads nothing would hold the last part of its stream for ever.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_PART):
+                    await answering.error(ApiError(503, why, code="timeout"))
 
     async def _answer(self, found: Answer | Stream, answering: "_Answering") -> None:
         if isinstance(found, Answer):

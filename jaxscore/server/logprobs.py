@@ -9,6 +9,8 @@ from jaxscore.plan.token_requests import SequenceScores
 from jaxscore.server.errors import not_finite
 from jaxscore.text.token_bytes import TokenBytes
 
+ENTRY = 40  # bytes of a token's string and number
+
 
 class Numbers(NamedTuple):
     """Of n tokens of a text, one after the other.
@@ -59,6 +61,11 @@ def most_probable(scores: SequenceScores, k: int, which: str) -> Numbers:
 def joined(one: Numbers, other: Numbers) -> Numbers:
     """The tokens of both."""
     return Numbers(*map(np.concatenate, zip(one, other, strict=True)))
+
+
+def size(n_tokens: int, n_top: int) -> int:
+    """Bytes of the JSON of so many tokens, about."""
+    return ENTRY * n_tokens * (1 + n_top)
 
 
 def of_completion(

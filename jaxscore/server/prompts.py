@@ -9,6 +9,7 @@ from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.server.errors import refused
 from jaxscore.server.fields import is_int, is_string, told
 from jaxscore.server.service import Service
+from jaxscore.server.settings import MOST_PROMPTS
 
 EXPECTED = (
     "a string, a list of strings, a list of token ids, or a list of lists of token ids, none of "
@@ -56,6 +57,12 @@ def encoded(service: Service, value: Any, special_tokens: bool) -> list[Prompt]:
         ApiError: 400, which prompt, from 0, and why.
     """
     given = shape(value)
+    if len(given) > MOST_PROMPTS:
+        raise refused(
+            "prompt",
+            f"prompt has {len(given)} prompts, expected at most {MOST_PROMPTS}; send several "
+            "requests",
+        )
     texts = [one for one in given if isinstance(one, str)]
     if not texts:
         ids = (one for one in given if isinstance(one, list))

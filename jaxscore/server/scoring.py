@@ -23,6 +23,7 @@ from jaxscore.server.fields import Field, flag, is_string, one_of, read
 from jaxscore.server.jobs import ScoringJob
 from jaxscore.server.scoring_items import Batch
 from jaxscore.server.service import Service
+from jaxscore.server.settings import MOST_PROMPTS
 from jaxscore.tasks.score.evaluation import BOUNDARIES
 
 TOGETHER = 1024  # lines that are scored together
@@ -35,8 +36,8 @@ Ready = Callable[[Sequence[Any], int], Awaitable[Batch]]  # the same, all but it
 
 MODEL = {"model": Field("a name that /v1/models tells", is_string)}
 REQUESTS = Field(
-    "a list of requests that is not empty",
-    lambda value: isinstance(value, list) and bool(value),
+    f"a list of 1 to {MOST_PROMPTS} requests; send more as {NDJSON}, one in each line",
+    lambda value: isinstance(value, list) and 0 < len(value) <= MOST_PROMPTS,
     required=True,
 )
 SCORE: Mapping[str, Field] = {
@@ -132,7 +133,7 @@ async def _prepared(
 async def _send(service: Service, items: list[Any], first: int, ready: Ready) -> _Sent:
     """Encode items and hand them to the worker."""
     batch = await ready(items, first)
-    job = service.scoring_job([item.sequences for item in batch.prepared if item.sequences])
+    job = await service.scoring_job([item.sequences for item in batch.prepared if item.sequences])
     return _Sent(batch, job, asyncio.ensure_future(service.done(job)))
 
 

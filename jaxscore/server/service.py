@@ -80,12 +80,13 @@ class Service:
         Args:
             top: most probable tokens of each place, at least so many.
         """
-        return await self.done(self.scoring_job(pieces, top))
+        return await self.done(await self.scoring_job(pieces, top))
 
-    def scoring_job(self, pieces: Sequence[Piece], top: int = 0) -> ScoringJob:
+    async def scoring_job(self, pieces: Sequence[Piece], top: int = 0) -> ScoringJob:
         """A job for `done`, with the smallest number of most probable tokens that is compiled."""
-        compiled = next(k for k in TOPS if k >= top)
-        return ScoringJob(pieces, min(compiled, self.scorer.model.vocab_size))
+        compiled = min(next(k for k in TOPS if k >= top), self.scorer.model.vocab_size)
+        size = sum(one.n_given for piece in pieces for one in piece)
+        return await self.apart(size, lambda: ScoringJob(pieces, compiled))
 
     async def write(
         self, requests: Sequence[GenerationRequest], watch: Watch | None = None

@@ -7,6 +7,8 @@ from jaxscore.engine.defaults import BATCH_TOKENS
 # Programs exist for these numbers of most probable tokens alone: each one is compiled.
 TOPS = (0, 1, 5, 20)
 MOST_LOGPROBS = TOPS[-1]
+# Prompts, samples and items of one request: each takes a kilobyte, however short its text is.
+MOST_PROMPTS = 65_536
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,10 +25,13 @@ class Served:
         self.scorer = scorer
         self.log: list[tuple[str, str, int]] = []
         self.service = Service(scorer, Settings(**{"names": ("tiny", "alias"), **settings}))
-        self.app = app(self.service, lambda *line: self.log.append(line[:3]))
+        self.app = app(self.service, self.note)
         if runs:
             self.service.worker.start()
             self.service.worker.ready.result(60)
+
+    def note(self, method: str, path: str, status: int, seconds: float) -> None:
+        self.log.append((method, path, status))
 
     def ask(self, path: str, body: Any = None, *, method: str = "", **options: Any):
         """The answer to one request; GET without a body."""
@@ -85,7 +88,7 @@ def listening(start):
         def begin(**settings: Any) -> tuple[Served, tuple[str, int]]:
             served = start(**settings)
             socket = stack.enter_context(lifecycle.listen(lifecycle.resolved("127.0.0.1", 0)))
-            server = lifecycle.server_of(served.service)
+            server = lifecycle.server_of(served.service, served.note)
             thread = threading.Thread(target=lambda: asyncio.run(server.serve([socket])))
             thread.start()
             stack.callback(thread.join, 60)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from jaxscore.server.settings import MOST_PROMPTS
 from tests.server.conftest import refused
 
 PATH = "/v1/completions"
@@ -133,3 +134,15 @@ def test_an_empty_text_where_no_bos_is_added(served):
     body = {**BASE, "prompt": "", "add_special_tokens": False}
     error = refused(served.ask(PATH, body), 400, param="prompt")
     assert "no tokens" in error["message"]
+
+
+def test_more_prompts_than_memory_should_hold(served):
+    """Millions of prompts of one id fit in a body."""
+    n = MOST_PROMPTS
+    error = refused(served.ask(PATH, {**BASE, "prompt": [[5]] * (n + 1)}), 400, param="prompt")
+    assert str(n) in error["message"]
+    body = {**BASE, "prompt": [[5]] * (n // 128 + 1), "n": 128}
+    refused(served.ask(PATH, body), 400, param="n")
+    body = {"requests": [{"continuation": "a"}] * (n + 1)}
+    error = refused(served.ask("/jaxscore/score", body), 400, param="requests")
+    assert "application/x-ndjson" in error["message"]

@@ -8,6 +8,8 @@ import time
 import openai
 import pytest
 
+from jaxscore.server import endpoint, live
+
 PATH = "/v1/completions"
 BODY = b'{"prompt": "Oslo is", "max_tokens": 0, "echo": true, "logprobs": 0}'
 HEAD = (
@@ -125,6 +127,26 @@ def test_a_client_that_hangs_up(listening):
         assert time.monotonic() < until
         time.sleep(0.01)
     assert served.service.metrics.cancelled._value.get() == 1
+
+
+def test_a_client_that_reads_nothing(listening, monkeypatch):
+    """Its stream ends with its time; the server goes on."""
+    monkeypatch.setattr(endpoint, "LAST_PART", 0.2)
+    served, address = listening(request_timeout=0.5)
+
+    async def parts(*args):
+        while True:
+            yield live.Part(0, "a" * 100_000, None)
+
+    monkeypatch.setattr(live, "parts", parts)
+    body = b'{"prompt": "Oslo", "max_tokens": 9, "stream": true}'
+    with socket.create_connection(address) as one:
+        one.sendall(HEAD % len(body) + body)
+        until = time.monotonic() + 20
+        while not served.log:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    assert served.log == [("POST", PATH, 200)]
 
 
 @pytest.fixture
