@@ -17,7 +17,10 @@ LEAST_TEMPERATURE = 1e-5  # below it nothing but the most probable token is draw
 
 def _is_stop(value: Any) -> bool:
     texts = [value] if is_string(value) else value
-    return isinstance(texts, list) and all(is_string(one) and one for one in texts)
+    # U+FFFD stands for bytes that are no whole character yet.
+    return isinstance(texts, list) and all(
+        is_string(one) and one and "\ufffd" not in one for one in texts
+    )
 
 
 FIELDS: Mapping[str, Field] = {
@@ -29,7 +32,7 @@ FIELDS: Mapping[str, Field] = {
     ),
     "top_p": Field("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1, 1.0),
     "n": whole(1, MOST_SAMPLES, 1),
-    "stop": Field("a string that is not empty, or a list of them", _is_stop, []),
+    "stop": Field("a string that is not empty and has no U+FFFD, or a list of them", _is_stop, []),
     "seed": Field("a whole number", is_int),
     "stream": flag(),
     "stream_options": Field(

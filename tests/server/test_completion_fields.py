@@ -48,7 +48,7 @@ REFUSED = {
     "temperature": [-0.1, 1e31, "1", True, []],
     "top_p": [-0.1, 1.1, "1", True],
     "n": [0, -1, 129, 1.0, True, "1"],
-    "stop": [7, "", ["a", ""], ["a", 7], {}, [None]],
+    "stop": [7, "", "\ufffd", ["a", ""], ["a", 7], {}, [None]],
     "seed": [1.0, "1", True],
     "stream_options": [[], True, {"include_usage": 1}, {"other": True}],
     "add_special_tokens": [0, "true"],

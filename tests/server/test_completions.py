@@ -9,6 +9,7 @@ import pytest
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import GenerationRequest, Request
 from jaxscore.server import completion_choices, live
+from jaxscore.server.errors import refused as refused_field
 from tests.server.conftest import refused
 
 PATH = "/v1/completions"
@@ -132,6 +133,16 @@ def test_lm_evals_arithmetic(served):
         assert is_greedy == one.greedy.all()
     assert greedy[1]
     assert answer["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 3])
+def test_a_prompt_of_one_token(served, max_tokens):
+    """Nothing stands before it, so it has no number; what comes after it has one."""
+    body = {**ECHO, "max_tokens": max_tokens}
+    listed = complete(served, prompt=[[7]], **body)["choices"][0]["logprobs"]
+    assert listed["token_logprobs"][0] is None
+    assert all(one < 0 for one in listed["token_logprobs"][1:])
+    assert {len(column) for column in listed.values()} == {1 + max_tokens}
 
 
 def test_one_greedy_token_is_the_generators(served):
@@ -294,10 +305,16 @@ def test_parts_add_up_to_the_answer(served, echo, logprobs, max_tokens):
         assert all(len(some) > 1 for some in of_choice.values())
 
 
-def test_an_error_before_the_first_part_has_a_status(served):
+def test_an_error_before_the_first_part_has_a_status(served, monkeypatch):
     refused(served.ask(PATH, {"prompt": [], "stream": True}), 400, param="prompt")
-    body = {"prompt": "a", "stop": "\ufffd", "max_tokens": 3, "stream": True}
-    refused(served.ask(PATH, body), 400, param="prompt")  # the generator's own complaint
+
+    async def parts(*args):
+        raise refused_field("prompt", "planned")
+        yield
+
+    monkeypatch.setattr(live, "parts", parts)
+    body = {"prompt": "a", "max_tokens": 3, "stream": True}
+    refused(served.ask(PATH, body), 400, param="prompt", message="planned")
 
 
 def test_an_error_between_parts_is_the_last_part(served, monkeypatch):
