@@ -369,7 +369,8 @@ def test_the_rest_is_not_sent_when_all_fails(serve):
     got = ask(client(server.url, retries=0, give_up_after=5, in_flight=2), range(100))
     assert got[:3] == [0, 1, 2]
     assert all(isinstance(one, Failed) for one in got[3:])
-    assert len(server.seen) <= 3 + 5 + 2
+    # The last good answer may come after four failures, and then five more are counted.
+    assert len(server.seen) <= 3 + 4 + 5 + 2
     assert "not sent, since 5 requests before it failed" in str(got[-1])
 
 

@@ -127,8 +127,8 @@ def test_a_workload_that_is_none(capsys):
     with pytest.raises(SystemExit, match="2"):
         bench.main(["journals"])
     assert (
-        "there are answers, prompt, paths, plain, write, prefix, devices, host, journal, stream"
-        in (capsys.readouterr().err)
+        "there are answers, prompt, paths, plain, write, prefix, devices, host, journal, "
+        "lm-eval, serve, stream, top" in capsys.readouterr().err
     )
 
 
