@@ -1,7 +1,7 @@
 """Questions of token ids in, per-token scores out: each distinct one once, window by window.
 
 questions   sorted by their ids, so that what shares text stays in one window
-windows     at most 8,192 distinct questions and 4 million tokens, planned together
+windows     at most 2,048 distinct questions and 4 million tokens, planned together
 answers     come a window at a time, each at all places that ask it
 """
 
@@ -72,18 +72,25 @@ def answers(
         window, window_tokens: most questions and tokens that are planned together.
 
     Raises:
-        InputError: a question that the model cannot answer, or a number that is not finite.
+        InputError: a question that the model cannot answer, before anything is computed; or a
+            number that is not finite.
     """
+    order = _Order(asked)
+
+    def windows() -> Iterator[list[_Question]]:
+        return _windows(asked, order, max_length, window, window_tokens)
+
     for place, one in enumerate(asked):
         if why := _complaint(one, max_length):
             raise InputError(f"{named(place)}: {why}")
+    for some in windows():  # once through all of them: the last one would end hours of work
+        if found := scorer.engine.complaints([one.sequence for one in some]):
+            first = min(found)
+            raise InputError(f"{named(some[first].places[0])}: {found[first]}")
     waiting: deque[list[_Question]] = deque()
 
     def sequences() -> Iterator[list[TokenSequence]]:
-        for some in _windows(asked, max_length, window, window_tokens):
-            if found := scorer.engine.complaints([one.sequence for one in some]):
-                first = min(found)
-                raise InputError(f"{named(some[first].places[0])}: {found[first]}")
+        for some in windows():
             waiting.append(some)
             yield [one.sequence for one in some]
 
@@ -116,17 +123,30 @@ def _complaint(one: Asked, max_length: int) -> str | None:
     return None
 
 
+class _Order:
+    """Questions sorted by their ids.
+
+    Attributes:
+        keys: of each question; equal ones have equal keys.
+        places: of all questions, in the order of the keys.
+    """
+
+    def __init__(self, asked: Sequence[Asked]) -> None:
+        contexts = {id(one.context): one.context for one in asked}  # equal texts share one array
+        read = {key: _bytes(context) for key, context in contexts.items()}
+        rank = {ids: k for k, ids in enumerate(sorted(set(read.values())))}
+        self.keys = [(rank[read[id(one.context)]], _bytes(one.continuation)) for one in asked]
+        self.places = sorted(range(len(asked)), key=self.keys.__getitem__)
+
+
 def _windows(
-    asked: Sequence[Asked], max_length: int, most: int, most_tokens: int
+    asked: Sequence[Asked], order: _Order, max_length: int, most: int, most_tokens: int
 ) -> Iterator[list[_Question]]:
     """Distinct questions that are planned together."""
-    contexts = {id(one.context): one.context for one in asked}  # equal texts share one array
-    sorted_ids = sorted(contexts, key=lambda key: _bytes(contexts[key]))
-    rank = {key: k for k, key in enumerate(sorted_ids)}
-    keys = [(rank[id(one.context)], _bytes(one.continuation)) for one in asked]
+    keys = order.keys
     out: list[_Question] = []
     n_tokens, last = 0, None
-    for place in sorted(range(len(asked)), key=keys.__getitem__):
+    for place in order.places:
         if keys[place] == last:
             out[-1].places.append(place)
             continue

@@ -50,6 +50,23 @@ def test_every_question_has_the_scores_of_its_tokens(window, scorers):
         assert max(len(some) for some in windows) == 7
 
 
+def test_equal_ids_are_one_question_whichever_arrays_hold_them(scorers):
+    """Requests without context, and windows of a long text, have each an array of their own."""
+    questions = [Asked(ids(7), ids(k % 3 + 1)) for k in range(12)]
+    windows = list(answers(scorers("tiny-llama3"), questions, 512, named, window=2))
+    places = [one.places for some in windows for one in some]
+    assert places == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+
+
+def test_a_question_of_the_last_window_is_refused_before_the_first_is_computed(scorers):
+    questions = [*(Asked(ids(1, 2), ids(k)) for k in range(3, 9)), Asked(ids(9), ids(99999))]
+    scorer = scorers("tiny-llama3")
+    before = scorer.facts()["counts"]
+    with pytest.raises(InputError, match="document 6: token id 99999 is beyond"):
+        next(answers(scorer, questions, 512, named, window=2))
+    assert scorer.facts()["counts"] == before
+
+
 def test_the_newest_tokens_are_kept(scorers):
     scorer = scorers("tiny-llama3")
     one = Asked(ids(*range(5, 25)), ids(30, 31, 32))
