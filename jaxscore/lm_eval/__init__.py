@@ -32,7 +32,7 @@ from lm_eval.models.utils import configure_pad_token
 
 from jaxscore.engine import processes
 from jaxscore.errors import InputError
-from jaxscore.lm_eval import arguments, caching, noise
+from jaxscore.lm_eval import arguments, caching, encoding, noise
 from jaxscore.lm_eval import model as making
 from jaxscore.lm_eval.details import Details
 from jaxscore.lm_eval.encoding import Asked, Encoder
@@ -214,6 +214,7 @@ class JaxscoreLM(TemplateLM):
                 "loglikelihood_rolling: the tokenizer has neither BOS nor EOS to put before a "
                 "text; give prefix_token_id"
             )
+        encoding.check(texts, named)
         rolling = Rolling(self._encoder.encode(texts), self.prefix_token_id, self.max_length)
         out = [0.0] * len(texts)
         with self._shown(disable_tqdm, "rolling log-likelihoods", len(rolling.asked)):
@@ -245,7 +246,9 @@ class JaxscoreLM(TemplateLM):
                 if self._details is not None:
                     written[place] = Asked(prompt, ids)
             if self._details is not None:
-                for some in answers(self.scorer, written, self.max_length, named):
+                # A prompt is cut already; cut once more it would not be what the text came from.
+                most = self.scorer.model.max_positions
+                for some in answers(self.scorer, written, most, named):
                     for one in some:
                         for place in one.places:
                             self._details.write(requests[place], [one])

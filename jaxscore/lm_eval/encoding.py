@@ -10,7 +10,7 @@
 a text that begins with its BOS gets no second one.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -68,11 +68,11 @@ class Encoder:
             InputError: a continuation without tokens after an empty context, or a text that is
                 none.
         """
+        check((context + continuation for context, continuation in pairs), named)
         out: list[Asked] = []
         contexts: dict[str, np.ndarray] = {}
         for first, some in _chunks(pairs):
             moved = [_moved(*pair) for pair in some]
-            self._check(some, first, named)
             new = [one for one in dict.fromkeys(c for c, _ in moved) if one not in contexts]
             for context, own in zip(new, self.encode(new), strict=True):
                 contexts[context] = np.array(own, np.int32)
@@ -99,11 +99,6 @@ class Encoder:
             return Asked(np.array(ids[:1], np.int32), np.array(ids[1:], np.int32))
         return Asked(np.array([self.prefix_token_id], np.int32), np.array(ids, np.int32))
 
-    def _check(self, pairs: Sequence[tuple[str, str]], first: int, named: Any) -> None:
-        for k, (context, continuation) in enumerate(pairs):
-            if not is_text(context + continuation):
-                raise InputError(f"{named(first + k)}: half a surrogate pair is no character")
-
     def _encode(
         self, texts: Sequence[str], special: bool | None, bos: str | None
     ) -> list[list[int]]:
@@ -122,6 +117,20 @@ class Encoder:
                 for k, one in enumerate(found):
                     out[places[first + k]] = one.ids
         return out
+
+
+def check(texts: Iterable[str], named: Callable[[int], str]) -> None:
+    """See that a tokenizer can read some texts.
+
+    Args:
+        named: a request by its place, for messages.
+
+    Raises:
+        InputError: a text with half a surrogate pair.
+    """
+    for place, text in enumerate(texts):
+        if not is_text(text):
+            raise InputError(f"{named(place)}: half a surrogate pair is no character")
 
 
 def _moved(context: str, continuation: str) -> tuple[str, str]:

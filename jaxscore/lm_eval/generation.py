@@ -1,4 +1,4 @@
-"""`generate_until`: what a request asks for, and the text that lm-evaluation-harness reads.
+"""`generate_until`: requests to the generator, and the texts that lm-evaluation-harness reads.
 
 A text ends at an EOS id, or with the first token by which some stop string is complete in the text
 with its special tokens shown. The text itself is without special tokens, and cut at each stop
@@ -7,113 +7,17 @@ string in turn.
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from lm_eval.models.utils import (
-    handle_stop_sequences,
-    normalize_gen_kwargs,
-    postprocess_generated_text,
-)
+from lm_eval.models.utils import postprocess_generated_text
 
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
-from jaxscore.lm_eval.encoding import Encoder
-from jaxscore.models.weights.generation_config import OF_ALL, OF_DRAWS, GenerationDefaults
+from jaxscore.lm_eval.encoding import Encoder, check
+from jaxscore.lm_eval.settings import Settings, settings_of
 from jaxscore.requests import GenerationRequest
 from jaxscore.scorer import Scorer
-from jaxscore.text.encoder import is_text
-
-# Of transformers' `generate` -> the values that change nothing, beside None
-NEUTRAL: dict[str, tuple[Any, ...]] = (
-    OF_ALL
-    | OF_DRAWS
-    | {
-        "length_penalty": (1,),  # of beams alone
-        "num_return_sequences": (1,),
-        "use_cache": (True, False),
-    }
-)
-READ = ("do_sample", "max_gen_toks", "max_length", "repetition_penalty", "temperature", "top_k",
-        "top_p", "until")  # fmt: skip
-
-
-class Settings(NamedTuple):
-    """What a request's keyword arguments ask for.
-
-    Attributes:
-        stop: strings, the EOS among them.
-        length: tokens of prompt and text together; None is `max_new` after the prompt.
-    """
-
-    max_new: int
-    length: int | None
-    stop: tuple[str, ...]
-    temperature: float
-    top_p: float
-    top_k: int
-    repetition_penalty: float
-
-
-def settings_of(
-    kwargs: Mapping[str, Any],
-    eos: str | None,
-    max_gen_toks: int,
-    defaults: GenerationDefaults,
-) -> Settings:
-    """Keyword arguments as lm-evaluation-harness normalises them.
-
-    Args:
-        eos: the tokenizer's EOS as text.
-        max_gen_toks: new tokens at most, where the arguments do not say.
-        defaults: the checkpoint's, see `Model.generation_defaults`.
-
-    Raises:
-        InputError: an argument, of the request or of the checkpoint, that would change the text
-            and that is not computed.
-    """
-    try:
-        given: dict[str, Any] = dict(normalize_gen_kwargs(dict(kwargs), max_gen_toks))
-        stop = handle_stop_sequences(given.get("until"), eos=eos)
-    except (TypeError, ValueError) as problem:
-        raise InputError(f"generation arguments {kwargs!r}: {problem}") from None
-    if not all(isinstance(one, str) and is_text(one) for one in stop):
-        raise InputError(f"generation arguments: until is {stop!r}, expected texts")
-    for name, value in given.items():
-        if name not in READ and value not in (None, *NEUTRAL.get(name, ())):
-            raise InputError(
-                f"generation argument {name}={value!r} is not computed by jaxscore; leave it out, "
-                f"or give one of {', '.join(READ)}"
-            )
-    samples = bool(given["do_sample"])
-    temperature = float(given.get("temperature", 0.0))
-    if samples and not temperature > 0:
-        raise InputError(
-            f"generation arguments: do_sample with temperature {temperature}, expected one above 0"
-        )
-
-    written = defaults.unhandled if samples else defaults.unhandled_greedy
-    if unhandled := {name: value for name, value in written.items() if name not in given}:
-        named = ", ".join(f"{name}={value!r}" for name, value in unhandled.items())
-        raise InputError(
-            f"the checkpoint's generation_config.json asks for {named}, which jaxscore does not "
-            "compute and hf would apply; take it out of a copy of the file to go without"
-        )
-
-    def number(name: str) -> Any:
-        own = given.get(name)
-        return getattr(defaults, name) if own is None else own
-
-    return Settings(
-        # An empty stop string is in every text, after its first token at the latest.
-        1 if "" in stop else int(given["max_gen_toks"]),
-        given.get("max_length"),
-        tuple(one for one in stop if one),
-        temperature if samples else 0.0,
-        float(number("top_p")) if samples else 1.0,
-        int(number("top_k")) if samples else 0,
-        float(number("repetition_penalty")),
-    )
 
 
 class Texts:
@@ -162,10 +66,9 @@ class Texts:
     def _requests(
         self, asked: Sequence[tuple[str, Mapping[str, Any]]], named: Callable[[int], str]
     ) -> tuple[list[GenerationRequest], list[Settings]]:
-        for place, (context, _) in enumerate(asked):
-            if not is_text(context):
-                raise InputError(f"{named(place)}: half a surrogate pair is no character")
-        prompts = self._encoder.prompts([context for context, _ in asked])
+        contexts = [context for context, _ in asked]
+        check(contexts, named)
+        prompts = self._encoder.prompts(contexts)
         read: dict[str, Settings] = {}
         seen: dict[tuple[str, str], int] = {}
         requests, settings = [], []
@@ -185,7 +88,7 @@ class Texts:
             ids = ids[-room:]
             if not ids:
                 raise InputError(f"{named(place)}: its context has no tokens")
-            n_new = own.max_new if own.length is None else int(own.length) - len(ids)
+            n_new = own.max_new if own.length is None else own.length - len(ids)
             if n_new < 1:
                 raise InputError(
                     f"{named(place)}: max_length={own.length} leaves no token after its "

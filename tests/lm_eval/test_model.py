@@ -107,6 +107,17 @@ def test_details(tmp_path, found):
         JaxscoreLM(**args(details=str(tmp_path / "none" / "details.jsonl")))
 
 
+def test_details_of_a_text_that_is_longer_than_max_length(tmp_path):
+    """The prompt is cut, and the numbers are those of what the text was written after."""
+    path = tmp_path / "details.jsonl"
+    lm = JaxscoreLM(**args(max_length=40, details=str(path)))
+    kwargs = {"max_length": 90, "max_gen_toks": 9, "until": []}
+    lm.generate_until([_request("the cat sat " * 30, kwargs)], disable_tqdm=True)
+    [line] = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert len(line["token_ids"]) > 40
+    assert "truncated" not in line
+
+
 def test_a_cache_belongs_to_its_model(tmp_path, found):
     path = str(tmp_path / "cache")
     for _ in range(2):
@@ -196,7 +207,7 @@ def test_a_chat_template_that_refuses_everything(tmp_path):
     [
         ({"num_beams": 4}, "generation argument num_beams=4 is not computed"),
         ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size=2 is not computed"),
-        ({"do_sample": True}, "do_sample with temperature 0.0"),
+        ({"do_sample": True}, "temperature=0.0: expected a number above 0 where do_sample"),
         ({"max_gen_toks": 1200}, "texts, document 0.*asks for 1200 new tokens, and max_length is"),
         ({"max_length": 1}, "max_length=1 leaves no token"),
     ],
@@ -212,6 +223,15 @@ def test_a_checkpoint_that_asks_for_what_is_not_computed(tmp_path):
     )
     with pytest.raises(InputError, match=r"generation_config.json asks for no_repeat_ngram_size=3"):
         evaluated("jaxscore", args(pretrained=str(folder)), "texts")
+
+
+@pytest.mark.parametrize("method", ["loglikelihood", "loglikelihood_rolling", "generate_until"])
+def test_half_a_surrogate_pair_is_refused_by_name(method, model):
+    request = _request("ok", {"until": []}), _request("a\ud800", {"until": []})
+    if method != "generate_until":
+        request = [type("I", (), {**vars(one), "args": (one.args[0], "x")}) for one in request]
+    with pytest.raises(InputError, match=r"task, document 0, choice 0 .*half a surrogate pair"):
+        getattr(model, method)(request, disable_tqdm=True)
 
 
 def test_samples_differ_and_come_again(model):
