@@ -1,26 +1,14 @@
-"""What `model_args` may hold: hf's names where hf has them, and jaxscore's own.
-
-lm-evaluation-harness passes values as Python objects or as text, so each name has a reader. A name
-that decides nothing here is accepted with the values that change no number, and refused otherwise.
-"""
+"""What `model_args` may hold: hf's names where hf has them, and jaxscore's own."""
 
 import dataclasses
 import difflib
-import json
-import re
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from jaxscore.errors import InputError
+from jaxscore.lm_eval.idle import IDLE
+from jaxscore.lm_eval.readers import READERS, UNSAID, ArgumentError
 
-DTYPES = ("auto", "float32", "bfloat16")
 MAX_GEN_TOKS = 256  # as hf
-# The command line of lm-evaluation-harness gives this where its user gives nothing.
-UNSAID = "cuda:0"
-
-
-class ArgumentError(InputError, TypeError):
-    """A name that `model_args` does not know, or a value that it does not take."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +24,7 @@ class Arguments:
         think_end_token: text or id; a generated text begins after it.
         peft: a LoRA adapter.
         details: a JSONL file for per-token numbers.
-        audit_noise: requests of each task whose numbers are computed in other layouts too.
+        audit_noise: requests of each call whose numbers are computed in other layouts too.
         device, dtype, mesh, quantize, batch_tokens, journal, reproducible, implementation,
             cache_dir, revision, trust_remote_code: as of `Scorer.from_pretrained`.
     """
@@ -70,7 +58,7 @@ def read(given: Mapping[str, Any]) -> tuple[Arguments, list[str]]:
     """`model_args` with `batch_size`, `max_batch_size` and `device`, checked.
 
     Returns:
-        The arguments, and the names that were given and decide nothing here.
+        The arguments, and the names that a user gave and that decide nothing here.
 
     Raises:
         ArgumentError: a name that does not exist, or a value that cannot be.
@@ -82,7 +70,7 @@ def read(given: Mapping[str, Any]) -> tuple[Arguments, list[str]]:
             values[name] = READERS[name](name, value)
         elif name in IDLE:
             IDLE[name].check(name, value)
-            if value is not None:
+            if value is not None and UNSAID.get(name) != value:
                 idle.append(name)
         else:
             raise ArgumentError(_unknown(name))
@@ -124,191 +112,3 @@ def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, [*READERS, *IDLE], n=2)
     hint = f"is it {' or '.join(near)}?" if near else f"known are {', '.join(sorted(READERS))}"
     return f"model_args: {name} is no argument of jaxscore; {hint}"
-
-
-def _wrong(name: str, value: Any, expected: str) -> ArgumentError:
-    return ArgumentError(f"model_args: {name} is {value!r}, expected {expected}")
-
-
-def _text(name: str, value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and value):
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)  # a name that reads as a number
-    raise _wrong(name, value, "a text")
-
-
-def _place(name: str, value: Any) -> str | None:
-    return None if value is None else _text(name, str(value))  # a pathlib.Path too
-
-
-def _pretrained(name: str, value: Any) -> Any:
-    from jaxscore.scorer import Scorer
-
-    return value if isinstance(value, Scorer) else _place(name, value)
-
-
-def _flag(name: str, value: Any) -> bool | None:
-    if value is None or isinstance(value, bool):
-        return value
-    if str(value).lower() in ("true", "false", "1", "0"):
-        return str(value).lower() in ("true", "1")
-    raise _wrong(name, value, "true or false")
-
-
-def _whole(least: int) -> Callable[[str, Any], int | None]:
-    def whole(name: str, value: Any) -> int | None:
-        if value is None:
-            return None
-        written = str(value)
-        if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,18}", written):
-            raise _wrong(name, value, "a whole number")
-        if int(written) < least:
-            raise _wrong(name, value, f"at least {least}")
-        return int(written)
-
-    return whole
-
-
-def _revision(name: str, value: Any) -> str | None:
-    """hf's default is "main", which a folder does not have."""
-    found = _text(name, value)
-    return None if found == "main" else found
-
-
-def _dtype(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
-    found = str(value).removeprefix("torch.")
-    found = {"float": "float32"}.get(found, found)
-    if found in ("float16", "half"):
-        raise _wrong(name, value, "bfloat16 or float32: float16 overflows in some models")
-    if found not in DTYPES:
-        raise _wrong(name, value, f"one of {', '.join(DTYPES)}")
-    return found
-
-
-def _device(name: str, value: Any) -> str | None:
-    if value is None or value == UNSAID:
-        return None
-    kind, colon, number = str(value).partition(":")
-    if kind not in ("cpu", "cuda", "gpu", "tpu"):
-        raise _wrong(name, value, "cpu, gpu, cuda or tpu, as JAX has them")
-    if colon and number != "0":
-        raise _wrong(
-            name, value, f"{kind}; CUDA_VISIBLE_DEVICES chooses among several, and mesh takes all"
-        )
-    return kind
-
-
-def _template_args(name: str, value: Any) -> dict[str, Any] | None:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise _wrong(name, value, "a JSON object") from None
-    if value is not None and not isinstance(value, dict):
-        raise _wrong(name, value, "an object")
-    return value
-
-
-def _token(name: str, value: Any) -> str | int | None:
-    if isinstance(value, str) and value.isdigit():
-        return int(value)
-    if value is None or (isinstance(value, str) and value) or type(value) is int:
-        return value
-    raise _wrong(name, value, "the text or the id of a token")
-
-
-def _batch_tokens(name: str, value: Any) -> int | str | None:
-    return value if value == "auto" else _whole(1)(name, value)
-
-
-READERS: dict[str, Callable[[str, Any], Any]] = {
-    "pretrained": _pretrained,
-    "tokenizer": _place,
-    "revision": _revision,
-    "trust_remote_code": _flag,
-    "dtype": _dtype,
-    "device": _device,
-    "max_length": _whole(1),
-    "max_gen_toks": _whole(1),
-    "add_bos_token": _flag,
-    "prefix_token_id": _whole(0),
-    "chat_template_args": _template_args,
-    "enable_thinking": _flag,
-    "think_end_token": _token,
-    "peft": _place,
-    "quantize": _text,
-    "mesh": _text,
-    "batch_tokens": _batch_tokens,
-    "journal": _place,
-    "reproducible": _flag,
-    "implementation": _text,
-    "cache_dir": _place,
-    "details": _place,
-    "audit_noise": _whole(0),
-}
-
-
-class Idle(NamedTuple):
-    """An argument that decides nothing here.
-
-    Attributes:
-        harmless: whether a value changes no number.
-        advice: for the other values.
-    """
-
-    harmless: Callable[[Any], bool]
-    advice: str
-
-    def check(self, name: str, value: Any) -> None:
-        """Raises:
-        ArgumentError: the value would change numbers, or is none that hf takes.
-        """
-        if value is not None and not self.harmless(value):
-            raise ArgumentError(f"model_args: {name}={value!r}: {self.advice}")
-
-
-def _any(value: Any) -> bool:
-    return True
-
-
-def _only(*values: Any) -> Callable[[Any], bool]:
-    return lambda value: value in values or str(value).lower() in map(str, values)
-
-
-def _batch_size(value: Any) -> bool:
-    return re.fullmatch(r"[0-9]{1,9}|auto(:[0-9]{1,9})?", str(value)) is not None
-
-
-OFF = _only(False, "false", "")
-NO_CODE = "jaxscore does not do this; leave it out"
-INT8 = "leave it out, and give quantize=int8 for 8-bit weights"
-MESH = "leave it out, and give mesh=auto or mesh=data=N;model=M to spread the model"
-IDLE = {
-    "batch_size": Idle(_batch_size, "expected a whole number, auto or auto:N"),
-    "max_batch_size": Idle(_batch_size, "expected a whole number"),
-    "truncation": Idle(OFF, "it cuts prompts at the right; max_length cuts them at the left"),
-    "logits_cache": Idle(_any, ""),
-    "use_fast_tokenizer": Idle(_only(True, "true"), "slow tokenizers give no offsets"),
-    "low_cpu_mem_usage": Idle(_any, ""),
-    "attn_implementation": Idle(_any, ""),
-    "device_map": Idle(_any, ""),
-    "max_memory_per_gpu": Idle(_any, ""),
-    "max_cpu_memory": Idle(_any, ""),
-    "offload_folder": Idle(_any, ""),
-    "backend": Idle(_only("default", "causal"), "jaxscore has causal language models alone"),
-    "subfolder": Idle(_only(""), "give the folder itself as pretrained"),
-    "softmax_dtype": Idle(_only("float32", "torch.float32"), "the softmax is float32 always"),
-    "mixed_precision_dtype": Idle(_only(), "give dtype=bfloat16"),
-    "parallelize": Idle(OFF, MESH),
-    "tp_plan": Idle(_only(), MESH),
-    "load_in_8bit": Idle(OFF, INT8),
-    "load_in_4bit": Idle(OFF, INT8),
-    "autogptq": Idle(OFF, "GPTQ checkpoints need no argument here; leave it out"),
-    "gptqmodel": Idle(OFF, "GPTQ checkpoints need no argument here; leave it out"),
-    "gguf_file": Idle(_only(), "GGUF is not read; give the original checkpoint"),
-    "delta": Idle(_only(), NO_CODE),
-    "steer_path": Idle(_only(), NO_CODE),
-}

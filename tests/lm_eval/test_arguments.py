@@ -1,9 +1,13 @@
 """`model_args`: what is read, what decides nothing, and what is refused."""
 
+from pathlib import Path
+
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.lm_eval.arguments import IDLE, READERS, ArgumentError, Arguments, read
+from jaxscore.lm_eval.arguments import Arguments, read
+from jaxscore.lm_eval.idle import IDLE
+from jaxscore.lm_eval.readers import READERS, ArgumentError
 
 
 def test_values_as_text_and_as_they_are():
@@ -12,7 +16,8 @@ def test_values_as_text_and_as_they_are():
             "pretrained": "gpt2", "dtype": "torch.bfloat16", "max_length": "512",
             "add_bos_token": "False", "reproducible": True, "device": "cuda:0", "revision": "main",
             "chat_template_args": '{"loud": true}', "enable_thinking": "true",
-            "think_end_token": "17", "batch_size": 1, "logits_cache": False, "tokenizer": None,
+            "think_end_token": "17", "batch_size": "8", "logits_cache": False, "tokenizer": None,
+            "details": Path("a", "b"),
         }
     )  # fmt: skip
     assert args == Arguments(
@@ -24,8 +29,13 @@ def test_values_as_text_and_as_they_are():
         chat_template_args={"loud": True, "enable_thinking": True},
         enable_thinking=True,
         think_end_token=17,
+        details=str(Path("a", "b")),
     )
     assert idle == ["batch_size", "logits_cache"]
+
+
+def test_what_lm_eval_gives_by_itself_is_not_told():
+    assert read({"pretrained": "gpt2", "batch_size": 1, "device": "cuda:0"})[1] == []
 
 
 @pytest.mark.parametrize(
@@ -36,6 +46,13 @@ def test_values_as_text_and_as_they_are():
         ({"qqq": 1}, "qqq is no argument of jaxscore; known are add_bos_token"),
         ({"dtype": "float16"}, "dtype is 'float16', expected bfloat16 or float32"),
         ({"dtype": "int4"}, "dtype is 'int4', expected one of auto, float32, bfloat16"),
+        ({"pretrained": object()}, "pretrained is 'object', expected a folder, a hub id, demo or"),
+        ({"tokenizer": object()}, "tokenizer is <object .*, expected a text"),
+        ({"journal": True}, "journal is True, expected a text"),
+        ({"details": ["a"]}, r"details is \['a'\], expected a text"),
+        ({"implementation": "torch"}, "implementation is 'torch', expected one of auto, native"),
+        ({"quantize": "int4"}, "quantize is 'int4', expected one of int8"),
+        ({"batch_tokens": 1}, "batch_tokens is 1, expected at least 64"),
         ({"max_length": 0}, "max_length is 0, expected at least 1"),
         ({"max_length": "1e3"}, "max_length is '1e3', expected a whole number"),
         ({"max_length": True}, "max_length is True, expected a whole number"),
