@@ -15,6 +15,8 @@ from jaxscore.files.yaml_input import read_yaml
 
 INSTALL = "pip install 'jaxscore[lm-eval]'"
 OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
+# Where lm-evaluation-harness checks what its user gives
+CHECKS = ("lm_eval._cli", "lm_eval.config", "lm_eval.evaluator")
 ABOUT = """\
 jaxscore lm-eval ARGS: lm-evaluation-harness' own arguments, which follow. The
 model is jaxscore unless --model or a --config names another one:
@@ -30,11 +32,12 @@ def words(argv: Sequence[str]) -> argparse.Namespace:
     distributed_flags.add(parser)
     args, rest = parser.parse_known_args(argv)
     args.run, args.arguments, args.device, args.quiet = run, rest, None, False
+    args.loaded, args.batch_tokens = None, "auto"  # until there is a scorer
     return args
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run lm-evaluation-harness; its files and its exit code are kept.
+    """Run lm-evaluation-harness; its files are kept, and its exit code.
 
     Raises:
         InputError: it is not installed, or a request or argument cannot be used.
@@ -46,15 +49,42 @@ def run(args: argparse.Namespace) -> int:
     importlib.import_module("jaxscore.lm_eval")
     from lm_eval.__main__ import cli_evaluate
 
+    from jaxscore.lm_eval.model import LOADED
+
     if not processes.first():
         os.environ["LOCAL_RANK"] = str(processes.index())  # such a process writes no file there
     before = sys.argv
     sys.argv = ["lm-eval", *with_model(args.arguments)]
     try:
         cli_evaluate()
+    except SystemExit as end:  # of several processes none may end before the others
+        return _exit_code(end)
+    except (FileNotFoundError, ValueError) as problem:
+        if not _of_their_checks(problem):
+            raise
+        raise InputError(str(problem)) from None
     finally:
         sys.argv = before
+        args.loaded = next(iter(LOADED), None)  # of a run that has ended early
     return 0
+
+
+def _exit_code(end: SystemExit) -> int:
+    """As Python ends with it."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _of_their_checks(problem: BaseException) -> bool:
+    """Whether lm-evaluation-harness' own reading of arguments and files raised it, such as of the
+    name of a task."""
+    at = problem.__traceback__
+    assert at is not None  # it was raised
+    while at.tb_next is not None:
+        at = at.tb_next
+    return str(at.tb_frame.f_globals.get("__name__")).startswith(CHECKS)
 
 
 def with_model(arguments: Sequence[str]) -> list[str]:

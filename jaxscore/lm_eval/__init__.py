@@ -259,6 +259,14 @@ class JaxscoreLM(TemplateLM):
         """What the results file says of the model: hf's keys, and ours under `jaxscore`."""
         return making.info(self._made, self._args, self._noise)
 
+    def close(self) -> None:
+        """Let other runs have the journal, and close `details`; a `Scorer` that was given stays
+        open. Also twice."""
+        if self._details is not None:
+            self._details.close()
+        if self._made.folder is not None:
+            self.scorer.close()
+
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
         """Take the cache of `--use_cache`.
 

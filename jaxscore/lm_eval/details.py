@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from jaxscore.text.encoder import TextEncoder
 
 
 class Details:
-    """Writes the file, which is there with its first line, and whole after each window.
+    """Writes the file, which is whole after each window.
 
-    Of several processes the first one writes.
+    What an earlier run wrote stays until the first line: a run whose answers are all in
+    `--use_cache` writes none. Of several processes the first one writes.
     """
 
     def __init__(self, path: Path, encoder: TextEncoder) -> None:
@@ -26,10 +26,11 @@ class Details:
         InputError: the file cannot be made.
         """
         self._encoder = encoder
+        self._begun = False
         if not processes.first():
             path = Path(os.devnull)
         try:
-            self._file = path.open("wb")
+            self._file = path.open("ab")
         except OSError as problem:
             raise InputError(f"details={path}: cannot be written ({problem.strerror})") from None
 
@@ -52,6 +53,9 @@ class Details:
         }
         if cut := max(one.cut for one in answers):
             line["truncated"] = cut
+        if not self._begun:
+            self._file.truncate(0)
+            self._begun = True
         self._file.write(json_line(line))
 
     def flush(self) -> None:
@@ -59,15 +63,5 @@ class Details:
         self._file.flush()
 
     def close(self) -> None:
+        """Nothing is written after it; also twice."""
         self._file.close()
-
-    def __enter__(self) -> "Details":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

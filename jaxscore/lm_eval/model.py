@@ -1,5 +1,6 @@
 """What makes the scorer that `model_args` name, and what is said about it in the results."""
 
+import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.text.transformers_log import errors_only
 from jaxscore.version import VERSION
+
+# Scorers of this process that `make` has loaded and that are in use.
+LOADED: weakref.WeakSet[Scorer] = weakref.WeakSet()
 
 
 class Made(NamedTuple):
@@ -38,6 +42,7 @@ def make(args: Arguments) -> Made:
     if isinstance(args.pretrained, Scorer):
         scorer = args.pretrained
         _check_special(args)
+        _check_length(args, scorer)
         length = args.max_length or scorer.model.max_positions
         return Made(scorer, scorer.encoder.tokenizer, length, None)
     options: dict[str, Any] = {"batch_tokens": args.batch_tokens, "quantize": args.quantize}
@@ -55,6 +60,8 @@ def make(args: Arguments) -> Made:
         reproducible=args.reproducible,
         **options,
     )
+    LOADED.add(scorer)
+    _check_length(args, scorer)
     folder = _folder(args.pretrained, args, args.revision)
     named = args.tokenizer or args.pretrained
     of_tokenizer = _folder(named, args, None if args.tokenizer else args.revision)
@@ -72,6 +79,16 @@ def _check_special(args: Arguments) -> None:
         raise InputError(
             "model_args: add_bos_token beside a Scorer as pretrained, whose tokenizer is made "
             "already; give the name of the model"
+        )
+
+
+def _check_length(args: Arguments, scorer: Scorer) -> None:
+    """See that the model has the positions: without them it reads no such text."""
+    most = scorer.model.max_positions
+    if args.max_length is not None and args.max_length > most:
+        raise InputError(
+            f"model_args: max_length is {args.max_length}, and the model takes {most} positions; "
+            "give at most that, or leave it out"
         )
 
 

@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from jaxscore.commands.lm_eval import with_model
+from jaxscore.lm_eval import JaxscoreLM
 from tests.commands.conftest import run  # noqa: F401
 from tests.conftest import ROOT
 
@@ -70,6 +71,52 @@ def test_bad_arguments_of_the_model():
     assert done.returncode == 2
     assert "quantise is no argument of jaxscore; is it quantize?" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def evaluating(run, monkeypatch):  # noqa: F811
+    """`evaluating(what)`: the command where lm-evaluation-harness does what `what` does."""
+    import lm_eval.__main__
+
+    def get(what):
+        monkeypatch.setattr(lm_eval.__main__, "cli_evaluate", what)
+        return run("lm-eval", "--tasks", "a")
+
+    return get
+
+
+def test_an_interruption_says_where_the_finished_work_is(evaluating, tmp_path):
+    journal = tmp_path / "journal"
+
+    def interrupted():
+        model = JaxscoreLM("demo", journal=journal)
+        model.tok_encode("a")
+        raise KeyboardInterrupt
+
+    code, _, err = evaluating(interrupted)
+    assert code == 130
+    assert f"finished work is in {journal}, and the same command continues there" in err
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted", "told"), [(None, 0, ""), (0, 0, ""), (3, 3, ""), ("no", 1, "no\n")]
+)
+def test_their_exit_code(code, wanted, told, evaluating):
+    found, out, err = evaluating(lambda: sys.exit(code))
+    assert (found, out, err) == (wanted, "", told)
+
+
+def test_what_their_checks_refuse_is_a_message(evaluating):
+    from lm_eval.config.evaluate_config import EvaluatorConfig
+
+    code, out, err = evaluating(lambda: EvaluatorConfig.load_yaml_config("/no/such/file"))
+    assert (code, out) == (2, "")
+    assert err.startswith("jaxscore lm-eval: error: Config file not found: ")
+
+
+def test_an_error_of_ours_keeps_its_traceback(evaluating):
+    with pytest.raises(ValueError, match="invalid literal"):
+        evaluating(lambda: int("x"))
 
 
 # What runs below where torch and its kin cannot be imported.

@@ -55,6 +55,13 @@ def test_instances_names_and_scorers_give_the_same(found):
             assert responses(by_scorer, name) == want
 
 
+def test_a_length_that_the_model_does_not_have(model):
+    with pytest.raises(InputError, match="max_length is 99999, and the model takes 1024 positions"):
+        JaxscoreLM(**args(max_length=99999))
+    with pytest.raises(InputError, match="max_length is 99999, and the model takes 1024 positions"):
+        JaxscoreLM(model.scorer, max_length="99999")
+
+
 def test_equal_choices_have_equal_bits(found):
     for sample in found["samples"]["choices"]:
         answers = sample["doc"]["a"]
@@ -156,6 +163,36 @@ def _two_then_stop(scorer, asked, max_length, named):
 
     yield next(answers(scorer, asked[:2], max_length, named))
     raise KeyboardInterrupt
+
+
+def test_details_of_before_stay_until_there_are_others(tmp_path):
+    """A second run whose answers are all in --use_cache writes no line, and loses none."""
+    settings = {"use_cache": str(tmp_path / "cache")}
+    path = tmp_path / "details.jsonl"
+    evaluated("jaxscore", args(details=str(path)), "choices", **settings)
+    before = path.read_bytes()
+    assert before.count(b"\n") == 4 * len(DOCUMENTS)
+    evaluated("jaxscore", args(details=str(path)), "choices", **settings)
+    assert path.read_bytes() == before
+    evaluated("jaxscore", args(details=str(path)), "choices", limit=1)
+    assert path.read_bytes().count(b"\n") == 4
+
+
+def test_close_lets_others_have_the_journal(tmp_path):
+    own = args(journal=str(tmp_path / "journal"), details=str(tmp_path / "details.jsonl"))
+    first, second = JaxscoreLM(**own), JaxscoreLM(**own)
+    evaluated(first, None, "choices", limit=1)
+    with pytest.raises(InputError, match="another run holds it"):
+        evaluated(second, None, "choices", limit=1)
+    first.close()
+    evaluated(second, None, "choices", limit=1)
+    second.close()
+    second.close()
+
+
+def test_close_leaves_a_scorer_that_was_given(model, monkeypatch):
+    monkeypatch.setattr(model.scorer, "close", lambda: pytest.fail("closed"))
+    JaxscoreLM(model.scorer).close()
 
 
 def test_a_journal_gives_the_same_again(tmp_path, found):
