@@ -17,6 +17,9 @@ from jaxscore.scorer import Scorer
 
 SEED = 0
 
+# (task, document) -> place of each choice -> its log-likelihood in nats
+Choices = defaultdict[tuple[str, Any], dict[int, float]]
+
 
 def audit(
     scorer: Scorer,
@@ -55,11 +58,14 @@ def audit(
 def _undecided(
     requests: Sequence[Instance], totals: Sequence[float], apart: float
 ) -> dict[str, dict[str, int]]:
-    choices: dict[tuple[str, Any], dict[int, float]] = defaultdict(dict)
+    with_context: Choices = defaultdict(dict)
+    without: Choices = defaultdict(dict)
     for request, total in zip(requests, totals, strict=True):
+        choices = with_context if request.args[0] else without
         choices[str(request.task_name), request.doc_id][request.idx] = total
     out: dict[str, dict[str, int]] = {}
-    for (task, _), of_choice in choices.items():
+    # A task with `acc_mutual_info` asks for each choice without its context too.
+    for (task, _), of_choice in (without | with_context).items():
         if len(of_choice) > 1:
             second, best = sorted(of_choice.values())[-2:]
             counts = out.setdefault(task, {"documents": 0, "undecided": 0})

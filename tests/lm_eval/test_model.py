@@ -207,18 +207,6 @@ def test_a_journal_gives_the_same_again(tmp_path, found):
     lm.scorer.close()
 
 
-def test_noise(found):
-    audited = evaluated("jaxscore", args(audit_noise=10), "choices")
-    [noise] = audited["config"]["jaxscore"]["noise"]
-    assert noise["requests"] == 10
-    assert 0 <= noise["largest_spread"] < 1e-3
-    assert len(noise["layouts"]) == 4
-    n_equal = sum(one["a"][0] == one["a"][3] for one in DOCUMENTS)
-    assert noise["tasks"]["choices"]["documents"] == len(DOCUMENTS)
-    assert noise["tasks"]["choices"]["undecided"] <= n_equal
-    assert responses(audited, "choices") == responses(found, "choices")
-
-
 def test_reproducible_numbers_do_not_depend_on_the_other_requests():
     one = JaxscoreLM(**args(reproducible=True))
     alone, whole = evaluated(one, None, "choices", limit=1), evaluated(one, None, "choices")
