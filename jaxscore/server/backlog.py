@@ -97,6 +97,11 @@ class Backlog:
             self._writes_next = True
             return self._window()
 
+    def take_window(self) -> Window | None:
+        """A window where one waits, at once; for a worker in the middle of a group."""
+        with self._changed:
+            return self._window() if self._scoring and not self._closed else None
+
     def close(self) -> None:
         """Take no more jobs, and end `take`."""
         with self._changed:

@@ -1,7 +1,7 @@
 """Groups of texts, written by the generator in the worker's thread."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxscore.generator import Generator
@@ -13,8 +13,9 @@ from jaxscore.server.metrics import Metrics
 class Texts:
     """Writes jobs side by side with one generator."""
 
-    def __init__(self, scorer: Scorer, metrics: Metrics) -> None:
-        self._generator, self._metrics = Generator(scorer), metrics
+    def __init__(self, scorer: Scorer, metrics: Metrics, between: Callable[[], None]) -> None:
+        """`between` is called once for each block of steps, so that other work has its turn."""
+        self._generator, self._metrics, self._between = Generator(scorer), metrics, between
 
     def write(self, texts: Sequence[tuple[WritingJob, int]]) -> None:
         """Write texts together; where that fails, each job's alone, so that one fails alone."""
@@ -30,7 +31,13 @@ class Texts:
                 self.write([(job, place) for job, place in texts if job is one])
 
     def _write(self, texts: Sequence[tuple[WritingJob, int]]) -> None:
+        looked_at: set[int] = set()  # texts that were looked at in this block of steps
+
         def watch(k: int, ids: Any, ended: bool) -> bool:
+            if not looked_at or k in looked_at:
+                looked_at.clear()
+                self._between()
+            looked_at.add(k)
             job, place = texts[k]
             if job.open and not ended and job.watch is not None:
                 job.watch(place, [int(id) for id in ids])

@@ -31,7 +31,7 @@ class Worker:
 
     def __init__(self, scorer: Scorer, settings: Settings, metrics: Metrics) -> None:
         self._scorer, self._metrics = scorer, metrics
-        self._texts = Texts(scorer, metrics)
+        self._texts = Texts(scorer, metrics, self._between)
         on_cpu = scorer.model.platform == "cpu"
         self.backlog = Backlog(
             settings.window_tokens,
@@ -100,6 +100,11 @@ class Worker:
             self._metrics.window_seconds.observe(time.perf_counter() - started)
             self._metrics.window_prompts.observe(len(turn.pieces))
         self._count_programs()
+
+    def _between(self) -> None:
+        """A window in the middle of a group: long texts delay scoring by one block of steps."""
+        if (window := self.backlog.take_window()) is not None:
+            self._do(window)
 
     def _window(self, pieces: Sequence[tuple[ScoringJob, int]]) -> None:
         """Score pieces together; where that fails, each job's alone, so that one fails alone."""

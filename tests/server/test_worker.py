@@ -6,6 +6,7 @@ import dataclasses
 import threading
 import time
 
+import numpy as np
 import orjson
 import pytest
 
@@ -149,6 +150,26 @@ def test_writing_stops_when_its_client_goes_away(served, stream):
     asyncio.run(one())
     assert served.ask(PATH, prompt(0)).status_code == 200
     assert time.monotonic() - started < 60
+
+
+def test_long_texts_do_not_delay_scoring(served):
+    """A window has its turn between two blocks of steps, and no number depends on that."""
+    body = {"prompt": "Oslo is", "max_tokens": 1000, "n": 4, "seed": 1}
+    backlog = served.service.worker.backlog
+
+    async def both():
+        async with served.client() as client:
+            writing = asyncio.ensure_future(client.post(PATH, json=body))
+            await until(lambda: backlog.n_prompts == 4 and not backlog._writing)  # in work
+            scored = await client.post(PATH, json=prompt(0))
+            assert not writing.done()
+            return scored, await writing
+
+    scored, written = asyncio.run(both())
+    assert written.json()["choices"] == served.ask(PATH, body).json()["choices"]
+    found = scored.json()["choices"][0]["logprobs"]["token_logprobs"][1:]
+    [wanted] = served.scorer.score([prompt(0)["prompt"]])
+    np.testing.assert_allclose(found, wanted.logprob, atol=1e-5)
 
 
 def test_too_much_waits(start, gate):
