@@ -123,7 +123,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=_limit,
         default=30.0,
         metavar="TIME",
-        help="within which a whole request arrives; then the connection is closed (default 30s)",
+        help="within which a whole request arrives, and a client that stops reading a finished "
+        "answer goes on; then the connection is closed (default 30s)",
     )
     advanced(
         group,

@@ -23,7 +23,8 @@ class Settings:
         max_queue_tokens: tokens that wait and are in work; a request beyond them gets 429.
         max_logprobs: most probable tokens of one place, up to `MOST_LOGPROBS`.
         request_timeout: seconds in the queue and in work together.
-        receive_timeout: seconds within which a whole request arrives.
+        receive_timeout: seconds within which a whole request arrives, and within which a client
+            reads some of a finished answer.
         loopback: whether only this machine can connect; the Host header is then checked.
         allowed_hosts: names that the Host header may have beside those of this machine.
         cors: the origin whose web pages may read answers; None is none.

@@ -23,6 +23,7 @@ class Served:
 
     def __init__(self, scorer, *, runs: bool = True, **settings: Any) -> None:
         self.scorer = scorer
+        self.server: lifecycle.Server | None = None  # where it listens
         self.log: list[tuple[str, str, int]] = []
         self.service = Service(scorer, Settings(**{"names": ("tiny", "alias"), **settings}))
         self.app = app(self.service, self.note)
@@ -88,7 +89,7 @@ def listening(start):
         def begin(**settings: Any) -> tuple[Served, tuple[str, int]]:
             served = start(**settings)
             socket = stack.enter_context(lifecycle.listen(lifecycle.resolved("127.0.0.1", 0)))
-            server = lifecycle.server_of(served.service, served.note)
+            server = served.server = lifecycle.server_of(served.service, served.note)
             thread = threading.Thread(target=lambda: asyncio.run(server.serve([socket])))
             thread.start()
             stack.callback(thread.join, 60)

@@ -8,7 +8,9 @@ import time
 import openai
 import pytest
 
-from jaxscore.server import endpoint, live
+from jaxscore.server import app, endpoint, lifecycle, live
+from jaxscore.server.calls import EVENTS, Answer, Stream
+from jaxscore.server.events import broken
 
 PATH = "/v1/completions"
 BODY = b'{"prompt": "Oslo is", "max_tokens": 0, "echo": true, "logprobs": 0}'
@@ -96,7 +98,9 @@ def test_a_head_without_end(listening):
 def test_what_is_no_http(listening, raw):
     _, address = listening()
     out, _ = talk(address, raw)
-    assert out.startswith(b"HTTP/1.1 400 ")
+    head, _, body = out.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
 def test_a_large_body_is_refused_before_it_is_read(listening):
@@ -146,7 +150,64 @@ def test_a_client_that_reads_nothing(listening, monkeypatch):
         while not served.log:
             assert time.monotonic() < until
             time.sleep(0.05)
-    assert served.log == [("POST", PATH, 200)]
+        assert served.log == [("POST", PATH, 200)]
+
+
+def ended(served):
+    """Wait until the server has no connection."""
+    until = time.monotonic() + 20
+    while served.server.server_state.connections:
+        assert time.monotonic() < until, "a connection is left"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("request_timeout", [600, 0.5])
+def test_an_answer_that_nobody_reads_is_dropped(listening, monkeypatch, request_timeout):
+    """It would stay in memory as long as the client likes."""
+
+    async def much(call):
+        if request_timeout > 1:
+            return Answer(b"a" * 30_000_000)
+        return Stream(endless(), EVENTS, broken)
+
+    async def endless():
+        while True:
+            yield b"a" * 1_000_000
+
+    monkeypatch.setattr(endpoint, "LAST_PART", 0.2)
+    monkeypatch.setitem(app.GET, "/tokenizer_info", much)
+    served, address = listening(receive_timeout=0.5, request_timeout=request_timeout)
+    with socket.create_connection(address) as one:
+        one.sendall(b"GET /tokenizer_info HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(0.2)
+        assert served.server.server_state.connections
+        ended(served)
+
+
+def test_an_answer_that_is_read_slowly_is_whole(listening, monkeypatch):
+    async def much(call):
+        return Answer(b"a" * 20_000_000)
+
+    monkeypatch.setitem(app.GET, "/tokenizer_info", much)
+    _, address = listening(receive_timeout=0.3)
+    n_read = 0
+    with socket.create_connection(address, timeout=20) as one:
+        one.sendall(b"GET /tokenizer_info HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        while piece := one.recv(2_000_000):
+            n_read += len(piece)
+            time.sleep(0.1)
+    assert n_read > 20_000_000
+
+
+def test_a_connection_whose_refused_body_has_arrived_is_closed(listening, monkeypatch):
+    monkeypatch.setattr(lifecycle, "KEEP_ALIVE", 0.5)
+    served, address = listening()
+    head = (HEAD % 10).replace(b"application/json", b"text/plain")
+    with socket.create_connection(address, timeout=20) as one:
+        one.sendall(head)
+        assert one.recv(65536).startswith(b"HTTP/1.1 415 ")
+        one.sendall(b" " * 10)
+        ended(served)
 
 
 @pytest.fixture
