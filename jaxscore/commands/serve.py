@@ -165,6 +165,9 @@ def run(args: argparse.Namespace) -> int:
     if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
         raise InputError(f"{KEY}: has characters that no header can carry; give ASCII ones")
     template = None if args.chat_template is None else read_text(args.chat_template)
+    hosts = args.allowed_hosts
+    if address.is_loopback:  # the Host header is checked, and this is how clients name us
+        hosts = (*hosts, args.host, address.host)
     with lifecycle.listen(address) as listening:
         scorer = model_flags.load_scorer(args, args.model, None)
         scorer.progress = False
@@ -182,7 +185,7 @@ def run(args: argparse.Namespace) -> int:
                 request_timeout=args.request_timeout,
                 receive_timeout=args.receive_timeout,
                 loopback=address.is_loopback,
-                allowed_hosts=args.allowed_hosts,
+                allowed_hosts=hosts,
                 cors=args.cors,
                 key=key,
             ),

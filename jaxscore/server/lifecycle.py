@@ -34,6 +34,12 @@ class Address(NamedTuple):
     name: tuple[Any, ...]
 
     @property
+    def host(self) -> str:
+        """As a URL, and the Host header of a client, have it: IPv6 in brackets."""
+        name = str(self.name[0])
+        return f"[{name}]" if ":" in name else name
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
         return ipaddress.ip_address(str(self.name[0]).partition("%")[0]).is_loopback

@@ -4,6 +4,7 @@ All paths but /health need the key where there is one, those added later too.
 """
 
 import hmac
+import re
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxscore.server.settings import Settings
 
 OPEN_PATHS = ("/health",)
 HERE = ("localhost", "127.0.0.1", "[::1]")
+_HOST = re.compile(r"(\[[^]]*\]|[^:]*)(?::[0-9]*)?")
 
 
 class Guard:
@@ -70,7 +72,6 @@ async def refuse(send: Any, problem: ApiError) -> None:
 
 
 def _without_port(host: str) -> str:
-    name = host.strip().lower()
-    if name.startswith("["):
-        return name.partition("]")[0] + "]"
-    return name.partition(":")[0]
+    """The name in a Host header; empty where the header is not a name with an optional port."""
+    match = _HOST.fullmatch(host.strip().lower())
+    return match[1] if match else ""

@@ -13,6 +13,7 @@ import time
 import pytest
 
 from jaxscore.commands import serve
+from jaxscore.server import lifecycle
 from tests.conftest import CASES, ROOT
 
 MODEL = str(CASES / "models/tiny-llama3")
@@ -147,6 +148,16 @@ def test_beyond_this_machine_without_a_key(run, monkeypatch, host):
         code, out, err = run("serve", "--model", MODEL, "--host", host)
         assert (code, out) == (2, "")
         assert f"--host {host}: other machines can connect, and {serve.KEY} is not set" in err
+
+
+def test_clients_may_name_the_address_that_is_listened_at(run, monkeypatch):
+    """An address such as 127.8.8.8 is of this machine, and none of the names that all have."""
+    here, found = lifecycle.resolved("127.0.0.1", 0), []
+    real = lifecycle.listen
+    monkeypatch.setattr(lifecycle, "listen", lambda address: real(here))
+    monkeypatch.setattr(lifecycle, "run", lambda service, *_, **__: found.append(service))
+    assert run("serve", "--model", MODEL, "--host", "127.8.8.8")[0] == 0
+    assert "127.8.8.8" in found[0].settings.allowed_hosts
 
 
 def test_a_key_that_no_header_can_carry(run, monkeypatch):

@@ -15,6 +15,11 @@ def test_addresses_of_this_machine_alone(host, here):
     assert resolved(host, 80).is_loopback is here
 
 
+@pytest.mark.parametrize(("host", "named"), [("127.8.8.8", "127.8.8.8"), ("::1", "[::1]")])
+def test_how_clients_name_an_address(host, named):
+    assert resolved(host, 80).host == named
+
+
 def test_a_name_that_no_machine_has():
     with pytest.raises(InputError, match="no machine has this name"):
         resolved("no such name", 80)

@@ -74,6 +74,10 @@ ELSEWHERE = [
     "",
     "[::2]",
     "a:b:c",
+    "[::1]example.org",
+    "[::1]:80@example.org",
+    "localhost:80@example.org",
+    "localhost:http",
 ]
 
 
