@@ -119,20 +119,24 @@ def _content(where: str, content: Any) -> str:
 
 
 def _rendered(service: Service, messages: list[Message]) -> str:
-    characters = sum(len(one["content"]) for one in messages)
-    most = service.max_positions * service.longest_token
-    if characters > most:
-        raise refused(
-            "messages",
-            f"the messages have {characters} characters, more than the model's "
-            f"{service.max_positions} positions can hold; shorten them",
-            TOO_LONG,
-        )
+    _check_length(service, sum(len(one["content"]) for one in messages))
     tokenizer = service.encoder.tokenizer
     try:
-        return chat_template.render(tokenizer, messages)
+        text = chat_template.render(tokenizer, messages)
     except InputError as problem:
         # The message begins with the tokenizer's folder, which is none of the client's business.
         raise refused(
             "messages", str(problem).removeprefix(f"{tokenizer.name_or_path}: ")
         ) from None
+    _check_length(service, len(text))
+    return text
+
+
+def _check_length(service: Service, n_characters: int) -> None:
+    if n_characters > service.room():
+        raise refused(
+            "messages",
+            f"the messages have {n_characters} characters, more than the model's "
+            f"{service.max_positions} positions can hold; shorten them",
+            TOO_LONG,
+        )

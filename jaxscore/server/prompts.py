@@ -68,7 +68,7 @@ def encoded(service: Service, value: Any, special_tokens: bool) -> list[Prompt]:
         ids = (one for one in given if isinstance(one, list))
         prompts = [_of_ids(service, k, one) for k, one in enumerate(ids)]
     else:
-        most = service.max_positions * service.longest_token
+        most = service.room()
         for k, text in enumerate(texts):
             if len(text) > most:
                 raise refused(

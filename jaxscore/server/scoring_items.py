@@ -38,7 +38,8 @@ def scoring(service: Service, items: Sequence[Any], first: int, asked: Mapping[s
         first: the position of the first item, from 1.
         asked: `boundary`, `truncate`, `special_tokens`, `summary_only`.
     """
-    lines = [_line(service, item, first + k) for k, item in enumerate(items)]
+    most = service.room(cut=asked["truncate"] is not None)
+    lines = [_line(service, item, first + k, most) for k, item in enumerate(items)]
     texts = [one for one in lines if not isinstance(one.request, _Ids)]
     ids = [one for one in lines if isinstance(one.request, _Ids)]
     of_texts = service.preparer.texts(
@@ -69,7 +70,8 @@ def labels(service: Service, items: Sequence[Any], first: int, asked: Mapping[st
         first: the position of the first item, from 1.
         asked: `truncate`.
     """
-    given = [_label_request(service, item, first + k) for k, item in enumerate(items)]
+    most = service.room(cut=asked["truncate"] is not None)
+    given = [_label_request(service, item, first + k, most) for k, item in enumerate(items)]
     usable = [one for one in given if isinstance(one, LabelRequest)]
     found = iter(service.preparer.labels(usable, asked["truncate"]))
     prepared = [
@@ -110,7 +112,10 @@ class _Line(NamedTuple):
     extra: dict[str, Any]
 
 
-def _line(service: Service, item: Any, position: int) -> _Line:
+def _line(service: Service, item: Any, position: int, most: int) -> _Line:
+    """Args:
+    most: characters of its text.
+    """
     where = f"request {position}"
     try:
         if nests_beyond(item, MOST_NESTED):
@@ -118,9 +123,23 @@ def _line(service: Service, item: Any, position: int) -> _Line:
         if isinstance(item, dict) and not item.keys().isdisjoint(IDS):
             return _of_ids(service, item, position, where)
         line = requests_file.line(item, position, where)
+        if isinstance(line.request, Request):
+            text = line.request.context + line.request.continuation
+            if problem := _too_long(service, text, most, where):
+                return _Line(Unusable(line.request.id, problem), line.extra)
         return _Line(line.request, line.extra)
     except InputError as problem:
         return _Line(Unusable(_id(item, position), str(problem)), {})
+
+
+def _too_long(service: Service, text: str, most: int, where: str) -> str | None:
+    """Why a text is not tokenized; millions of characters would take half a minute."""
+    if len(text) <= most:
+        return None
+    return (
+        f"{where}: {len(text)} characters, expected at most {most} for the model's "
+        f"{service.max_positions} positions; shorten it"
+    )
 
 
 def _of_ids(service: Service, item: dict[str, Any], position: int, where: str) -> _Line:
@@ -144,7 +163,9 @@ def _checked(service: Service, item: dict[str, Any], name: str, where: str) -> l
     return ids
 
 
-def _label_request(service: Service, item: Any, position: int) -> LabelRequest | Unusable:
+def _label_request(
+    service: Service, item: Any, position: int, most: int
+) -> LabelRequest | Unusable:
     where, name = f"request {position}", _id(item, position)
     if not isinstance(item, dict):
         return Unusable(name, f"{where}: found {told(item)}, expected an object")
@@ -155,6 +176,12 @@ def _label_request(service: Service, item: Any, position: int) -> LabelRequest |
     texts = item.get("labels")
     if not isinstance(texts, list) or not texts or not all(map(is_string, texts)):
         return Unusable(name, f"{where}: labels is {told(texts)}, expected a list of strings")
+    longest = max(texts, key=len)
+    if problem := (
+        _too_long(service, item["prompt"], most, where)
+        or _too_long(service, longest, service.room(), where)
+    ):
+        return Unusable(name, problem)
     try:
         return LabelRequest(name, item["prompt"], service.encoder.first_ids(texts))
     except InputError as problem:

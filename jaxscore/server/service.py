@@ -14,7 +14,7 @@ from jaxscore.scorer import Scorer
 from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import Job, Piece, ScoringJob, Watch, WritingJob
 from jaxscore.server.metrics import Metrics
-from jaxscore.server.settings import TOPS, Settings
+from jaxscore.server.settings import MOST_CHARACTERS, TOPS, Settings
 from jaxscore.server.worker import Worker
 from jaxscore.text.preparing import Preparer
 from jaxscore.text.token_bytes import TokenBytes
@@ -58,6 +58,11 @@ class Service:
     def longest_token(self) -> int:
         """Characters of the vocabulary's longest token."""
         return max(map(len, self.encoder.tokenizer.get_vocab()), default=1)
+
+    def room(self, *, cut: bool = False) -> int:
+        """Most characters of a text that is tokenized; `cut` where it need not fit as a whole."""
+        fits = self.max_positions * self.longest_token
+        return max(fits, MOST_CHARACTERS) if cut else fits
 
     def check_model(self, name: str | None) -> None:
         """See that a request is for this model.

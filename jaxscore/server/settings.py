@@ -9,6 +9,9 @@ TOPS = (0, 1, 5, 20)
 MOST_LOGPROBS = TOPS[-1]
 # Prompts, samples and items of one request: each takes a kilobyte, however short its text is.
 MOST_PROMPTS = 65_536
+# Characters, or ids, that one text may have where it need not fit in the positions: it is cut, or
+# only tokenized. Tokenizing so many takes a second.
+MOST_CHARACTERS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ async def tokenize(call: Call) -> Answer:
     service = call.service
     asked = read(json_body.parse(call.body), TEXT)
     service.check_model(asked["model"])
+    _check_length("prompt", "characters", len(asked["prompt"]), service.room(cut=True))
 
     def ids() -> list[int]:
         [(found, _)] = service.encoder.prompts(
@@ -48,6 +49,7 @@ async def detokenize(call: Call) -> Answer:
     service = call.service
     asked = read(json_body.parse(call.body), IDS)
     service.check_model(asked["model"])
+    _check_length("tokens", "ids", len(asked["tokens"]), service.room(cut=True))
     ids = _checked(service, asked["tokens"])
     decode = functools.partial(service.encoder.tokenizer.decode, ids)
     return _json({"prompt": await service.apart(len(call.body), decode)})
@@ -66,6 +68,11 @@ async def tokenizer_info(call: Call) -> Answer:
             "chat_template": tokenizer.chat_template,
         }
     )
+
+
+def _check_length(field: str, what: str, n: int, most: int) -> None:
+    if n > most:
+        raise refused(field, f"{field} has {n} {what}, expected at most {most}; send it in parts")
 
 
 def _checked(service: Service, ids: list[int]) -> list[int]:

@@ -141,6 +141,37 @@ def test_an_item_that_cannot_be_scored_fails_alone(served, bad):
     close(last, other)
 
 
+@pytest.mark.parametrize("truncate", [None, "left"])
+def test_a_text_of_far_too_many_characters_is_not_tokenized(served, monkeypatch, truncate):
+    """Tokenizing 30 MB takes half a minute and 6 GB."""
+    most = served.service.room(cut=truncate is not None)
+    assert most == 2**20 if truncate else most < 2**20
+    asked = []
+    real = served.scorer.encoder.encode
+
+    def encode(requests, *args, **options):
+        asked.extend(requests)
+        return real(requests, *args, **options)
+
+    monkeypatch.setattr(served.scorer.encoder, "encode", encode)
+    items = [{"id": "a", "context": "a" * most, "continuation": "a", "note": 1}, ITEMS[0]]
+    body = {"requests": items, **({"truncate": truncate} if truncate else {})}
+    long, good = served.ask(SCORE, body).json()["results"]
+    assert long.keys() == {"id", "error", "note"}
+    assert f"{most + 1} characters" in long["error"]
+    assert "error" not in good
+    assert max(len(one.context) for one in asked) < 100
+
+
+@pytest.mark.parametrize("field", ["prompt", "labels"])
+def test_a_label_request_of_far_too_many_characters(served, field):
+    item = {"prompt": "Is it?", "labels": ["A", "B"]}
+    text = "a" * (served.service.room() + 1)
+    item[field] = text if field == "prompt" else ["A", text]
+    [found] = served.ask(LABEL, {"requests": [item]}).json()["results"]
+    assert "characters" in found["error"]
+
+
 def test_what_is_shared_is_computed_once(served):
     items = [{"context": "Oslo is in " * 20, "continuation": f" {k}"} for k in range(10)]
     answer = served.ask(SCORE, {"requests": items}).json()

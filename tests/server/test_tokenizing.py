@@ -40,7 +40,10 @@ def test_what_lm_eval_asks_for(served):
         ("/detokenize", {"tokens": [1208]}, "tokens"),
         ("/detokenize", {"tokens": [-1]}, "tokens"),
         ("/detokenize", {"tokens": [2**64]}, "tokens"),
+        ("/tokenize", {"prompt": "a" * 60}, "prompt"),
+        ("/detokenize", {"tokens": [5] * 60}, "tokens"),
     ],
 )
-def test_refused(served, path, body, param):
+def test_refused(served, monkeypatch, path, body, param):
+    monkeypatch.setattr(served.service, "room", lambda *, cut: 50)
     refused(served.ask(path, body), 400, param=param)
