@@ -15,8 +15,6 @@ from jaxscore.files.yaml_input import read_yaml
 
 INSTALL = "pip install 'jaxscore[lm-eval]'"
 OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
-# Where lm-evaluation-harness checks what its user gives
-CHECKS = ("lm_eval._cli", "lm_eval.config", "lm_eval.evaluator")
 ABOUT = """\
 jaxscore lm-eval ARGS: lm-evaluation-harness' own arguments, which follow. The
 model is jaxscore unless --model or a --config names another one:
@@ -78,13 +76,14 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _of_their_checks(problem: BaseException) -> bool:
-    """Whether lm-evaluation-harness' own reading of arguments and files raised it, such as of the
-    name of a task."""
+    """Whether a module raised it in which lm-evaluation-harness checks what its user gives, such
+    as the name of a task."""
     at = problem.__traceback__
     assert at is not None  # it was raised
     while at.tb_next is not None:
         at = at.tb_next
-    return str(at.tb_frame.f_globals.get("__name__")).startswith(CHECKS)
+    name = str(at.tb_frame.f_globals.get("__name__"))
+    return name == "lm_eval.evaluator" or name.startswith(("lm_eval._cli.", "lm_eval.config."))
 
 
 def with_model(arguments: Sequence[str]) -> list[str]:

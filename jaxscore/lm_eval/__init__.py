@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 try:
@@ -34,6 +33,7 @@ from jaxscore.engine import processes
 from jaxscore.errors import InputError
 from jaxscore.lm_eval import arguments, caching, encoding, noise
 from jaxscore.lm_eval import model as making
+from jaxscore.lm_eval.chat import ChatTemplate
 from jaxscore.lm_eval.details import Details
 from jaxscore.lm_eval.encoding import Asked, Encoder
 from jaxscore.lm_eval.generation import Texts
@@ -80,6 +80,7 @@ class JaxscoreLM(TemplateLM):
             self.max_gen_toks,
             self._args.think_end_token,
         )
+        self._chat = ChatTemplate(self.tokenizer, self._args.chat_template_args)
         path = self._args.details
         self._details = None if path is None else Details(Path(path), self.scorer.encoder)
         self._noise: list[dict[str, Any]] = []
@@ -123,22 +124,8 @@ class JaxscoreLM(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as text; without its system messages where the template refuses them."""
-
-        def rendered(messages: list[dict[str, str]]) -> str:
-            return self.tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-                **self._args.chat_template_args,
-            )
-
-        try:
-            return rendered(chat_history)
-        except jinja2.TemplateError as problem:
-            log.warning("the chat template refuses the messages (%s); without system", problem)
-            return rendered([one for one in chat_history if one["role"] != "system"])
+        """A conversation as text, see `ChatTemplate.render`."""
+        return self._chat.render(chat_history, add_generation_prompt=add_generation_prompt)
 
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False

@@ -4,7 +4,6 @@ import json
 import logging
 import math
 
-import jinja2
 import numpy as np
 import pytest
 from lm_eval.api.model import CachingLM
@@ -218,13 +217,6 @@ def test_thinking(tmp_path):
     with pytest.raises(InputError, match="enable_thinking: a log-likelihood"):
         evaluated(lm, None, "choices")
     assert lm._args.chat_template_args == {"enable_thinking": True}
-
-
-def test_a_chat_template_that_refuses_everything(tmp_path):
-    folder = changed(tmp_path / "chat", case("tiny-llama3"))
-    (folder / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
-    with pytest.raises(jinja2.TemplateError, match="no"):
-        evaluated("jaxscore", args(pretrained=str(folder)), "choices", apply_chat_template=True)
 
 
 @pytest.mark.parametrize(
