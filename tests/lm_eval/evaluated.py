@@ -7,6 +7,7 @@ from typing import Any
 import lm_eval
 import numpy as np
 import pytest
+from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 
 from tests.lm_eval.tasks import TASKS
@@ -59,3 +60,8 @@ def assert_same(ours: dict[str, Any], theirs: dict[str, Any], *names: str) -> No
         for metric, value in theirs["results"][name].items():
             if isinstance(value, float):
                 assert ours["results"][name][metric] == pytest.approx(value, rel=1e-3), metric
+
+
+def request(context: str, kwargs: dict[str, Any]) -> Instance:
+    """One for text."""
+    return Instance("generate_until", {}, (context, kwargs), 0, ("task", 0, 1))

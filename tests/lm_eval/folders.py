@@ -42,3 +42,8 @@ def changed(folder: Path, source: Path, **files: dict[str, object]) -> Path:
         written = json.loads(path.read_text("utf-8")) if path.exists() else {}
         path.write_text(json.dumps(written | attributes), "utf-8")
     return folder
+
+
+def args(name: str = "tiny-llama3", **more: object) -> dict[str, object]:
+    """`model_args` of one of them."""
+    return {"pretrained": str(case(name)), "dtype": "float32", **more}

@@ -96,3 +96,4 @@ TASKS = {
 }  # fmt: skip
 SCORED = ("choices", "letters", "no_context", "blanks", "rolling")
 WRITTEN = ("texts", "prefilled")
+OF_EACH_KIND = ("choices", "rolling", "texts")
