@@ -11,6 +11,9 @@ from jaxscore.requests import GenerationRequest
 from jaxscore.server.fields import Field, flag, is_bool, is_int, is_number, is_string, whole
 
 MOST_SAMPLES = 128
+# Stop strings are searched for after each token, in the thread that all requests share; a search
+# decodes as many characters as the longest one has.
+MOST_STOPS, LONGEST_STOP = 64, 1000
 HOTTEST = 1e30  # far below what float32 holds; all tokens are alike long before
 LEAST_TEMPERATURE = 1e-5  # below it nothing but the most probable token is drawn
 
@@ -18,8 +21,12 @@ LEAST_TEMPERATURE = 1e-5  # below it nothing but the most probable token is draw
 def _is_stop(value: Any) -> bool:
     texts = [value] if is_string(value) else value
     # U+FFFD stands for bytes that are no whole character yet.
-    return isinstance(texts, list) and all(
-        is_string(one) and one and "\ufffd" not in one for one in texts
+    return (
+        isinstance(texts, list)
+        and len(texts) <= MOST_STOPS
+        and all(
+            is_string(one) and 0 < len(one) <= LONGEST_STOP and "\ufffd" not in one for one in texts
+        )
     )
 
 
@@ -32,7 +39,12 @@ FIELDS: Mapping[str, Field] = {
     ),
     "top_p": Field("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1, 1.0),
     "n": whole(1, MOST_SAMPLES, 1),
-    "stop": Field("a string that is not empty and has no U+FFFD, or a list of them", _is_stop, []),
+    "stop": Field(
+        f"a string of 1 to {LONGEST_STOP} characters without U+FFFD, or a list of at most "
+        f"{MOST_STOPS} of them",
+        _is_stop,
+        [],
+    ),
     "seed": Field("a whole number", is_int),
     "stream": flag(),
     "stream_options": Field(
