@@ -12,7 +12,7 @@ from jaxscore.results import Generated
 
 # Sequences of one prompt: they share their path, so they are planned together.
 Piece = tuple[TokenSequence, ...]
-# (place of the text, its ids so far or the finished text) -> nothing; in the worker's thread.
+# (place of the text, its new ids or the finished text) -> nothing; in the worker's thread.
 Watch = Callable[[int, "list[int] | Generated"], None]
 
 
@@ -84,7 +84,7 @@ class WritingJob(Job):
 
     Attributes:
         requests: with ids as prompts.
-        watch: told what is written so far; None where nobody reads along.
+        watch: told what is written; None where nobody reads along.
         left: the requests that are in no group yet, by their place, the next one last.
     """
 
@@ -100,7 +100,7 @@ class WritingJob(Job):
         if self._texts[place] is None:
             self._n_missing -= 1
         self._texts[place] = text
-        if self.watch is not None:
+        if self.watch is not None and self.open:
             self.watch(place, text)
         if not self._n_missing:
             self.give(self._texts)

@@ -40,11 +40,12 @@ async def parts(
     try:
         while (one := await arrived.get()) is not None:
             place, found = one
+            text = texts[place]
             if isinstance(found, Generated):
-                ids = found.token_ids.tolist()
-                yield Part(place, texts[place].part(ids, ended=True), found)
+                ids = found.token_ids[text.n_ids :].tolist()
+                yield Part(place, text.part(ids, ended=True), found)
             else:
-                yield Part(place, texts[place].part(found, ended=False), None)
+                yield Part(place, text.part(found, ended=False), None)
         await writing  # an error of the worker
     finally:
         writing.cancel()

@@ -2,7 +2,6 @@
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from jaxscore.generator import Generator
 from jaxscore.scorer import Scorer
@@ -32,15 +31,17 @@ class Texts:
 
     def _write(self, texts: Sequence[tuple[WritingJob, int]]) -> None:
         looked_at: set[int] = set()  # texts that were looked at in this block of steps
+        n_told = [0] * len(texts)  # ids of each text that its client was told of
 
-        def watch(k: int, ids: Any, ended: bool) -> bool:
+        def watch(k: int, ids: list[int], ended: bool) -> bool:
             if not looked_at or k in looked_at:
                 looked_at.clear()
                 self._between()
             looked_at.add(k)
             job, place = texts[k]
             if job.open and not ended and job.watch is not None:
-                job.watch(place, [int(id) for id in ids])
+                job.watch(place, ids[n_told[k] :])
+                n_told[k] = len(ids)
             return job.open
 
         requests = [job.requests[place] for job, place in texts]

@@ -10,22 +10,26 @@ class GrowingText:
     """Text of tokens that come one after the other, in parts that never have to be taken back.
 
     A character whose bytes are not all there, and what may become a stop string, wait.
+
+    Attributes:
+        n_ids: tokens so far.
     """
 
     def __init__(self, token_bytes: TokenBytes, stop: Sequence[str]) -> None:
         self._bytes, self._stop = token_bytes, tuple(stop)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._text, self._n_ids, self._n_given = "", 0, 0
+        self._text, self._n_given = "", 0
+        self.n_ids = 0
 
     def part(self, ids: Sequence[int], *, ended: bool) -> str:
         """What can be given since the last call.
 
         Args:
-            ids: all tokens so far.
+            ids: the tokens after those of the last call.
             ended: no more will come.
         """
-        new, self._n_ids = ids[self._n_ids :], len(ids)
-        raw = b"".join(self._bytes.of(id) for id in new if not self._bytes.is_special(id))
+        self.n_ids += len(ids)
+        raw = b"".join(self._bytes.of(id) for id in ids if not self._bytes.is_special(id))
         self._text += self._decoder.decode(raw, ended)
         end = stop_at(self._text, self._stop)
         if end is None:

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
+from jaxscore.requests import GenerationRequest
 from jaxscore.server import live
 from tests.server.conftest import Served, refused
 
@@ -170,6 +171,21 @@ def test_long_texts_do_not_delay_scoring(served):
     found = scored.json()["choices"][0]["logprobs"]["token_logprobs"][1:]
     [wanted] = served.scorer.score([prompt(0)["prompt"]])
     np.testing.assert_allclose(found, wanted.logprob, atol=1e-5)
+
+
+def test_a_stream_is_told_of_each_token_once(served):
+    """A queue of all tokens so far, for each block, grows with the square of the text."""
+    told = []
+    request = GenerationRequest(0, np.array([5, 6], np.int32), 100, 1.0, seed=1)
+
+    async def write():
+        return await served.service.write([request], lambda place, found: told.append(found))
+
+    [text] = asyncio.run(write())
+    *blocks, whole = told
+    assert whole is text
+    assert len(blocks) == 3
+    assert [id for block in blocks for id in block] == text.token_ids[:96].tolist()
 
 
 def test_too_much_waits(start, gate):

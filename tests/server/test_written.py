@@ -19,8 +19,11 @@ class Bytes:
 
 def parts(ids, stop, cuts):
     growing = GrowingText(Bytes(), stop)
-    out = [growing.part(ids[:cut], ended=False) for cut in sorted(cuts)]
-    return [*out, growing.part(ids, ended=True)]
+    starts, ends = [0, *sorted(cuts)], [*sorted(cuts), len(ids)]
+    return [
+        growing.part(ids[start:end], ended=k == len(cuts))
+        for k, (start, end) in enumerate(zip(starts, ends, strict=True))
+    ]
 
 
 @given(
