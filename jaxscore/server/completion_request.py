@@ -10,7 +10,7 @@ from jaxscore.server.fields import Field, flag, read, whole
 from jaxscore.server.prompts import EXPECTED, Prompt, check_room, encoded
 from jaxscore.server.sampling import FIELDS, NEUTRAL, Sampling, sampling_of
 from jaxscore.server.service import Service
-from jaxscore.server.settings import MOST_PROMPTS
+from jaxscore.server.settings import MOST_NUMBERS, MOST_PROMPTS
 
 NEUTRAL_HERE = {**NEUTRAL, "suffix": ("",), "best_of": (1,)}
 
@@ -72,4 +72,16 @@ def asked_of(service: Service, raw: bytes) -> Asked:
             "choices together; send several requests",
         )
     check_room(service, prompts, found["max_tokens"], "max_tokens")
+    if found["echo"] and found["logprobs"] is not None:
+        _check_numbers(found["n"] * sum(len(one.ids) for one in prompts), found["logprobs"])
     return Asked(found, prompts, sampling_of(found))
+
+
+def _check_numbers(n_tokens: int, n_top: int) -> None:
+    if n_tokens * (1 + n_top) > MOST_NUMBERS:
+        raise refused(
+            "logprobs",
+            f"logprobs is {n_top} for {n_tokens} tokens of all choices, which are "
+            f"{n_tokens * (1 + n_top)} log-probabilities, expected at most {MOST_NUMBERS}; send "
+            "several requests",
+        )

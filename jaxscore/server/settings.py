@@ -9,6 +9,8 @@ TOPS = (0, 1, 5, 20)
 MOST_LOGPROBS = TOPS[-1]
 # Prompts, samples and items of one request: each takes a kilobyte, however short its text is.
 MOST_PROMPTS = 65_536
+# Log-probabilities of prompts in one answer, which take a gigabyte while it is made.
+MOST_NUMBERS = 8_000_000
 # Characters, or ids, that one text may have where it need not fit in the positions: it is cut, or
 # only tokenized. Tokenizing so many takes a second.
 MOST_CHARACTERS = 1 << 20

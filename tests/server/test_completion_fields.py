@@ -146,3 +146,12 @@ def test_more_prompts_than_memory_should_hold(served):
     body = {"requests": [{"continuation": "a"}] * (n + 1)}
     error = refused(served.ask("/jaxscore/score", body), 400, param="requests")
     assert "application/x-ndjson" in error["message"]
+
+
+def test_more_numbers_than_memory_should_hold(served):
+    """Tokens of all choices, times the most probable tokens of each and the token itself."""
+    body = {"prompt": [[5] * 1000] * 30, "max_tokens": 0, "echo": True, "logprobs": 20}
+    error = refused(served.ask(PATH, {**body, "n": 13}), 400, param="logprobs")
+    assert str(30 * 1000 * 13 * 21) in error["message"]
+    for smaller in ({"n": 1, "logprobs": 0}, {"n": 13, "echo": False}):
+        assert served.ask(PATH, {**body, **smaller}).status_code == 200
