@@ -11,15 +11,17 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscore.engine.writing import NOT_FINITE
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.results import Generated
 from jaxscore.server import logprobs
 from jaxscore.server.completion_request import Asked
 from jaxscore.server.errors import not_finite, refused
-from jaxscore.server.jobs import after, every_token
+from jaxscore.server.jobs import Piece, after, every_token
 from jaxscore.server.logprobs import Numbers
 from jaxscore.server.service import Service
 from jaxscore.server.written import stop_at
+
+CHOICE = 100  # numbers of tokens that take as long as a choice itself
 
 
 class Written(NamedTuple):
@@ -74,37 +76,52 @@ def of_text(service: Service, asked: Asked, place: int, text: Generated) -> Writ
 async def scored(service: Service, asked: Asked, choices: Sequence[Written]) -> list[Written]:
     """The choices with the numbers of their tokens."""
     n_top = asked.n_top or 0
-    pieces = []
-    for one in choices:
+
+    def piece(one: Written) -> Piece:
         ids = asked.prompts[one.prompt].ids
         whole = np.concatenate([ids, np.array(one.ids, np.int32)])
-        pieces.append((TokenSequence(whole, 1 if asked.fields["echo"] else len(ids)),))
+        return (TokenSequence(whole, 1 if asked.fields["echo"] else len(ids)),)
+
+    def with_numbers(one: Written, piece: Piece, scores: SequenceScores) -> Written:
+        which = f"prompt {one.prompt}"
+        return one._replace(numbers=logprobs.numbers(piece[0].ids, scores, n_top, which))
+
+    size = CHOICE * len(choices)
+    pieces = await service.apart(size, lambda: list(map(piece, choices)))
     found = await service.score(pieces, n_top)
-    return [
-        one._replace(numbers=logprobs.numbers(piece[0].ids, scores, n_top, f"prompt {one.prompt}"))
-        for one, piece, [scores] in zip(choices, pieces, found, strict=True)
-    ]
+    return await service.apart(
+        size,
+        lambda: [
+            with_numbers(one, piece, scores)
+            for one, piece, [scores] in zip(choices, pieces, found, strict=True)
+        ],
+    )
 
 
 async def _most_probable(service: Service, asked: Asked) -> list[Written]:
     """One greedy token after each prompt, out of the forest that scores the prompts."""
     n_top = asked.n_top or 0
     with_prompts = asked.n_top is not None and asked.fields["echo"]
-    pieces = [
-        (every_token(prompt.ids), after(prompt.ids)) if with_prompts else (after(prompt.ids),)
-        for prompt in asked.prompts
-    ]
-    found = await service.score(pieces, max(1, n_top))
-    out = []
-    for k, scores in enumerate(found):
+
+    def pieces() -> list[Piece]:
+        return [
+            (every_token(prompt.ids), after(prompt.ids)) if with_prompts else (after(prompt.ids),)
+            for prompt in asked.prompts
+        ]
+
+    def choice(k: int, scores: Sequence[SequenceScores]) -> Written:
         which = f"prompt {k}"
         own = logprobs.most_probable(scores[-1], n_top, which)
         one = _next(service, asked, k, int(own.ids[0]))
         if with_prompts:
             before = logprobs.numbers(asked.prompts[k].ids, scores[0], n_top, which)
             own = logprobs.joined(before, own)
-        out += [one._replace(numbers=own)] * asked.sampling.n
-    return out
+        return one._replace(numbers=own)
+
+    size = CHOICE * len(asked.prompts)
+    found = await service.score(await service.apart(size, pieces), max(1, n_top))
+    choices = await service.apart(size, lambda: list(map(choice, range(len(found)), found)))
+    return [one for one in choices for _ in range(asked.sampling.n)]
 
 
 def _next(service: Service, asked: Asked, prompt: int, id: int) -> Written:

@@ -18,22 +18,20 @@ class TrieSize:
         self.n_tokens = 0
         self._keys: list[bytes] = []
 
-    def growth(self, ids: np.ndarray) -> int:
-        """Nodes that a sequence would add."""
+    def add(self, ids: np.ndarray, most: int) -> int | None:
+        """Add a sequence, unless it would add more than `most` nodes.
+
+        Returns:
+            The nodes that it has added; None where they would be too many.
+        """
         own = key(ids)
         at = bisect.bisect_left(self._keys, own)
         beside = self._keys[max(0, at - 1) : at + 1]
-        return len(ids) - max((_shared(own, other) for other in beside), default=0)
-
-    def add(self, ids: np.ndarray) -> int:
-        """Add a sequence.
-
-        Returns:
-            The nodes that it has added.
-        """
-        n = self.growth(ids)
+        n = len(ids) - max((_shared(own, other) for other in beside), default=0)
+        if n > most:
+            return None
         if n:
-            bisect.insort(self._keys, key(ids))
+            self._keys.insert(at, own)
         self.n_tokens += n
         return n
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscore.requests import GenerationRequest
+from jaxscore.server import backlog as backlog_module
 from jaxscore.server.backlog import Backlog, Group, Window
 from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import ScoringJob, WritingJob, after, every_token
@@ -64,6 +65,12 @@ def test_shared_text_counts_once():
 
 def test_a_text_beyond_a_window_has_one_of_its_own():
     assert windows(backlog(job("a" * 50, "b"), window=10)) == [["a" * 50], ["b"]]
+
+
+def test_a_window_has_at_most_so_many_pieces(monkeypatch):
+    """Pieces of one text are no more tokens, and each takes its time."""
+    monkeypatch.setattr(backlog_module, "WINDOW", 3)
+    assert windows(backlog(job(*["a"] * 7))) == [["a"] * 3, ["a"] * 3, ["a"]]
 
 
 def test_sequences_of_one_prompt_stay_together():
