@@ -8,6 +8,8 @@ from jaxscore.server.completion_choices import Written
 from jaxscore.server.completion_request import Asked
 from jaxscore.server.service import Service
 
+BYTES = 100  # of a choice without its text and numbers
+
 
 def choice(service: Service, asked: Asked, index: int, one: Written) -> dict[str, Any]:
     """A choice as the client reads it."""
@@ -34,8 +36,9 @@ def choice(service: Service, asked: Asked, index: int, one: Written) -> dict[str
 
 
 def size(asked: Asked, one: Written) -> int:
-    """Bytes of a choice's numbers, about."""
-    return 0 if one.numbers is None else logprobs.size(len(one.numbers.ids), asked.n_top or 0)
+    """Bytes of a choice's JSON, about."""
+    numbers = 0 if one.numbers is None else logprobs.size(len(one.numbers.ids), asked.n_top or 0)
+    return BYTES + len(one.text) + numbers
 
 
 def usage(asked: Asked, choices: Sequence[Written]) -> dict[str, int]:
