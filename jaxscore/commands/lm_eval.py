@@ -47,12 +47,13 @@ def run(args: argparse.Namespace) -> int:
     importlib.import_module("jaxscore.lm_eval")
     from lm_eval.__main__ import cli_evaluate
 
-    from jaxscore.lm_eval.model import LOADED
+    from jaxscore.harness.model import LOADED
 
     if not processes.first():
         os.environ["LOCAL_RANK"] = str(processes.index())  # such a process writes no file there
     before = sys.argv
     sys.argv = ["lm-eval", *with_model(args.arguments)]
+    LOADED.clear()  # of what this process has run before
     try:
         cli_evaluate()
     except SystemExit as end:  # of several processes none may end before the others

@@ -31,14 +31,15 @@ from lm_eval.models.utils import configure_pad_token
 
 from jaxscore.engine import processes
 from jaxscore.errors import InputError
-from jaxscore.lm_eval import arguments, caching, encoding, noise
-from jaxscore.lm_eval import model as making
+from jaxscore.harness import arguments, encoding
+from jaxscore.harness import model as making
+from jaxscore.harness.encoding import Asked, Encoder
+from jaxscore.harness.scoring import Answer, answers
+from jaxscore.lm_eval import caching, facts, noise
 from jaxscore.lm_eval.chat import ChatTemplate
 from jaxscore.lm_eval.details import Details
-from jaxscore.lm_eval.encoding import Asked, Encoder
 from jaxscore.lm_eval.generation import Texts
 from jaxscore.lm_eval.rolling import Rolling
-from jaxscore.lm_eval.scoring import Answer, answers
 from jaxscore.lm_eval.shown import Shown
 from jaxscore.printable import one_line
 
@@ -59,7 +60,7 @@ class JaxscoreLM(TemplateLM):
     def __init__(self, pretrained: Any = None, **model_args: Any) -> None:
         """Args:
             pretrained: a folder, a hub id, "demo", or a `Scorer`.
-            model_args: see `jaxscore.lm_eval.arguments`.
+            model_args: see `jaxscore.harness.arguments`.
 
         Raises:
             ArgumentError: a name that does not exist, or a value that cannot be; a TypeError.
@@ -244,7 +245,7 @@ class JaxscoreLM(TemplateLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What the results file says of the model: hf's keys, and ours under `jaxscore`."""
-        return making.info(self._made, self._args, self._noise)
+        return facts.info(self._made, self._args, self._noise)
 
     def close(self) -> None:
         """Let other runs have the journal, and close `details`; a `Scorer` that was given stays

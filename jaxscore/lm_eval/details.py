@@ -10,7 +10,7 @@ from lm_eval.api.instance import Instance
 from jaxscore.engine import processes
 from jaxscore.errors import InputError
 from jaxscore.files.json_lines import json_line
-from jaxscore.lm_eval.scoring import Answer
+from jaxscore.harness.scoring import Answer
 from jaxscore.text.encoder import TextEncoder
 
 

@@ -14,7 +14,7 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
-from jaxscore.lm_eval.encoding import Encoder, check
+from jaxscore.harness.encoding import Encoder, check
 from jaxscore.lm_eval.settings import Settings, settings_of
 from jaxscore.requests import GenerationRequest
 from jaxscore.scorer import Scorer

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxscore.lm_eval.encoding import Asked
-from jaxscore.lm_eval.scoring import Answer
+from jaxscore.harness.encoding import Asked
+from jaxscore.harness.scoring import Answer
 
 CONTEXT = 1  # tokens that a window has before those it scores
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxscore.engine.defaults import WINDOW_TOKENS
 from jaxscore.errors import InputError
-from jaxscore.lm_eval.encoding import Asked
+from jaxscore.harness.encoding import Asked
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 

@@ -7,7 +7,7 @@ import transformers
 from lm_eval.models.huggingface import HFLM
 
 from jaxscore.errors import InputError
-from jaxscore.lm_eval.encoding import Encoder
+from jaxscore.harness.encoding import Encoder
 from tests.conftest import MODELS
 from tests.lm_eval.folders import case
 

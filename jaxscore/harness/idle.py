@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxscore.lm_eval.readers import ArgumentError
+from jaxscore.harness.readers import ArgumentError
 
 
 class Idle(NamedTuple):

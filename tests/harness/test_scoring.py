@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.lm_eval.encoding import Asked
-from jaxscore.lm_eval.scoring import answers
+from jaxscore.harness.encoding import Asked
+from jaxscore.harness.scoring import answers
 from jaxscore.plan.token_requests import TokenSequence
 
 

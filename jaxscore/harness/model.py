@@ -1,19 +1,17 @@
-"""What makes the scorer that `model_args` name, and what is said about it in the results."""
+"""The scorer and the tokenizer that model arguments name."""
 
 import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.engine.provenance import commit
 from jaxscore.errors import InputError
-from jaxscore.lm_eval.arguments import Arguments
-from jaxscore.lm_eval.lengths import max_length
+from jaxscore.harness.arguments import Arguments
+from jaxscore.harness.lengths import max_length
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.text.transformers_log import errors_only
-from jaxscore.version import VERSION
 
 # Scorers of this process that `make` has loaded and that are in use.
 LOADED: weakref.WeakSet[Scorer] = weakref.WeakSet()
@@ -114,32 +112,3 @@ def _with_bos(folder: Path, args: Arguments) -> Any:
     if not tokenizer.is_fast:
         raise InputError(f"{folder}: its tokenizer with add_bos_token is a slow one")
     return tokenizer
-
-
-def info(made: Made, args: Arguments, noise: list[dict[str, Any]]) -> dict[str, Any]:
-    """hf's keys of a model in the results file, and ours under `jaxscore`."""
-    scorer = made.scorer
-    local = made.folder is None or args.pretrained == "demo" or Path(args.pretrained).exists()
-    cache = None if args.cache_dir is None else Path(args.cache_dir)
-    sha = scorer.about.get("model", "") if local else commit(args.pretrained, args.revision, cache)
-    facts = scorer.facts()
-    out: dict[str, Any] = {
-        "model_num_parameters": scorer.engine.planner.facts.n_parameters,
-        "model_dtype": scorer.model.dtype,
-        "model_revision": args.revision or "main",
-        "model_sha": sha or "",
-        "jaxscore": {
-            "version": VERSION,
-            **{name: scorer.about.get(name) for name in ("jax", "device_kind", "reproducible")},
-            "implementation": scorer.model.implementation,
-            "max_length": made.length,
-            "tokens_given": facts["counts"]["tokens_given"],
-            "tokens_computed": facts["counts"]["tokens_unique"],
-            "plan": facts["plan"],
-            **({"stored_as": facts["stored_as"]} if "stored_as" in facts else {}),
-            **({"noise": noise} if noise else {}),
-        },
-    }
-    if args.peft:
-        out["peft_sha"] = args.peft
-    return out

@@ -1,4 +1,4 @@
-"""How many tokens of a text lm-evaluation-harness lets a model read."""
+"""How many tokens of a text evaluation harnesses let a model read."""
 
 from pathlib import Path
 
@@ -12,16 +12,23 @@ DEFAULT = 2048
 INFINITE = int(1e30)  # what transformers writes for a tokenizer without a limit
 
 
-def max_length(folder: Path, tokenizer_folder: Path) -> int:
-    """As lm-evaluation-harness resolves it: the config's length, the tokenizer's, or 2,048.
-
-    This is not the model's own limit: Bloom's positions have none, and this says 2,048.
-    """
+def of_config(folder: Path) -> int | None:
+    """What the config of a checkpoint says; None where it says nothing."""
     where = str(folder / "config.json")
     text = wrappers.text_of(read_config(folder), where, tied=None)
     config = read(text.raw, where).config
     for name in ATTRIBUTES:
         if (value := getattr(config, name, None)) is not None:
             return int(value)
+    return None
+
+
+def max_length(folder: Path, tokenizer_folder: Path) -> int:
+    """As lm-evaluation-harness resolves it: the config's length, the tokenizer's, or 2,048.
+
+    This is not the model's own limit: Bloom's positions have none, and this says 2,048.
+    """
+    if (found := of_config(folder)) is not None:
+        return found
     own = tokenizer_files.read_settings(tokenizer_folder).get("model_max_length")
     return DEFAULT if own is None or own >= INFINITE else int(own)

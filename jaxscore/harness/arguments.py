@@ -1,12 +1,12 @@
-"""What `model_args` may hold: hf's names where hf has them, and jaxscore's own."""
+"""What model arguments may hold: hf's names where hf has them, and jaxscore's own."""
 
 import dataclasses
 import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscore.lm_eval.idle import IDLE
-from jaxscore.lm_eval.readers import READERS, UNSAID, ArgumentError
+from jaxscore.harness.idle import IDLE
+from jaxscore.harness.readers import READERS, UNSAID, ArgumentError
 
 MAX_GEN_TOKS = 256  # as hf
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.lm_eval.arguments import Arguments, read
-from jaxscore.lm_eval.idle import IDLE
-from jaxscore.lm_eval.readers import READERS, ArgumentError
+from jaxscore.harness.arguments import Arguments, read
+from jaxscore.harness.idle import IDLE
+from jaxscore.harness.readers import READERS, ArgumentError
 
 
 def test_values_as_text_and_as_they_are():
