@@ -55,7 +55,7 @@ def _one_of(*choices: str) -> Callable[[str, Any], str | None]:
     return one_of
 
 
-def _flag(name: str, value: Any) -> bool | None:
+def flag(name: str, value: Any) -> bool | None:
     if value is None or isinstance(value, bool):
         return value
     if str(value).lower() in ("true", "false", "1", "0"):
@@ -135,24 +135,30 @@ READERS: dict[str, Callable[[str, Any], Any]] = {
     "pretrained": _pretrained,
     "tokenizer": _place,
     "revision": _revision,
-    "trust_remote_code": _flag,
+    "trust_remote_code": flag,
     "dtype": _dtype,
     "device": _device,
     "max_length": _whole(1),
     "max_gen_toks": _whole(1),
-    "add_bos_token": _flag,
+    "add_bos_token": flag,
     "prefix_token_id": _whole(0),
     "chat_template_args": _template_args,
-    "enable_thinking": _flag,
+    "enable_thinking": flag,
     "think_end_token": _token,
     "peft": _place,
     "quantize": _one_of(*QUANTIZED),
     "mesh": _text,
     "batch_tokens": _batch_tokens,
     "journal": _place,
-    "reproducible": _flag,
+    "reproducible": flag,
     "implementation": _one_of(*IMPLEMENTATIONS),
     "cache_dir": _place,
     "details": _place,
     "audit_noise": _whole(0),
 }
+
+# Those that only requests of lm-evaluation-harness ask for
+OF_LM_EVAL = frozenset(
+    "audit_noise chat_template_args details enable_thinking max_gen_toks prefix_token_id "
+    "think_end_token".split()
+)
