@@ -4,6 +4,8 @@ import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxscore.engine import processes
+from jaxscore.engine.defaults import AUTO
 from jaxscore.errors import InputError
 from jaxscore.harness.arguments import Arguments
 from jaxscore.harness.lengths import max_length
@@ -54,7 +56,7 @@ def make(args: Arguments) -> Made:
         cache_dir=None if args.cache_dir is None else Path(args.cache_dir),
         lora=args.peft,
         journal=args.journal,
-        mesh=args.mesh,
+        mesh=args.mesh or (AUTO if processes.several() else None),  # one device is of one process
         reproducible=args.reproducible,
         **options,
     )

@@ -13,6 +13,7 @@ from jaxscore.commands.lm_eval import with_model
 from jaxscore.lm_eval import JaxscoreLM
 from tests.commands.conftest import run  # noqa: F401
 from tests.conftest import ROOT
+from tests.engine.test_processes import start, well
 
 HERE = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 
@@ -152,3 +153,19 @@ def test_the_example_without_torch(tmp_path):
     assert results["results"]["demo_answers"]["exact_match,none"] > 0.5
     assert results["config"]["jaxscore"]["tokens_given"] > 0
     assert len(list(tmp_path.glob("demo/samples_*.jsonl"))) == 2
+
+
+def test_two_processes_write_the_files_of_one(tmp_path, monkeypatch):
+    for name, value in HERE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    answers = []
+    for n in (1, 2):
+        words = ["lm-eval", "--config", "configs/lm-eval.yaml", "--limit", "4"]
+        said = well(start(n, *words, "--output_path", tmp_path / str(n)))
+        assert "|demo_choices|" in said[0][0]
+        assert all(out == "" for out, _ in said[1:])
+        [path] = (tmp_path / str(n)).glob("demo/samples_demo_choices_*.jsonl")
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        answers.append([float(total) for one in lines for [[total, _]] in one["resps"]])
+    assert answers[0] == pytest.approx(answers[1], abs=1e-4)
