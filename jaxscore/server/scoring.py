@@ -28,6 +28,7 @@ from jaxscore.tasks.score.evaluation import BOUNDARIES
 
 TOGETHER = 1024  # lines that are scored together
 AHEAD = 2  # such batches that wait or are in work
+MOMENT = 0.1  # seconds after which a full queue is looked at again
 WORDS = {"true": True, "false": False}
 
 # (service, items, position of the first one, fields) -> the items to score
@@ -75,20 +76,20 @@ async def _answer(call: Call, fields: Mapping[str, Field], prepare: Prepare) -> 
     ready = functools.partial(_prepared, service, len(call.body), prepare, asked)
     if in_lines or NDJSON in call.headers.get("accept", ""):
         return Stream(_records(service, items, ready), NDJSON, lambda error: error + b"\n")
-    sent = await _send(service, list(items), 1, ready)
-    lines = await _finished(service, sent)
+    one = await _encoded(service, list(items), 1, ready)
+    service.worker.add(one.job)
+    lines = await _finished(service, one)
     model = orjson.dumps(asked["model"] or service.settings.names[0])
-    usage = orjson.dumps({"tokens_given": sent.n_given, "tokens_computed": sent.job.added})
+    usage = orjson.dumps({"tokens_given": one.n_given, "tokens_computed": one.job.added})
     results = b",".join(line.rstrip() for line in lines)
     return Answer(b'{"model":%b,"results":[%b],"usage":%b}' % (model, results, usage))
 
 
-class _Sent(NamedTuple):
-    """Items that the worker has."""
+class _Encoded(NamedTuple):
+    """Items that the worker can score."""
 
     batch: Batch
     job: ScoringJob
-    scores: "asyncio.Future[Any]"
 
     @property
     def n_given(self) -> int:
@@ -99,22 +100,32 @@ class _Sent(NamedTuple):
 async def _records(
     service: Service, items: Iterator[Any], ready: Ready
 ) -> AsyncGenerator[bytes, None]:
-    """A line for each item, in order."""
-    waiting: deque[_Sent] = deque()
+    """A line for each item, in order.
+
+    Raises:
+        ApiError: as the first items have it, 429 where too much waits already; later ones wait.
+    """
+    waiting: deque[_Encoded] = deque()
     first = 1
     try:
         while True:
             some = list(itertools.islice(items, TOGETHER))
             if some:
-                waiting.append(await _send(service, some, first, ready))
+                one = await _encoded(service, some, first, ready)
+                while not _added(service, one.job, waits=first > 1):
+                    if waiting:
+                        yield b"".join(await _finished(service, waiting.popleft()))
+                    else:
+                        await asyncio.sleep(MOMENT)
+                waiting.append(one)
                 first += len(some)
             while waiting and (not some or len(waiting) >= AHEAD):
                 yield b"".join(await _finished(service, waiting.popleft()))
             if not some:
                 break
     finally:
-        for sent in waiting:
-            sent.scores.cancel()
+        for one in waiting:
+            one.job.answer.cancel()
     if first == 1:
         raise ApiError(400, "the body has no lines, expected a request in each")
 
@@ -130,19 +141,36 @@ async def _prepared(
     return await service.apart(size, lambda: prepare(service, items, first, asked))
 
 
-async def _send(service: Service, items: list[Any], first: int, ready: Ready) -> _Sent:
-    """Encode items and hand them to the worker."""
+async def _encoded(service: Service, items: list[Any], first: int, ready: Ready) -> _Encoded:
     batch = await ready(items, first)
     job = await service.scoring_job([item.sequences for item in batch.prepared if item.sequences])
-    return _Sent(batch, job, asyncio.ensure_future(service.done(job)))
+    return _Encoded(batch, job)
 
 
-async def _finished(service: Service, sent: _Sent) -> list[bytes]:
+def _added(service: Service, job: ScoringJob, *, waits: bool) -> bool:
+    """Hand a job to the worker.
+
+    Returns:
+        Whether it was taken.
+
+    Raises:
+        ApiError: 429, too much waits already, and this request does not wait for room.
+    """
+    try:
+        service.worker.add(job)
+    except ApiError as problem:
+        if problem.status != 429 or not waits:
+            raise
+        return False
+    return True
+
+
+async def _finished(service: Service, one: _Encoded) -> list[bytes]:
     """The items' lines, when their scores are there."""
-    found: list[list[SequenceScores]] = await sent.scores
+    found: list[list[SequenceScores]] = await asyncio.wrap_future(one.job.answer)
     flat = [scores for piece in found for scores in piece]
-    size = 100 * sum(len(one.logprob) for one in flat)
-    return await service.apart(size, lambda: [json_line(one) for one in sent.batch.records(flat)])
+    size = 100 * sum(len(scores.logprob) for scores in flat)
+    return await service.apart(size, lambda: [json_line(line) for line in one.batch.records(flat)])
 
 
 def _lines(raw: bytes) -> Iterator[Any]:

@@ -96,6 +96,17 @@ def test_many_lines_keep_their_order(served, monkeypatch):
         close(one, wanted)
 
 
+def test_lines_wait_for_room_once_some_are_answered(start, monkeypatch):
+    """A stream that has begun has no status to refuse the rest of its lines by."""
+    served = start(max_queue_tokens=1)
+    monkeypatch.setattr(scoring, "TOGETHER", 2)
+    items = [{"id": k, "continuation": f"Oslo {k}"} for k in range(7)]
+    answer = served.ask(SCORE, content=lines(items), headers=NDJSON)
+    found = [json.loads(line) for line in answer.text.splitlines()]
+    for one, wanted in zip(found, expected(served.scorer, items), strict=True):
+        close(one, wanted)
+
+
 def test_ids_instead_of_texts(served):
     encoded = served.scorer.encoder.encode([Request(0, "Oslo is in", " Norway")])
     [[sequence]] = encoded
