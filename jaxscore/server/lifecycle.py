@@ -19,7 +19,8 @@ from jaxscore.server.protocol import INCOMPLETE_HEAD, with_deadline
 from jaxscore.server.service import Service
 
 BACKLOG = 2048  # connections that wait to be accepted
-DRAIN = 25  # seconds within which what is in flight is answered
+DRAIN = 25  # seconds within which what is in flight is answered; the rest gets status 503
+LAST = 2  # seconds for sending that
 WORK = 10.0  # seconds for what the worker has begun after that
 KEEP_ALIVE = 30  # seconds of a connection without a request
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -132,7 +133,7 @@ def server_of(service: Service, log: Log | None = None) -> Server:
             headers=[("Server", "jaxscore")],
             h11_max_incomplete_event_size=INCOMPLETE_HEAD,
             timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=DRAIN,
+            timeout_graceful_shutdown=DRAIN + LAST,
             backlog=BACKLOG,
         )
     )
@@ -141,11 +142,14 @@ def server_of(service: Service, log: Log | None = None) -> Server:
 async def _serve(
     server: Server, service: Service, one: socket.socket, ready: Callable[[], None]
 ) -> None:
+    loop = asyncio.get_running_loop()
+
     def end() -> None:
         service.ending = True
         server.should_exit = True
+        loop.call_later(DRAIN, service.worker.give_up)
 
-    with _signals(asyncio.get_running_loop(), end):
+    with _signals(loop, end):
         try:
             await _answer(server, service, one, ready, end)
         finally:

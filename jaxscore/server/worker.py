@@ -12,6 +12,7 @@ from jaxscore.engine.text_writer import MOST_ROWS_ACCELERATOR, MOST_ROWS_CPU
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.server.backlog import Backlog, Group, Window
+from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import Job, ScoringJob, after, every_token
 from jaxscore.server.metrics import Metrics
 from jaxscore.server.settings import TOPS, Settings
@@ -56,6 +57,12 @@ class Worker:
     def add(self, job: Job) -> None:
         """Let a job wait for its turn, see `Backlog.add`."""
         self.backlog.add(job)
+
+    def give_up(self) -> None:
+        """Take nothing more, and answer what waits and what is in work with an error."""
+        self.backlog.close()
+        why = "the server has ended before this request was finished; ask another one"
+        self.backlog.fail_all(ApiError(503, why, code="ending"))
 
     def stop(self, seconds: float) -> bool:
         """Take nothing more, and end after what is in work.

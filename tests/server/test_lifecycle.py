@@ -1,9 +1,16 @@
-"""Addresses to listen at; commands/test_serve.py has the whole life of a server."""
+"""Addresses to listen at, and the end; commands/test_serve.py has the whole life of a server."""
 
+import contextlib
+import http.client
+import threading
+
+import orjson
 import pytest
 
 from jaxscore.errors import InputError
+from jaxscore.server import lifecycle
 from jaxscore.server.lifecycle import listen, resolved, url_of
+from tests.server.conftest import Served
 
 
 @pytest.mark.parametrize(
@@ -37,3 +44,41 @@ def test_where_clients_find_it():
         assert url_of(one) == f"http://127.0.0.1:{port}"
         with pytest.raises(InputError, match=f"--port {port}: cannot be used"):
             listen(resolved("127.0.0.1", port))
+
+
+def test_what_is_not_finished_at_the_end_is_told_so(scorer, monkeypatch, capfd):
+    """With an error that names the end, and nothing on stderr."""
+    served, real, ends = Served(scorer, runs=False), scorer.engine.run, []
+    ready, in_work, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def run(*args, **options):
+        if ready.is_set():
+            in_work.set()
+            assert go_on.wait(60)
+        return real(*args, **options)
+
+    @contextlib.contextmanager
+    def signals(loop, end):
+        ends.append(lambda: loop.call_soon_threadsafe(end))
+        yield
+
+    monkeypatch.setattr(scorer.engine, "run", run)
+    monkeypatch.setattr(lifecycle, "_signals", signals)
+    monkeypatch.setattr(lifecycle, "DRAIN", 0.3)
+    with listen(resolved("127.0.0.1", 0)) as one:
+        thread = threading.Thread(target=lifecycle.run, args=(served.service, one, ready.set))
+        thread.start()
+        assert ready.wait(60)
+        client = http.client.HTTPConnection(*one.getsockname(), timeout=60)
+        body = orjson.dumps({"prompt": "Oslo", "max_tokens": 0, "echo": True, "logprobs": 0})
+        client.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        assert in_work.wait(60)
+        ends[0]()
+        answer = client.getresponse()
+        assert answer.status == 503
+        assert orjson.loads(answer.read())["error"]["code"] == "ending"
+        client.close()
+        go_on.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert capfd.readouterr().err == ""
