@@ -12,6 +12,7 @@ from jaxscore.server.jobs import Job, ScoringJob, WritingJob, path
 from jaxscore.server.trie_size import TrieSize
 
 RETRY_AFTER = 5  # seconds that a client is told to wait
+MOST_WAITING = 1 << 20  # prompts that wait and are in work, each a kilobyte however short
 
 
 class Window(NamedTuple):
@@ -62,15 +63,8 @@ class Backlog:
         with self._changed:
             if self._closed:
                 raise ApiError(503, "the server is ending; ask another one", code="ending")
-            waiting = self.n_tokens
-            if waiting and waiting + job.n_tokens > self._max_tokens:
-                raise ApiError(
-                    429,
-                    f"{waiting} tokens wait, and this request has {job.n_tokens}; at most "
-                    f"{self._max_tokens} may wait together; ask again later",
-                    code="queue_full",
-                    headers={"Retry-After": str(RETRY_AFTER)},
-                )
+            self._check_room("tokens", self.n_tokens, job.n_tokens, self._max_tokens)
+            self._check_room("prompts", self.n_prompts, job.n_prompts, MOST_WAITING)
             self._known.add(job)
             self.n_prompts += job.n_prompts
             self.n_tokens += job.n_tokens
@@ -114,6 +108,16 @@ class Backlog:
             jobs = list(self._known)
         for job in jobs:
             job.fail(problem)
+
+    def _check_room(self, what: str, waiting: int, n: int, most: int) -> None:
+        if waiting and waiting + n > most:
+            raise ApiError(
+                429,
+                f"{waiting} {what} wait, and this request has {n}; at most {most} may wait "
+                "together; ask again later",
+                code="queue_full",
+                headers={"Retry-After": str(RETRY_AFTER)},
+            )
 
     def _waiting(self) -> bool:
         return bool(self._scoring or self._writing)

@@ -18,7 +18,7 @@ from jaxscore.files.json_lines import json_line
 from jaxscore.plan.token_requests import SequenceScores
 from jaxscore.server import json_body, scoring_items
 from jaxscore.server.calls import NDJSON, Answer, Call, Stream
-from jaxscore.server.errors import ApiError
+from jaxscore.server.errors import ApiError, refused
 from jaxscore.server.fields import Field, flag, is_string, one_of, read
 from jaxscore.server.jobs import ScoringJob
 from jaxscore.server.scoring_items import Batch
@@ -68,6 +68,9 @@ async def _answer(call: Call, fields: Mapping[str, Field], prepare: Prepare) -> 
         asked = read({name: WORDS.get(text, text) for name, text in call.query.items()}, fields)
         items: Iterator[Any] = _lines(call.body)
     else:
+        if call.query:
+            name = next(iter(call.query))
+            raise refused(name, f"{name} is in the query; of a body in JSON it is a field")
         size = len(call.body)
         body = await service.apart(size, functools.partial(json_body.parse, call.body))
         asked = read(body, {**fields, "requests": REQUESTS})

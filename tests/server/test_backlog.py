@@ -108,6 +108,15 @@ def test_too_much_is_refused_and_a_large_job_alone_is_not():
     assert some.n_tokens == 30
 
 
+def test_too_many_prompts_are_refused_however_short(monkeypatch):
+    monkeypatch.setattr(backlog_module, "MOST_WAITING", 3)
+    some = backlog(job("a", "b"))
+    with pytest.raises(ApiError, match="2 prompts wait") as caught:
+        some.add(job("c", "d"))
+    assert caught.value.status == 429
+    some.add(job("c"))
+
+
 def writing(n):
     return WritingJob([GenerationRequest(k, [1, 2], 5) for k in range(n)])
 

@@ -211,6 +211,12 @@ def test_a_query_that_is_refused(served, query):
     refused(answer, 400, param=field)
 
 
+def test_settings_in_the_query_of_an_object_are_not_ignored(served):
+    """They would change the numbers."""
+    answer = served.ask(f"{SCORE}?boundary=separate", {"requests": ITEMS})
+    refused(answer, 400, param="boundary")
+
+
 def test_lines_that_are_none(served):
     refused(served.ask(SCORE, content=b"\n \n", headers=NDJSON), 400)
     error = refused(served.ask(SCORE, content=b'{"a": 1}\n{"a"', headers=NDJSON), 400)
