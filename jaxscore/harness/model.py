@@ -1,5 +1,6 @@
 """The scorer and the tokenizer that model arguments name."""
 
+import copy
 import weakref
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +45,8 @@ def make(args: Arguments) -> Made:
         _check_special(args)
         _check_length(args, scorer)
         length = args.max_length or scorer.model.max_positions
-        return Made(scorer, scorer.encoder.tokenizer, length, None)
+        # A harness gives it a pad token, of which the scorer's owner knows nothing.
+        return Made(scorer, copy.deepcopy(scorer.encoder.tokenizer), length, None)
     options: dict[str, Any] = {"batch_tokens": args.batch_tokens, "quantize": args.quantize}
     scorer = Scorer.from_pretrained(
         args.pretrained,
