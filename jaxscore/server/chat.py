@@ -57,7 +57,11 @@ async def chat(call: Call) -> Answer | Stream:
         for k, one in enumerate(replies)
     ]
     body = {**head, "choices": choices, "usage": _usage(asked, replies)}
-    return Answer(orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY))
+    size = sum(len(one.text) for one in replies)
+    if asked.n_top is not None:
+        size += logprobs.size(sum(len(one.ids) for one in replies), asked.n_top)
+    dump = functools.partial(orjson.dumps, body, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Answer(await service.apart(size, dump))
 
 
 async def _parts(

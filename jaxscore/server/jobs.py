@@ -1,8 +1,9 @@
 """What the event loop asks of the worker: token sequences to score, texts to write."""
 
 import concurrent.futures
+import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -85,12 +86,14 @@ class WritingJob(Job):
     Attributes:
         requests: with ids as prompts.
         watch: told what is written; None where nobody reads along.
+        told: places of texts that `watch` was told of; they cannot be written again.
         left: the requests that are in no group yet, by their place, the next one last.
     """
 
     def __init__(self, requests: Sequence[GenerationRequest], watch: Watch | None = None) -> None:
         super().__init__(len(requests), sum(len(one.prompt) for one in requests))
         self.requests, self.watch = list(requests), watch
+        self.told: set[int] = set()
         self.left = list(reversed(range(len(requests))))
         self._texts: list[Generated | None] = [None] * len(requests)
         self._n_missing = len(requests)
@@ -100,10 +103,35 @@ class WritingJob(Job):
         if self._texts[place] is None:
             self._n_missing -= 1
         self._texts[place] = text
-        if self.watch is not None and self.open:
-            self.watch(place, text)
+        self.tell(place, text)
         if not self._n_missing:
             self.give(self._texts)
+
+    def tell(self, place: int, written: Generated | list[int]) -> None:
+        """Tell who reads along: new ids of a text, or the whole text."""
+        if self.watch is not None and self.open:
+            self.told.add(place)
+            self.watch(place, written)
+
+
+OneJob = TypeVar("OneJob", bound=Job)
+
+
+def together_or_alone(
+    some: Sequence[tuple[OneJob, int]], work: Callable[[Sequence[tuple[OneJob, int]]], None]
+) -> None:
+    """Do `work` for parts of several jobs; where it fails, for each job alone, so that one fails
+    alone."""
+    try:
+        work(some)
+    except Exception as problem:
+        jobs = list(dict.fromkeys(job for job, _ in some))
+        if len(jobs) == 1:
+            traceback.print_exc()
+            jobs[0].fail(problem)
+            return
+        for one in jobs:
+            together_or_alone([(job, place) for job, place in some if job is one], work)
 
 
 def path(piece: Piece) -> np.ndarray:

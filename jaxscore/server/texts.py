@@ -1,11 +1,10 @@
 """Groups of texts, written by the generator in the worker's thread."""
 
-import traceback
 from collections.abc import Callable, Sequence
 
 from jaxscore.generator import Generator
 from jaxscore.scorer import Scorer
-from jaxscore.server.jobs import WritingJob
+from jaxscore.server.jobs import WritingJob, together_or_alone
 from jaxscore.server.metrics import Metrics
 
 
@@ -17,19 +16,12 @@ class Texts:
         self._generator, self._metrics, self._between = Generator(scorer), metrics, between
 
     def write(self, texts: Sequence[tuple[WritingJob, int]]) -> None:
-        """Write texts together; where that fails, each job's alone, so that one fails alone."""
-        try:
-            self._write(texts)
-        except Exception as problem:
-            jobs = list(dict.fromkeys(job for job, _ in texts))
-            if len(jobs) == 1:
-                traceback.print_exc()
-                jobs[0].fail(problem)
-                return
-            for one in jobs:
-                self.write([(job, place) for job, place in texts if job is one])
+        """Write texts together; where that fails, each job's alone."""
+        together_or_alone(texts, self._write)
 
     def _write(self, texts: Sequence[tuple[WritingJob, int]]) -> None:
+        if any(place in job.told for job, place in texts):
+            raise RuntimeError("a text of which a client has a part cannot be written again")
         looked_at: set[int] = set()  # texts that were looked at in this block of steps
         n_told = [0] * len(texts)  # ids of each text that its client was told of
 
@@ -39,8 +31,8 @@ class Texts:
                 self._between()
             looked_at.add(k)
             job, place = texts[k]
-            if job.open and not ended and job.watch is not None:
-                job.watch(place, ids[n_told[k] :])
+            if not ended:
+                job.tell(place, ids[n_told[k] :])
                 n_told[k] = len(ids)
             return job.open
 

@@ -13,7 +13,7 @@ from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.server.backlog import Backlog, Group, Window
 from jaxscore.server.errors import ApiError
-from jaxscore.server.jobs import Job, ScoringJob, after, every_token
+from jaxscore.server.jobs import Job, ScoringJob, after, every_token, together_or_alone
 from jaxscore.server.metrics import Metrics
 from jaxscore.server.settings import TOPS, Settings
 from jaxscore.server.texts import Texts
@@ -114,17 +114,8 @@ class Worker:
             self._do(window)
 
     def _window(self, pieces: Sequence[tuple[ScoringJob, int]]) -> None:
-        """Score pieces together; where that fails, each job's alone, so that one fails alone."""
-        try:
-            self._put(pieces)
-        except Exception as problem:
-            jobs = list(dict.fromkeys(job for job, _ in pieces))
-            if len(jobs) == 1:
-                traceback.print_exc()
-                jobs[0].fail(problem)
-                return
-            for one in jobs:
-                self._window([(job, place) for job, place in pieces if job is one])
+        """Score pieces together; where that fails, each job's alone."""
+        together_or_alone(pieces, self._put)
 
     def _put(self, pieces: Sequence[tuple[ScoringJob, int]]) -> None:
         asked = [job.pieces[place] for job, place in pieces]

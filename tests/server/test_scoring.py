@@ -224,7 +224,7 @@ def test_lines_that_are_none(served):
 
 
 def test_a_line_that_is_none_after_good_ones(served, monkeypatch):
-    """The head is on its way by then."""
+    """The status 200 is sent before that line is read, so the error is the last line."""
     monkeypatch.setattr(scoring, "TOGETHER", 1)
     raw = lines(ITEMS) + b"nonsense\n"
     answer = served.ask(SCORE, content=raw, headers=NDJSON)

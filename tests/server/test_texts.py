@@ -1,0 +1,44 @@
+"""Groups of texts whose writing fails."""
+
+import numpy as np
+import pytest
+
+from jaxscore.requests import GenerationRequest
+from jaxscore.results import Generated
+from jaxscore.server.jobs import WritingJob
+from jaxscore.server.metrics import Metrics
+from jaxscore.server.texts import Texts
+
+
+class FailsOnce:
+    """A generator that shows each text's first ids, fails, and writes well after that."""
+
+    def __init__(self):
+        self.groups = []
+
+    def stream(self, requests, *, watch):
+        self.groups.append([one.id for one in requests])
+        for place in range(len(requests)):
+            watch(place, [5, 6], False)
+        if len(self.groups) == 1:
+            raise RuntimeError("planned")
+        for place, one in enumerate(requests):
+            yield place, Generated(one.id, "text", np.array([5, 6, 7], np.int32), "length")
+
+
+def test_a_text_is_not_sent_twice(scorer, capfd):
+    """The client that has a part gets an error, and the other one its text."""
+    told = []
+    request = GenerationRequest("read along", np.array([3], np.int32), 3)
+    read_along = WritingJob([request], lambda place, written: told.append(written))
+    silent = WritingJob([GenerationRequest("silent", np.array([4], np.int32), 3)])
+    texts = Texts(scorer, Metrics(), lambda: None)
+    texts._generator = generator = FailsOnce()
+    texts.write([(read_along, 0), (silent, 0)])
+    assert told == [[5, 6]]
+    with pytest.raises(RuntimeError, match="a client has a part"):
+        read_along.answer.result(0)
+    [written] = silent.answer.result(0)
+    assert written.text == "text"
+    assert generator.groups == [["read along", "silent"], ["silent"]]
+    assert "a client has a part" in capfd.readouterr().err
