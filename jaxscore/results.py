@@ -2,18 +2,19 @@
 
 import dataclasses
 import html
-import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.metrics.perplexity import perplexity
 from jaxscore.printable import one_line
 from jaxscore.text.token_html import LEGEND, tokens_html
 
 PER_TOKEN = ("logprob", "entropy", "self_certainty", "greedy")
 
-ARRAYS = ("token_ids", "tokens", *PER_TOKEN)
+ARRAYS = ("token_ids", "tokens", *PER_TOKEN, "top_id", "top_logprob", "top_token")
 
 
 class Result:
@@ -44,6 +45,8 @@ def _fields(one: Any) -> list[str]:
 
 
 def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         floats = one.dtype.kind == "f" and other.dtype.kind == "f"
         return bool(np.array_equal(one, other, equal_nan=floats))
@@ -71,13 +74,20 @@ def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _perplexity(mean_logprob: float | None) -> float | None:
-    if mean_logprob is None:
-        return None
-    try:
-        return math.exp(-mean_logprob)
-    except OverflowError:
-        return math.inf
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class TopTokens(Result):
+    """The k most probable tokens at each place, the most probable first, the lowest id first among
+    equal logits.
+
+    Attributes:
+        id: int32 [n, k]; -1 at a token with nothing before it.
+        logprob: float32 [n, k], nats; NaN there.
+        token: the tokenizer's names of them, empty there.
+    """
+
+    id: np.ndarray
+    logprob: np.ndarray
+    token: list[list[str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -90,9 +100,12 @@ class ScoredRequest(Result):
         tokens: the tokenizer's names of them.
         logprob, entropy, self_certainty: float32 [n], nats; NaN for a token with nothing before
             it, which has no probability and stays out of every sum.
-        greedy: bool [n], whether the token is the most probable one.
+        greedy: bool [n], whether the token is the most probable one; of an endpoint that does not
+            tell it for each token object [n], with None for the others.
         truncated: context tokens that were left out at the left, 0 unless asked for.
         error: why the request could not be scored; the arrays are then empty.
+        measures: by its name each measure that was asked for, float32 [n], NaN as above.
+        top: the most probable tokens at each place; None where they were not asked for.
     """
 
     id: str | int
@@ -104,6 +117,8 @@ class ScoredRequest(Result):
     greedy: np.ndarray
     truncated: int = 0
     error: str | None = None
+    measures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    top: TopTokens | None = None
 
     @property
     def scored(self) -> np.ndarray:
@@ -132,7 +147,7 @@ class ScoredRequest(Result):
     @property
     def perplexity(self) -> float | None:
         """`exp(-mean_logprob)`, infinity where a float64 cannot hold it."""
-        return _perplexity(self.mean_logprob)
+        return perplexity(self.mean_logprob)
 
     @property
     def mean_entropy(self) -> float | None:
@@ -156,7 +171,7 @@ class ScoredRequest(Result):
         return {
             "sum_logprob": total[0],
             "mean_logprob": mean[0],
-            "perplexity": _perplexity(mean[0]),
+            "perplexity": perplexity(mean[0]),
             "mean_entropy": mean[1],
             "mean_self_certainty": mean[2],
             "n_tokens": len(self.token_ids),
@@ -164,8 +179,17 @@ class ScoredRequest(Result):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain Python values; NaN stays NaN."""
-        return Result.to_dict(self) | self.sums()
+        """All of it as plain Python values; NaN stays NaN.
+
+        Measures stand beside the other values, and the most probable tokens as `top_id`,
+        `top_logprob` and `top_token`.
+        """
+        out = Result.to_dict(self) | self.sums()
+        del out["measures"], out["top"]
+        out |= {name: values.tolist() for name, values in self.measures.items()}
+        if self.top is not None:
+            out |= {f"top_{name}": values for name, values in self.top.to_dict().items()}
+        return out
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with one row per token of the continuation.
@@ -174,7 +198,7 @@ class ScoredRequest(Result):
             InputError: pandas is not installed.
         """
         columns = {name: getattr(self, name) for name in ("token_ids", "tokens", *PER_TOKEN)}
-        return data_frame(columns)
+        return data_frame(columns | dict(self.measures))
 
     def __repr__(self) -> str:
         if self.error is not None:
@@ -193,6 +217,20 @@ class ScoredRequest(Result):
     def _values(self, array: np.ndarray) -> np.ndarray:
         known = self.scored
         return (array if known.all() else array[known]).astype(np.float64)
+
+
+class Strip(NamedTuple):
+    """A scored text of an item, for pages that show its tokens.
+
+    Attributes:
+        title: what the text is of the item, such as "with the path"; may be empty.
+        context: what stands before it.
+        scored: its tokens and their numbers.
+    """
+
+    title: str
+    context: str
+    scored: ScoredRequest
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -322,7 +360,11 @@ class Results(list[Any]):
             InputError: pandas is not installed.
         """
         rows = [
-            {name: value for name, value in one.to_dict().items() if name not in ARRAYS}
+            {
+                name: value
+                for name, value in one.to_dict().items()
+                if name not in ARRAYS and name not in getattr(one, "measures", ())
+            }
             for one in self
         ]
         return data_frame(rows)

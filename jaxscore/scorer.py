@@ -3,7 +3,7 @@
 import dataclasses
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -73,6 +73,11 @@ class Scorer:
     @property
     def model(self) -> Model:
         return self.engine.model
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The model; two where texts are scored under two."""
+        return (self.model,)
 
     @property
     def batch_tokens(self) -> int:
@@ -221,7 +226,7 @@ class Scorer:
         apart = dataclasses.replace(self.model, shares_text=False, cached=None)
 
         def of(model: Model, **options: Any) -> Scorer:
-            return Scorer(model, self.encoder, progress=self.progress, **options)
+            return type(self)(model, self.encoder, progress=self.progress, **options)
 
         out = {} if self.reproducible else {"alone": of(self.model, reproducible=True)}
         out[f"batches of {other} tokens"] = of(self.model, batch_tokens=other)
@@ -229,21 +234,26 @@ class Scorer:
         return out
 
     def score_sequences(
-        self, sequences: Sequence[TokenSequence], *, top: int = 0
+        self,
+        sequences: Sequence[TokenSequence],
+        *,
+        top: int = 0,
+        measures: Collection[str] = (),
     ) -> list[SequenceScores]:
         """Token ids instead of text.
 
         Args:
             top: how many of the most probable tokens to return for each scored token, see
                 `SequenceScores`.
+            measures: "rank", "renyi2", "varentropy": what else to return for each scored token,
+                see `jaxscore.device.vocabulary.sums`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,
-                or has an id that is no integer of the model's vocabulary; or `top` is below 0 or
-                above the vocabulary.
-            InputError: `top` is above 0 and the scorer has a journal.
+                or has an id that is no integer of the model's vocabulary; `top` is below 0 or
+                above the vocabulary; or a measure does not exist.
         """
-        return self.engine.score_sequences(sequences, top=top)
+        return self.engine.score_sequences(sequences, top=top, measures=measures)
 
     def score(
         self,
@@ -252,6 +262,8 @@ class Scorer:
         boundary: Boundary = "joint",
         truncate: Truncate | None = None,
         special_tokens: bool = True,
+        measures: Collection[str] = (),
+        top: int = 0,
     ) -> list[ScoredRequest]:
         """All requests planned together, in their order.
 
@@ -262,6 +274,7 @@ class Scorer:
             truncate: "left" drops the context's oldest tokens (after the BOS) from a request
                 that is longer than the model's positions; None fails that request.
             special_tokens: whether the tokenizer's BOS is put before a text that has none.
+            measures, top: as of `score_sequences`; see `ScoredRequest.measures` and its `top`.
 
         Returns:
             One result for each request, as a list that a notebook shows (`Results`). A request
@@ -276,6 +289,8 @@ class Scorer:
                 special_tokens=special_tokens,
                 window=max(1, len(given)),
                 window_tokens=None,
+                measures=measures,
+                top=top,
             )
         )
 
@@ -289,13 +304,15 @@ class Scorer:
         window: int = WINDOW,
         window_tokens: int | None = WINDOW_TOKENS,
         n_requests: int | None = None,
+        measures: Collection[str] = (),
+        top: int = 0,
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory.
 
         Requests are read up to two windows before the one whose results come.
 
         Args:
-            requests, boundary, truncate, special_tokens: as in `score`.
+            requests, boundary, truncate, special_tokens, measures, top: as in `score`.
             window: requests that are planned together, share their text and are held in memory.
             window_tokens: a window ends earlier where its texts have so many tokens; the next
                 one has the rest of the `window` requests. None is no limit.
@@ -315,9 +332,12 @@ class Scorer:
             return self._preparer.texts(some, boundary, truncate, special_tokens)
 
         given = requests_from(requests)
-        return self._stream(windows(given, prepare, window, window_tokens), n_requests)
+        wanted: dict[str, Any] = {"measures": measures, "top": top}
+        return self._stream(windows(given, prepare, window, window_tokens), n_requests, wanted)
 
-    def _stream(self, windows: Iterator[Window], n_requests: int | None) -> Iterator[ScoredRequest]:
+    def _stream(
+        self, windows: Iterator[Window], n_requests: int | None, wanted: dict[str, Any]
+    ) -> Iterator[ScoredRequest]:
         waiting: deque[Window] = deque()
 
         def sequences() -> Iterator[list[TokenSequence]]:
@@ -325,7 +345,7 @@ class Scorer:
                 waiting.append(window)
                 yield [sequence for _, item in window for sequence in item.sequences]
 
-        for scores in self.engine.run(sequences(), n_requests):
+        for scores in self.engine.run(sequences(), n_requests, **wanted):
             yield from scored_requests(waiting.popleft(), scores, self.encoder)
 
     def label(

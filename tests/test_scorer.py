@@ -200,9 +200,9 @@ def test_a_window_ends_at_its_tokens(monkeypatch, scorers, window_tokens):
     lengths = [scorer.encoder.encode([one])[0][0].n_given for one in requests]
     planned, plan = [], scorer.engine.planner.window
 
-    def noted(sequences, top):
+    def noted(sequences, wanted):
         planned.append(len(sequences))
-        return plan(sequences, top)
+        return plan(sequences, wanted)
 
     monkeypatch.setattr(scorer.engine.planner, "window", noted)
     got = list(scorer.stream(iter(requests), window=10, window_tokens=window_tokens))

@@ -48,8 +48,13 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None
     return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
 
 
-def score_queries(hidden_ND, asked: Asked, head: Unembedding, top: int = 0) -> Scores:
+def score_queries(
+    hidden_ND, asked: Asked, head: Unembedding, top: int = 0, measures: tuple[str, ...] = ()
+) -> Scores:
     """What `jaxscore.device.vocabulary.queries.score_queries` computes, from the whole softmax."""
+    if "rank" in measures:  # each answer is a query of its own
+        slot = jnp.arange(len(asked.slot))
+        asked = asked._replace(query=asked.query[asked.slot], slot=slot)
     hidden_QD = hidden_ND[asked.query]
     z = jnp.matmul(hidden_QD, from_storage(head.weight).astype(jnp.float32).T, precision="highest")
     z = z if head.bias is None else z + head.bias
@@ -59,12 +64,22 @@ def score_queries(hidden_ND, asked: Asked, head: Unembedding, top: int = 0) -> S
     V = z.shape[-1]
     greedy_id = jnp.argmax(z, axis=-1).astype(jnp.int32)
     top_id = jnp.argsort(-z, axis=-1, stable=True)[:, :top].astype(jnp.int32)
+    known = jnp.where(logp > -jnp.inf, logp, 0.0)  # a probability of 0 adds nothing
+    entropy = -jnp.sum(jnp.exp(logp) * known, axis=-1)
+    every = {
+        "renyi2": -jnp.log(jnp.sum(jnp.exp(2 * logp), axis=-1)),
+        "varentropy": jnp.sum(jnp.exp(logp) * (known + entropy[:, None]) ** 2, axis=-1),
+    }
+    if "rank" in measures:
+        target = jnp.take_along_axis(z, asked.answer[:, None], axis=-1)
+        every["rank"] = 1.0 + jnp.sum(z > target, axis=-1)
     return Scores(
         logprob=logp[asked.slot, asked.answer],
         greedy=asked.answer == greedy_id[asked.slot],
-        entropy=-jnp.sum(jnp.where(logp > -jnp.inf, jnp.exp(logp) * logp, 0.0), axis=-1),
+        entropy=entropy,
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(V)),
         greedy_id=greedy_id,
         top_id=top_id if top else None,
         top_logprob=jnp.take_along_axis(logp, top_id, axis=-1) if top else None,
+        measures={name: every[name] for name in measures},
     )

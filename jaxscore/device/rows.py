@@ -38,8 +38,11 @@ class Rows(NamedTuple):
 class Scores(NamedTuple):
     """Of every answer and of every query, float32 nats. Slots past their number mean nothing.
 
+    Where ranks are asked for, what is of every query is of every answer, [A].
+
     `top_id` and `top_logprob` are the k most probable tokens after each query, the most probable
-    first, the lowest id first among equal logits; None where none are asked for.
+    first, the lowest id first among equal logits; None where none are asked for. `measures` are
+    by their names, see `vocabulary.sums`.
     """
 
     logprob: Float[Array, " A"]
@@ -49,6 +52,7 @@ class Scores(NamedTuple):
     greedy_id: Int[Array, " Q"]
     top_id: Int[Array, "Q k"] | None = None
     top_logprob: Float[Array, "Q k"] | None = None
+    measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
 
 
 class Unembedding(NamedTuple):

@@ -1,5 +1,6 @@
 """The one function that is compiled: rows in, scores out."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,58 +12,74 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.packed_rows import unpacked
 from jaxscore.device.rows import Rows, Scores, Unembedding
 from jaxscore.device.sharding import DATA
+from jaxscore.device.vocabulary.pairs import Pair, score_pair
 from jaxscore.device.vocabulary.queries import score_queries
 
 # (params, ids, position, subtree_end), each [R, L], and KV caches where the model takes them
 HiddenStates = Callable[..., Float[Array, "R L D"]]
+# The same of two models, for a pair of unembeddings
+PairStates = Callable[..., tuple[Float[Array, "R L D"], Float[Array, "R L E"]]]
 
 
 def score_rows(
-    hidden_states: HiddenStates,
-    unembedding: Callable[[Any], Unembedding],
+    hidden_states: HiddenStates | PairStates,
+    unembedding: Callable[[Any], Unembedding | Pair],
     params: Any,
     rows: Rows,
     *caches: KVCache,
     top: int = 0,
+    measures: tuple[str, ...] = (),
 ) -> Scores:
     """Scores of a batch's queries under the model that the two functions describe.
 
     Args:
         caches: keys and values that the rows continue, for models that take them.
-        top: as of `score_queries`.
+        top, measures: as of `score_queries`, or of `score_pair`.
+
+    Raises:
+        ValueError: `top` is above 0 and there are two models.
     """
     before = (caches,) if caches else ()
     hidden = hidden_states(params, rows.ids, rows.position, rows.subtree_end, *before)
-    flat = hidden.reshape(-1, hidden.shape[-1])
-    return score_queries(flat, rows.asked, unembedding(params), top)
+    flat = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), hidden)
+    head = unembedding(params)
+    if isinstance(head, Pair):
+        if top:
+            raise ValueError(f"top is {top}, expected 0: a pair of models ranks no tokens")
+        return score_pair(flat, rows.asked, head, measures)
+    return score_queries(flat, rows.asked, head, top, measures)
 
 
 def score_batch(
-    hidden_states: HiddenStates,
-    unembedding: Callable[[Any], Unembedding],
+    hidden_states: HiddenStates | PairStates,
+    unembedding: Callable[[Any], Unembedding | Pair],
     shape: tuple[int, int],
     params: Any,
     values: Int[Array, " n"],
     *caches: KVCache,
     top: int = 0,
+    measures: tuple[str, ...] = (),
 ) -> Scores:
     """`score_rows` of a batch of this shape that comes as one array, see `packed_rows`."""
     rows = unpacked(values, shape)
-    return score_rows(hidden_states, unembedding, params, rows, *caches, top=top)
+    run = functools.partial(score_rows, top=top, measures=measures)
+    return run(hidden_states, unembedding, params, rows, *caches)
 
 
 def score_shard(
-    hidden_states: HiddenStates,
-    unembedding: Callable[[Any], Unembedding],
+    hidden_states: HiddenStates | PairStates,
+    unembedding: Callable[[Any], Unembedding | Pair],
     shape: tuple[int, int],
     params: Any,
     values: Int[Array, "1 n"],
     *caches: KVCache,
     top: int = 0,
+    measures: tuple[str, ...] = (),
 ) -> Scores:
     """`score_batch` of this shard's batch, and then the scores of all batches, one after another.
 
     Runs inside `jax.shard_map`; `values` has several batches side by side, over DATA.
     """
-    scores = score_batch(hidden_states, unembedding, shape, params, values[0], *caches, top=top)
+    run = functools.partial(score_batch, top=top, measures=measures)
+    scores = run(hidden_states, unembedding, shape, params, values[0], *caches)
     return jax.tree.map(lambda x: lax.all_gather(x, DATA, tiled=True), scores)

@@ -17,13 +17,20 @@ LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on 
 SHARE = 0.8  # of the memory beside the parameters; the rest is for batches in flight
 
 
-def batch_tokens(asked: int | str | None, model: Model, *, reproducible: bool) -> int:
+def batch_tokens(
+    asked: int | str | None,
+    model: Model,
+    *,
+    reproducible: bool,
+    measures: tuple[str, ...] = (),
+) -> int:
     """Tokens in each batch.
 
     Args:
         asked: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an accelerator,
             which small batches keep waiting for the weights.
         reproducible: batches hold one sequence each, so no number has an effect.
+        measures: that every batch computes, of `Model.measures`.
 
     Raises:
         InputError: as `auto_batch_tokens`.
@@ -32,15 +39,16 @@ def batch_tokens(asked: int | str | None, model: Model, *, reproducible: bool) -
         return int(asked)
     if reproducible or (asked is None and model.platform == "cpu"):
         return BATCH_TOKENS
-    return auto_batch_tokens(model)
+    return auto_batch_tokens(model, measures=measures)
 
 
-def auto_batch_tokens(model: Model, free: int | None = None) -> int:
+def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str, ...] = ()) -> int:
     """The largest power of two whose batches fit, by what the compiler says they take.
 
     Args:
         model: loaded, so that what it takes is no longer free.
         free: bytes of the device that batches may take; None asks the device.
+        measures: as of `batch_tokens`.
 
     Raises:
         InputError: the compiler of this device does not say.
@@ -48,7 +56,7 @@ def auto_batch_tokens(model: Model, free: int | None = None) -> int:
     room = free_bytes() if free is None else free
     most = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
     length = min(LENGTH, 1 << (model.max_positions - 1).bit_length())
-    small, large = (_measured(model, tokens, length) for tokens in MEASURED)
+    small, large = (_measured(model, tokens, length, measures) for tokens in MEASURED)
     a_token = max(0.0, (large - small) / (MEASURED[1] - MEASURED[0]))
     fixed = small - a_token * MEASURED[0]
     tokens = most
@@ -58,11 +66,11 @@ def auto_batch_tokens(model: Model, free: int | None = None) -> int:
     return int.from_bytes(processes.from_first(tokens.to_bytes(8, "little")), "little")
 
 
-def _measured(model: Model, tokens: int, length: int) -> int:
+def _measured(model: Model, tokens: int, length: int, measures: tuple[str, ...]) -> int:
     """Bytes beside the parameters, also of a batch that the compiler refuses for its memory."""
     rows = max(1, tokens // length)
     try:
-        return measure(model, rows, length).working_bytes
+        return measure(model, rows, length, measures=measures).working_bytes
     except JaxRuntimeError as problem:
         if (named := refused(problem, rows, length)) is None:
             raise

@@ -18,18 +18,19 @@ from jaxscore.engine.split_batches import exhausted, halves
 from jaxscore.engine.variant import Variant
 from jaxscore.errors import InputError
 from jaxscore.plan.row_batches import RowBatch
+from jaxscore.plan.token_requests import Wanted
 
 
 class InFlight(NamedTuple):
     """Batches of one shape that are being computed; no scores where they do not fit in memory.
 
-    `variant` is an index in the dispatch's `variants`; `top` as of `Engine.run`.
+    `variant` is an index in the dispatch's `variants`.
     """
 
     variant: int
     batches: Sequence[RowBatch]
     caches: tuple[KVCache, ...]
-    top: int
+    wanted: Wanted
     scores: Scores | None
 
 
@@ -63,7 +64,7 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
-        top: int,
+        wanted: Wanted,
     ) -> InFlight:
         """Dispatch batches of one shape, at most `n_together`, and do not wait for them.
 
@@ -73,10 +74,10 @@ class Dispatch:
         scores = None
         if batches[0].shape not in self.too_large:
             try:
-                scores = self._run(variant, batches, caches, progress, top)
+                scores = self._run(variant, batches, caches, progress, wanted)
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].shape, problem, progress)
-        return InFlight(variant, batches, caches, top, scores)
+        return InFlight(variant, batches, caches, wanted, scores)
 
     def fetched(self, in_flight: InFlight, progress: Progress) -> Iterator[tuple[RowBatch, Scores]]:
         """Each batch, or each half of one, with its scores on the host.
@@ -84,7 +85,7 @@ class Dispatch:
         Raises:
             InputError: as `send`; a program that ran out of memory while it ran is known only here.
         """
-        variant, batches, caches, top, scores = in_flight
+        variant, batches, caches, wanted, scores = in_flight
         if scores is not None:
             try:
                 columns = jax.device_get(scores)
@@ -98,7 +99,7 @@ class Dispatch:
         smaller = [half for batch in batches for half in halves(batch)]
         n = self.n_together or 1
         for some in (smaller[k : k + n] for k in range(0, len(smaller), n)):
-            yield from self.fetched(self.send(variant, some, caches, progress, top), progress)
+            yield from self.fetched(self.send(variant, some, caches, progress, wanted), progress)
 
     def _run(
         self,
@@ -106,15 +107,15 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
-        top: int,
+        wanted: Wanted,
     ) -> Scores:
         slots = [one.key.shape[-3] for one in caches]
         values = side_by_side(batches, self.n_together)
         own = self.variants[variant]
-        what = f"score with top {top}" if top else "score"
+        what = f"score with {wanted.name()}" if any(wanted) else "score"
         return own.programs.run(
             (what, *batches[0].shape, *slots),
-            functools.partial(own.score, batches[0].shape, top=top),
+            functools.partial(own.score, batches[0].shape, **wanted._asdict()),
             (own.model.params, own.programs.put(values, ROWS), *caches),
             progress,
         )

@@ -1,7 +1,7 @@
 """What runs a model: planner, compiled programs, pipeline, statistics and journal together."""
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -15,11 +15,10 @@ from jaxscore.engine.planner import ModelFacts, Planner
 from jaxscore.engine.programs import Programs
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.engine.variant import Variant, variants_of
-from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
 from jaxscore.models.model import Model
 from jaxscore.plan.sequence_checks import complaints
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.token_requests import SequenceScores, TokenSequence, Wanted
 
 
 class Engine:
@@ -79,46 +78,53 @@ class Engine:
         n_expected: int | None = None,
         *,
         top: int = 0,
+        measures: Collection[str] = (),
     ) -> Iterator[list[SequenceScores]]:
         """Scores of each window, see `Pipeline.run`.
 
+        Each choice of `top` and `measures` has programs of its own.
+
         Args:
             top: how many of the most probable tokens to return for each scored token, see
-                `SequenceScores`. Each value has programs of its own.
+                `SequenceScores`.
+            measures: names of `Model.measures`, what else to return for each scored token.
 
         Raises:
-            ValueError: `top` is below 0 or above the vocabulary.
-            InputError: `top` is above 0 and there is a journal, whose rows hold no such tokens.
+            ValueError: `top` is below 0 or above the vocabulary, or a measure is not the model's.
         """
         top = operator.index(top)
         if not 0 <= top <= self.model.vocab_size:
             raise ValueError(
                 f"top is {top}, expected 0 to {self.model.vocab_size}, the model's vocabulary"
             )
-        if top and self.journaled.journal is not None:
-            raise InputError(
-                f"top is {top} and there is a journal, whose rows hold no most probable tokens; "
-                "give no journal, or a top of 0"
+        known, measures = self.model.measures, [*measures]
+        if unknown := [name for name in measures if name not in known]:
+            raise ValueError(
+                f"measures hold {unknown[0]!r}, expected some of {', '.join(known) or 'none'}"
             )
-        return self.pipeline.run(windows, n_expected, top)
+        wanted = Wanted(top, tuple(name for name in known if name in measures))
+        return self.pipeline.run(windows, n_expected, wanted)
 
     def score_sequences(
-        self, sequences: Sequence[TokenSequence], *, top: int = 0
+        self,
+        sequences: Sequence[TokenSequence],
+        *,
+        top: int = 0,
+        measures: Collection[str] = (),
     ) -> list[SequenceScores]:
         """All planned together, one result for each, in order.
 
         Args:
-            top: as of `run`.
+            top, measures: as of `run`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,
                 or has an id that is no integer of the model's vocabulary; or as `run`.
-            InputError: as `run`.
         """
         if found := self.complaints(sequences):
             first = min(found)
             raise ValueError(f"sequence {first}: {found[first]}")
-        [scores] = self.run(iter([list(sequences)]), top=top)
+        [scores] = self.run(iter([list(sequences)]), top=top, measures=measures)
         return scores
 
     def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:

@@ -142,7 +142,7 @@ def estimate_vocabulary(
 
     def run(params: Any, hidden_QD: jax.Array, asked: Asked) -> Any:
         head = model.unembedding(params)
-        return terms(FORMS[head.forms.vocabulary](hidden_QD, asked, head, 0), head)
+        return terms(FORMS[head.forms.vocabulary](hidden_QD, asked, head, 0, ()), head)
 
     lowered = lower(run, (model.params, hidden, asked), None, device)
     with compiling_for(device):

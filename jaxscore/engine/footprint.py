@@ -69,13 +69,20 @@ NAMED = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT])\)? (?:exceeds|of)\b")
 POWERS = {"K": 10, "M": 20, "G": 30, "T": 40}
 
 
-def measure(model: Model, rows: int, length: int, device: jax.Device | None = None) -> Footprint:
+def measure(
+    model: Model,
+    rows: int,
+    length: int,
+    device: jax.Device | None = None,
+    measures: tuple[str, ...] = (),
+) -> Footprint:
     """The scorer's program for a batch of this shape; bytes are those of each device.
 
     Args:
         model: on one device or on a mesh; its `params` may be `jax.ShapeDtypeStruct`.
         rows, length: of a batch, of which each share of `data` has one.
         device: that is not here, one of those of the model; None where they are JAX's own.
+        measures: that it computes, of `Model.measures`.
 
     Raises:
         InputError: the compiler of this device does not say.
@@ -84,6 +91,7 @@ def measure(model: Model, rows: int, length: int, device: jax.Device | None = No
     started = time.perf_counter()
     mesh, batch = model.mesh, abstract_batch(rows, length)
     scored, given = scoring(model, rows, length, device if mesh is None else mesh)
+    scored = functools.partial(scored, measures=measures)
     args = model.params, given
     lowered = lower(scored, args, mesh, device)
     with compiling_for(device):

@@ -1,5 +1,6 @@
 """What a run takes from its journal and keeps in it: of several processes, the first one does."""
 
+import functools
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -7,7 +8,14 @@ from typing import TypeVar
 from jaxscore.engine import processes
 from jaxscore.journal import row_format
 from jaxscore.journal.database import Journal
-from jaxscore.plan.token_requests import SequenceScores, TokenRequest, TokenSequence, Written
+from jaxscore.plan.token_requests import (
+    NOTHING_MORE,
+    SequenceScores,
+    TokenRequest,
+    TokenSequence,
+    Wanted,
+    Written,
+)
 
 T = TypeVar("T")
 
@@ -22,17 +30,24 @@ class JournaledScores:
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
 
-    def found(self, sequences: Sequence[TokenSequence]) -> dict[int, SequenceScores]:
+    def found(
+        self, sequences: Sequence[TokenSequence], wanted: Wanted = NOTHING_MORE
+    ) -> dict[int, SequenceScores]:
         """What the journal has, by the place in `sequences`; the same in every process."""
         if self.journal is None:
             return {}
-        found = self.journal.found(sequences) if processes.first() else {}
-        return _from_first(found, row_format.packed_scores, row_format.unpacked_scores)
+        found = self.journal.found(sequences, wanted) if processes.first() else {}
+        unpacked = functools.partial(row_format.unpacked_scores, wanted=wanted)
+        return _from_first(found, row_format.packed_scores, unpacked)
 
-    def keep(self, finished: Iterable[tuple[TokenSequence, SequenceScores]]) -> None:
+    def keep(
+        self,
+        finished: Iterable[tuple[TokenSequence, SequenceScores]],
+        wanted: Wanted = NOTHING_MORE,
+    ) -> None:
         """Write these in one transaction."""
         if self.journal is not None and processes.first():
-            self.journal.keep(finished)
+            self.journal.keep(finished, wanted)
 
     def found_texts(self, requests: Sequence[TokenRequest]) -> dict[int, Written]:
         """What the journal has, by the place in `requests`; the same in every process."""

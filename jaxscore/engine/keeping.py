@@ -13,8 +13,9 @@ import numpy as np
 from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.stages import Stage
 from jaxscore.errors import InputError
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.plan.window import ForestWork, Window
+from jaxscore.plan.forest_work import ForestWork
+from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
+from jaxscore.plan.window import Window
 
 TOGETHER = 4096  # sequences that are handed over at once, and those that wait at most
 PARTS_AFTER = 5.0  # seconds, after which sequences that lack tokens are written as they are
@@ -52,10 +53,14 @@ class Keeper:
     Only one thread may use it. What goes wrong in the journal is raised by the next call.
     """
 
-    def __init__(self, journaled: JournaledScores) -> None:
-        """Starts the thread that writes."""
+    def __init__(self, journaled: JournaledScores, wanted: Wanted = NOTHING_MORE) -> None:
+        """Starts the thread that writes.
+
+        Args:
+            wanted: of the run whose scores these are.
+        """
         self._given: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
-        self._written = Stage("journal", _written(self._given, journaled), 0)
+        self._written = Stage("journal", _written(self._given, journaled, wanted), 0)
         self._unwritten: deque[tuple[Window, int]] = deque()  # and how many sequences of it
         self._parts: dict[int, _Parts] = {}  # by the identity of the forest's work
         self._parts_written = time.monotonic()
@@ -141,7 +146,9 @@ class Keeper:
                 self._unwritten.popleft()
 
 
-def _written(given: "queue.SimpleQueue[Rows | None]", journaled: JournaledScores) -> Iterator[int]:
+def _written(
+    given: "queue.SimpleQueue[Rows | None]", journaled: JournaledScores, wanted: Wanted
+) -> Iterator[int]:
     """Write what is given until None comes; for each transaction, how many things it has taken."""
     ended = False
     while not ended:
@@ -155,5 +162,5 @@ def _written(given: "queue.SimpleQueue[Rows | None]", journaled: JournaledScores
             rows = given.get()
         ended = rows is None
         if together:
-            journaled.keep(together)
+            journaled.keep(together, wanted)
             yield n_taken

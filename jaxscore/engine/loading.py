@@ -44,8 +44,12 @@ def load_checkpoint(
     quantize: Quantize | None,
     mesh: str | None,
     reproducible: bool,
+    n_models: int = 1,
 ) -> Loaded:
     """Load it; arguments as of `Scorer.from_pretrained`.
+
+    Args:
+        n_models: that share the devices' memory.
 
     Raises:
         InputError: the model cannot be used, and why; or processes of one run have other weights.
@@ -59,7 +63,7 @@ def load_checkpoint(
             implementation=implementation,
             adapter=lora,
             quantize=quantize,
-            mesh_choice=mesh_choice(mesh),
+            mesh_choice=mesh_choice(mesh, n_models),
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
     shape = None if model.mesh is None else model.mesh.shape

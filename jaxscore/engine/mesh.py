@@ -79,30 +79,36 @@ def auto_mesh(
     )
 
 
-def mesh_choice(text: str | None) -> MeshChoice | None:
+def mesh_choice(text: str | None, n_models: int = 1) -> MeshChoice | None:
     """What picks the devices once the model is known, see `chosen`; None is the first device.
+
+    Args:
+        n_models: that share the memory of the devices, each an equal part.
 
     Raises:
         InputError: `text` is not as `--mesh` has it.
     """
     if text is None:
         return None
-    return functools.partial(chosen, parse_mesh(text))
+    return functools.partial(chosen, parse_mesh(text), n_models=n_models)
 
 
-def chosen(shape: MeshShape | None, config: DecoderConfig | None, shapes: Any) -> DeviceMesh | None:
+def chosen(
+    shape: MeshShape | None, config: DecoderConfig | None, shapes: Any, *, n_models: int = 1
+) -> DeviceMesh | None:
     """The devices of this shape; None for one device alone.
 
     Args:
         shape: as `parse_mesh` gives it; None has "auto" choose.
         config, shapes: of our decoder, its parameters as `jax.ShapeDtypeStruct`; with None for
             both, "auto" has every device hold the whole model.
+        n_models: as of `mesh_choice`.
 
     Raises:
         InputError: too few devices, or no mesh on which the parameters fit.
     """
     if shape is None:
-        shape = _auto(config, shapes)
+        shape = _auto(config, shapes, n_models)
     if shape.size == 1 and jax.process_count() == 1:
         return None
     try:
@@ -111,11 +117,12 @@ def chosen(shape: MeshShape | None, config: DecoderConfig | None, shapes: Any) -
         raise InputError(str(problem)) from None
 
 
-def _auto(config: DecoderConfig | None, shapes: Any) -> MeshShape:
+def _auto(config: DecoderConfig | None, shapes: Any, n_models: int) -> MeshShape:
     """The smallest `model` whose parameters fit; one where memory is unknown, as on a CPU."""
     n_devices = jax.device_count()
     told = jax.local_devices()[0].memory_stats() or {}
     memory = told.get("bytes_limit")
     if memory is None or config is None or n_devices == 1:
         return MeshShape(data=n_devices)
+    memory //= n_models
     return auto_mesh(shapes, config, n_devices, memory, int(WORKING * memory))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 OF_TOKENS = ("logprob", "entropy", "self_certainty")
+OF_TWO_MODELS = ("kl", "js")  # measures of a `DivergenceScorer`
 OF_REQUESTS = ("sum_logprob", "mean_logprob", "mean_self_certainty")
 OF_LABELS = ("logprob", "probability")
 
@@ -50,10 +51,11 @@ class Noise:
         n_requests: scored again, at least one.
         layouts: for people; the run's own first.
         spread: by the number's name: `token_logprob`, `token_entropy`, `token_self_certainty`,
-            `sum_logprob`, `mean_logprob` and `mean_self_certainty` of scored requests,
-            `label_logprob` and `label_probability` of label requests. Nats, but for the
-            probability. A request's spread of a token's number is that of the token which moves
-            most; infinite where a number that the run had is not finite in another layout.
+            of two models `token_kl` and `token_js`, `sum_logprob`, `mean_logprob` and
+            `mean_self_certainty` of scored requests, `label_logprob` and `label_probability` of
+            label requests. Nats, but for the probability. A request's spread of a token's number is
+            that of the token which moves most; infinite where a number that the run had is not
+            finite in another layout.
         n_tokens: scored tokens of scored requests; None for label requests.
         n_greedy_differs: those of them that are the most probable token in some layouts only.
     """
@@ -165,6 +167,11 @@ class OtherLayouts:
             return None
         spread = {f"token_{name}": _spread(_of_entries(own, name) for own in found)
                   for name in OF_TOKENS}  # fmt: skip
+        spread |= {
+            f"token_{name}": _spread(_of_measures(own, name) for own in found)
+            for name in OF_TWO_MODELS
+            if name in found[0][0].measures
+        }
         spread |= {name: _spread(_of_request(own, name) for own in found) for name in OF_REQUESTS}
         return Noise(
             n_requests=len(found),
@@ -219,8 +226,18 @@ def _of_entries(own: Sequence[Any], name: str) -> float:
     """The largest spread of one entry of an array, over one request's results."""
     if any(one.error is not None for one in own):
         return math.inf
+    return _largest(own, [getattr(one, name) for one in own])
+
+
+def _of_measures(own: Sequence[ScoredRequest], name: str) -> float:
+    if any(one.error is not None for one in own):
+        return math.inf
+    return _largest(own, [one.measures[name] for one in own])
+
+
+def _largest(own: Sequence[Any], arrays: Sequence[np.ndarray]) -> float:
     known = np.isfinite(own[0].logprob)
-    values = np.stack([getattr(one, name)[known].astype(np.float64) for one in own])
+    values = np.stack([array[known].astype(np.float64) for array in arrays])
     return float(np.ptp(values, axis=0).max())
 
 

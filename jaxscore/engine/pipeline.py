@@ -18,10 +18,11 @@ from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.stages import Stage
 from jaxscore.engine.statistics import RunStatistics
+from jaxscore.plan.forest_work import ForestWork, Planned
 from jaxscore.plan.prefixes import Part
 from jaxscore.plan.row_batches import RowBatch
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.plan.window import ForestWork, Planned, Window
+from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
+from jaxscore.plan.window import Window
 
 AHEAD = 2  # windows that are read before the scores of the first one are taken
 IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
@@ -52,7 +53,10 @@ class Pipeline:
         self.statistics, self.journaled, self.progress = statistics, journaled, progress
 
     def run(
-        self, windows: Iterator[list[TokenSequence]], n_expected: int | None = None, top: int = 0
+        self,
+        windows: Iterator[list[TokenSequence]],
+        n_expected: int | None = None,
+        wanted: Wanted = NOTHING_MORE,
     ) -> Iterator[list[SequenceScores]]:
         """Scores of each window, in order.
 
@@ -63,7 +67,7 @@ class Pipeline:
         Args:
             windows: of sequences that are planned together.
             n_expected: sequences in all, where it is known: for the time left.
-            top: as of `Engine.run`.
+            wanted: for each scored token.
 
         Raises:
             KeyboardInterrupt: the user wants the run to end; what was in flight is kept.
@@ -72,9 +76,11 @@ class Pipeline:
         stopped = threading.Event()
         n_open = 0
         with Progress(self.progress) as progress, interrupt.finishing():
-            plan = functools.partial(self.planner.window, top=top)
+            plan = functools.partial(self.planner.window, wanted=wanted)
             planned = Stage("plan", map(plan, iter(given.get, None)), 1)
-            scored = Stage("device", self._computed(planned, progress, n_expected, stopped), 0)
+            scored = Stage(
+                "device", self._computed(planned, progress, n_expected, stopped, wanted), 0
+            )
             try:
                 for sequences in windows:
                     given.put(sequences)
@@ -98,12 +104,13 @@ class Pipeline:
         progress: Progress,
         n_expected: int | None,
         stopped: threading.Event,
+        wanted: Wanted,
     ) -> Iterator[Window]:
         """The same windows with their scores, which the journal has when they end."""
         if self.journaled.journal is None or not processes.first():
             yield from self._scored(planned, progress, n_expected, stopped, None)
             return
-        with Keeper(self.journaled) as keeper:
+        with Keeper(self.journaled, wanted) as keeper:
             yield from self._scored(planned, progress, n_expected, stopped, keeper)
 
     def _scored(
@@ -162,7 +169,7 @@ class Pipeline:
                     if caches is None:
                         caches = self.dispatch.prefix(work.variant, part.prefix, progress)
                     window.n_in_flight += 1
-                    sent = self.dispatch.send(work.variant, batches, caches, progress, work.top)
+                    sent = self.dispatch.send(work.variant, batches, caches, progress, work.wanted)
                     flight.append(_Sent(window, work, part, sent))
                     if len(flight) > IN_FLIGHT:
                         fetch()
@@ -178,7 +185,7 @@ class Pipeline:
         processes.agree("requests", bytes.fromhex(self.statistics.plan_hash) + more)
 
     def _restore(self, window: Window) -> None:
-        found = self.journaled.found(window.sequences)
+        found = self.journaled.found(window.sequences, window.wanted)
         whole = sum(bool(np.isfinite(one.logprob).all()) for one in found.values())
         self.statistics.sequences_restored += whole
         for work in window.works:

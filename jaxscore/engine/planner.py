@@ -8,11 +8,12 @@ import dataclasses
 
 from jaxscore.plan import packing
 from jaxscore.plan.forest import Forest, Share, build
+from jaxscore.plan.forest_work import ForestWork
 from jaxscore.plan.one_per_row import OnePerRow
 from jaxscore.plan.prefixes import Part, split, whole
 from jaxscore.plan.row_shapes import SHORTEST_ROW, attention_cost
-from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.plan.window import ForestWork, Window
+from jaxscore.plan.token_requests import NOTHING_MORE, TokenSequence, Wanted
+from jaxscore.plan.window import Window
 
 # Shared prefixes cost programs of their own, seconds each: what they save must be worth more. In
 # multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.
@@ -62,28 +63,28 @@ class Planner:
         longer_from = self.facts.longer_from
         return int(longer_from is not None and n_tokens > longer_from)
 
-    def window(self, sequences: list[TokenSequence], top: int = 0) -> Window:
+    def window(self, sequences: list[TokenSequence], wanted: Wanted = NOTHING_MORE) -> Window:
         """Sequences planned together, a forest for each variant that scores some of them.
 
         Args:
-            top: as of `Engine.run`; it changes no batch.
+            wanted: for each scored token; it changes no batch.
         """
         of_variant: dict[int, list[int]] = {}
         for k, sequence in enumerate(sequences):
             of_variant.setdefault(self.variant(len(sequence.ids)), []).append(k)
         works = [
-            self._work(variant, index, [sequences[k] for k in index], top)
+            self._work(variant, index, [sequences[k] for k in index], wanted)
             for variant, index in sorted(of_variant.items())
         ]
-        return Window(works, sequences)
+        return Window(works, sequences, wanted)
 
     def _work(
-        self, variant: int, index: list[int], sequences: list[TokenSequence], top: int
+        self, variant: int, index: list[int], sequences: list[TokenSequence], wanted: Wanted
     ) -> ForestWork:
         if self.reproducible:
             forest = build(sequences, share=Share.WHOLE)
             rows = OnePerRow(forest, self.facts.width)
-            return ForestWork(variant, index, forest, [(whole(forest), rows)], top)
+            return ForestWork(variant, index, forest, [(whole(forest), rows)], wanted)
         share = Share.TRIES if self.facts.shares_text else Share.PATHS
         forest = build(sequences, share=share)
         plain = self._packed(forest)
@@ -96,7 +97,7 @@ class Planner:
             cost = sum(self._cost(part, plan) for part, plan in with_prefixes)
             if plain.cost - cost > least:
                 plans = with_prefixes
-        return ForestWork(variant, index, forest, [*plans], top)
+        return ForestWork(variant, index, forest, [*plans], wanted)
 
     def _packed(self, forest: Forest, prefix: int = 0) -> packing.Plan:
         # The same whether a program exists already: a layout, and with it the last bits of a

@@ -1,11 +1,11 @@
 """Finished work on disk, so that an interrupted run continues where it ended.
 
-One SQLite file with a write-ahead log. A row of `scores` holds the scores of one sequence of
-token ids, under a digest of the ids and of where scoring starts, NaN for tokens that are still
-missing; `engine.keeping` says when it is written. A row of `texts` holds what was written after
-one prompt, under a digest of its ids and of how it was asked for; one transaction for texts that
-were written side by side. Rows belong to a fingerprint of everything else that decides them, so
-another model, dtype or version of JAX never reads them.
+One SQLite file with a write-ahead log. A row of `scores` holds the scores of one sequence of token
+ids, under a digest of the ids, of where scoring starts and of what is wanted, NaN for tokens that
+are still missing; `engine.keeping` says when it is written. A row of `texts` holds what was written
+after one prompt, under a digest of its ids and of how it was asked for; one transaction for texts
+that were written side by side. Rows belong to a fingerprint of everything else that decides them,
+so another model, dtype or version of JAX never reads them.
 """
 
 import contextlib
@@ -21,7 +21,14 @@ from typing import Any
 
 from jaxscore.journal import row_format
 from jaxscore.journal.opening import REMEDY, explained, opened
-from jaxscore.plan.token_requests import SequenceScores, TokenRequest, TokenSequence, Written
+from jaxscore.plan.token_requests import (
+    NOTHING_MORE,
+    SequenceScores,
+    TokenRequest,
+    TokenSequence,
+    Wanted,
+    Written,
+)
 
 TOGETHER = 400  # rows per statement; SQLite takes 999 values, two of each row
 
@@ -68,22 +75,30 @@ class Journal:
             self._stack = stack.pop_all()
         return database, row[0]
 
-    def found(self, sequences: Sequence[TokenSequence]) -> dict[int, SequenceScores]:
+    def found(
+        self, sequences: Sequence[TokenSequence], wanted: Wanted = NOTHING_MORE
+    ) -> dict[int, SequenceScores]:
         """What the journal has, by the place in `sequences`."""
-        keys = [sequence.digest() for sequence in sequences]
+        key_of_wanted = wanted.key()
+        keys = [sequence.digest(key_of_wanted) for sequence in sequences]
         values = self._values("scores", keys)
         held = {}
         for k, (sequence, key) in enumerate(zip(sequences, keys, strict=True)):
-            scores = row_format.unpacked_scores(values[key]) if key in values else None
+            scores = row_format.unpacked_scores(values[key], wanted) if key in values else None
             if scores is not None and len(scores.logprob) == sequence.n_scored:
                 held[k] = scores
         return held
 
-    def keep(self, finished: Iterable[tuple[TokenSequence, SequenceScores]]) -> None:
+    def keep(
+        self,
+        finished: Iterable[tuple[TokenSequence, SequenceScores]],
+        wanted: Wanted = NOTHING_MORE,
+    ) -> None:
         """Write these, in one transaction."""
+        key = wanted.key()
         self._write(
             "scores",
-            [(one.digest(), row_format.packed_scores(scores)) for one, scores in finished],
+            [(one.digest(key), row_format.packed_scores(scores)) for one, scores in finished],
         )
 
     def found_texts(self, requests: Sequence[TokenRequest]) -> dict[int, Written]:

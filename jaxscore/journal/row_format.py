@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from jaxscore.plan.token_requests import SequenceScores, Written
+from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, Wanted, Written
 
 FINISHES = ("eos", "stop", "length")  # by the byte that stands for each
 NO_EOS = -1  # in place of the EOS that ended a text
@@ -14,20 +14,32 @@ NO_EOS = -1  # in place of the EOS that ended a text
 
 def packed_scores(scores: SequenceScores) -> bytes:
     """The columns one after the other, and a checksum."""
-    columns = (scores.logprob, scores.entropy, scores.self_certainty)
-    body = b"".join(np.ascontiguousarray(column, "<f4").tobytes() for column in columns)
-    return _with_checksum(body + np.ascontiguousarray(scores.greedy, np.uint8).tobytes())
+    columns = (scores.logprob, scores.entropy, scores.self_certainty, *scores.measures.values())
+    parts = [np.ascontiguousarray(column, "<f4").tobytes() for column in columns]
+    parts.append(np.ascontiguousarray(scores.top_logprob, "<f4").tobytes())
+    parts.append(np.ascontiguousarray(scores.top_id, "<i4").tobytes())
+    parts.append(np.ascontiguousarray(scores.greedy, np.uint8).tobytes())
+    return _with_checksum(b"".join(parts))
 
 
-def unpacked_scores(value: bytes) -> SequenceScores | None:
-    """What `packed_scores` made of scores, or None where a bit has changed since."""
+def unpacked_scores(value: bytes, wanted: Wanted = NOTHING_MORE) -> SequenceScores | None:
+    """What `packed_scores` made of scores, or None where a bit has changed since.
+
+    Args:
+        wanted: of the run that the scores belong to.
+    """
     body = _checked(value)
-    n, rest = divmod(len(body or b""), 13)
+    n_columns, k = 3 + len(wanted.measures), wanted.top
+    n, rest = divmod(len(body or b""), 4 * (n_columns + 2 * k) + 1)
     if body is None or rest:
         return None
-    logprob, entropy, certainty = np.frombuffer(body[: 12 * n], "<f4").reshape(3, n)
-    greedy = np.frombuffer(body[12 * n :], np.uint8).astype(bool)
-    return SequenceScores(logprob, entropy, certainty, greedy)
+    terms = np.frombuffer(body, "<f4", n_columns * n).reshape(n_columns, n)
+    logprob = np.frombuffer(body, "<f4", k * n, 4 * n_columns * n)
+    id = np.frombuffer(body, "<i4", k * n, 4 * (n_columns + k) * n)
+    greedy = np.frombuffer(body, np.uint8, n, 4 * (n_columns + 2 * k) * n)
+    measures = dict(zip(wanted.measures, terms[3:], strict=True))
+    top = id.reshape(n, k), logprob.reshape(n, k)
+    return SequenceScores(terms[0], terms[1], terms[2], greedy.astype(bool), *top, measures)
 
 
 def packed_text(written: Written) -> bytes:

@@ -11,8 +11,8 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.forms import Platform
 from jaxscore.device.generate import Extend
 from jaxscore.device.mesh import DeviceMesh
-from jaxscore.device.rows import Unembedding
-from jaxscore.device.score import HiddenStates
+from jaxscore.device.score import HiddenStates, PairStates
+from jaxscore.device.vocabulary.sums import MEASURES
 from jaxscore.errors import check_choice
 from jaxscore.models.choices import Dtype, Implementation
 from jaxscore.models.weights.generation_config import GenerationDefaults
@@ -43,7 +43,8 @@ class Model:
     """Two pure functions over parameters, and the facts that planning needs.
 
     Attributes:
-        hidden_states, unembedding: see `device.score`.
+        hidden_states, unembedding: see `device.score`; the second gives an `Unembedding`, or a
+            `Pair` where the first is of two models.
         cached: generation and shared prefixes; None for transformers' classes.
         write: their own generation; None for ours.
         params: a tree of device arrays.
@@ -67,13 +68,14 @@ class Model:
         left_out: what of a checkpoint with more than a text model is not read, for people.
         generation_defaults: how the checkpoint wants its text to be chosen, which nothing here
             follows by itself.
+        measures: names of what its scores may hold beside the terms that they always have.
 
     Raises:
         ValueError: an implementation or dtype that does not exist.
     """
 
-    hidden_states: HiddenStates
-    unembedding: Callable[[Any], Unembedding]
+    hidden_states: HiddenStates | PairStates
+    unembedding: Callable[[Any], Any]
     cached: Cached | None
     write: Write | None
     params: Any
@@ -93,6 +95,7 @@ class Model:
     placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
     left_out: str | None = None
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
+    measures: tuple[str, ...] = MEASURES
 
     def __post_init__(self) -> None:
         check_choice("implementation", self.implementation, get_args(Implementation))

@@ -3,12 +3,17 @@
 import dataclasses
 import hashlib
 import struct
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 NO_CHOICES = np.zeros(0, np.int32)
 NO_TOP_ID, NO_TOP_LOGPROB = np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
+# The measures that depend on the token that is scored; others are of the place alone.
+OF_TOKEN = frozenset({"rank", "reference_logprob"})
+NO_MEASURES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,13 +66,47 @@ class TokenSequence:
         """Tokens that were asked about, choices counted."""
         return len(self.ids) + len(self.choices)
 
-    def digest(self) -> bytes:
-        """Of the ids, of where scoring starts, and of the choices and their number."""
+    def digest(self, key: bytes = b"") -> bytes:
+        """Of the ids, of where scoring starts, and of the choices and their number.
+
+        Args:
+            key: of what is wanted, see `Wanted.key`.
+        """
         header = struct.pack("<qq", self.start, len(self.choices))
-        digest = hashlib.blake2b(header, digest_size=20)
+        digest = hashlib.blake2b(header, digest_size=20, key=key)
         digest.update(np.ascontiguousarray(self.ids, "<i4").tobytes())
         digest.update(np.ascontiguousarray(self.choices, "<i4").tobytes())
         return digest.digest()
+
+
+class Wanted(NamedTuple):
+    """What is computed for each scored token beside the terms that every run has.
+
+    Attributes:
+        top: how many of the most probable tokens, see `SequenceScores`.
+        measures: names of further numbers, as the model's program gives them.
+    """
+
+    top: int = 0
+    measures: tuple[str, ...] = ()
+
+    @property
+    def by_answer(self) -> bool:
+        """Whether the device gives all terms for each answer, and not for each query."""
+        return not OF_TOKEN.isdisjoint(self.measures)
+
+    def name(self) -> str:
+        """For people and for digests; empty where nothing more is wanted."""
+        parts = [f"top {self.top}"] if self.top else []
+        return " ".join([*parts, *self.measures])
+
+    def key(self) -> bytes:
+        """For digests of sequences; empty where nothing more is wanted."""
+        name = self.name().encode()
+        return hashlib.blake2b(name, digest_size=32).digest() if name else b""
+
+
+NOTHING_MORE = Wanted()
 
 
 class SequenceScores(NamedTuple):
@@ -79,6 +118,7 @@ class SequenceScores(NamedTuple):
             lowest id first among equal logits. k is the run's `top`. All choices have the same
             row. Where a token is `greedy`, its `logprob` is the first one of its row, bit for bit.
             A token of probability 0 has minus infinity.
+        measures: by its name each measure that the run was asked for, float32 [n_scored].
     """
 
     logprob: np.ndarray
@@ -87,6 +127,7 @@ class SequenceScores(NamedTuple):
     greedy: np.ndarray
     top_id: np.ndarray = NO_TOP_ID
     top_logprob: np.ndarray = NO_TOP_LOGPROB
+    measures: Mapping[str, np.ndarray] = NO_MEASURES
 
 
 class TokenRequest(NamedTuple):

@@ -1,11 +1,20 @@
 """A conversation as the text that a chat model reads, by its tokenizer's template."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+NO_SYSTEM = (
+    "the template takes no system message: leave the system prompt out, or write it into the "
+    "prompts"
+)
+LEAVES_OUT = (
+    "its chat template leaves out messages of a conversation; leave out the examples, or take "
+    "another model"
+)
 PROBE = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
 
 
@@ -45,6 +54,63 @@ def takes_system(tokenizer: Any) -> bool:
     except InputError:
         return False
     return True
+
+
+def check_keeps(tokenizer: Any, n_answered: int, *, system: bool) -> None:
+    """Refuse a template that refuses or leaves out messages of a conversation.
+
+    Args:
+        n_answered: user messages with an answer, before the last user message.
+        system: whether a system message stands first.
+
+    Raises:
+        InputError: there is no template, or it does not take such messages, or it does not write
+            what they say in their order.
+    """
+    roles = ["user", "assistant"] * n_answered + ["user"]
+    messages = [{"role": role, "content": f"probe {k}."} for k, role in enumerate(roles)]
+    text, at = render(tokenizer, messages), 0
+    if system:
+        messages.insert(0, {"role": "system", "content": "probe."})
+        try:
+            text = render(tokenizer, messages)
+        except InputError as problem:
+            raise InputError(f"{problem}; {NO_SYSTEM}") from None
+    for message in messages:
+        at = text.find(message["content"], at)
+        if at < 0:
+            told = NO_SYSTEM if message["role"] == "system" else LEAVES_OUT
+            raise InputError(f"{_name(tokenizer)}: {told}")
+
+
+def answer_start(tokenizer: Any) -> str:
+    """Blanks that the template puts before an assistant's message, after the prompt's end.
+
+    Llama 2's template ends a prompt with `[/INST]` and writes an answer after it as ` text </s>`:
+    there it is one blank. Most others end the prompt with a line end or a special token, and
+    there it is empty. So it is where a template writes more than blanks, as empty reasoning.
+    """
+    asked = [{"role": "user", "content": "a"}]
+    answered = [*asked, {"role": "assistant", "content": "probe."}]
+    prompt = render(tokenizer, asked)
+    try:
+        whole = tokenizer.apply_chat_template(
+            answered, chat_template=_template(tokenizer), tokenize=False
+        )
+    except Exception:  # it takes no answer, so nothing is known of what stands before one
+        return ""
+    start, found, _ = whole.removeprefix(prompt).partition("probe.")
+    known = whole.startswith(prompt) and found and not start.strip(" ")
+    return start if known else ""
+
+
+def digest(tokenizer: Any) -> str:
+    """SHA-256 of the template, in hexadecimal.
+
+    Raises:
+        InputError: there is no template.
+    """
+    return hashlib.sha256(_template(tokenizer).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _template(tokenizer: Any) -> str:

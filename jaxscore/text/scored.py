@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.plan.token_requests import SequenceScores
-from jaxscore.results import Choice, LabelScores, ScoredRequest, failed
+from jaxscore.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.preparing import Prepared, Window
 
@@ -19,6 +19,10 @@ NOT_FINITE = (
 CERTAINTY_INFINITE = (
     "its self-certainty is infinite: the model gives some token a logit of minus infinity, and so "
     "a probability of 0"
+)
+DIVERGENCE_INFINITE = (
+    "its divergence is infinite: one model gives some token a probability of 0, and the other does "
+    "not"
 )
 
 
@@ -48,19 +52,48 @@ def scored_requests(
                 request.id,
                 token_ids,
                 tokens,
-                _joined(item, own, 0, np.nan),
-                _joined(item, own, 1, np.nan),
-                _joined(item, own, 2, np.nan),
-                _joined(item, own, 3, False),
+                _joined(item, [one.logprob for one in own], np.nan),
+                _joined(item, [one.entropy for one in own], np.nan),
+                _joined(item, [one.self_certainty for one in own], np.nan),
+                _joined(item, [one.greedy for one in own], False),
                 item.truncated,
+                measures={
+                    name: _joined(item, [one.measures[name] for one in own], np.nan)
+                    for name in (own[0].measures if own else ())
+                },
+                top=_top(item, own, encoder),
             )
+
+
+def _top(
+    item: Prepared, scores: Sequence[SequenceScores], encoder: TextEncoder
+) -> TopTokens | None:
+    """The most probable tokens at each place; None where none are there."""
+    if not scores or not scores[0].top_id.shape[1]:
+        return None
+    id = _joined(item, [one.top_id for one in scores], -1)
+    logprob = _joined(item, [one.top_logprob for one in scores], np.nan)
+    known, place = np.unique(id, return_inverse=True)
+    names = [
+        "" if one < 0 else name
+        for one, name in zip(known, encoder.tokens(known.clip(0)), strict=True)
+    ]
+    return TopTokens(id, logprob, [[names[k] for k in row] for row in place.reshape(id.shape)])
 
 
 def _complaint(scores: Sequence[SequenceScores]) -> str | None:
     """What is not finite in some sequences' scores; None where all is."""
-    for column, why in ((0, NOT_FINITE), (1, NOT_FINITE), (2, CERTAINTY_INFINITE)):
-        if scores and not np.isfinite(np.concatenate([one[column] for one in scores])).all():
-            return why
+    if not scores:
+        return None
+    terms = [one.logprob for one in scores] + [one.entropy for one in scores]
+    measures = [values for one in scores for values in one.measures.values()]
+    if not np.isfinite(np.concatenate(terms)).all() or any(np.isnan(one).any() for one in measures):
+        return NOT_FINITE
+    if "kl" in scores[0].measures:  # where no self-certainty is told
+        infinite = any(np.isinf(one).any() for one in measures)
+        return DIVERGENCE_INFINITE if infinite else None
+    if not np.isfinite(np.concatenate([one.self_certainty for one in scores])).all():
+        return CERTAINTY_INFINITE
     return None
 
 
@@ -72,16 +105,22 @@ def _scored_ids(item: Prepared) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *(s.ids[s.start :] for s in item.sequences)])
 
 
-def _joined(item: Prepared, scores: Sequence[SequenceScores], column: int, fill: Any) -> np.ndarray:
-    """All sequences' values, with `fill` for tokens that have nothing before them."""
+def _joined(item: Prepared, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
+    """All sequences' values, with `fill` for tokens that have nothing before them.
+
+    Args:
+        values: of each sequence, [n_scored] or [n_scored, k].
+    """
     parts = []
-    for sequence, one in zip(item.sequences, scores, strict=True):
-        part, n = one[column], len(sequence.ids) - sequence.start
-        part = part if len(part) == n else np.pad(part, (n - len(part), 0), constant_values=fill)
+    for sequence, part in zip(item.sequences, values, strict=True):
+        missing = len(sequence.ids) - sequence.start - len(part)
+        if missing:
+            lacking = np.full((missing, *part.shape[1:]), fill, part.dtype)
+            part = np.concatenate([lacking, part])
         parts.append(part)
     if len(parts) == 1:
         return parts[0]
-    return np.concatenate(parts) if parts else np.zeros(0, bool if column == 3 else "f4")
+    return np.concatenate(parts) if parts else np.zeros(0, bool if fill is False else "f4")
 
 
 def label_scores(id: str | int, prepared: Prepared, scores: SequenceScores | None) -> LabelScores:

@@ -7,6 +7,8 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from jaxscore.cli import parse
+from jaxscore.device.vocabulary.pairs import FEWEST
+from jaxscore.divergence_scorer import DivergenceScorer
 from jaxscore.engine import batch_budget, footprint
 from jaxscore.engine.batch_budget import (
     LEAST,
@@ -53,13 +55,32 @@ def test_without_room_the_least_is_tried(scorers):
     assert auto_batch_tokens(scorers("tiny-llama3").model, 0) == LEAST
 
 
+def test_two_models_take_the_memory_of_both(monkeypatch):
+    """The compiler leaves out what nothing is asked of: the second model."""
+    asked = []
+
+    def watched(model, rows, length, **of):
+        asked.append((footprint.measure(model, rows, length, **of), rows, length))
+        return asked[-1][0]
+
+    monkeypatch.setattr(batch_budget, "measure", watched)
+    name = str(CASES / "models/tiny-qwen2")
+    scorer = DivergenceScorer.from_pretrained(
+        name, name, reference_dtype="bfloat16", batch_tokens="auto"
+    )
+    for found, rows, length in asked:
+        alone = [footprint.measure(one, rows, length).temporary_bytes for one in scorer.models]
+        held = 2 * 4 * FEWEST * scorer.model.vocab_size  # the logits of a block under both
+        assert found.temporary_bytes > max(alone) + held / 2
+
+
 def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
     """As a TPU's does, which names the parameters with the rest."""
     model = scorers("tiny-llama3").model
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     told = "RESOURCE_EXHAUSTED: HLO temporaries ({:.6f}G) exceeds available HBM (1.00G)."
 
-    def refuse(model, rows, length):
+    def refuse(model, rows, length, **_):
         raise JaxRuntimeError(told.format((held + rows * length * 2**20) / 2**30))
 
     monkeypatch.setattr(batch_budget, "measure", refuse)

@@ -12,7 +12,7 @@ from jaxscore.engine.planner import Planner
 from jaxscore.errors import InputError
 from tests.engine.test_planner import FACTS
 from tests.engine.test_stages import threads, until
-from tests.plan.test_window import answers
+from tests.plan.test_forest_work import answers
 from tests.sequences import sequence
 
 
@@ -24,7 +24,7 @@ class Journal:
         self.may_write, self.problem = threading.Event(), None
         self.may_write.set()
 
-    def keep(self, finished):
+    def keep(self, finished, wanted):
         rows = list(finished)
         assert self.may_write.wait(10)
         if self.problem is not None:

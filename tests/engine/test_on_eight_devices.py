@@ -36,6 +36,8 @@ def part_of(item) -> str:
         return f"{item.callspec.params['name']} {item.callspec.params['shape']}"
     if item.originalname == "test_the_most_probable_tokens":
         return f"top {item.callspec.params['shape']}"
+    if item.originalname == "test_measures":
+        return f"measures {item.callspec.params['shape']}"
     if "equal_logits" in item.originalname:
         return "ties"
     if "reproducible" in item.originalname:
@@ -66,6 +68,14 @@ def test_the_most_probable_tokens(report, shape):
     assert far < 1e-5
     assert same or shape[1] > 1
     assert n_greedy > n_other == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_measures(report, shape):
+    far, same, n_wrong = report[f"measures {shape}"]
+    assert far < 1e-5
+    assert same or shape[1] > 1
+    assert n_wrong == 0
 
 
 def test_equal_logits_of_several_shards_keep_the_order_of_their_columns(report):

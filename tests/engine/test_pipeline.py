@@ -59,11 +59,11 @@ class FakeJournal:
     def __init__(self):
         self.rows = {}
 
-    def found(self, sequences):
+    def found(self, sequences, wanted):
         keys = [one.digest() for one in sequences]
         return {k: self.rows[key] for k, key in enumerate(keys) if key in self.rows}
 
-    def keep(self, finished):
+    def keep(self, finished, wanted):
         self.rows |= {one.digest(): scores for one, scores in finished}
 
 
@@ -183,7 +183,7 @@ def test_a_text_of_the_window_before_is_found_and_not_sent_again():
 
 def test_a_journal_that_cannot_be_written_ends_the_run():
     class Full(FakeJournal):
-        def keep(self, finished):
+        def keep(self, finished, wanted):
             raise InputError("disk is full")
 
     run, _ = loop(Full())

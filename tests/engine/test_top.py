@@ -6,8 +6,6 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.device.dots import from_storage
-from jaxscore.errors import InputError
-from jaxscore.journal.database import Journal
 from jaxscore.plan.token_requests import TokenSequence
 from tests.engine.test_split_batches import short_of_memory
 from tests.test_scorer import COLUMNS, fresh, random_sequences
@@ -117,7 +115,7 @@ def test_each_number_has_programs_of_its_own(scorers):
     assert kinds == ["score", "score with top 1", f"score with top {TOP}"]
 
 
-def test_what_is_refused(scorers, tmp_path):
+def test_what_is_refused(scorers):
     scorer = fresh(scorers("tiny-llama3"))
     size = scorer.model.vocab_size
     for top in (-1, size + 1):
@@ -125,9 +123,7 @@ def test_what_is_refused(scorers, tmp_path):
             scorer.score_sequences(asked(), top=top)
     with pytest.raises(TypeError):
         scorer.score_sequences(asked(), top=1.0)
-    scorer.journal = Journal(tmp_path / "journal", {"model": "test"})
-    with pytest.raises(InputError, match="top is 1 and there is a journal"):
-        scorer.engine.run(iter([asked()]), top=1)
-    [scores] = scorer.score_sequences(asked()[:1])
-    assert np.isfinite(scores.logprob).all()
-    scorer.close()
+    with pytest.raises(
+        ValueError, match="measures hold 'ranks', expected some of rank, renyi2, var"
+    ):
+        scorer.score_sequences(asked(), measures=["rank", "ranks"])

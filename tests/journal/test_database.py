@@ -11,7 +11,7 @@ from jaxscore.engine.keeping import Keeper
 from jaxscore.errors import InputError
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
 from tests.commands.conftest import run  # noqa: F401
 from tests.conftest import CASES
 
@@ -30,15 +30,20 @@ def sequences(n=40, seed=0):
     return [*out, out[0]]
 
 
-def scores_of(sequence, seed):
+def scores_of(sequence, seed, wanted=NOTHING_MORE):
     draw = np.random.default_rng(seed)
-    n = len(sequence.ids) - max(sequence.start, 1)
+    n, k = len(sequence.ids) - max(sequence.start, 1), wanted.top
     columns = draw.normal(size=(3, n)).astype(np.float32)
-    return SequenceScores(*columns, draw.random(n) < 0.5)
+    top = draw.integers(0, 200, (n, k)).astype(np.int32), draw.random((n, k)).astype(np.float32)
+    measures = {name: draw.random(n).astype(np.float32) for name in wanted.measures}
+    return SequenceScores(*columns, draw.random(n) < 0.5, *top, measures)
 
 
 def same(one, other):
-    return all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(one, other, strict=True))
+    every = ([*scores[:6], *scores.measures.values()] for scores in (one, other))
+    pairs = zip(*every, strict=True)
+    equal = all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
+    return equal and [*one.measures] == [*other.measures]
 
 
 @pytest.fixture
@@ -56,15 +61,29 @@ def journal(tmp_path):
         one.close()
 
 
-def test_what_is_kept_comes_back_bit_for_bit(journal):
+@pytest.mark.parametrize(
+    "wanted", [NOTHING_MORE, Wanted(3), Wanted(0, ("a", "b")), Wanted(1, ("a",))]
+)
+def test_what_is_kept_comes_back_bit_for_bit(journal, wanted):
     given = sequences(1200)[:-1]
     first = journal()
-    kept = {k: scores_of(one, k) for k, one in enumerate(given) if k % 3}
-    first.keep((given[k], scores) for k, scores in kept.items())
+    kept = {k: scores_of(one, k, wanted) for k, one in enumerate(given) if k % 3}
+    first.keep(((given[k], scores) for k, scores in kept.items()), wanted)
     first.close()
-    found = journal().found(given)
+    found = journal().found(given, wanted)
     assert kept.keys() <= found.keys()
     assert all(same(found[k], scores) for k, scores in kept.items())
+
+
+def test_what_another_run_wanted_is_not_found(journal):
+    [one, *_], every = sequences(1), [NOTHING_MORE, Wanted(1), Wanted(2), Wanted(1, ("a",))]
+    every += [Wanted(0, ("a",)), Wanted(0, ("b",)), Wanted(0, ("a", "b"))]
+    first = journal()
+    for k, wanted in enumerate(every):
+        assert first.found([one], wanted) == {}
+        first.keep([(one, scores_of(one, k, wanted))], wanted)
+    for k, wanted in enumerate(every):
+        assert same(first.found([one], wanted)[0], scores_of(one, k, wanted))
 
 
 def test_another_model_start_or_text_is_not_found(journal):
@@ -234,6 +253,27 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
     assert not dispatched
     assert again.statistics.sequences_restored == len(given)
     assert all(same(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_most_probable_tokens_and_measures_are_resumed(journal, scorers):
+    base, given = scorers("tiny-llama3"), sequences(30)
+    options = {"top": 4, "measures": ["rank", "varentropy"]}
+    want = Scorer(base.model, base.encoder, batch_tokens=64).score_sequences(given, **options)
+    one = Scorer(base.model, base.encoder, batch_tokens=64, journal=journal())
+    one.score_sequences(given[:9], **options)
+    one.score_sequences(given)  # rows of a run without them
+    one.score_sequences(given, **options)
+    again = Scorer(base.model, base.encoder, batch_tokens=64, journal=one.journal)
+    got = again.score_sequences(given, **options)
+    assert again.statistics.sequences_restored == len(given)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a.top_id, b.top_id)
+        np.testing.assert_array_equal(a.measures["rank"], b.measures["rank"])
+        for name in ("logprob", "entropy", "top_logprob"):
+            np.testing.assert_allclose(getattr(a, name), getattr(b, name), atol=1e-5, rtol=0)
+        np.testing.assert_allclose(
+            a.measures["varentropy"], b.measures["varentropy"], atol=1e-4, rtol=0
+        )
 
 
 def test_new_requests_beside_known_ones(journal, scorers):

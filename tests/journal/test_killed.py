@@ -112,5 +112,6 @@ def test_killed_at_random_moments(place):
         restored = int(re.search(r"(\d+) of \d+ texts come from it", said)[1])
         assert restored >= whole > 0
         leftovers = {path.name for path in place.rglob(f"{name}*")}
-        assert leftovers == {name + end for end in ("", ".journal", ".run.json")}
+        endings = ("", ".journal", ".report.html", ".run.json")
+        assert leftovers == {name + end for end in endings}
     assert partial >= KILLS // 4  # most kills were in the middle of the work

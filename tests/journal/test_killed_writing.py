@@ -31,42 +31,49 @@ def place(tmp_path_factory):
         for _ in range(N_ITEMS)
     ]
     items[7] = {"output": ["3"]}
-    (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
+    (folder / "usc-generate.json").write_text(json.dumps(items), encoding="utf-8")
+    asked = [{"prompt": " ".join(one.get("chat_history", []))} for one in items[: N_ITEMS // 2]]
+    asked[7] = {"prompt": None}
+    lines = "".join(f"{json.dumps(one)}\n" for one in asked)
+    (folder / "sample.jsonl").write_text(lines, encoding="utf-8")
     return folder
 
 
-def start(folder: Path, output: str) -> subprocess.Popen:
-    words = ["usc-generate", "--model", CASES / "models/tiny-qwen2", "--temperature", "0.9"]
-    words += ["--input-file", folder / "in.json", "--output-file", folder / output, "-n", "2"]
+def start(folder: Path, given: str, output: str) -> subprocess.Popen:
+    name = Path(given).stem
+    words = [name, "--model", CASES / "models/tiny-qwen2", "--temperature", "0.9"]
+    words += ["--input", folder / given, "--output", folder / output, "-n", "2"]
     command = [sys.executable, "-m", "jaxscore", *map(str, [*words, "--max-new-tokens", 32])]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     return subprocess.Popen(command, text=True, **pipes)
 
 
 def finish(process: subprocess.Popen) -> int:
-    """How many replies were in the journal."""
+    """How many texts were in the journal."""
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 1, said  # one item cannot be used
     return int(re.search(r"(\d+) of \d+ texts come from it", said)[1])
 
 
 def kept(journal: Path) -> int:
-    """Replies that it holds; 0 before a run has created it."""
+    """Texts that it holds; 0 before a run has created it."""
     return sum(one.n_texts for one in held_in_copy(journal))
 
 
-def test_killed_at_random_moments(place):
-    assert finish(start(place, "whole.json")) == 0
-    want = (place / "whole.json").read_bytes()
-    n_replies = kept(place / ".jaxscore/whole.json.journal")
-    assert n_replies > N_ITEMS * 0.9  # as many as there are different ones
-    journal, draw = place / ".jaxscore/out.json.journal", random.Random(11)
+@pytest.mark.parametrize("given", ["usc-generate.json", "sample.jsonl"])
+def test_killed_at_random_moments(place, given):
+    whole, out = f"whole-{given}.json", f"out-{given}.json"
+    assert finish(start(place, given, whole)) == 0
+    want = (place / whole).read_bytes()
+    n_texts = kept(place / f".jaxscore/{whole}.journal")
+    assert n_texts > N_ITEMS * 0.9  # as many as there are different ones
+    journal, draw = place / f".jaxscore/{out}.journal", random.Random(11)
     before, partial = 0, 0
     for _ in range(KILLS):
-        now = killed(start(place, "out.json"), functools.partial(kept, journal), before, draw)
-        partial += before < now < n_replies
+        now = killed(start(place, given, out), functools.partial(kept, journal), before, draw)
+        partial += before < now < n_texts
         before = now
-    assert finish(start(place, "out.json")) >= before > 0
-    assert (place / "out.json").read_bytes() == want
-    assert kept(journal) == n_replies
+    assert finish(start(place, given, out)) >= before > 0
+    assert (place / out).read_bytes() == want
+    assert kept(journal) == n_texts
     assert partial >= KILLS - 1  # kills were in the middle of the work

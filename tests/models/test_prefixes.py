@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from jaxscore import Scorer
 from jaxscore.engine import planner
@@ -9,7 +10,6 @@ from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.plan.token_requests import TokenSequence
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
-from tests.test_scorer import assert_same
 
 PREFIX = 290  # beyond 256, where Falcon's positions are rounded
 
@@ -33,7 +33,7 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
 )
 def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
     use_compilation_cache()
-    saved(tmp_path, kind, **config)
+    original = saved(tmp_path, kind, **config)
     model = loaded(tmp_path)
     draw = np.random.default_rng(7)
     prefix = draw.integers(0, VOCABULARY, PREFIX)
@@ -47,4 +47,22 @@ def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
         own = Scorer(model, None, batch_tokens=512)
         found.append(own.score_sequences(asked))
         assert {program.name[0] for program in own.engine.programs.compiled} == kinds
-    assert_same(*found)
+    exact = [float64_logprobs(original.double(), one) for one in asked]
+    with_prefix, without = (
+        max(np.abs(one.logprob - own).max() for one, own in zip(scores, exact, strict=True))
+        for scores in found
+    )
+    # After 290 tokens some of these models round by 3e-5 in float32 on processors without AVX-512,
+    # however their texts are laid out. A prefix rounds no more than that.
+    assert without < 1e-4
+    assert with_prefix < max(2 * without, 1e-5)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one.greedy, other.greedy)
+
+
+@torch.no_grad()
+def float64_logprobs(model, one):
+    """Of the tokens that are scored."""
+    logits = model(torch.from_numpy(one.ids[None].astype(np.int64))).logits[0, :-1]
+    logp = torch.log_softmax(logits.double(), -1).numpy()[one.first_scored - 1 :]
+    return np.take_along_axis(logp, one.targets[:, None].astype(int), axis=1)[:, 0]

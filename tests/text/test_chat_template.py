@@ -1,6 +1,7 @@
 """Chat templates: what comes out, and what is said where one is missing or refuses."""
 
 import copy
+import hashlib
 import json
 
 import pytest
@@ -72,6 +73,71 @@ def test_a_template_that_refuses_is_named(tokenizer):
         tokenizer.chat_template = broken
         with pytest.raises(InputError, match="refuses messages"):
             chat_template.render(tokenizer, SYSTEM)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("system", [False, True])
+def test_conversations_that_a_template_keeps(name, system):
+    tokenizer = load_tokenizer(CASES / "models" / name)
+    for n in (0, 3):
+        chat_template.check_keeps(tokenizer, n, system=system)
+    assert chat_template.answer_start(tokenizer) == ""
+
+
+ALL = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}"
+USERS = "{% for m in messages if m['role'] == 'user' %}{{ m['content'] }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "n", "system", "message"),
+    [
+        (ALL, 2, True, None),
+        (GEMMA, 2, False, None),
+        (GEMMA, 0, True, r"\(no system role\); the template takes no system message: leave the"),
+        (USERS, 0, False, None),
+        (USERS, 1, False, "leaves out messages of a conversation; leave out the examples"),
+        (USERS, 0, True, "takes no system message: leave the system prompt out, or write it into"),
+        ("{{ messages[-1]['content'] }}", 1, False, "leaves out messages"),
+        ("{% for m in messages | reverse %}{{ m['content'] }}{% endfor %}", 1, False, "leaves out"),
+        ("{{ 1 / 0 }}", 0, True, "refuses messages of user"),
+        (None, 0, True, "has no chat template"),
+    ],
+)
+def test_conversations_that_it_changes(tokenizer, template, n, system, message):
+    tokenizer.chat_template = template
+    if message is None:
+        chat_template.check_keeps(tokenizer, n, system=system)
+        return
+    with pytest.raises(InputError, match=message):
+        chat_template.check_keeps(tokenizer, n, system=system)
+
+
+@pytest.mark.parametrize(
+    ("between", "start"), [("", ""), (" ", " "), ("  ", "  "), ("\n", ""), ("<think></think>", "")]
+)
+def test_blanks_that_a_template_writes_before_an_answer(tokenizer, between, start):
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m['role'] == 'assistant' %}" + between + "{{ m['content'] }}."
+        "{% else %}[{{ m['content'] }}]{% endif %}{% endfor %}"
+    )
+    assert chat_template.answer_start(tokenizer) == start
+
+
+def test_an_answer_that_a_template_refuses_or_changes_tells_nothing(tokenizer):
+    for template in (
+        "{{ raise_exception('x') if messages | length > 1 }}[{{ messages[0]['content'] }}]",
+        "{{ messages | length }}{{ messages[-1]['content'] }}",
+        "{{ messages[0]['content'] }}",
+    ):
+        tokenizer.chat_template = template
+        assert chat_template.answer_start(tokenizer) == ""
+
+
+def test_the_digest_is_the_templates(tokenizer):
+    text = (CASES / "models/tiny-qwen2/chat_template.jinja").read_text(encoding="utf-8")
+    assert chat_template.digest(tokenizer) == hashlib.sha256(text.encode()).hexdigest()
+    tokenizer.chat_template = "other"
+    assert chat_template.digest(tokenizer) == hashlib.sha256(b"other").hexdigest()
 
 
 @pytest.mark.parametrize("name", MODELS)

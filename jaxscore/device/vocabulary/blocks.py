@@ -1,31 +1,84 @@
 """The vocabulary in blocks of columns, in XLA's operations."""
 
+from collections.abc import Collection
+from typing import NamedTuple
+
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.vocabulary.ranked import nothing_ranked, ranked_with
-from jaxscore.device.vocabulary.sums import LOWEST, Sums, transform
+from jaxscore.device.vocabulary.sums import LOWEST, Place, Sums, squares_moved, transform
 
 
-def by_columns(hidden_QD: Float[Array, "Q D"], head: Unembedding, top: int = 0) -> Sums:
+class Target(NamedTuple):
+    """The column of each query that is to be placed among all, and its logit.
+
+    A column that another shard has is below 0 or at least V.
+    """
+
+    column: Int[Array, " Q"]
+    z: Float[Array, " Q"]
+
+
+def by_columns(
+    hidden_QD: Float[Array, "Q D"],
+    head: Unembedding,
+    top: int = 0,
+    measures: Collection[str] = (),
+    target: Target | None = None,
+) -> Sums:
     """Sums of each query over the columns that are here.
 
     Args:
         top: tokens to rank, see `ranked`; the sums have the first one.
+        measures: names of `sums.MEASURES`.
+        target: of the measure "rank".
     """
+    return _pass(hidden_QD, head, top, measures, target, keep=False)[0]
+
+
+def with_logits(
+    hidden_QD: Float[Array, "Q D"], head: Unembedding
+) -> tuple[Sums, Float[Array, "B Q C"]]:
+    """`by_columns`, and the logits of each of its B blocks, see `columns_of`: 4 Q V bytes."""
+    return _pass(hidden_QD, head, 0, (), None, keep=True)
+
+
+def firsts(head: Unembedding) -> Int[Array, " B"]:
+    """Where the blocks of columns begin."""
+    V = head.weight.shape[0]
+    return jnp.arange(0, V, min(V, head.forms.vocabulary_columns), dtype=jnp.int32)
+
+
+def columns_of(
+    head: Unembedding, first: Int[Array, ""]
+) -> tuple[Int[Array, " C"], Bool[Array, "1 C"]]:
+    """The columns of a block, and which of them no earlier block has had.
+
+    The last block is moved back inside the table, and the columns that an earlier block has had
+    are masked: padding the table would copy it.
+
+    Args:
+        first: one of `firsts`.
+    """
+    V = head.weight.shape[0]
+    block = min(V, head.forms.vocabulary_columns)
+    columns = jnp.minimum(first, V - block) + jnp.arange(block, dtype=jnp.int32)
+    return columns, (columns >= first)[None, :]
+
+
+def _pass(hidden_QD, head, top, measures, target, *, keep):
+    """The sums, and where they are kept the logits of each block."""
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     block = min(V, head.forms.vocabulary_columns)
 
     def step(carry, first):
-        m, s0, s1, s2, best, ranked = carry
-        # The last block is moved back inside the table, and the columns that an earlier block
-        # has had are masked: padding the table would copy it.
-        start = jnp.minimum(first, V - block)
-        columns = start + jnp.arange(block, dtype=jnp.int32)
-        fresh = (columns >= first)[None, :]
+        m, s0, s1, s2, best, ranked, s3, s4, place = carry
+        columns, fresh = columns_of(head, first)
+        start = columns[0]
         z = _logits(hidden_QD, head, start, block)
 
         if ranked is None:
@@ -39,6 +92,13 @@ def by_columns(hidden_QD: Float[Array, "Q D"], head: Unembedding, top: int = 0) 
         rise, shrink = m - new_m, jnp.exp(m - new_m)
         # A column of probability 0 adds nothing, also where its logit is minus infinity.
         added = jnp.where(weights > 0, weights * below, 0.0)
+        if s3 is not None:
+            squares = jnp.where(weights > 0, added * below, 0.0)
+            s3 = squares_moved(s3, s1, s0, rise) + squares.sum(axis=1)
+        if s4 is not None:
+            s4 = shrink * shrink * s4 + (weights * weights).sum(axis=1)
+        if place is not None:
+            place = _placed(place, target, z, start, fresh)
         s1 = shrink * (s1 + rise * s0) + added.sum(axis=1)
         s0 = shrink * s0 + weights.sum(axis=1)
         s2 = s2 + first.astype(jnp.float32) * rise + below.sum(axis=1)
@@ -50,12 +110,39 @@ def by_columns(hidden_QD: Float[Array, "Q D"], head: Unembedding, top: int = 0) 
             best = jnp.where(block_max > m, block_best, best)
         else:
             best = ranked.id[:, 0]
-        return Sums(new_m, s0, s1, s2, best, ranked), None
+        return Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place), z if keep else None
 
-    zero = jnp.zeros(Q, jnp.float32)
-    none = jnp.full(Q, LOWEST, jnp.float32), zero, zero, zero, jnp.zeros(Q, jnp.int32)
-    firsts = jnp.arange(0, V, block, dtype=jnp.int32)
-    return lax.scan(step, Sums(*none, nothing_ranked(Q, head, top)), firsts)[0]
+    return lax.scan(step, no_sums(Q, head, top, measures), firsts(head))
+
+
+def no_sums(n_queries: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:
+    """Before the first column."""
+    zero, none = jnp.zeros(n_queries, jnp.float32), jnp.zeros(n_queries, jnp.int32)
+    lowest = jnp.full(n_queries, LOWEST, jnp.float32)
+    return Sums(
+        lowest,
+        zero,
+        zero,
+        zero,
+        none,
+        nothing_ranked(n_queries, head, top),
+        zero if "varentropy" in measures else None,
+        zero if "renyi2" in measures else None,
+        Place(none, zero) if "rank" in measures else None,
+    )
+
+
+def _placed(place, target, z, start, fresh) -> Place:
+    """With a block of columns."""
+    block = z.shape[1]
+    at = target.column - start
+    here = (at >= 0) & (at < block)
+    at = jnp.where(here, at, 0)
+    # Of a block that was moved back, columns that an earlier one has had do not count twice.
+    here &= jnp.broadcast_to(fresh, (1, block))[0, at]
+    found = jnp.where(here, jnp.take_along_axis(z, at[:, None], axis=1)[:, 0], place.found)
+    above = (fresh & (z > target.z[:, None])).sum(axis=1, dtype=jnp.int32)
+    return Place(place.above + above, found)
 
 
 def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array, "B V"]:
@@ -68,8 +155,7 @@ def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array
         z = _logits(hidden_BD, head, start, block)
         return lax.dynamic_update_slice_in_dim(out, z, start, 1), None
 
-    firsts = jnp.arange(0, V, block, dtype=jnp.int32)
-    own = lax.scan(step, jnp.zeros((B, V), jnp.float32), firsts)[0]
+    own = lax.scan(step, jnp.zeros((B, V), jnp.float32), firsts(head))[0]
     return own if head.split is None else lax.all_gather(own, head.split, axis=1, tiled=True)
 
 

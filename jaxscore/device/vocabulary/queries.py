@@ -14,7 +14,9 @@ from jaxscore.device.rows import Asked, Scores, Unembedding
 from jaxscore.device.vocabulary.answers import answers
 from jaxscore.device.vocabulary.blocks import by_columns
 from jaxscore.device.vocabulary.kernel_tpu import kernel_tpu
-from jaxscore.device.vocabulary.ranked import most_probable, nothing_ranked
+from jaxscore.device.vocabulary.placing import placed
+from jaxscore.device.vocabulary.query_blocks import in_blocks
+from jaxscore.device.vocabulary.ranked import most_probable
 from jaxscore.device.vocabulary.sums import Sums, Terms, terms
 
 ANSWER_BLOCK = 512  # answers whose rows of the unembedding are held at a time
@@ -27,7 +29,11 @@ def vocabulary_terms(hidden_QD: Float[Array, "Q D"], head: Unembedding) -> Terms
 
 
 def score_queries(
-    hidden_ND: Float[Array, "N D"], asked: Asked, head: Unembedding, top: int = 0
+    hidden_ND: Float[Array, "N D"],
+    asked: Asked,
+    head: Unembedding,
+    top: int = 0,
+    measures: tuple[str, ...] = (),
 ) -> Scores:
     """Scores of the tokens that are asked for, by the platform's form.
 
@@ -36,44 +42,39 @@ def score_queries(
 
     Args:
         top: how many of the most probable tokens to return for each query, at most V.
+        measures: names of `sums.MEASURES`. With "rank" each answer is a query of its own.
     """
-    # The kernel ranks no tokens.
-    form = "query_blocks" if top > 1 and head.forms.vocabulary == KERNEL else head.forms.vocabulary
-    sums = FORMS[form](hidden_ND, asked, head, top)
+    form = head.forms.vocabulary
+    if form == KERNEL and (top > 1 or measures):  # it has the sums of the usual terms alone
+        form = "query_blocks"
+    if "rank" in measures:
+        every = jnp.arange(asked.slot.shape[0], dtype=jnp.int32)
+        asked = asked._replace(query=asked.query[asked.slot], n_queries=asked.n_answers, slot=every)
+    sums = FORMS[form](hidden_ND, asked, head, top, measures)
     of_queries = terms(sums, head)
-    scores = _with_answers(hidden_ND, asked, of_queries, head)
+    scores = with_answers(hidden_ND, asked, of_queries, head)
+    scores = scores._replace(measures=of_queries.measures)
     if not top:
         return scores
     id, logprob = most_probable(sums.ranked, of_queries, head, top)
     return scores._replace(top_id=id, top_logprob=logprob)
 
 
-def _by_query_blocks(hidden_ND, asked, head, top) -> Sums:
-    """Blocks of queries, as many as there are: large ones read the vocabulary seldom, small ones
-    at the end leave few slots empty."""
-    Q = asked.query.shape[0]
-
-    def step(first, block, b, out):
-        start = jnp.minimum(first + b * block, Q - block)
-        query = lax.dynamic_slice_in_dim(asked.query, start, block)
-        part = by_columns(hidden_ND[query], head, top)
-        return jax.tree.map(lambda o, p: lax.dynamic_update_slice_in_dim(o, p, start, 0), out, part)
-
-    out = _no_sums(Q, head, top)
-    large, small = head.forms.query_blocks
-    done = jnp.int32(0)
-    # A block of all Q slots would be the same in each step, and XLA moves what is the same out
-    # of the loop: it would run once also where no step does.
-    if large < Q:
-        n_large = asked.n_queries // large
-        out = lax.fori_loop(0, n_large, functools.partial(step, 0, large), out)
-        done = n_large * large
-    small = min(Q, small)
-    n_small = (asked.n_queries - done + small - 1) // small
-    return lax.fori_loop(0, n_small, functools.partial(step, done, small), out)
+def _of(hidden_ND, asked, head, top, measures, slots) -> Sums:
+    """The sums of the queries in some slots."""
+    hidden_QD = hidden_ND[slots(asked.query)]
+    if "rank" not in measures:
+        return by_columns(hidden_QD, head, top, measures)
+    return placed(hidden_QD, slots(asked.answer), head, top, measures)
 
 
-def _by_buckets(hidden_ND, asked, head, top) -> Sums:
+def _by_query_blocks(hidden_ND, asked, head, top, measures) -> Sums:
+    Q, sizes = asked.query.shape[0], head.forms.query_blocks
+    run = functools.partial(_of, hidden_ND, asked, head, top, measures)
+    return in_blocks(Q, asked.n_queries, sizes, run)
+
+
+def _by_buckets(hidden_ND, asked, head, top, measures) -> Sums:
     """All queries at once, in the smallest of a few sizes that holds them.
 
     On a GPU a loop whose length is data makes the host wait in each step, a choice does once.
@@ -82,33 +83,27 @@ def _by_buckets(hidden_ND, asked, head, top) -> Sums:
     sizes = sorted({max(1, Q >> k) for k in range(BUCKETS)})
 
     def of(size):
-        def run(query):
-            part = by_columns(hidden_ND[query[:size]], head, top)
+        def run(asked):
+            part = _of(hidden_ND, asked, head, top, measures, lambda x: x[:size])
             return jax.tree.map(lambda x: _padded(x, Q), part)
 
         return run
 
     nth = jnp.searchsorted(jnp.array(sizes), asked.n_queries)
-    return lax.switch(nth, [*map(of, sizes)], asked.query)
+    return lax.switch(nth, [*map(of, sizes)], asked)
 
 
-def _by_kernel(hidden_ND, asked, head, top) -> Sums:
+def _by_kernel(hidden_ND, asked, head, top, measures) -> Sums:
     run = functools.partial(kernel_tpu, interpret=head.forms.interpreted)
     return run(hidden_ND[asked.query], asked.n_queries, head)
 
 
 KERNEL: VocabularyForm = "kernel_tpu"
-FORMS: dict[VocabularyForm, Callable[[Any, Asked, Unembedding, int], Sums]] = {
+FORMS: dict[VocabularyForm, Callable[[Any, Asked, Unembedding, int, tuple[str, ...]], Sums]] = {
     "buckets": _by_buckets,
     KERNEL: _by_kernel,
     "query_blocks": _by_query_blocks,
 }
-
-
-def _no_sums(Q, head, top):
-    zero = jnp.zeros(Q, jnp.float32)
-    none = jnp.zeros(Q, jnp.int32)
-    return Sums(zero, zero, zero, zero, none, nothing_ranked(Q, head, top))
 
 
 def _padded(x, Q):
@@ -116,8 +111,11 @@ def _padded(x, Q):
     return jnp.pad(x, [(0, Q - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])
 
 
-def _with_answers(hidden_ND, asked, of_queries, head) -> Scores:
-    """The answers in blocks, so that few rows of the unembedding are held at a time."""
+def with_answers(hidden_ND, asked, of_queries, head) -> Scores:
+    """What the terms of the queries say of every answer.
+
+    The answers go in blocks, so that few rows of the unembedding are held at a time.
+    """
     A = asked.answer.shape[0]
     block = next(n for n in range(min(A, ANSWER_BLOCK), 0, -1) if A % n == 0)
 

@@ -12,6 +12,12 @@ large number ever subtracted from another,
     entropy        = ln s0 - s1 / s0
     self-certainty = ln s0 - s2 / V - ln V     KL(uniform || p), arXiv 2502.18581
 
+and of measures, where they are asked for, s3 = sum e^(z-m) (z-m)^2 and s4 = sum e^(2(z-m)):
+
+    varentropy     = s3 / s0 - (s1 / s0)^2     variance of ln p under p, in squares of nats
+    renyi2         = 2 ln s0 - ln s4           Renyi entropy of order 2, -ln sum p^2
+    rank           = 1 + the number of columns whose logit is larger than the target's
+
 A logit of minus infinity is a probability of 0: its part of the entropy is 0, the limit of p ln p,
 and self-certainty is plus infinity, as the definition has it.
 """
@@ -26,6 +32,7 @@ from jaxtyping import Array, Float, Int
 from jaxscore.device.rows import Unembedding
 
 LOWEST = -1e30  # finite, so that a maximum minus the one before is never inf - inf
+MEASURES = ("rank", "renyi2", "varentropy")
 
 
 class Ranked(NamedTuple):
@@ -35,10 +42,23 @@ class Ranked(NamedTuple):
     id: Int[Array, "Q k"]
 
 
+class Place(NamedTuple):
+    """Where each query's target stands among some columns.
+
+    Attributes:
+        above: columns whose logit is larger than the one that was given for the target.
+        found: the target's logit as this pass has computed it; 0 where its column is not here.
+    """
+
+    above: Int[Array, " Q"]
+    found: Float[Array, " Q"]
+
+
 class Sums(NamedTuple):
     """Of each query over some columns; `best` is the lowest column that holds the maximum.
 
-    `ranked` is None where fewer than two tokens are ranked.
+    `ranked` is None where fewer than two tokens are ranked; `s3`, `s4` and `place` are None where
+    the measure that needs them is not asked for.
     """
 
     top: Float[Array, " Q"]
@@ -47,16 +67,28 @@ class Sums(NamedTuple):
     s2: Float[Array, " Q"]
     best: Int[Array, " Q"]
     ranked: Ranked | None = None
+    s3: Float[Array, " Q"] | None = None
+    s4: Float[Array, " Q"] | None = None
+    place: Place | None = None
 
 
 class Terms(NamedTuple):
-    """Of each query over all columns, float32 nats; `log_total` is ln s0."""
+    """Of each query over all columns, float32 nats; `log_total` is ln s0, `measures` are those
+    of `MEASURES` that are asked for."""
 
     top: Float[Array, " Q"]
     log_total: Float[Array, " Q"]
     entropy: Float[Array, " Q"]
     self_certainty: Float[Array, " Q"]
     greedy_id: Int[Array, " Q"]
+    measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
+
+
+def squares_moved(s3, s1, s0, rise):
+    """s3 relative to a maximum that lies `-rise` higher; 0 where nothing is left of e^rise, since
+    the square of a distance such as LOWEST is no float32."""
+    shrink = jnp.exp(rise)
+    return jnp.where(shrink > 0, shrink * (s3 + rise * (2 * s1 + rise * s0)), 0.0)
 
 
 def transform(logits, bias, scale, softcap):
@@ -72,11 +104,15 @@ def transform(logits, bias, scale, softcap):
 
 def terms(sums: Sums, head: Unembedding) -> Terms:
     """What the sums say; of a split vocabulary they are one shard's, and a few numbers travel."""
-    top, s0, s1, s2, best, _ = sums
+    top, s0, s1, s2, best, _, s3, s4, place = sums
     V, axis = head.weight.shape[0], head.split
+    above = None if place is None else place.above
     if axis is not None:
         own, top = top, lax.pmax(top, axis)
         rise, shrink = own - top, jnp.exp(own - top)
+        s3 = None if s3 is None else lax.psum(squares_moved(s3, s1, s0, rise), axis)
+        s4 = None if s4 is None else lax.psum(shrink * shrink * s4, axis)
+        above = None if above is None else lax.psum(above, axis)
         s1 = lax.psum(shrink * (s1 + rise * s0), axis)
         s0 = lax.psum(shrink * s0, axis)
         s2 = lax.psum(s2 + V * rise, axis)
@@ -85,4 +121,11 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
         V *= lax.axis_size(axis)
     log_total = jnp.log(s0)
     entropy, self_certainty = log_total - s1 / s0, log_total - s2 / V - math.log(V)
-    return Terms(top, log_total, entropy, self_certainty, best)
+    measures = {}
+    if above is not None:
+        measures["rank"] = (1 + above).astype(jnp.float32)
+    if s4 is not None:
+        measures["renyi2"] = 2 * log_total - jnp.log(s4)
+    if s3 is not None:
+        measures["varentropy"] = jnp.maximum(s3 / s0 - (s1 / s0) ** 2, 0.0)
+    return Terms(top, log_total, entropy, self_certainty, best, measures)

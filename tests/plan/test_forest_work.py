@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from jaxscore.engine.split_batches import halves
 from jaxscore.plan import row_batches, row_shapes
 from jaxscore.plan.forest import build
+from jaxscore.plan.forest_work import ForestWork
 from jaxscore.plan.packing import plan
 from jaxscore.plan.prefixes import whole
-from jaxscore.plan.window import ForestWork
+from jaxscore.plan.token_requests import Wanted
 from tests.sequences import sequence, sequence_lists
 
 
@@ -47,7 +48,7 @@ def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences
         made = plan(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
         batches = list(made.batches())
     part = whole(forest)
-    work = ForestWork(0, range(len(sequences)), forest, [(part, made)], top=2)
+    work = ForestWork(0, range(len(sequences)), forest, [(part, made)], Wanted(2))
     own = [
         set(forest.edge_of[a:b].tolist())
         for a, b in zip(forest.offsets, forest.offsets[1:], strict=False)
@@ -78,13 +79,14 @@ def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences
 def test_the_digest_is_that_of_the_requests_and_of_the_batches():
     asked = [sequence(list(range(k, k + 70)), 3) for k in range(1, 9)]
 
-    def digest(sequences, batch_tokens=512, top=0):
+    def digest(sequences, batch_tokens=512, **wanted):
         forest = build(sequences)
         made = plan(forest, max_positions=128, width=8, batch_tokens=batch_tokens)
-        return ForestWork(0, range(9), forest, [(whole(forest), made)], top).digest()
+        return ForestWork(0, range(9), forest, [(whole(forest), made)], Wanted(**wanted)).digest()
 
     assert digest(asked) == digest(asked[::-1])
     others = [digest(asked[:-1]), digest(asked, 256), digest(asked, top=1), digest(asked, top=2)]
+    others += [digest(asked, measures=("rank",)), digest(asked, top=1, measures=("rank",))]
     changed = sequence([*range(1, 70), 5], 3)
     others.append(digest([changed, *asked[1:]]))
-    assert len({digest(asked), *others}) == 6
+    assert len({digest(asked), *others}) == 8

@@ -1,0 +1,210 @@
+"""Text in, divergences of two models out: a `Scorer` whose model is a pair."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jaxscore.engine import batch_budget, provenance
+from jaxscore.engine.loading import Loaded, load_checkpoint
+from jaxscore.engine.platform import use_device
+from jaxscore.errors import InputError
+from jaxscore.journal.database import Journal
+from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
+from jaxscore.models.model import Model
+from jaxscore.models.pair import paired
+from jaxscore.results import ScoredRequest
+from jaxscore.scorer import Scorer
+from jaxscore.text.preparing import Window
+from jaxscore.text.same_tokenizer import difference
+
+# Of `Loaded.about`: what each of two models has of its own.
+OF_A_MODEL = ("model", "model_type", "dtype", "quantize", "implementation", "transformers")
+# Of `provenance.of_model`: what is the same for two models of one run.
+OF_A_RUN = frozenset({"mesh", "reproducible", "device"})
+ALIKE = (
+    "--model and --reference are the same model with the same settings, so every divergence is 0; "
+    "give another --reference, or another --reference-dtype, --reference-quantize, "
+    "--reference-lora or --reference-revision"
+)
+
+
+class DivergenceScorer(Scorer):
+    """Scores text under a model p, and beside it how far a reference q lies from p.
+
+    `score` and `stream` give results of p, whose `measures` are those of both models
+    (`jaxscore.device.vocabulary.pairs.MEASURES`). It writes no text.
+
+    Example:
+        >>> scorer = DivergenceScorer.from_pretrained("demo", "demo", reference_dtype="bfloat16")
+        >>> [scored] = scorer.score([("The capital of Norway is", " Oslo")])
+        >>> scored.measures["kl"]
+
+    Attributes:
+        alike: whether both have the same weights and settings.
+    """
+
+    alike: bool = False
+    _models: tuple[Model, ...] = ()
+    _origin_of_reference: tuple[Any, ...] = (None, None, None, None)
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """p and q, each by itself; the pair where it did not come from checkpoints."""
+        return self._models or super().models
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]  # it takes two
+        cls,
+        model: str,
+        reference: str,
+        *,
+        device: str | None = None,
+        dtype: AskedDtype = "auto",
+        implementation: AskedImplementation = "auto",
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+        cache_dir: Path | None = None,
+        lora: str | Path | None = None,
+        quantize: Quantize | None = None,
+        reference_dtype: AskedDtype | None = None,
+        reference_implementation: AskedImplementation | None = None,
+        reference_revision: str | None = None,
+        reference_lora: str | Path | None = None,
+        reference_quantize: Quantize | None = None,
+        batch_tokens: int | str | None = None,
+        progress: bool = False,
+        journal: str | Path | None = None,
+        mesh: str | None = None,
+        reproducible: bool = False,
+    ) -> "DivergenceScorer":
+        """Load two checkpoints, both onto the same devices.
+
+        Args:
+            model, reference: p and q: a local folder, a hub id, or "demo".
+            reference_dtype, reference_implementation: of q; None are those of p.
+            reference_revision, reference_lora, reference_quantize: of q; None is none.
+            mesh: as of `Scorer.from_pretrained`; "auto" leaves half of the memory to each model,
+                and q lies as p does.
+
+        The other arguments are those of `Scorer.from_pretrained`.
+
+        Raises:
+            InputError: a model or the journal cannot be used, both models have the same settings,
+                or they have other tokenizers or columns; and why.
+        """
+        use_device(device)
+        own = _settings(dtype, implementation, revision, lora, quantize)
+        other = _settings(
+            reference_dtype or dtype,
+            reference_implementation or implementation,
+            reference_revision,
+            reference_lora,
+            reference_quantize,
+        )
+        same_place = _place(model) == _place(reference) and own["revision"] == other["revision"]
+        if same_place and own == other:
+            raise InputError(ALIKE)
+        shared: dict[str, Any] = {
+            "trust_remote_code": trust_remote_code,
+            "cache_dir": cache_dir,
+            "reproducible": reproducible,
+            "n_models": 2,
+        }
+        p = load_checkpoint(model, mesh=mesh, **own, **shared)
+        laid = "data=1,model=1" if p.model.mesh is None else str(p.model.mesh.shape)
+        q = load_checkpoint(reference, mesh=mesh and laid, **other, **shared)
+        alike = p.about == q.about
+        if same_place and alike:
+            raise InputError(ALIKE)
+        if (found := difference(p.encoder, q.encoder)) is not None:
+            raise InputError(
+                f"--model {model} and --reference {reference} have other tokenizers: {found}; a "
+                "divergence compares probabilities of the same tokens"
+            )
+        both = paired(p.model, q.model)
+        about = _about(p, q)
+        scorer = cls(
+            both,
+            p.encoder,
+            # Without measures the compiler would leave out all of q.
+            batch_tokens=batch_budget.batch_tokens(
+                batch_tokens, both, reproducible=reproducible, measures=both.measures
+            ),
+            progress=progress,
+            journal=None if journal is None else Journal(Path(journal), about),
+            reproducible=reproducible,
+        )
+        scorer._models, scorer.alike, scorer.about = (p.model, q.model), alike, about
+        scorer._origin = model, revision, cache_dir, own["lora"]
+        scorer._origin_of_reference = reference, reference_revision, cache_dir, other["lora"]
+        return scorer
+
+    def describe(self) -> dict[str, Any]:
+        """As `Scorer.describe`, with the same facts of the reference as `reference`,
+        `reference_dtype` and so on."""
+        if not self._models:
+            return super().describe()
+        described = []
+        for one, (name, revision, cache_dir, lora) in zip(
+            self._models, (self._origin, self._origin_of_reference), strict=True
+        ):
+            reproducible = self.reproducible
+            described.append(
+                provenance.of_model(name, one, revision, cache_dir, lora, reproducible=reproducible)
+            )
+        own, other = described
+        return own | {
+            "reference" if name == "model" else f"reference_{name}": value
+            for name, value in other.items()
+            if name not in OF_A_RUN
+        }
+
+    def facts(self) -> dict[str, Any]:
+        stored_as = self.models[-1].stored_as
+        return ({"reference_stored_as": stored_as} if stored_as else {}) | super().facts()
+
+    def _stream(
+        self, windows: Iterator[Window], n_requests: int | None, wanted: dict[str, Any]
+    ) -> Iterator[ScoredRequest]:
+        """With all measures of both models, where no others are asked for."""
+        measures = wanted["measures"] or self.model.measures
+        return super()._stream(windows, n_requests, wanted | {"measures": measures})
+
+    def generate(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused.
+
+        Raises:
+            InputError: two models write no text together.
+        """
+        raise InputError(
+            "a DivergenceScorer writes no text; load one model with Scorer.from_pretrained"
+        )
+
+
+def _settings(
+    dtype: AskedDtype,
+    implementation: AskedImplementation,
+    revision: str | None,
+    lora: str | Path | None,
+    quantize: Quantize | None,
+) -> dict[str, Any]:
+    """Of one model, as `load_checkpoint` takes them."""
+    return {
+        "dtype": dtype,
+        "implementation": implementation,
+        "revision": revision,
+        "lora": None if lora is None else Path(lora),
+        "quantize": quantize,
+    }
+
+
+def _place(name: str) -> str:
+    """The same for every spelling of a local folder."""
+    path = Path(name)
+    return str(path.resolve()) if path.exists() else name
+
+
+def _about(p: Loaded, q: Loaded) -> dict[str, Any]:
+    """What decides the numbers of a pair, flat, as the entry of a journal has it."""
+    own = {f"reference_{name}": q.about[name] for name in OF_A_MODEL if name in q.about}
+    return p.about | own

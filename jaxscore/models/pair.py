@@ -1,0 +1,78 @@
+"""Two models as one, which reads the same tokens with both.
+
+The parameters are {"p": ..., "q": ...}, so that whatever plans, sends and places one model's
+batches does it for two.
+"""
+
+import dataclasses
+from typing import Any
+
+from jaxscore.device.vocabulary.pairs import MEASURES, Pair
+from jaxscore.errors import InputError
+from jaxscore.models.model import Model
+
+
+def paired(p: Model, q: Model) -> Model:
+    """A model whose scores are those of `p`, and whose measures are of both (`pairs.MEASURES`).
+
+    Its other facts are those of `p`, where not both decide. It has no KV cache, so no prefix is
+    shared beyond a row, and it writes no text.
+
+    Raises:
+        InputError: the two cannot be compared, and why.
+    """
+    if p.vocab_size != q.vocab_size:
+        raise InputError(
+            f"--reference has {q.vocab_size} columns of logits and --model {p.vocab_size}; a "
+            "divergence compares probabilities of the same tokens, so give two models with as many"
+        )
+    if p.mesh is not None and p.mesh.shape.model > 1 and p.implementation != q.implementation:
+        raise InputError(
+            f"--mesh {p.mesh.shape} splits the vocabulary of our decoder and not that of "
+            "transformers' class; give both models the same --model-impl, or model=1"
+        )
+    return dataclasses.replace(_together(p, q), longer=_longer(p, q))
+
+
+def _together(p: Model, q: Model) -> Model:
+    """The pair without its variant for long requests."""
+
+    def hidden_states(params: Any, *rows: Any) -> Any:
+        return p.hidden_states(params["p"], *rows), q.hidden_states(params["q"], *rows)
+
+    def unembedding(params: Any) -> Pair:
+        return Pair(p.unembedding(params["p"]), q.unembedding(params["q"]))
+
+    return dataclasses.replace(
+        p,
+        hidden_states=hidden_states,
+        unembedding=unembedding,
+        cached=None,
+        write=None,
+        params={"p": p.params, "q": q.params},
+        max_positions=min(p.max_positions, q.max_positions),
+        width=max(p.width, q.width),
+        shares_text=p.shares_text and q.shares_text,
+        longer=None,
+        placeholders={**q.placeholders, **p.placeholders},
+        measures=MEASURES,
+    )
+
+
+def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
+    """The variant for long requests, which have other rotary frequencies.
+
+    Raises:
+        InputError: both have one, from different lengths on.
+    """
+    lengths = {one.longer[0] for one in (p, q) if one.longer is not None}
+    if not lengths:
+        return None
+    if len(lengths) > 1:
+        first, second = sorted(lengths)
+        raise InputError(
+            f"the rotary frequencies of the two models change after {first} and after {second} "
+            "tokens; a divergence takes models that change at one length"
+        )
+    long_p, long_q = (one if one.longer is None else one.longer[1] for one in (p, q))
+    return lengths.pop(), _together(long_p, long_q)
