@@ -10,16 +10,18 @@ from jaxscore.errors import InputError
 
 # `evaluate` is imported here and not on first use: importing the module of that name later would
 # put the module in the function's place.
-from jaxscore.evaluate import Report, evaluate
+from jaxscore.evaluate import Report, compare, evaluate
 from jaxscore.requests import GenerationRequest, LabelRequest, Request
 from jaxscore.results import ScoredRequest
 from jaxscore.version import VERSION
 
 if TYPE_CHECKING:
+    from jaxscore.divergence_scorer import DivergenceScorer
     from jaxscore.generator import Generator
     from jaxscore.scorer import Scorer
 
 __all__ = [
+    "DivergenceScorer",
     "GenerationRequest",
     "Generator",
     "InputError",
@@ -28,11 +30,16 @@ __all__ = [
     "Request",
     "ScoredRequest",
     "Scorer",
+    "compare",
     "evaluate",
 ]
 __version__ = VERSION
 
-_ON_FIRST_USE = {"Scorer": "jaxscore.scorer", "Generator": "jaxscore.generator"}
+_ON_FIRST_USE = {
+    "DivergenceScorer": "jaxscore.divergence_scorer",
+    "Generator": "jaxscore.generator",
+    "Scorer": "jaxscore.scorer",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -20,30 +20,48 @@ class System(NamedTuple):
 
     Attributes:
         task: has `Settings` and `evaluate(source, items, settings)`.
-        report: has `report(record) -> Markdown`; None where a system has no page.
+        report: has `report(record) -> Markdown`; None where a system has none.
+        page: has `page(source) -> Page`, which a browser shows; None where a system has none.
     """
 
     task: str
     report: str | None
+    page: str | None = None
+
+
+def _system(task: str, report: str | None = None, page: str | None = None) -> System:
+    """Of modules of `tasks`, `reports` and `reports.html.systems`."""
+    return System(
+        f"jaxscore.tasks.{task}",
+        report and f"jaxscore.reports.{report}",
+        page and f"jaxscore.reports.html.systems.{page}",
+    )
 
 
 SYSTEMS = {
-    "score": System("jaxscore.tasks.score.evaluation", None),
-    "paths": System("jaxscore.tasks.paths.evaluation", "jaxscore.reports.paths_report"),
-    "chronologic": System(
-        "jaxscore.tasks.chronologic.evaluation", "jaxscore.reports.chronologic_report"
+    "score": _system("score.evaluation", page="score_page"),
+    "choose": _system("choose.evaluation", "choose_report", "choose_page"),
+    "perplexity": _system("perplexity.evaluation", "perplexity_report", "perplexity_page"),
+    "divergence": _system("divergence.evaluation", "divergence_report", "divergence_page"),
+    "paths": _system("paths.evaluation", "paths_report", "paths_page"),
+    "chronologic": _system("chronologic.evaluation", "chronologic_report", "chronologic_page"),
+    "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
+    "sample": _system("samples.evaluations.sample"),
+    "self-certainty": _system(
+        "samples.evaluations.self_certainty", "confidence_report", "self_certainty_page"
     ),
-    "probsem": System("jaxscore.tasks.probsem.evaluation", "jaxscore.reports.probsem_report"),
-    "self-certainty": System("jaxscore.tasks.samples.evaluations.self_certainty", None),
-    "select": System("jaxscore.tasks.samples.evaluations.select", None),
-    "vote": System("jaxscore.tasks.samples.evaluations.vote", None),
-    "livecode-select": System("jaxscore.tasks.samples.evaluations.livecode_select", None),
-    "livecode-parse": System("jaxscore.tasks.samples.evaluations.livecode_parse", None),
-    "usc-generate": System("jaxscore.tasks.samples.evaluations.usc_generate", None),
-    "usc-select": System("jaxscore.tasks.samples.evaluations.usc_select", None),
-    "judge": System("jaxscore.tasks.rag.evaluation", "jaxscore.reports.judge_report"),
-    "bem": System("jaxscore.tasks.rag.bem_evaluation", "jaxscore.reports.judge_report"),
-    "metrics": System("jaxscore.tasks.rag.lexical_evaluation", None),
+    "select": _system("samples.evaluations.select", "choices_report", "choices_page"),
+    "vote": _system("samples.evaluations.vote", "choices_report", "choices_page"),
+    "livecode-select": _system(
+        "samples.evaluations.livecode_select", "choices_report", "choices_page"
+    ),
+    "livecode-parse": _system("samples.evaluations.livecode_parse"),
+    "usc-generate": _system("samples.evaluations.usc_generate"),
+    "usc-select": _system("samples.evaluations.usc_select", "choices_report", "choices_page"),
+    "judge": _system("rag.evaluation", "judge_report", "judge_page"),
+    "bem": _system("rag.bem_evaluation", "judge_report", "judge_page"),
+    "metrics": _system("rag.lexical_evaluation"),
+    "compare": _system("compare.evaluation", "compare_report", "compare_page"),
 }
 
 
@@ -104,7 +122,7 @@ class Report:
         return json_text(self._record())
 
     def markdown(self) -> str:
-        """The page for people.
+        """The report for people, as text.
 
         Raises:
             InputError: the system has none.
@@ -113,6 +131,35 @@ class Report:
         if module is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
         return importlib.import_module(module).report(self._record())
+
+    def html(self, items: Any = None) -> str:
+        """The page for a browser: one file that loads nothing.
+
+        Args:
+            items: where they were taken as they came (`on_item`): of "score" a `ScoreItems`
+                that took each, of "self-certainty" the records.
+
+        Raises:
+            InputError: the system has none.
+        """
+        module = SYSTEMS[self.system].page
+        if module is None:
+            raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
+        from jaxscore.reports.html.frame import render
+        from jaxscore.reports.html.source import Source
+
+        found = self.evaluation
+        source = Source(
+            system=self.system,
+            record=self._record(),
+            headline=found.headline,
+            n_items=found.n_items,
+            strips=found.strips,
+            vocabulary=found.vocabulary,
+            results=found.items,
+            items=items,
+        )
+        return render(importlib.import_module(module).page(source))
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with one row per result.
@@ -167,8 +214,8 @@ def evaluate(
         items: objects as the system's input file has them; of "score" also what `Scorer.score`
             takes; of "probsem" one suite, with the prompt's text as `prompt`.
         on_item: takes each item's record as it is finished, for systems that stream ("score",
-            "self-certainty", "usc-generate"); `Report.items` is then empty and memory stays
-            bounded.
+            "sample", "self-certainty", "usc-generate"); `Report.items` is then empty and memory
+            stays bounded.
         about: what to add to the report's settings, such as the name of the input file.
         settings: of the system, see `Settings` in its module. The command line's flags have the
             same names and values.
@@ -189,8 +236,35 @@ def evaluate(
             "read Report.items"
         )
     found = module.evaluate(scorer, items, chosen, **more)
-    made = {**source_facts(scorer), **chosen.record(), **(about or {})}
+    made = {**source_facts(scorer), **chosen.record(), **found.prompting, **(about or {})}
     return Report(system, found, provenance.of_run(made))
+
+
+def compare(a: Any, b: Any, **settings: Any) -> Report:
+    """Compare two finished runs of one system on the same items.
+
+    Example:
+        >>> report = compare("float32.jsonl", "bfloat16.jsonl")
+        >>> report.summary["sum_logprob"].difference
+
+    Args:
+        a, b: each the path of a file that a command wrote, or the `Report` of `evaluate`, without
+            `on_item`.
+        settings: `n_bootstrap`, `n_resamples`, `seed`, `limit`, `force`, as of the command.
+
+    Raises:
+        InputError: a run cannot be read, they are of two systems or differ in what they count, or
+            no item of one is in the other.
+    """
+    from jaxscore.tasks.compare import reading
+
+    opened = [
+        reading.of_items(one.system, one.evaluation.items, one.settings)
+        if isinstance(one, Report)
+        else one
+        for one in (a, b)
+    ]
+    return evaluate("compare", None, opened, **settings)
 
 
 def source_facts(source: Any) -> dict[str, Any]:

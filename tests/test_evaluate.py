@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore import InputError, Report, Request, evaluate
+from jaxscore import DivergenceScorer, InputError, Report, Request, evaluate
 from jaxscore.evaluate import SYSTEMS, frame_of
 from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.tasks.compare.reading import of_items
 from tests.commands.conftest import QWEN as MODEL
 from tests.commands.conftest import run  # noqa: F401
 
@@ -39,7 +40,7 @@ def test_it_is_a_function_of_the_package(scorer):
     ("system", "settings", "message"),
     [
         ("path", {}, "no system 'path'; is it paths?"),
-        ("zzz", {}, "no system 'zzz'; expected one of score, paths"),
+        ("zzz", {}, "no system 'zzz'; expected one of score, "),
         ("paths", {"boundry": "joint"}, "no setting 'boundry'; is it boundary?"),
         ("paths", {"zzz": 1}, "no setting 'zzz'; expected one of "),
         (
@@ -66,7 +67,7 @@ def test_it_is_a_function_of_the_package(scorer):
         ("score", {"summary_only": "no"}, "setting summary_only is 'no', expected one of True, F"),
         ("score", {"audit_boundary": None}, "setting audit_boundary is None, expected one of"),
         ("score", {"n_requests": -1}, "setting n_requests is -1, expected a whole number of"),
-        ("score", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, seed"),
+        ("score", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of measures, min_k"),
         ("probsem", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, "),
         ("metrics", {"audit_noise": 9}, "no setting 'audit_noise'; expected one of names, seed, "),
         ("metrics", {"truncate": "left"}, "no setting 'truncate'; expected one of names, seed, "),
@@ -99,12 +100,20 @@ class Server:
 @pytest.mark.parametrize(
     ("system", "source", "settings", "message"),
     [
-        ("score", "demo", {}, "a source that is str, expected a Scorer, as Scorer.from_pretrained"),
-        ("score", Server(), {}, "a source that is Server, expected a Scorer"),
+        ("score", "demo", {}, "a source that is str 'demo', but score needs a Scorer, as"),
+        ("score", Server(), {}, "a source that is Server, but score needs a Scorer"),
         ("paths", "demo", {}, "a source that is str 'demo', but paths needs a Scorer, as"),
         ("probsem", None, {}, "a source that is NoneType, but probsem needs a Scorer"),
         ("chronologic", "demo", {}, "a source that is str 'demo', but chronologic needs a Scorer"),
         ("chronologic", Server(), {"mode": "mcq"}, "a source that is Server, but chronologic"),
+        (
+            "paths",
+            Server(),
+            {},
+            "boundary separate: an endpoint encodes context and answer as one t",
+        ),
+        ("probsem", Server(), {"boundary": "upstream"}, "boundary upstream: an endpoint encodes"),
+        ("probsem", Server(), {"truncate": "left"}, "truncate: an endpoint takes texts as they"),
         ("paths", Server(), {"audit_noise": 2}, "audit_noise: an endpoint's layouts are its own"),
         ("probsem", Server(), {"audit_noise": 2}, "audit_noise: an endpoint's layouts are its own"),
         ("metrics", Server(), {}, "metrics computes nothing with a model; give None in place of"),
@@ -216,21 +225,30 @@ QUESTION = {"main_question": "Which city?", "question_category": "cloze",
             "answer_probabilities": [1.0, 0.0]}  # fmt: skip
 SMALL = {
     "score": [*TEXTS, LONG],
+    "divergence": [*TEXTS, LONG],
+    "choose": [{"context": "The cat", "options": [" sat", " ran"], "gold": 0}, {"id": "x"}],
+    "perplexity": ["The cat sat", {"id": "x"}],
     "paths": PATHS,
     "chronologic": [QUESTION] * 5,
     "probsem": SUITE,
     "judge": [RECORD],
+    "sample": [{"prompt": "Who ran?"}],
     "metrics": [RECORD],
+    "compare": [of_items("select", [RESPONSES], {})] * 2,
 }
-WITHOUT_MODEL = {"select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics"}
+WITHOUT_MODEL = {
+    *("select", "vote", "livecode-select", "livecode-parse", "usc-select", "metrics", "compare")
+}
 
 
 @pytest.mark.parametrize(
-    "system", [one for one in SYSTEMS if one != "bem"]
-)  # which has a model of its own
+    "system", [one for one in SYSTEMS if one not in ("bem", "divergence")]
+)  # which have a model of their own, and two
 def test_to_dict_is_plain(scorer, system):
-    settings = {"n": 2, "max_new_tokens": 2} if system == "usc-generate" else {}
+    settings = {"n": 2, "max_new_tokens": 2} if system in ("sample", "usc-generate") else {}
     source = None if system in WITHOUT_MODEL else scorer
+    if system == "divergence":
+        source = DivergenceScorer.from_pretrained(MODEL, MODEL, reference_quantize="int8")
     report = evaluate(system, source, SMALL.get(system, [RESPONSES]), **settings)
     plain = json.dumps(report.to_dict(), allow_nan=False)
     assert json.loads(plain) == json.loads(report.json())

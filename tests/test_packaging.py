@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DATA = (".json", ".jsonl", ".jinja", ".safetensors", ".txt", ".yaml")
+DATA = (".css", ".html", ".jinja", ".js", ".json", ".jsonl", ".safetensors", ".txt", ".yaml")
 BUILD = """\
 import sys
 from setuptools import build_meta

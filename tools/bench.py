@@ -4,7 +4,7 @@ probable tokens cost it.
     python tools/bench.py                     against PyTorch, medians of 3 turns, about 30 minutes
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
-    python tools/bench.py devices host journal serve stream top
+    python tools/bench.py devices divergence host html journal measures serve stream top
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
 Against PyTorch (the `test` extra), on a GPT-2-124M-shaped random checkpoint made on the spot:
@@ -27,9 +27,13 @@ Of jaxscore alone, on the CPU, only where asked for:
 
     devices  the same requests on 1, 2, 4 and 8 forced host devices, which share this machine's
              cores: tokens a second, and whether every bit is that of one device, else exit code 1
+    divergence  two models at once against one after the other, in turns: the ratio of time
     host     the host's own speed, against a device that computes nothing and answers after a
              simulated time; with --against FOLDER another checkout in turns, and the ratio
+    html     pages of 10,000 and 100,000 requests: bytes, CPU seconds, and the time until Chromium
+             has the table, where it and playwright are installed
     journal  the same requests without a journal and with a fresh one, in turns: what it costs
+    measures  scoring the texts of `plain` with further measures against without, in turns
     lm-eval  five-shot multiple choice through lm-evaluation-harness, in turns with its `hf`
     serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
              tokens a second, and tokens given for each computed
@@ -49,10 +53,33 @@ from pathlib import Path
 # As a script Python finds this folder and not the repository, where `tools` is.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.benchmarks import against_torch, devices, host, journal, lm_eval, serve, stream, top
+from tools.benchmarks import (
+    against_torch,
+    devices,
+    divergence,
+    host,
+    journal,
+    lm_eval,
+    measures,
+    pages,
+    serve,
+    stream,
+    top,
+)
 from tools.benchmarks.contenders import CONTENDERS
 
-ALONE = ("devices", "host", "journal", "lm-eval", "serve", "stream", "top")
+ALONE = (
+    "devices",
+    "divergence",
+    "host",
+    "html",
+    "journal",
+    "lm-eval",
+    "measures",
+    "serve",
+    "stream",
+    "top",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -92,12 +119,18 @@ def main(arguments: list[str] | None = None) -> int:
     good = True
     if "devices" in chosen:
         good &= devices.run(args.devices, small=args.small)
+    if "divergence" in chosen:
+        divergence.run(args.turns, small=args.small)
     if "host" in chosen:
         host.run(args.turns, args.against, small=args.small)
+    if "html" in chosen:
+        pages.run(args.turns, small=args.small)
     if "journal" in chosen:
         journal.run(args.turns, small=args.small)
     if "lm-eval" in chosen:
         lm_eval.run(args.turns, small=args.small, documents=args.documents)
+    if "measures" in chosen:
+        measures.run(args.turns, small=args.small)
     if "serve" in chosen:
         serve.run(args.turns, small=args.small)
     if "stream" in chosen:

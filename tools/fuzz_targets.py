@@ -16,15 +16,17 @@ import numpy as np
 
 from jaxscore.commands import listing
 from jaxscore.errors import LONGEST, InputError
-from jaxscore.files import config_file, item_files
+from jaxscore.files import config_file, item_files, table_input
 from jaxscore.journal import contents, database
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora
 from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.printable import UNPRINTABLE
+from jaxscore.tasks.choose import items as choices
 from jaxscore.tasks.chronologic import answer_scores
 from jaxscore.tasks.paths import path_gain
+from jaxscore.tasks.perplexity import documents
 from jaxscore.tasks.probsem import query_scores
 from jaxscore.tasks.rag import (
     evaluator_file,
@@ -112,7 +114,24 @@ def read_jsonl(data: bytes, folder: Path) -> None:
         questions, _ = answer_scores.load(path)
         answer_scores.repeated(questions)
     with refusing():
+        choices.load(path)
+    with refusing():
+        documents.check(path)
+    with refusing():
         retrieval_runs.load(path)
+
+
+def read_tables(data: bytes, folder: Path) -> None:
+    """Tables whose cells are text, and a text that is one document."""
+    for name in ("in.csv", "in.tsv"):
+        path = _file(folder, name, data)
+        with refusing():
+            for row in table_input.rows(path, {"text": "a"}, ["a", "text"]):
+                assert row.item
+        with refusing():
+            choices.load(path, None, {"context": "a"})
+    with refusing():
+        documents.check(_file(folder, "in.txt", data))
 
 
 def read_yaml(data: bytes, folder: Path) -> None:
@@ -221,6 +240,7 @@ def _journal() -> bytes:
 TARGETS: dict[str, Target] = {
     "json": read_json,
     "jsonl": read_jsonl,
+    "tables": read_tables,
     "yaml": read_yaml,
     "template": read_template,
     "answers": read_answers,
@@ -252,6 +272,9 @@ def seeds(name: str) -> Iterator[bytes]:
             yield path.read_bytes()[:SEED_BYTES]
     if name == "json":
         yield from (_some_items(path) for path in sorted(CASES.rglob("samples.json")))
+    if name == "tables":
+        yield b'\xef\xbb\xbfid,a,options\r\n1,"x, ""y""\n","["" a"", "" b""]"\r\n'
+        yield b"a\tgold\n\n1\t2\n"
     if name == "answers":
         texts = json.loads((CASES / "voting/samples.json").read_bytes())[0]["output"]
         yield from (text.encode() for text in texts[:20])

@@ -3,18 +3,23 @@
 import argparse
 import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jaxscore.commands import chronologic_flags, closing, model_flags, outputs
-from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.commands import (
+    chronologic_flags,
+    closing,
+    endpoint_flags,
+    html_flags,
+    model_flags,
+    outputs,
+    prompting_flags,
+    table_flags,
+)
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.files import run_files
 from jaxscore.files.digest import digest
 from jaxscore.tasks.chronologic import answer_scores
 from jaxscore.tasks.chronologic.evaluation import chosen
-
-if TYPE_CHECKING:  # importing it imports JAX
-    from jaxscore.scorer import Scorer
+from jaxscore.tasks.chronologic.settings import Settings
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
 
@@ -27,6 +32,7 @@ questions, one object per line:
    "main_question": "Which city ...?", "question_category": "topic_sentence",
    "answer_strings": ["Vael", "Osk"], "answer_probabilities": [1.0, 0.0],
    "answer_types": ["ground_truth", "negation"]}
+  In .csv and .tsv the three lists are JSON text.
 
 modes:
   (none)       score the answers of 5 questions drawn by --seed: Brier scores
@@ -45,6 +51,7 @@ named on stderr.
 
 output, in --output-dir (default: beside the questions); no file is replaced:
   eval_report_<model>_<time>.md     for people, the worst 50 questions
+  eval_report_<model>_<time>.html   for a browser, with all questions
   eval_results_<model>_<time>.json  the same as JSON, with all questions
   <the report>.run.json             what the result was made of and with
   The names begin eval_report_full_ and eval_report_mcq_ in those modes.
@@ -65,39 +72,44 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    settings = chronologic_flags.check(args)
-    questions, failures = answer_scores.load(args.questions, args.limit)
+    chronologic_flags.check(args)
+    given = chronologic_flags.settings(args)
+    settings = Settings(**given)
+    columns = table_flags.columns(args.column, answer_scores.FIELDS)
+    endpoint = endpoint_flags.endpoint(args, chronologic_flags.url(args), settings)
+    questions, failures = answer_scores.load(args.questions, args.limit, columns)
     chosen(questions, settings)  # refused before the model is loaded
     folder = args.output_dir or args.questions.parent
     run_files.check_folder(folder)
-    source: Scorer | CompletionsEndpoint
-    scorer = None
-    if (url := chronologic_flags.url(args)) is None:
-        source = scorer = model_flags.load_scorer(args, args.model, folder)
-    else:
-        source = CompletionsEndpoint(args.model, url, progress=not args.quiet)
-    report = evaluate(
-        "chronologic",
-        source,
-        [*failures, *questions],
-        about={
-            "limit": args.limit,
-            "questions": str(args.questions),
-            "questions_sha256": digest(args.questions),
-        },
-        **chronologic_flags.settings(args),
-    )
-    paths = _write(folder, KINDS[settings.mode], args.model, report)
-    manifest = outputs.write_manifest(args, scorer, paths[0], report)
-    return closing.close(args, report, "questions", [*paths, manifest], scorer)
+    pages = [] if args.html is None else html_flags.pages(args, folder, args.questions)
+    about = prompting_flags.about(args)
+    with html_flags.opened(pages) as browser:
+        scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)
+        report = evaluate(
+            "chronologic",
+            endpoint or scorer,
+            [*failures, *questions],
+            about={
+                "limit": args.limit,
+                "questions": str(args.questions),
+                "questions_sha256": digest(args.questions),
+                **about,
+            },
+            **given,
+        )
+        if browser:
+            browser.write(report.html())
+    paths = _write(folder, KINDS[settings.mode], args, report)
+    manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
+    return closing.close(args, report, "questions", [*paths, *pages, manifest], scorer)
 
 
-def _write(folder: Path, kind: str, model: str, report: Report) -> list[Path]:
-    ending = f"{run_files.model_part(model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
-    return run_files.write_new(
-        folder,
-        [
-            run_files.Part(f"eval_report_{kind}{ending}", ".md", report.markdown()),
-            run_files.Part(f"eval_results_{kind}{ending}", ".json", report.json()),
-        ],
-    )
+def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
+    ending = f"{run_files.model_part(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
+    parts = [
+        run_files.Part(f"eval_report_{kind}{ending}", ".md", report.markdown()),
+        run_files.Part(f"eval_results_{kind}{ending}", ".json", report.json()),
+    ]
+    if args.html is None and not args.no_html:
+        parts.append(run_files.Part(f"eval_report_{kind}{ending}", ".html", report.html()))
+    return run_files.write_new(folder, parts)

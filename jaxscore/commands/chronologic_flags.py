@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import model_flags
+from jaxscore.commands import endpoint_flags, html_flags, model_flags, prompting_flags, table_flags
 from jaxscore.commands.help_pages import advanced
-from jaxscore.commands.messages import remark
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
-from jaxscore.tasks.chronologic import answer_scores
-from jaxscore.tasks.chronologic.settings import Settings
+from jaxscore.tasks.chronologic import answer_scores, fewshot
 
 PLACES = {"model": ("MODEL", "--model"), "questions": ("QUESTIONS.jsonl", "--input")}
 
@@ -66,6 +64,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="questions drawn where neither --full-eval nor --mcq is given (default 5)",
     )
     model_flags.add_limit_flag(parser, "questions")
+    table_flags.add(parser, answer_scores.FIELDS)
     parser.add_argument(
         "--output-dir",
         "--output",
@@ -114,11 +113,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"use the server at {DEFAULT_URL} instead of a local model",
     )
-    parser.add_argument(
-        "--api-base",
-        metavar="URL",
-        help="use this OpenAI-compatible server: its /completions with echo and logprobs",
-    )
+    endpoint_flags.add(parser)
+    prompting_flags.add(parser, "a line of the questions' form, of which the right answer is shown")
+    html_flags.add(parser)
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
     model_flags.add_model_flags(parser, model_required=False)
@@ -159,33 +156,17 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "calibrate": args.calibrate,
         "boundary": args.boundary,
         "n_bootstrap": args.n_bootstrap,
+        **prompting_flags.settings(args, fewshot.read),
         **model_flags.common_settings(args),
     }
 
 
-def check(args: argparse.Namespace) -> Settings:
-    """Refuse flags that are missing or contradict, before a model is loaded.
+def check(args: argparse.Namespace) -> None:
+    """Refuse places that are missing.
 
     Raises:
-        InputError: naming the flag.
+        InputError: naming them.
     """
     for dest, (place, flag) in PLACES.items():
         if getattr(args, dest) is None:
             raise InputError(f"{place} is missing; give it by its place or by {flag}")
-    chosen = Settings(**settings(args))
-    if url(args) is None:
-        return chosen
-    chosen.check_endpoint()
-    if args.lora or args.quantize:
-        raise InputError(
-            "--lora and --quantize: an endpoint has weights of its own; take a local model"
-        )
-    if args.reproducible:
-        raise InputError("--reproducible: an endpoint does not promise it; take a local model")
-    if args.distributed:
-        raise InputError("--distributed: one process asks an endpoint; leave it out")
-    model_flags.tell_unused(args, [*model_flags.UNUSED], "the endpoint computes")
-    for name in ("revision", "trust_remote_code"):
-        if getattr(args, name):
-            remark(args, f"--{name.replace('_', '-')}: no effect, the endpoint computes")
-    return chosen

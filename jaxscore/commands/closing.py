@@ -71,7 +71,9 @@ def block(
     took = "" if seconds is None else f" in {seconds:.1f} s"
     lines = [("done", f"{done}, {len(failures)} failed{took}")]
     if scorer is not None:
-        lines += [("shared", shared(scorer)), ("model", model(scorer))]
+        if scorer.statistics.tokens_given:  # writing texts alone counts none
+            lines.append(("shared", shared(scorer)))
+        lines.append(("model", model(scorer)))
     lines += _titled("result", results)
     if boundary is not None:
         lines.append(("boundary", boundary))
@@ -98,9 +100,11 @@ def shared(scorer: "Scorer") -> str:
 
 
 def model(scorer: "Scorer") -> str:
-    """Which model, and how it was computed."""
-    one = scorer.model
-    return f"{one.model_type}, {one.implementation}, {one.dtype}"
+    """Which model, or which two, and how it was computed."""
+    return " against ".join(
+        f"{one.model_type}, {one.implementation}, {one.dtype}{', int8' if one.quantized else ''}"
+        for one in scorer.models
+    )
 
 
 def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decisions]) -> list[str]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxscore.commands import closing, listing, model_flags
 from jaxscore.errors import InputError
-from jaxscore.tasks.samples import answer_text
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -258,26 +257,24 @@ def _self_certainty(ran: _Commands, folder: Path) -> list[Line]:
     items = _read(scored)
     n = len(items[0]["output"])
     chosen, voted = folder / "self_certainty_select.json", folder / "self_certainty_vote.json"
-    ran.run("select", "--input-file", scored, "--best-N", n, "--output-file", chosen)
-    ran.run("vote", "--input-file", scored, "--best-N", n, "--power", 0.5, "--output-file", voted)
-    first = _right(items)
-    return [
-        Line(
-            "self-certainty",
-            f"{what}, share of right answers",
-            _share(_right(_read(path))),
-            f"{_share(first)} the first sample",
-            path,
+    given = ("--input-file", scored, "--best-N", n, "--gold", "answer")
+    ran.run("select", *given, "--output-file", chosen)
+    ran.run("vote", *given, "--power", 0.5, "--output-file", voted)
+    lines = []
+    for what, path in ((f"most certain of {n}", chosen), (f"Borda vote of {n}", voted)):
+        page = path.with_name(f"{path.stem}_report.md")
+        found = _read(page.with_suffix(".json"))
+        shares = found["summary"]["accuracy"]
+        lines.append(
+            Line(
+                "self-certainty",
+                f"{what}, share of right answers",
+                _share(shares[found["chosen_by"]]["mean"]),
+                f"{_share(shares['first sample']['mean'])} the first sample",
+                page,
+            )
         )
-        for what, path in ((f"most certain of {n}", chosen), (f"Borda vote of {n}", voted))
-    ]
-
-
-def _right(items: list[dict[str, Any]]) -> float:
-    """The share of items whose first output has the item's own answer."""
-    found = [answer_text.extract(item["output"][0]) for item in items]
-    same = [one == item["answer"] for one, item in zip(found, items, strict=True)]
-    return sum(same) / len(same)
+    return lines
 
 
 def _read(path: Path) -> Any:

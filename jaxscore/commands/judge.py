@@ -47,10 +47,11 @@ output, merged into what the files hold:
   eval_<split>_metrics.json   its mean, null where no answer could be read;
                               against an opponent the percentages of win, tie
                               and lose
-  eval_<split>_judge_<metric>.md and .json   the details, worst records first,
-                              and the settings. --audit-noise adds
-                              `within_noise` where probabilities are read: could
-                              rounding change the most probable label?
+  eval_<split>_judge_<metric>.md, .json and .html   the details, worst records
+                              first, and the settings; .html is for a browser.
+                              --audit-noise adds `within_noise` where
+                              probabilities are read: could rounding change the
+                              most probable label?
 
 The metric is LLMeval_<short>; _logits follows where probabilities are read, and
 _VS_<opponent>_win, _tie and _lose against an opponent. --gpt uses MODEL itself,
@@ -92,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
     judged: list[Judged] = []
     scorer = None
     if work.outputs:
-        written = (path for one in work.outputs for path in judge_folders.written(one, metric))
+        written = [path for one in work.outputs for path in judge_folders.written(one, metric)]
+        for one in work.outputs:
+            written += judge_output.browser_pages(args, metric, one)
         source = _source(args, *written)
         scorer = source if isinstance(source, Scorer) else None
         for output in work.outputs:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import experiments, model_flags
+from jaxscore.commands import experiments, html_flags, model_flags
 from jaxscore.commands.messages import remark
 from jaxscore.endpoints import chat as openai
 from jaxscore.endpoints import ollama
@@ -66,6 +66,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="draws for the 95%% intervals (default 1000)",
     )
+    html_flags.add(parser)
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
 
@@ -145,6 +146,11 @@ def check(args: argparse.Namespace) -> None:
         raise InputError("--distributed: only --llm runs in several processes; leave it out")
     if args.reproducible and args.llm is None and args.bem is None:
         raise InputError("--reproducible: a server does not promise it; give --llm or --bem")
+    if args.html is not None and args.folder is None:
+        raise InputError(
+            f"--html {args.html}: one page, and --experiments-folder may hold several folders; "
+            "leave it out, and each folder gets its own, or judge one with --folder"
+        )
     if (args.opponent_folder is None) != (args.opponent_name is None):
         raise InputError("--opponent-folder and --opponent-name belong together; give both")
     if args.opponent_folder is not None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.commands import closing, judge_flags, judge_folders, outputs
+from jaxscore.commands import closing, html_flags, judge_flags, judge_folders, outputs
 from jaxscore.commands.judge_folders import Metric
 from jaxscore.commands.messages import remark
 from jaxscore.errors import InputError
@@ -57,11 +57,18 @@ def judge(args: argparse.Namespace, metric: Metric, source: Any, output: RagOutp
     )
     found = report.evaluation
     page_path, data_path = judge_folders.report_paths(output, metric.name)
+    pages = browser_pages(args, metric, output)
     means = judge_findings.means(metric.kind, found.details["summary"])
     try:
-        with atomic(page_path) as page, atomic(data_path) as data:
+        with (
+            atomic(page_path) as page,
+            atomic(data_path) as data,
+            html_flags.opened(pages) as browser,
+        ):
             page.write(report.markdown())
             data.write(report.json())
+            if browser:
+                browser.write(report.html())
             output.save(
                 {metric.name: judge_findings.column(found.items)},
                 {f"{metric.name}{ending}": value for ending, value in means.items()},
@@ -77,8 +84,19 @@ def judge(args: argparse.Namespace, metric: Metric, source: Any, output: RagOutp
     failures = [(one.name, one.error) for one in found.failures]
     if metric.kind == "text" and not found.details["summary"]["n"] and _answered(report):
         failures.append((str(output.folder), NONE_READ))
-    files = [*judge_folders.written(output, metric), manifest]
+    files = [*judge_folders.written(output, metric), *pages, manifest]
     return Judged(output.folder, report, failures, files)
+
+
+def browser_pages(args: argparse.Namespace, metric: Metric, output: RagOutput) -> list[Path]:
+    """The file of a folder's page for a browser; none with --no-html.
+
+    Raises:
+        InputError: --html is a file that the run reads or writes.
+    """
+    page_path, _ = judge_folders.report_paths(output, metric.name)
+    others = judge_folders.written(output, metric)
+    return html_flags.pages(args, page_path, output.path, *others)
 
 
 def results(metric: str, judged: Sequence[Judged]) -> list[str]:

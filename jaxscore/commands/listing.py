@@ -14,6 +14,9 @@ GROUPS = {
     },
     "score": {
         "score": "log-probability, entropy and self-certainty of each token",
+        "divergence": "how far two models lie apart, token by token",
+        "choose": "the most probable of several texts, and whether it is right",
+        "perplexity": "perplexity and bits per byte of documents of any length",
     },
     "the five systems": {
         "paths": "information gain of knowledge paths (Path Evaluation)",
@@ -24,13 +27,17 @@ GROUPS = {
         "results": "the metrics of all RAG experiments as one table",
         "self-certainty": "how certain a model is of each sampled response",
     },
-    "after sampling": {
+    "samples": {
+        "sample": "many responses of a model to each prompt",
         "select": "the response with the highest self-certainty",
         "vote": "the answer of most responses, weighed by self-certainty",
         "usc-generate": "ask a model which of its responses is the most consistent",
         "usc-select": "the response that the model called the most consistent",
         "livecode-select": "the code of the response with the highest confidence",
         "livecode-parse": "the code of the first response",
+    },
+    "after two runs": {
+        "compare": "differences of two finished runs of one system, with tests",
     },
     "models and files": {
         "families": "which models are covered, and whether one would load",

@@ -20,6 +20,13 @@ output, the response's ```python blocks, stripped and joined by a blank line:
   N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
   default name has -firstN with --limit N.
 
+--gold FIELD grades the choices. FIELD of each item holds a list of true or
+false for each response, as a run of its code has shown. Items get `right` (null
+without gold); the share of right choices among the first 1, 2, 4, ... N
+responses is printed beside the first sample's and an oracle's, and is in
+OUT_report.md, OUT_report.json and, for a browser, OUT_report.html
+(OUT.report.md where OUT does not end in .json).
+
 exit code: 0 all written, 1 some items failed (they hold `error`, and no code),
            2 unusable input or no usable item; nothing is written.
 """
@@ -29,6 +36,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser = subparsers.add_parser("livecode-select", description=DESCRIPTION)
     sample_files.add_flags(parser, "-livecode-N[-firstN]")
     sample_files.add_best_n(parser, Settings().best_n)
+    sample_files.add_gold(parser)
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
 

@@ -1,7 +1,7 @@
 """Flags of every command that scores, and the scorer that they describe."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,7 +110,7 @@ def add_model_flags(
         advanced(
             group,
             "--audit-noise",
-            type=_count,
+            type=count,
             default=0,
             metavar="N",
             help="score N of the requests, drawn by --seed, again in other layouts (alone, in "
@@ -184,7 +184,8 @@ def _batch_tokens(text: str) -> int | str:
     return value
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """argparse type: a whole number from 0."""
     value = _whole(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{value} is below 0")
@@ -207,7 +208,11 @@ def _whole(text: str) -> int:
 
 
 def load_scorer(
-    args: argparse.Namespace, model: str, output: Path | None, *written: Path
+    args: argparse.Namespace,
+    model: str,
+    output: Path | None,
+    *written: Path,
+    loader: "Callable[..., Scorer] | None" = None,
 ) -> "Scorer":
     """The scorer that the flags describe, or `args.scorer` where a caller has loaded it.
 
@@ -215,6 +220,7 @@ def load_scorer(
         output: beside which the journal lies unless the flags say otherwise: a file, or a folder
             of files; None where every run starts from nothing.
         written: the other files of this run, which the journal may not be, nor a manifest of one.
+        loader: takes what `Scorer.from_pretrained` takes, which is the default.
 
     Raises:
         InputError: a flag cannot be used.
@@ -226,7 +232,7 @@ def load_scorer(
 
     use_device(args.device)
     tell_lora(args)
-    args.loaded = Scorer.from_pretrained(
+    args.loaded = (loader or Scorer.from_pretrained)(
         model,
         dtype=args.dtype,
         implementation=args.model_impl,
@@ -242,13 +248,15 @@ def load_scorer(
         journal=_journal(args, output, written),
     )
     collector.pass_over()
-    tell_stored_as(args, args.loaded.model)
+    for one in args.loaded.models:
+        tell_stored_as(args, one)
     by_memory = args.batch_tokens == AUTO or (
         args.batch_tokens is None and args.loaded.model.platform != "cpu"
     )
     if by_memory and not args.reproducible:
         remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
-    tell_left_out(args, args.loaded.model)
+    for one in args.loaded.models:
+        tell_left_out(args, one)
     return args.loaded
 
 
@@ -281,12 +289,13 @@ def tell_left_out(args: argparse.Namespace, model: "Model") -> None:
 
 
 def tell_lora(args: argparse.Namespace) -> None:
-    """Say which model the adapter names as its own; people judge that, since names differ."""
-    if (folder := getattr(args, "lora", None)) is not None:
-        from jaxscore.models.weights import lora
+    """Say which model an adapter names as its own; people judge that, since names differ."""
+    for flag in ("lora", "reference_lora"):
+        if (folder := getattr(args, flag, None)) is not None:
+            from jaxscore.models.weights import lora
 
-        base = lora.read(folder).base_model or "a model that it does not name"
-        remark(args, f"--lora {folder}: an adapter of {base}")
+            base = lora.read(folder).base_model or "a model that it does not name"
+            remark(args, f"--{flag.replace('_', '-')} {folder}: an adapter of {base}")
 
 
 def tell_stored_as(args: argparse.Namespace, model: "Model") -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
+from jaxscore.files.digest import digest
 from jaxscore.reports import manifest
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # importing it imports JAX
 
 
 # How the names of reports end, see `report_paths`.
-REPORTS = tuple(f"{mark}report{kind}" for mark in "_." for kind in (".md", ".json"))
+REPORTS = tuple(f"{mark}report{kind}" for mark in "_." for kind in (".md", ".json", ".html"))
 
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
@@ -33,10 +34,15 @@ def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> 
                     f"{flag} {output}: names that end in {ending} are those of {what}; give "
                     "another name"
                 )
-    _check_place(output, *inputs, flag=flag)
+    check_place(output, *inputs, flag=flag)
 
 
-def _check_place(output: Path, *inputs: Path | None, flag: str) -> None:
+def check_place(output: Path, *inputs: Path | None, flag: str) -> None:
+    """Refuse to write over what is read; `flag` is the one to change.
+
+    Raises:
+        InputError: naming the flag and the place.
+    """
     for place, path in itertools.product((output, manifest.path_of(output)), inputs):
         if path is not None and _resolved(place, flag) == _resolved(path, flag):
             raise InputError(f"{flag} {place} is an input of this run; give another name")
@@ -53,7 +59,7 @@ def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--
     """
     check_output(outputs[0], *inputs, flag=flag)
     for output in outputs[1:]:
-        _check_place(output, *inputs, flag=flag)
+        check_place(output, *inputs, flag=flag)
     places = [*outputs, manifest.path_of(outputs[0])]
     for one, other in itertools.combinations(places, 2):
         if _resolved(one, flag) == _resolved(other, flag):
@@ -92,6 +98,11 @@ def report_paths(output: Path) -> tuple[Path, Path]:
     return output.with_name(f"{stem}.md"), output.with_name(f"{stem}.json")
 
 
+def about_input(args: argparse.Namespace) -> dict[str, Any]:
+    """What a report's settings say of the input."""
+    return {"limit": args.limit, "input": str(args.input), "input_sha256": digest(args.input)}
+
+
 def write_manifest(
     args: argparse.Namespace,
     scorer: "Scorer | None",
@@ -112,7 +123,11 @@ def write_manifest(
     facts: dict[str, Any] = {"versions": provenance.of_run({})}
     if scorer is not None:
         facts |= {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
+    if isinstance(source := getattr(args, "input", None), Path):
+        facts["input_sha256"] = digest(source)
     facts |= {**more, "failed": len(found.failures), "seconds": round(found.seconds, 3)}
+    if found.prompting:
+        facts["prompting"] = dict(found.prompting)
     if found.audited:
         facts["noise"] = None if found.noise is None else found.noise.record(found.decisions)
     return manifest.write(output, vars(args), facts)

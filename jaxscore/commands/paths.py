@@ -4,14 +4,23 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxscore.commands import closing, model_flags, outputs
+from jaxscore.commands import (
+    closing,
+    endpoint_flags,
+    html_flags,
+    model_flags,
+    outputs,
+    prompting_flags,
+    table_flags,
+)
 from jaxscore.commands.help_pages import advanced
+from jaxscore.commands.report_files import ReportFiles
 from jaxscore.evaluate import evaluate
 from jaxscore.files.atomic import atomic
-from jaxscore.files.digest import digest
 from jaxscore.files.json_output import json_text
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.paths import path_gain
+from jaxscore.tasks.paths import fewshot, path_gain
+from jaxscore.tasks.paths.evaluation import Settings
 
 DESCRIPTION = """\
 How much does a support path raise the probability of the answer, its last
@@ -20,7 +29,8 @@ entity?
 input, one object per line:
   {"id": "q1", "question": "Where was Ada born?",
    "paths": [["Ada", "born in", "London"], []]}
-  Empty paths are skipped; `id` defaults to the line's number.
+  Empty paths are skipped; `id` defaults to the line's number. In .csv and .tsv
+  `paths` is JSON text.
 
 prompts:
   baseline   {system prompt}\\nQuestion: {question} Answer:
@@ -37,8 +47,8 @@ output, as the published script writes it:
   could change the sign of the improvement.
   Beside OUT.json lie a report for people, OUT_report.md, and its data,
   OUT_report.json: means with bootstrap intervals, by length of path, least gain
-  first, settings. For an OUT of another name these are OUT.report.md and
-  OUT.report.json.
+  first, settings; and OUT_report.html, the same for a browser with charts and
+  coloured tokens. For an OUT of another name these are OUT.report.md and so on.
 
 exit code: 0 all scored, 1 some paths failed (they hold `error`),
            2 unusable input, or no path in it.
@@ -48,8 +58,13 @@ exit code: 0 all scored, 1 some paths failed (they hold `error`),
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("paths", description=DESCRIPTION)
     parser.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help="JSONL of questions and paths"
+        "--input",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help=f"questions and paths: {table_flags.FORMS}",
     )
+    table_flags.add(parser, path_gain.FIELDS)
     parser.add_argument(
         "--output", required=True, type=Path, metavar="FILE", help="JSON of results"
     )
@@ -74,6 +89,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="separate: prompt and answer encoded apart (default); joint: as one text; "
         "upstream: encoded again after each token, as the published script does",
     )
+    html_flags.add(parser)
     advanced(
         parser,
         "--n-bootstrap",
@@ -82,38 +98,43 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="N",
         help="draws for the report's 95%% intervals (default 1000)",
     )
+    endpoint_flags.add(parser)
+    prompting_flags.add(parser, "a line of the input's form, of which the first path is shown")
     model_flags.add_model_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    page_path, data_path = outputs.report_paths(args.output)
-    outputs.check_outputs([args.output, page_path, data_path], args.input, args.system_prompts_file)
-    items = path_gain.load(args.input, args.limit)
+    inputs = [args.input, args.system_prompts_file, *prompting_flags.inputs(args)]
+    reports = ReportFiles(args, *inputs)
+    written = [args.output, *reports.paths]
+    columns = table_flags.columns(args.column, path_gain.FIELDS)
+    items = path_gain.load(args.input, args.limit, columns)
     systems = path_gain.system_prompts(args.system_prompts, args.system_prompts_file)
-    with atomic(args.output) as file, atomic(page_path) as page, atomic(data_path) as data:
-        scorer = model_flags.load_scorer(args, args.model, args.output, page_path, data_path)
+    settings = {
+        "boundary": args.boundary,
+        "system_prompts": systems,
+        "n_bootstrap": args.n_bootstrap,
+        **prompting_flags.settings(args, fewshot.read),
+        **model_flags.common_settings(args),
+    }
+    endpoint = endpoint_flags.endpoint(args, args.api_base, Settings(**settings))
+    with atomic(args.output) as file, reports.opened() as write_reports:
+        scorer = None if endpoint else model_flags.load_scorer(args, args.model, *written)
         report = evaluate(
             "paths",
-            scorer,
+            endpoint or scorer,
             items,
-            boundary=args.boundary,
-            system_prompts=systems,
-            n_bootstrap=args.n_bootstrap,
-            about={
-                "limit": args.limit,
-                "input": str(args.input),
-                "input_sha256": digest(args.input),
-            },
-            **model_flags.common_settings(args),
+            about={**outputs.about_input(args), **prompting_flags.about(args)},
+            **settings,
         )
         file.write(json_text(report.items))
-        page.write(report.markdown())
-        data.write(report.json())
-    manifest = outputs.write_manifest(args, scorer, args.output, report)
+        write_reports(report)
+    manifest = outputs.write_manifest(
+        args, scorer, args.output, report, **prompting_flags.about(args)
+    )
     print(text(report.summary))
-    files = [args.output, page_path, data_path, manifest]
-    return closing.close(args, report, "items", files, scorer)
+    return closing.close(args, report, "items", [*written, manifest], scorer)
 
 
 def text(means: Mapping[str, Estimate]) -> str:

@@ -1,13 +1,22 @@
 """`jaxscore probsem`: ProbSem."""
 
 import argparse
+import functools
+import hashlib
 import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import closing, model_flags, outputs
+from jaxscore.commands import (
+    closing,
+    endpoint_flags,
+    html_flags,
+    model_flags,
+    outputs,
+    prompting_flags,
+)
 from jaxscore.commands.help_pages import advanced
 from jaxscore.evaluate import evaluate
 from jaxscore.files import run_files
@@ -16,8 +25,8 @@ from jaxscore.files.csv_rows import csv_line
 from jaxscore.files.digest import digest
 from jaxscore.metrics.bootstrap import Estimate
 from jaxscore.printable import UNPRINTABLE, many_lines
-from jaxscore.tasks.probsem import query_scores
-from jaxscore.tasks.probsem.evaluation import DISABLED
+from jaxscore.tasks.probsem import fewshot, query_scores
+from jaxscore.tasks.probsem.evaluation import DISABLED, Settings
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
@@ -47,13 +56,15 @@ outputs, in --output-dir:
   <prompt>_<test>_<model>_results.json   the same with token counts, verdicts
                                          and settings
   <prompt>_<test>_<model>_report.md      for people, the worst 50 contexts
+  <prompt>_<test>_<model>_report.html    the same for a browser, all contexts
   <the table>.run.json                   what the result was made of and with
   A flag that changes the numbers adds a suffix after <model>, so that runs with
   different flags keep separate files: --normalize _norm, --temperature 2
   _temp2, --boundary upstream _upstream, --truncate left _truncate-left,
   --limit 9 _first9, --dtype float32 _float32, --quantize int8 _int8,
-  --revision X _revision-X, --lora X _lora-X. A run with the same flags replaces
-  its files.
+  --revision X _revision-X, --lora X _lora-X, --api-base URL _endpoint,
+  --apply-chat-template _chat, --system X _system-X, --fewshot X --num-fewshot 2
+  _fewshot-2-seed0-X. A run with the same flags replaces its files.
   With --audit-noise a context of the JSON file also holds `within_noise`:
   whether rounding could change its verdict.
 
@@ -98,8 +109,13 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
         "the query has alone, as the published script does",
     )
+    html_flags.add(parser)
     advanced(
         parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
+    )
+    endpoint_flags.add(parser)
+    prompting_flags.add(
+        parser, "a line as an entry of `context`, of which the expected query is shown"
     )
     model_flags.add_model_flags(parser)
     parser.set_defaults(run=run)
@@ -121,30 +137,48 @@ def run(args: argparse.Namespace) -> int:
     name = run_name(args.prompt, args.test, args.model, *variant(args))
     endings = ("_results.csv", "_results.json", "_report.md")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
-    outputs.check_outputs(paths, *inputs, flag="--output-dir")
-    with atomic(paths[0]) as table, atomic(paths[1]) as data, atomic(paths[2]) as page:
-        scorer = model_flags.load_scorer(args, args.model, args.output_dir, *paths)
+    read = (*inputs, *prompting_flags.inputs(args))
+    pages = html_flags.pages(args, paths[2], *read)
+    paths += pages
+    outputs.check_outputs(paths, *read, flag="--output-dir")
+    settings = {
+        "normalize": args.normalize,
+        "temperature": args.temperature,
+        "boundary": args.boundary,
+        **prompting_flags.settings(args, functools.partial(fewshot.read, suite)),
+        **model_flags.common_settings(args),
+    }
+    endpoint = endpoint_flags.endpoint(args, args.api_base, Settings(**settings))
+    with (
+        atomic(paths[0]) as table,
+        atomic(paths[1]) as data,
+        atomic(paths[2]) as page,
+        html_flags.opened(pages) as browser,
+    ):
+        scorer = (
+            None if endpoint else model_flags.load_scorer(args, args.model, args.output_dir, *paths)
+        )
         report = evaluate(
             "probsem",
-            scorer,
+            endpoint or scorer,
             suite,
-            normalize=args.normalize,
-            temperature=args.temperature,
-            boundary=args.boundary,
             about={
                 "prompt": args.prompt,
                 "test": args.test,
                 "limit": args.limit,
                 "prompt_sha256": digest(inputs[0]),
                 "test_sha256": digest(inputs[1]),
+                **prompting_flags.about(args),
             },
-            **model_flags.common_settings(args),
+            **settings,
         )
         for row in (["text", "query", "logp", "score"], *query_scores.rows(report.items)):
             table.write(csv_line(row))
         data.write(report.json())
         page.write(report.markdown())
-    manifest = outputs.write_manifest(args, scorer, paths[0], report)
+        if browser:
+            browser.write(report.html())
+    manifest = outputs.write_manifest(args, scorer, paths[0], report, **prompting_flags.about(args))
     for result in report.items:
         if "error" not in result:
             print(many_lines(sample_text(result)))
@@ -172,6 +206,8 @@ def variant(args: argparse.Namespace) -> list[str]:
     The other flags move a number by rounding at most.
     """
     temperature = f"{args.temperature!r}".removesuffix(".0")
+    system = args.system or args.system_file
+    drawn = "" if args.num_fewshot is None else f"{args.num_fewshot}-seed{args.seed}-"
     flags = [
         ("norm", args.normalize),
         (f"temp{temperature}", args.temperature != 1),
@@ -182,8 +218,17 @@ def variant(args: argparse.Namespace) -> list[str]:
         (args.quantize, args.quantize),
         (f"revision-{run_files.distinct(str(args.revision))}", args.revision),
         (f"lora-{run_files.distinct(str(args.lora))}", args.lora),
+        ("endpoint", args.api_base),
+        ("chat", args.apply_chat_template),
+        (f"system-{_short(system)}", system),
+        (f"fewshot-{drawn}{_short(args.fewshot)}", args.fewshot),
     ]
     return [part for part, given in flags if given]
+
+
+def _short(value: object) -> str:
+    """A digest of a text or a place, for a file's name."""
+    return hashlib.sha256(str(value).encode(errors="backslashreplace")).hexdigest()[:8]
 
 
 def sample_text(result: Mapping[str, Any]) -> str:

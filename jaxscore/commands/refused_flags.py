@@ -43,6 +43,10 @@ REASONS: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
     },
     "livecode-select": _CONFIDENCES,
     "livecode-parse": {"--model": f"{_NO_MODEL}; the first response is taken as it is"},
+    "compare": {
+        "--model": f"{_NO_MODEL}; give two finished runs, A and B",
+        "--input": "the runs are given as they are: compare A B",
+    },
     "families": {
         "--input": "the config of a model is all that is read; name it with --model",
         "--output": "what is covered is told on stdout; redirect it to keep it, with --json",

@@ -1,17 +1,23 @@
 """What the commands on files of sampled responses share: flags, places, what is told."""
 
 import argparse
+import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import closing, model_flags, outputs
+from jaxscore.commands import closing, html_flags, model_flags, outputs, table_flags
+from jaxscore.commands.help_pages import advanced
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.files.atomic import atomic
-from jaxscore.files.digest import digest
 from jaxscore.files.growing import write_array
+from jaxscore.reports import text_table
+from jaxscore.tasks.samples.evaluations import choices
+from jaxscore.tasks.samples.evaluations.grades import ENOUGH, percent
 from jaxscore.tasks.samples.sample_items import NothingUsable
+
+TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input alone
 
 
 def add_flags(parser: argparse.ArgumentParser, output: str) -> None:
@@ -22,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser, output: str) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="items: a JSON array, or a .parquet table",
+        help=f"items: {table_flags.FORMS}",
     )
     parser.add_argument(
         "--output",
@@ -51,6 +57,28 @@ def add_best_n(parser: argparse.ArgumentParser, default: int) -> None:
     )
 
 
+def add_gold(parser: argparse.ArgumentParser) -> None:
+    """--gold and the flags of its intervals."""
+    parser.add_argument(
+        "--gold",
+        metavar="FIELD",
+        help="field of the items with the right answer, a list of acceptable ones, or true or "
+        "false for each response: tell how often the choice is right, beside the first sample, a "
+        "majority vote and an oracle, and write it to a report",
+    )
+    advanced(
+        parser,
+        "--n-bootstrap",
+        type=model_flags.positive,
+        default=choices.Graded.n_bootstrap,
+        metavar="N",
+        help="with --gold: draws for the 95%% intervals of differences (default "
+        f"{choices.Graded.n_bootstrap})",
+    )
+    advanced(parser, "--seed", type=int, default=0, help="with --gold: of those draws (default 0)")
+    html_flags.add(parser)
+
+
 def output_path(args: argparse.Namespace, suffix: str) -> Path:
     """--output, or the input's name with a suffix, in the input's folder.
 
@@ -58,7 +86,7 @@ def output_path(args: argparse.Namespace, suffix: str) -> Path:
         InputError: it is the input, or no name for JSON.
     """
     path = args.output or args.input.with_name(f"{args.input.stem}{suffix}.json")
-    if path.suffix.lower() == ".parquet":
+    if path.suffix.lower() in TABLES:
         raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
     outputs.check_output(path, args.input)
     return path
@@ -73,11 +101,6 @@ def chosen_path(args: argparse.Namespace, suffix: str) -> Path:
         InputError: as `output_path`.
     """
     return output_path(args, suffix if args.limit is None else f"{suffix}-first{args.limit}")
-
-
-def about_input(args: argparse.Namespace) -> dict[str, Any]:
-    """What a report's settings say of the input."""
-    return {"limit": args.limit, "input": str(args.input), "input_sha256": digest(args.input)}
 
 
 def choose(
@@ -100,15 +123,30 @@ def choose(
     Raises:
         InputError: no item can be used; nothing is then written.
     """
-    with atomic(output) as file:
+    graded = getattr(args, "gold", None) is not None
+    if not graded and getattr(args, "html", None) is not None:
+        raise InputError(f"--html {args.html}: without --gold no page is made; give --gold FIELD")
+    pages = outputs.report_paths(output) if graded else ()
+    browser = html_flags.pages(args, pages[0], args.input) if pages else []
+    outputs.check_outputs([output, *pages, *browser], args.input)
+    if graded:
+        settings |= {name: getattr(args, name) for name in choices.GRADING}
+    with contextlib.ExitStack() as stack:
+        file, *page_files = (stack.enter_context(atomic(path)) for path in (output, *pages))
+        html = stack.enter_context(html_flags.opened(browser))
         try:
-            report = evaluate(system, None, items, about=about_input(args), **settings)
+            report = evaluate(system, None, items, about=outputs.about_input(args), **settings)
         except NothingUsable as problem:
             raise NothingUsable(f"{args.input}: {problem}") from None
         write_array(file, map(dict, report.items))
+        for page, write in zip(page_files, (report.markdown, report.json), strict=False):
+            page.write(write())
+        if html:
+            html.write(report.html())
     print_counts(report.summary, texts or {})
+    print_accuracy(report.evaluation.details)
     manifest = outputs.write_manifest(args, None, output, report, **_counts(report.summary))
-    return closing.close(args, report, "items", [output, manifest])
+    return closing.close(args, report, "items", [output, *pages, *browser, manifest])
 
 
 def print_counts(summary: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -127,6 +165,23 @@ def print_counts(summary: Mapping[str, Any], texts: Mapping[str, str]) -> None:
     if n := summary.get("n_with_noise"):
         within = summary["n_within_noise"]
         print(f"{within} of {n} within the noise: rounding could turn their answer")
+
+
+def print_accuracy(details: Mapping[str, Any]) -> None:
+    """Shares of right choices on stdout: by N, and of a vote by power for the largest N."""
+    rows = details.get("accuracy", [])
+    if not rows or rows[0]["accuracy"].n < ENOUGH:
+        return
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    found = {(row["best_n"], row["way"]): percent(row["accuracy"]) for row in rows}
+    sizes = list(dict.fromkeys(row["best_n"] for row in rows))
+    print(f"share of right choices, {rows[0]['accuracy'].n} items, with 95% intervals")
+    lines = [[str(n), *(found.get((n, way), "") for way in ways)] for n in sizes]
+    print(text_table.table([["N", *ways], *lines]))
+    powers = [row for row in details.get("by_power", []) if row["best_n"] == sizes[-1]]
+    if powers:
+        shares = [[row["way"], percent(row["accuracy"])] for row in powers]
+        print(text_table.table([["", f"N = {sizes[-1]}"], *shares]))
 
 
 def _counts(summary: Mapping[str, Any]) -> dict[str, int]:

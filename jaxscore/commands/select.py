@@ -33,6 +33,13 @@ output, the same items with
   N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
   default name has -firstN with --limit N.
 
+--gold FIELD grades the choices. FIELD of each item holds the right answer, a
+list of acceptable answers, or a list of true or false for each response. Items
+get `right` (null without gold); the share of right choices among the first 1,
+2, 4, ... N responses is printed beside the first sample's, a majority vote's
+and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
+OUT_report.html (OUT.report.md where OUT does not end in .json).
+
 exit code: 0 all decided or by fallback, 1 some items failed (they hold
            `error`), 2 unusable input or no usable item; nothing is written.
 """
@@ -42,6 +49,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser = subparsers.add_parser("select", description=DESCRIPTION)
     sample_files.add_flags(parser, "-confidence-N[-firstN]")
     sample_files.add_best_n(parser, Settings().best_n)
+    sample_files.add_gold(parser)
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
 

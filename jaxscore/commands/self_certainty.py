@@ -1,26 +1,31 @@
 """`jaxscore self-certainty`: a confidence for each of many outputs."""
 
 import argparse
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import closing, messages, model_flags, outputs, sample_files
+from jaxscore.commands import closing, html_flags, messages, model_flags, outputs, sample_files
 from jaxscore.commands.help_pages import advanced
 from jaxscore.commands.resumed_output import interrupted, model_facts, tell_continued
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
+from jaxscore.files.atomic import atomic
 from jaxscore.files.growing import GrowingArray
 from jaxscore.files.item_files import read_previous
+from jaxscore.reports import text_table
 from jaxscore.tasks.samples import confidences as task
+from jaxscore.tasks.samples import right_responses
 from jaxscore.tasks.samples.evaluations.self_certainty import Settings, Work
+from jaxscore.tasks.samples.sample_items import NothingUsable
 
 DESCRIPTION = """\
 How certain was the model of each of its outputs? The self-certainty is the mean
 of KL(uniform || prediction) over an output's tokens, in nats per token:
 -1/(nV) sum log(V p(j | x, y<i)).
 
-input, a .json array, or a .parquet table with these columns:
+input, a .json array, or a table (see --input) with these columns:
   [{"model_input": "Question: ...", "output": ["first response", "second"],
     "generator": "MODEL"}]
   `input` is read where `model_input` is absent. Without --model, the model is
@@ -37,7 +42,19 @@ output, the same items with
                        `truncate` where the input was cut; with --audit-noise
                        `noise`: how far, in nats, rounding moves a confidence.
                        `select` and `vote` mark what that could change.
-  Beside OUT lies OUT.run.json: what made it, and how many outputs failed.
+  Beside OUT lie OUT.run.json: what made it, and how many outputs failed; and
+  OUT_report.html, a page for a browser: charts, and each item's outputs in
+  order of certainty.
+
+--gold FIELD tells how well four confidences find the right outputs:
+self-certainty, negative mean entropy, mean log-probability and negative
+perplexity. FIELD of each item holds the right answer, a list of acceptable
+answers, or a list of true or false for each output. Items also get
+  right                true or false for each output; null without gold
+  mean_logprob_list, mean_entropy_list (nats per token), perplexity_list
+  AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
+  among the most confident of N are in OUT_report.md and OUT_report.json
+  (OUT.report.md where OUT does not end in .json).
 
 The file grows while the command runs. The same command continues it: it scores
 the outputs without a confidence, and again every item whose input or outputs
@@ -79,6 +96,12 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help=f"default: {task.OUTPUT_FIELD}",
     )
     parser.add_argument(
+        "--gold",
+        metavar="FIELD",
+        help="field of the items with the right answer, a list of acceptable ones, or true or "
+        "false for each output: tell how well four confidences find the right outputs",
+    )
+    parser.add_argument(
         "--alignment",
         choices=tuple(task.ALIGNMENTS),
         default="formula",
@@ -100,6 +123,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="N",
         help="draws for the mean's 95%% interval (default 1000)",
     )
+    html_flags.add(parser)
     model_flags.add_model_flags(parser, model_required=False)
     parser.set_defaults(run=run)
 
@@ -113,30 +137,43 @@ def run(args: argparse.Namespace) -> int:
         "input_field": args.input_field,
         "output_field": args.output_field,
         "n_bootstrap": args.n_bootstrap,
+        "gold": args.gold,
         **model_flags.common_settings(args),
     }
     items = task.load(args.input, args.input_field, args.output_field, args.limit)
     model = _model(args, items)
+    settings = Settings(**given)
+    reports = () if args.gold is None else outputs.report_paths(output)
+    pages = html_flags.pages(args, outputs.report_paths(output)[0], args.input)
+    outputs.check_outputs([output, *reports, *pages], args.input)
     work = _begun(args, items, model_facts(args, model), output)
     # What --dtype auto means depends on the device, so the scorer says it later.
-    work.made_with(Settings(**given), None if args.dtype == "auto" else args.dtype)
+    work.made_with(settings, None if args.dtype == "auto" else args.dtype)
     n_missing, n_scorable = len(work.missing), len(task.scorable(work.confidences))
     growing, scorer = GrowingArray(output, work.records), None
     try:
-        with growing.open():
+        with contextlib.ExitStack() as stack:
+            page_files = [stack.enter_context(atomic(path)) for path in reports]
+            browser = stack.enter_context(html_flags.opened(pages))
+            stack.enter_context(growing.open())
             if n_missing:
-                scorer = model_flags.load_scorer(args, model, output)
+                scorer = model_flags.load_scorer(args, model, output, *reports, *pages)
             report = evaluate(
                 "self-certainty",
                 scorer,
                 work,
                 on_item=lambda _: growing.offer(),
-                about=sample_files.about_input(args),
+                # Without a scorer nobody else says what an earlier run has scored with.
+                about={**({} if scorer else work.facts or {}), **outputs.about_input(args)},
                 **given,
             )
+            for page, write in zip(page_files, (report.markdown, report.json), strict=False):
+                page.write(write())
+            if browser:
+                browser.write(report.html([*work.records()]))
     except KeyboardInterrupt:
         return interrupted(args, growing)
-    files = [output]
+    files = [output, *reports, *pages]
     if n_missing or not work.n_previous:  # else the manifest of the run that did the work stays
         n_before = n_scorable - n_missing
         manifest = outputs.write_manifest(
@@ -145,6 +182,8 @@ def run(args: argparse.Namespace) -> int:
         files.append(manifest)
     else:
         print(f"nothing was left to do in {output}")
+    if "quality" in report.evaluation.details:
+        print_quality(report.evaluation.details["quality"])
     code = closing.close(args, report, "items", files, scorer)
     return code or int(not report.summary["n_scored"])  # 1 too where items have no outputs
 
@@ -154,7 +193,8 @@ def _begun(
 ) -> Work:
     """The items with what an earlier run has left of them in the output."""
     previous = read_previous(output)
-    confidences, n_changed = task.resume(items, previous, output)
+    right = None if args.gold is None else _right(args, items)
+    confidences, n_changed = task.resume(items, previous, output, measured=right is not None)
     tell_continued(args, output, len(previous), n_changed)
     if n_unknown := task.n_of_unknown_origin(confidences):
         messages.remark(
@@ -162,7 +202,25 @@ def _begun(
             f"{n_unknown} of them do not say how they were computed and are kept as they are; the "
             "published script computes in half precision and as --alignment upstream does",
         )
-    return Work(items, confidences, len(previous), facts, output)
+    return Work(items, confidences, len(previous), facts, output, right)
+
+
+def _right(args: argparse.Namespace, items: Sequence[task.Item]) -> right_responses.RightResponses:
+    try:
+        return right_responses.read(items, args.gold)
+    except NothingUsable as problem:
+        raise NothingUsable(f"{args.input}: {problem}") from None
+
+
+def print_quality(quality: Mapping[str, Any]) -> None:
+    """The confidences side by side on stdout, unless there are too few outputs."""
+    if quality["n_responses"] < 2:
+        return
+    rows = [["", "AUROC", "PRR", "AURC", "ECE"]]
+    for name, one in quality["confidences"].items():
+        values = [*(one[figure]["value"] for figure in ("auroc", "prr", "aurc")), one["ece"]]
+        rows.append([name, *("-" if value is None else f"{value:.3f}" for value in values)])
+    print(text_table.table(rows))
 
 
 def _model(args: argparse.Namespace, items: Sequence[task.Item]) -> str:

@@ -19,7 +19,7 @@ DESCRIPTION = """\
 Show a model several of its responses to a question and ask which is the most
 consistent (universal self-consistency, arXiv 2311.17311).
 
-input, a .json array, or a .parquet table with these columns:
+input, a .json array, or a table (see --input) with these columns:
   [{"chat_history": ["How many days?"],
     "output": ["first response", "second", "third"]}]
   The question is the first text of `chat_history`, else `model_input` or
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         with growing.open():
             if work.missing:
                 scorer = model_flags.load_scorer(args, args.model, output)
-            about = sample_files.about_input(args)
+            about = outputs.about_input(args)
             report = evaluate("usc-generate", scorer, work, on_item=finished, about=about, **given)
     except NothingUsable as problem:
         raise NothingUsable(f"{args.input}: {problem}") from None

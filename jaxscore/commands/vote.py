@@ -38,6 +38,14 @@ output, the same items with
   N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
   default name has -timeS with --time-limit S and -firstN with --limit N.
 
+--gold FIELD grades the choices. FIELD of each item holds the right answer, a
+list of acceptable answers, or a list of true or false for each response. Items
+get `right` (null without gold); the share of right choices among the first 1,
+2, 4, ... N responses is printed beside the first sample's, a majority vote's,
+an oracle's and votes of other powers, and is in OUT_report.md, OUT_report.json
+and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
+.json).
+
 exit code: 0 all decided or by fallback, 1 some items failed (they hold
            `error`), 2 unusable input or no usable item; nothing is written.
 """
@@ -67,6 +75,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="SECONDS",
         help=TIME_HELP,
     )
+    sample_files.add_gold(parser)
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
 

@@ -6,8 +6,9 @@ the tokens are; `jaxscore.endpoints.alignment` finds where the continuation star
 """
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ DEFAULT_URL = "http://localhost:9011/v1"  # where the published ChronoLogic scri
 # Policies of `jaxscore.text.encoder`. The others join ids of texts that are encoded apart.
 BOUNDARIES = ("joint", "exact", "skip_context")
 NOT_FOUND = "give the URL that /completions comes after, often ending in /v1, and a model it serves"
+WINDOW = 1024  # requests of a stream that are in memory together
 MOST_GENERATED = (0, 1)  # while scoring: some servers refuse 0; the token is then left out
 MOST_LISTED = (20, 5)  # what vLLM takes unless told otherwise, and OpenAI
 UNKNOWN_ID = -1
@@ -38,7 +40,11 @@ SPREAD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Echo:
-    """A text as the server reads it; all with one entry a token."""
+    """A text as the server reads it; all with one entry a token.
+
+    Attributes:
+        greedy: bool, or None for each token of which the server does not tell.
+    """
 
     tokens: list[str]
     logprob: np.ndarray
@@ -94,26 +100,48 @@ class CompletionsEndpoint:
 
         Returns:
             One result a request. The interface gives neither ids, which are -1, nor entropy and
-            self_certainty, which are NaN. `greedy` is False where the server does not tell.
+            self_certainty, which are NaN. `greedy` is None where the server does not tell.
             A request that failed has `error` set.
 
         Raises:
             InputError: a boundary or truncation that an endpoint cannot do; at the very first
                 request, what `Client.map` raises.
         """
-        if boundary not in BOUNDARIES:
-            raise InputError(
-                f"boundary {boundary} needs the tokenizer, and an endpoint shows only the tokens "
-                f"of whole texts; give one of {', '.join(BOUNDARIES)}, or score with a local model"
-            )
-        if truncate is not None:
-            raise InputError("an endpoint cannot leave out tokens; shorten the texts instead")
-        requests = list(requests)
+        _check(boundary, truncate)
+        return self._score(list(requests), boundary, goes_on=False)
+
+    def stream(
+        self,
+        requests: Iterable[Request],
+        *,
+        boundary: str = "joint",
+        truncate: str | None = None,
+        window: int = WINDOW,
+    ) -> Iterator[ScoredRequest]:
+        """Like `score`, for more than fits in memory.
+
+        Args:
+            window: requests that are asked for and held in memory together.
+
+        Raises:
+            InputError: as `score`.
+        """
+        _check(boundary, truncate)
+        source = iter(requests)
+        goes_on = False
+        while some := list(itertools.islice(source, window)):
+            yield from self._score(some, boundary, goes_on=goes_on)
+            goes_on = True
+
+    def _score(
+        self, requests: list[Request], boundary: str, *, goes_on: bool
+    ) -> list[ScoredRequest]:
         asked = [request for request in requests if request.continuation]
         texts = dict.fromkeys(request.context + request.continuation for request in asked)
         if boundary == "skip_context":
             texts |= dict.fromkeys(request.context for request in asked if request.context)
-        echoes = dict(zip(texts, self.client.map(self._echo, list(texts)), strict=True))
+        found = self.client.map(self._echo, list(texts), goes_on=goes_on)
+        echoes = dict(zip(texts, found, strict=True))
         return [_scored(request, echoes, boundary) for request in requests]
 
     def label(self, requests: Sequence[TextLabelRequest]) -> list[ListedLabelScores]:
@@ -215,6 +243,17 @@ class CompletionsEndpoint:
         )
 
 
+def _check(boundary: str, truncate: str | None) -> None:
+    """Refuse what an endpoint cannot do."""
+    if boundary not in BOUNDARIES:
+        raise InputError(
+            f"boundary {boundary} needs the tokenizer, and an endpoint shows only the tokens "
+            f"of whole texts; give one of {', '.join(BOUNDARIES)}, or score with a local model"
+        )
+    if truncate is not None:
+        raise InputError("an endpoint cannot leave out tokens; shorten the texts instead")
+
+
 def _local_alone(request: GenerationRequest) -> str | None:
     """What of a request is no part of the protocol that servers share."""
     asked = {
@@ -246,14 +285,20 @@ def _number(value: Any, k: int | None) -> float:
 
 
 def _greedy(top: Any, values: list[Any]) -> np.ndarray:
-    """bool [tokens]: whether each is at least as probable as all that are listed for its place."""
-    out = np.zeros(len(values), bool)
-    pairs = zip(top if isinstance(top, list) else [], values, strict=False)
-    for k, (listed, value) in enumerate(pairs):
-        if isinstance(listed, dict) and value is not None:
-            others = [other for other in listed.values() if isinstance(other, int | float)]
-            out[k] = bool(others) and value >= max(others)
-    return out
+    """Whether each token is at least as probable as all that are listed for its place.
+
+    Returns:
+        bool [tokens]; where the server lists nothing for some token with a log-probability,
+        object, with None for these.
+    """
+    lists = top if isinstance(top, list) else []
+    out: list[bool | None] = []
+    for listed, value in itertools.zip_longest(lists[: len(values)], values):
+        others = listed.values() if isinstance(listed, dict) else ()
+        known = [other for other in others if isinstance(other, int | float)]
+        out.append(value >= max(known) if known and value is not None else None)
+    silent = [one is None and value is not None for one, value in zip(out, values, strict=True)]
+    return np.array(out, object) if any(silent) else np.array(list(map(bool, out)), bool)
 
 
 def _scored(request: Request, echoes: dict[str, "_Echo | Failed"], boundary: str) -> ScoredRequest:

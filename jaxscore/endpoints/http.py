@@ -131,12 +131,16 @@ class Client:
         if wants_key:
             _key()  # one that cannot be sent is told before anything is asked
 
-    def map(self, task: Callable[[Item], Result], items: Sequence[Item]) -> list["Result | Failed"]:
+    def map(
+        self, task: Callable[[Item], Result], items: Sequence[Item], *, goes_on: bool = False
+    ) -> list["Result | Failed"]:
         """`task` of each item, in order, `in_flight` at a time.
 
         Args:
             task: calls `post`; runs on several threads at once.
             items: any number.
+            goes_on: whether they follow on those of the call before, so that failures in a row
+                are counted through both.
 
         Returns:
             For each item its result, or why there is none.
@@ -146,7 +150,8 @@ class Client:
                 key or the model's name is wrong.
         """
         self._stop = stop = threading.Event()
-        self._failed_in_a_row = 0
+        if not goes_on:
+            self._failed_in_a_row = 0
         if not items:
             return []
         results: list[Any] = [None] * len(items)

@@ -3,7 +3,7 @@
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,11 @@ def check_regular(path: Path) -> None:
         raise InputError(f"{path}: found a pipe or a device, expected a file")
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text) of a UTF-8 file, without line ends or a byte-order mark.
+def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
+    """(line number from 1, text) of a UTF-8 file, without a byte-order mark.
+
+    Args:
+        ends: keep the line ends.
 
     Raises:
         InputError: as `read_text`.
@@ -65,7 +68,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 except UnicodeDecodeError as problem:
                     column = problem.start + len(codecs.BOM_UTF8) * marked + 1
                     raise _not_utf8(path, number, column) from None
-                yield number, text.rstrip("\r\n")
+                yield number, text if ends else text.rstrip("\r\n")
     except (OSError, ValueError) as problem:
         raise _unreadable(path, problem, UTF8) from None
 
@@ -163,12 +166,13 @@ def _refuse(name: str) -> Any:
 
 
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
-_STRICT = json.JSONDecoder(parse_constant=_refuse)  # made once: it takes as long as a short line
+# Without NaN and infinities. Made once: making it takes as long as reading a short line.
+STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
     try:
-        value = _STRICT.decode(text)
+        value = STRICT.decode(text)
     except json.JSONDecodeError as problem:
         raise InputError(
             f"{where}: not JSON at column {problem.colno} ({problem.msg}); "
@@ -202,6 +206,19 @@ def take(item: dict[str, Any], name: str, kinds: type | tuple[type, ...], where:
             f"there are {', '.join(map(repr, sorted(item))) or 'none'}"
         )
     raise InputError(f'{where}: field "{name}" is {kind_of(value)}, expected {wanted}')
+
+
+def check_names(names: Sequence[str], where: str) -> None:
+    """See that the columns of a table have different names.
+
+    Raises:
+        InputError: two have the same one.
+    """
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"{where}: two columns have the name {name!r}; rename one of them")
+        seen.add(name)
 
 
 def _tuple(kinds: type | tuple[type, ...]) -> tuple[type, ...]:

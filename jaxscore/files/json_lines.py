@@ -1,7 +1,7 @@
 """One line of a JSONL file, numbers in arrays included."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,12 @@ def json_line(record: Mapping[str, Any]) -> bytes:
         }
         text = json.dumps(lists, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return f"{text}\n".encode()
+
+
+def extra(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
+    """The fields of a record that are none of a table's columns, as JSON text; None without one."""
+    others = {name: value for name, value in record.items() if name not in columns}
+    return json_line(others).decode().rstrip() if others else None
 
 
 def _is_safe(item: Any) -> bool:

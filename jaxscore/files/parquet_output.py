@@ -1,6 +1,5 @@
-"""A table of scores as a Parquet file, for more texts than JSON is good for."""
+"""A table of results as a Parquet file, for more items than JSON is good for."""
 
-import json
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -8,44 +7,28 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.files.atomic import json_safe
+from jaxscore.files.json_lines import extra
 
 TOGETHER = 1024  # records in each row group: what a reader holds of a column at a time
-ARRAYS = {
-    "token_ids": "int32",
-    "tokens": "string",
-    "logprob": "float32",
-    "entropy": "float32",
-    "self_certainty": "float32",
-    "greedy": "bool_",
-}
-NUMBERS = {
-    "sum_logprob": "float64",
-    "mean_logprob": "float64",
-    "perplexity": "float64",
-    "mean_entropy": "float64",
-    "mean_self_certainty": "float64",
-    "n_tokens": "int64",
-    "n_scored": "int64",
-    "truncated": "int64",
-}
-TEXTS = ("error", "extra")
 
 
 class ParquetOutput:
-    """Writes the records of `score` as rows of one table.
+    """Writes records as rows of one table.
 
-    Columns have the names of the fields. `id` is text; `extra` has all other fields of the input
-    line as JSON text. What a record lacks is null, and so is NaN in an array.
+    Columns have the names of the fields. `id` is text; `error` says why an item failed; `extra`
+    has all other fields of a record as JSON text. What a record lacks is null, and so is NaN in
+    an array.
 
     Example:
-        >>> with open("out.parquet", "wb") as file, ParquetOutput(file, arrays=True) as table:
+        >>> columns = {"sum_logprob": "float64", "logprob": "[float32]"}
+        >>> with open("out.parquet", "wb") as file, ParquetOutput(file, columns) as table:
         ...     table.write({"id": "a", "sum_logprob": -1.5})
     """
 
-    def __init__(self, file: BinaryIO, *, arrays: bool) -> None:
+    def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         """Args:
-            arrays: whether the table has the columns of per-token values.
+            columns: name -> Arrow's name of its type, in brackets for a list of them; `id`,
+                `error` and `extra` are there in any case.
 
         Raises:
             InputError: pyarrow is not installed.
@@ -59,12 +42,9 @@ class ParquetOutput:
                 "pip install pyarrow, or give an --output that ends in .jsonl"
             ) from None
         self._arrow: Any = pyarrow
-        fields = [("id", pyarrow.string())]
-        if arrays:
-            fields += [(n, pyarrow.list_(getattr(pyarrow, t)())) for n, t in ARRAYS.items()]
-        fields += [(name, getattr(pyarrow, kind)()) for name, kind in NUMBERS.items()]
-        fields += [(name, pyarrow.string()) for name in TEXTS]
-        self._schema = pyarrow.schema(fields)
+        self._columns = {"id": "string", **columns, "error": "string"}
+        fields = [(name, self._type(kind)) for name, kind in self._columns.items()]
+        self._schema = pyarrow.schema([*fields, ("extra", pyarrow.string())])
         self._writer = parquet.ParquetWriter(file, self._schema)
         self._waiting: list[Mapping[str, Any]] = []
 
@@ -93,13 +73,17 @@ class ParquetOutput:
             self._writer.write_table(self._arrow.Table.from_arrays(columns, schema=self._schema))
             self._waiting = []
 
+    def _type(self, kind: str) -> Any:
+        if kind.startswith("["):
+            return self._arrow.list_(self._type(kind[1:-1]))
+        return getattr(self._arrow, kind)()
+
     def _column(self, field: Any) -> Any:
-        name, known = field.name, {"id", *ARRAYS, *NUMBERS, "error"}
-        if name in ARRAYS:
+        name = field.name
+        if self._columns.get(name, "").startswith("["):
             return self._lists(field)
         if name == "extra":
-            others = [{k: v for k, v in one.items() if k not in known} for one in self._waiting]
-            values = [json.dumps(json_safe(one)) if one else None for one in others]
+            values = [extra(one, self._columns) for one in self._waiting]
         elif name == "id":
             values = [str(one["id"]) for one in self._waiting]
         else:

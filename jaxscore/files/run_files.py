@@ -15,6 +15,7 @@ from jaxscore.errors import InputError
 from jaxscore.files.atomic import atomic
 from jaxscore.printable import UNPRINTABLE
 
+MANIFEST = ".run.json"  # ends the name of what says how an output was made
 LONGEST = 120  # bytes of a model's name in a file's; a whole name may have 255 in most places
 
 
@@ -24,6 +25,11 @@ class Part(NamedTuple):
     stem: str
     suffix: str
     text: str
+
+
+def manifest_path(output: Path) -> Path:
+    """Where the manifest of an output lies."""
+    return output.parent / f"{output.name}{MANIFEST}"
 
 
 def fitting(name: str, longest: int = LONGEST) -> str:

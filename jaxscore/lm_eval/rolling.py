@@ -1,14 +1,12 @@
-"""Whole texts in disjoint windows, as lm-evaluation-harness cuts them."""
+"""Whole texts in disjoint windows, as lm-evaluation-harness cuts them, and their answers."""
 
 from collections.abc import Sequence
 
 import numpy as np
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from jaxscore.harness.encoding import Asked
 from jaxscore.harness.scoring import Answer
-
-CONTEXT = 1  # tokens that a window has before those it scores
+from jaxscore.plan.rolling import windows
 
 
 class Rolling:
@@ -30,12 +28,12 @@ class Rolling:
         self._nth: list[int] = []  # of each window its place among those of its text
         self._answers: list[list[Answer | None]] = []
         for place, ids in enumerate(texts):
-            windows = get_rolling_token_windows(ids, prefix_token, max_length, CONTEXT)
-            pairs = [make_disjoint_window(window) for window in windows]
-            self.asked += [Asked(np.array(a, np.int32), np.array(b, np.int32)) for a, b in pairs]
-            self.owner += [place] * len(pairs)
-            self._nth += range(len(pairs))
-            self._answers.append([None] * len(pairs))
+            whole = np.array([prefix_token, *ids], np.int32)
+            own = windows(whole, 1, max_length, max_length)
+            self.asked += [Asked(one.ids[: one.start], one.ids[one.start :]) for one in own]
+            self.owner += [place] * len(own)
+            self._nth += range(len(own))
+            self._answers.append([None] * len(own))
         self._missing = [len(one) for one in self._answers]
 
     def take(self, window: int, answer: Answer) -> list[Answer] | None:

@@ -1,11 +1,11 @@
 """Reports of `chronologic` for people: what matters first, what made it last."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.reports import sections
-from jaxscore.reports.markdown import NOTHING, interval, number, table, text
+from jaxscore.reports import calibration_section, sections
+from jaxscore.reports.markdown import interval, number, table, text
 
 SCORED_INTRODUCTION = """\
 Every answer is scored by its mean log-probability after the question; a softmax over a
@@ -54,11 +54,11 @@ def _scored_report(record: Mapping[str, Any]) -> str:
         SCORED_INTRODUCTION.format(n_bootstrap=record["settings"]["n_bootstrap"]),
         *sections.boundary(record["settings"]["boundary"], record["boundary_audit"], "answers"),
         *sections.noise(record),
-        *_calibration(record["calibration"], "answers"),
-        *(_temperature(record["temperature_scaling"]) if "temperature_scaling" in record else []),
+        *calibration_section.section(record["calibration"], "answers"),
+        *(temperature(record["temperature_scaling"]) if "temperature_scaling" in record else []),
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "questions"),
-        *_worst(record, lambda result: -result["brier"], _scored_question),
+        *_worst(record, scored_badness, _scored_question),
         *sections.settings(record["settings"]),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -88,17 +88,26 @@ def _mcq_report(record: Mapping[str, Any]) -> str:
         f"# ChronoLogic, multiple choice: {text(record['settings']['model'])}",
         table(header, rows),
         MCQ_INTRODUCTION.format(n_bootstrap=record["settings"]["n_bootstrap"]),
-        *_responses(record),
+        *responses(record),
         *sections.noise(record),
-        *_calibration(record["calibration"], "letters"),
+        *calibration_section.section(record["calibration"], "letters"),
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "questions"),
-        *_worst(
-            record, lambda result: (result["skill"], -(result["letter_brier"] or 0)), _mcq_question
-        ),
+        *_worst(record, mcq_badness, _mcq_question),
         *sections.settings(record["settings"]),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def scored_badness(result: Mapping[str, Any]) -> float:
+    """The worst question has the least."""
+    brier: float = result["brier"]
+    return -brier
+
+
+def mcq_badness(result: Mapping[str, Any]) -> tuple[float, float]:
+    """The worst question has the least."""
+    return result["skill"], -(result["letter_brier"] or 0)
 
 
 def _category_rows(
@@ -113,35 +122,8 @@ def _interval(estimate: Estimate, digits: int = 4) -> str:
     return interval(estimate.low, estimate.high, digits)
 
 
-def _calibration(calibration: Mapping[str, Any], events: str) -> list[str]:
-    bins = calibration["bins"]
-    return [
-        "## Calibration",
-        f"Expected calibration error {number(calibration['ece'])}, over {len(bins)} bins of equal "
-        f"width with all {events} of all questions as events that are true or not. Where a model "
-        "is calibrated, mean probability and share correct are equal in every bin.",
-        _bins(bins, events),
-    ]
-
-
-def _bins(bins: Sequence[Mapping[str, Any]], events: str) -> str:
-    rows = []
-    for one in bins:
-        p, share = one["mean_probability"], one["frequency"]
-        rows.append(
-            [
-                f"{one['low']:.1f} to {one['high']:.1f}",
-                str(one["n"]),
-                number(p, 4),
-                number(share, 4),
-                NOTHING if p is None else f"{share - p:+.4f}",
-            ]
-        )
-    header = ["Probability", events.capitalize(), "Mean probability", "Share correct", "Difference"]
-    return table(header, rows)
-
-
-def _temperature(scaling: Mapping[str, Any] | None) -> list[str]:
+def temperature(scaling: Mapping[str, Any] | None) -> list[str]:
+    """What one temperature makes of the probabilities; `scaling` is as `calibrate.rescale`."""
     if scaling is None:
         return [
             "## Temperature scaling",
@@ -160,13 +142,14 @@ def _temperature(scaling: Mapping[str, Any] | None) -> list[str]:
         f"table is over the {len(scaling['evaluated_on'])} others.",
         table(["", "Before", "After"], rows),
         "Before:",
-        _bins(before["bins"], "answers"),
+        calibration_section.bins(before["bins"], "answers"),
         "After:",
-        _bins(after["bins"], "answers"),
+        calibration_section.bins(after["bins"], "answers"),
     ]
 
 
-def _responses(record: Mapping[str, Any]) -> list[str]:
+def responses(record: Mapping[str, Any]) -> list[str]:
+    """What the responses of a multiple choice are like."""
     counts = record["responses"]
     n = counts["n"]
     if not n:

@@ -55,7 +55,7 @@ def report(record: Mapping[str, Any]) -> str:
             for one in sorted(known, key=lambda one: one["score"])
         ]
     parts = [
-        f"# {text(record['metric'])}: {text(_what(record['settings']))}",
+        f"# {text(record['metric'])}: {text(subject(record['settings']))}",
         *top,
         *sections.noise(record),
         *sections.remarks(record["remarks"]),
@@ -67,7 +67,7 @@ def report(record: Mapping[str, Any]) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _what(settings: Mapping[str, Any]) -> str:
+def subject(settings: Mapping[str, Any]) -> str:
     """What was judged, or else who judged."""
     return str(settings.get("folder", settings.get("model", "responses")))
 
@@ -85,10 +85,19 @@ def _scores(record: Mapping[str, Any]) -> list[str]:
         row += [str(summary["n_none"]), str(summary["n_several"])]
     header.append("Failed")
     row.append(str(summary["n_failed"]))
-    method = summary["interval_by"]
+    return [table(header, [row], left=0), *explained_scores(record), *_labels(summary)]
+
+
+def explained_scores(record: Mapping[str, Any]) -> list[str]:
+    """How the scores of single responses came about, and their interval."""
+    method = record["summary"]["interval_by"]
     how = INTERVALS[method].format(n_bootstrap=record["settings"]["n_bootstrap"])
-    explained = f"{HOW[kind]}\n\n{how}; {NO_INTERVAL[method]}"
-    return [table(header, [row], left=0), explained, *_labels(summary)]
+    return [HOW[record["kind"]], f"{how}; {NO_INTERVAL[method]}"]
+
+
+def explained_pairs(record: Mapping[str, Any]) -> list[str]:
+    """How two responses were compared."""
+    return [PAIRWISE.format(order=ORDERS[bool(record["settings"]["both_orders"])])]
 
 
 def _labels(summary: Mapping[str, Any]) -> list[str]:
@@ -105,20 +114,19 @@ def _labels(summary: Mapping[str, Any]) -> list[str]:
 def _pairwise(record: Mapping[str, Any]) -> list[str]:
     summary = record["summary"]
     rows = [
-        [name, _percent(one["percent"]), _range(one["interval"])]
+        [name, percent(one["percent"]), spread(one["interval"])]
         for name, one in summary["rates"].items()
     ]
     counts = [
         ["Records", str(summary["n"])],
         ["No label, or several", str(summary["n_unknown"])],
         ["Failed", str(summary["n_failed"])],
-        ["First preferred", _percent(summary["first"])],
-        ["Both orders agree", _percent(summary["agree"])],
+        ["First preferred", percent(summary["first"])],
+        ["Both orders agree", percent(summary["agree"])],
     ]
-    order = ORDERS[bool(record["settings"]["both_orders"])]
     return [
         table(["", "Percent", "95% interval"], rows),
-        PAIRWISE.format(order=order),
+        *explained_pairs(record),
         table(["", ""], counts),
     ]
 
@@ -153,10 +161,12 @@ def _listed(title: str, blocks: Sequence[str]) -> list[str]:
     return [f"## {title}", *some, *blocks[:SHOWN]]
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """A percentage, or a dash."""
     return NOTHING if value is None else f"{value:.1f} %"
 
 
-def _range(bounds: Iterable[float | None]) -> str:
+def spread(bounds: Iterable[float | None]) -> str:
+    """An interval of percentages, or a dash."""
     low, high = bounds
     return interval(low, high, 1)

@@ -6,15 +6,11 @@ from typing import Any
 
 from jaxscore.files.atomic import atomic
 from jaxscore.files.json_output import json_text
+from jaxscore.files.run_files import MANIFEST, manifest_path
 
 # what argparse carries beside flags
 FLAGS_LEFT_OUT = {"run", "command", "loaded", "scorer"}
-SUFFIX = ".run.json"
-
-
-def path_of(output: Path) -> Path:
-    """Where the manifest of an output lies."""
-    return output.parent / f"{output.name}{SUFFIX}"
+SUFFIX, path_of = MANIFEST, manifest_path
 
 
 def write(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:

@@ -23,7 +23,7 @@ def report(record: Mapping[str, Any]) -> str:
         *sections.remarks(record["remarks"]),
         *sections.failures(record["failures"], "contexts"),
         *sections.items(
-            "Contexts", sorted(good, key=_surety), lambda result: result["context_text"], _body
+            "Contexts", sorted(good, key=surety), lambda result: result["context_text"], _body
         ),
         *sections.settings(settings),
     ]
@@ -41,7 +41,7 @@ def _accuracy(accuracy: Any, n_scored: int) -> list[str]:
     ]
 
 
-def _surety(result: Mapping[str, Any]) -> tuple[bool, float]:
+def surety(result: Mapping[str, Any]) -> tuple[bool, float]:
     """Failed first, then by the score of the expected query, or of the highest without one."""
     k = result["expected"]
     score = max(result["scores"]) if result["passed"] is None else result["scores"][k]

@@ -14,6 +14,8 @@ NOISE = {
     "token_logprob": "log-probability of a token, nats",
     "token_entropy": "entropy at a token, nats",
     "token_self_certainty": "self-certainty at a token, nats",
+    "token_kl": "KL divergence of two models at a token, nats",
+    "token_js": "Jensen-Shannon divergence of two models at a token, nats",
     "sum_logprob": "log-probability of a request, nats",
     "mean_logprob": "its mean per token, nats",
     "mean_self_certainty": "self-certainty of a request, nats",

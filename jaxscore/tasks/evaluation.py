@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jaxscore.engine.noise import Noise
 from jaxscore.errors import InputError, check_choice
 from jaxscore.metrics.margins import Decisions
+from jaxscore.results import Strip
 
 
 class Failure(NamedTuple):
@@ -37,6 +38,11 @@ class Evaluation:
         audited: whether a noise audit was asked for.
         decisions: those that the noise floor marks.
         seconds: wall time of scoring and generation.
+        prompting: what the prompts were made of, beyond what the system writes, for settings and
+            manifest.
+        strips: the scored texts of each item of `long`, in its order; empty where no page shows
+            tokens.
+        vocabulary: columns of the model's distribution; None where it is not known.
     """
 
     summary: Mapping[str, Any]
@@ -53,6 +59,9 @@ class Evaluation:
     audited: bool = False
     decisions: Sequence[Decisions] = ()
     seconds: float = 0.0
+    prompting: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    strips: Sequence[Sequence[Strip]] = ()
+    vocabulary: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

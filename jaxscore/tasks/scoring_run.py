@@ -1,7 +1,7 @@
 """One evaluation's requests to a scorer, and what every report says of them."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxscore.engine.defaults import WINDOW
@@ -33,6 +33,13 @@ def check_source(system: str, source: object, *methods: str) -> None:
             f"a source that is {type(source).__name__}{named}, but {system} needs a Scorer, as "
             "Scorer.from_pretrained makes it, or a CompletionsEndpoint"
         )
+
+
+def is_local(source: object) -> bool:
+    """Whether a source computes here; an endpoint has neither audits nor special tokens."""
+    from jaxscore.scorer import Scorer  # here: importing it imports JAX
+
+    return isinstance(source, Scorer)
 
 
 class ScoringRun:
@@ -75,12 +82,10 @@ class ScoringRun:
         Raises:
             InputError: a noise audit of an endpoint.
         """
-        from jaxscore.scorer import Scorer  # here: importing it imports JAX
-
         self.source, self.boundary, self.truncate = source, boundary, truncate
         self.special_tokens = special_tokens
         self._policies = dict(policies or {})
-        self._local = isinstance(source, Scorer)
+        self._local = is_local(source)
         if audit_noise and source is not None and not self._local:
             raise InputError(NO_LAYOUTS)
         others = [name for name in self._policies if name != boundary]
@@ -97,6 +102,11 @@ class ScoringRun:
     def policy(self) -> Boundary:
         """The encoder's name of the boundary."""
         return self._policies[self.boundary]
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Columns of the model's distribution; None of an endpoint, which does not say."""
+        return self.source.model.vocab_size if self._local else None
 
     def score(self, requests: Iterable[Request]) -> list[ScoredRequest]:
         """All requests planned together, in their order."""
@@ -116,18 +126,27 @@ class ScoringRun:
         return scored
 
     def stream(
-        self, requests: Iterable[Request], *, window: int = WINDOW, n_requests: int | None = None
+        self,
+        requests: Iterable[Request],
+        *,
+        window: int = WINDOW,
+        n_requests: int | None = None,
+        measures: Collection[str] = (),
+        top: int = 0,
     ) -> Iterator[ScoredRequest]:
-        """Like `score`, for more than fits in memory; a `Scorer` alone has it."""
+        """Like `score`, for more than fits in memory.
+
+        Args:
+            window, n_requests, measures, top: as of `Scorer.stream`; an endpoint has a window of
+                its own and none of the others.
+        """
         started = time.perf_counter()
-        found = self.source.stream(
-            self._draw.watch(self._watch(requests)),
-            boundary=self.policy,
-            truncate=self.truncate,
-            special_tokens=self.special_tokens,
-            window=window,
-            n_requests=n_requests,
-        )
+        watched = self._draw.watch(self._watch(requests))
+        how: dict[str, Any] = {"boundary": self.policy, "truncate": self.truncate}
+        if self._local:
+            how |= {"special_tokens": self.special_tokens}
+            how |= {"window": window, "n_requests": n_requests, "measures": measures, "top": top}
+        found = self.source.stream(watched, **how)
         yield from self._draw.results(found)
         self.seconds += time.perf_counter() - started
 

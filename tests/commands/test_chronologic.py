@@ -157,9 +157,12 @@ def test_the_files_lie_beside_the_questions_and_none_is_written_over(
     names = sorted(one.name for one in folder.iterdir())
     assert [name.endswith(f"{mark}{end}") for name, end in zip(
         names,
-        (".md", ".md.run.json", "_2.md", "_2.md.run.json", ".json", "_2.json", "in.jsonl"),
+        (
+            ".html", ".md", ".md.run.json", "_2.html", "_2.md", "_2.md.run.json",
+            ".json", "_2.json", "in.jsonl",
+        ),
         strict=True,
-    )] == [True] * 6 + [False]  # fmt: skip
+    )] == [True] * 8 + [False]  # fmt: skip
 
 
 def test_mcq(run, models, tmp_path):

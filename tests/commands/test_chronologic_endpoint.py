@@ -141,7 +141,7 @@ def test_a_model_that_is_not_served(run, url, tmp_path):
 
 
 def test_vllm_asks_the_server_of_the_published_script(run, monkeypatch, tmp_path):
-    from jaxscore.commands import chronologic
+    from jaxscore.commands import endpoint_flags
 
     asked = []
 
@@ -150,7 +150,7 @@ def test_vllm_asks_the_server_of_the_published_script(run, monkeypatch, tmp_path
             asked.append((model, url, progress))
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(chronologic, "CompletionsEndpoint", Endpoint)
+    monkeypatch.setattr(endpoint_flags, "CompletionsEndpoint", Endpoint)
     words = ("--vllm", "--full-eval", "--output-dir", tmp_path, "--quiet")
     assert run("chronologic", "served", QUESTIONS, *words).code == 130
     assert asked == [("served", "http://localhost:9011/v1", False)]

@@ -9,6 +9,9 @@ from jaxscore.metrics.margins import Decisions
 
 
 def scorer(*, journal=None, given=12, unique=4):
+    model = SimpleNamespace(
+        model_type="llama", implementation="native", dtype="float32", quantized=False
+    )
     return SimpleNamespace(
         statistics=SimpleNamespace(
             tokens_given=given,
@@ -17,7 +20,7 @@ def scorer(*, journal=None, given=12, unique=4):
             sequences_restored=1,
             sequences=2,
         ),
-        model=SimpleNamespace(model_type="llama", implementation="native", dtype="float32"),
+        models=(model,),
         journal=journal,
     )
 
@@ -54,7 +57,7 @@ def test_what_there_is_not_has_no_line(capsys):
     assert closing.block(done="3 files", failures=[]) == 0
     assert capsys.readouterr() == ("done     3 files, 0 failed\n", "")
     closing.block(done="no request", failures=[], scorer=scorer(given=0, unique=0))
-    assert "0 tokens given, 0 computed, 3 scored\n" in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[1:] == ["model    llama, native, float32"]
 
 
 def test_a_journal_without_a_file_is_not_named(capsys, tmp_path):

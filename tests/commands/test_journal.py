@@ -115,7 +115,7 @@ def test_off_keeps_none(run, tmp_path):
     words = ("score", "--model", QWEN, "--input", source, "--output", tmp_path / "out.jsonl")
     assert run(*words, "--journal", "off", "--quiet").code == 0
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["in.jsonl", "out.jsonl", "out.jsonl.run.json"]
+    assert names == ["in.jsonl", "out.jsonl", "out.jsonl.report.html", "out.jsonl.run.json"]
 
 
 @pytest.mark.parametrize(

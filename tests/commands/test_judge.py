@@ -122,7 +122,7 @@ def test_the_shared_cases(run, experiments, tmp_path, monkeypatch, name):
         for row, old in zip(rows, before[side], strict=True):
             assert list(row.items())[:-1] == list(old.items())
         assert sorted(path.name for path in (experiments / side).iterdir()) == [
-            f"{REPORT}.json", f"{REPORT}.md", f"{REPORT}.md.run.json",
+            f"{REPORT}.html", f"{REPORT}.json", f"{REPORT}.md", f"{REPORT}.md.run.json",
             "eval_dev_metrics.json", "eval_dev_out.json",
         ]  # fmt: skip
         for path in (experiments / side).iterdir():

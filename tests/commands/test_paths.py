@@ -172,7 +172,8 @@ def test_the_report_beside_the_output(run, place):
     words = flags(folder, "--quiet", "--seed", 4, "--n-bootstrap", 50)
     code, out, err = run(*words)
     assert code == 1
-    names = ("out.json", "out_report.md", "out_report.json", "out.json.run.json")
+    endings = (".json", "_report.md", "_report.json", "_report.html", ".json.run.json")
+    names = [f"out{ending}" for ending in endings]
     assert "files    " + "\n         ".join(str(folder / name) for name in names) in out
     assert "\x1b" not in err
     page = (folder / "out_report.md").read_text(encoding="utf-8")

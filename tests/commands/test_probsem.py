@@ -143,7 +143,7 @@ def test_bad_contexts_fail_alone(run, models, suite):
     assert out.count("TEST SAMPLE") == 1
     assert "result   accuracy 1.000, 1 contexts\n" in out or "accuracy 0.000, 1 contexts\n" in out
     assert "interval" not in out  # one context has none
-    assert out.splitlines()[-9].startswith("done     4 contexts, 3 failed in ")
+    assert out.splitlines()[-10].startswith("done     4 contexts, 3 failed in ")
     results, page = other_files(folder / "out")
     assert len(results["failures"]) == 3
     assert "## Failed: 3 contexts" in page
@@ -280,7 +280,9 @@ def test_runs_with_other_settings_keep_their_files(run, models, tmp_path):
     for words in variants.values():
         assert run(*flags(INPUTS, tmp_path, "--quiet", *words)).code == 0
         kept |= {one: one.read_bytes() for one in tmp_path.iterdir() if one not in kept}
-    endings = ("_results.csv", "_results.json", "_report.md", "_results.csv.run.json")
+    endings = (
+        "_results.csv", "_results.json", "_report.md", "_report.html", "_results.csv.run.json",
+    )  # fmt: skip
     names = {f"{stem}{variant}{ending}" for variant in variants for ending in endings}
     assert {one.name for one in kept} == names
     assert {one: one.read_bytes() for one in tmp_path.iterdir()} == kept

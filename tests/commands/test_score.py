@@ -57,7 +57,7 @@ def test_a_table_has_the_numbers_of_the_lines(run, place):
                 want = [None if value is None else float(np.float32(value)) for value in want]
             assert row[name] == want
         assert [row[name] for name in SUMMARY] == [line[name] for name in SUMMARY]
-    assert rows[-1]["extra"] == '{"topic": "y"}'
+    assert rows[-1]["extra"] == '{"topic":"y"}'
 
 
 def test_fields_order_and_ids(run, place, scorers):
@@ -90,6 +90,7 @@ def test_fields_order_and_ids(run, place, scorers):
         ".jaxscore",
         "in.jsonl",
         "out.jsonl",
+        "out.jsonl.report.html",
         "out.jsonl.run.json",
     ]
     # No lock file and no write-ahead log are left.
@@ -145,7 +146,7 @@ def test_the_closing_block(run, place):
     code, out, _ = run(*words)
     assert code == 0
     block = {line.split()[0]: line for line in out.splitlines()}
-    titles = "done shared model result boundary files  journal"
+    titles = "done shared model result boundary files   journal"
     assert [line[:9].strip() for line in out.splitlines()] == titles.split(" ")
     # ANSWER : ĠO s lo, and x; `lo` is only a target and `x` has nothing before it.
     assert "6 tokens given, 4 computed, 1.5 given per computed token, 3 scored" in block["shared"]
@@ -153,7 +154,8 @@ def test_the_closing_block(run, place):
     assert block["boundary"] == "boundary joint: of 2 requests separate would change 1"
     mean = records(folder)[0]["mean_logprob"]
     assert block["result"].endswith(f"log-probability {mean:.4f} nats per token, 3 tokens")
-    assert f"files    {folder / 'out.jsonl'}\n         {folder / 'out.jsonl.run.json'}\n" in out
+    names = ("out.jsonl", "out.jsonl.report.html", "out.jsonl.run.json")
+    assert "files    " + "\n         ".join(str(folder / name) for name in names) in out
 
 
 def test_quiet_leaves_stdout_as_it_is(run, place):

@@ -95,7 +95,8 @@ def test_what_is_printed(run, folder):
     assert lines[3].startswith("result   mean self-certainty ")
     assert lines[3].endswith(", 4 of 5 outputs")
     path = folder / "in-confidence-list.json"
-    assert lines[4:] == [f"files    {path}", f"         {path}.run.json"]
+    page = folder / "in-confidence-list_report.html"
+    assert lines[4:] == [f"files    {path}", f"         {page}", f"         {path}.run.json"]
     assert err == (
         "failed: item 2 (session_id b): output 2: no tokens, so there is no prediction to be "
         "certain of\n1 failed, the others are kept\n"
@@ -305,7 +306,8 @@ def test_the_file_grows_and_outlives_an_interrupt(run, folder, monkeypatch):
     assert lengths == [3, 4, 5]
     assert len(result(folder)) == 5
     assert sorted(one.name for one in folder.iterdir()) == [
-        "in-confidence-list.json", "in-confidence-list.json.run.json", "in.json",
+        "in-confidence-list.json", "in-confidence-list.json.run.json",
+        "in-confidence-list_report.html", "in.json",
     ]  # fmt: skip
 
 

@@ -62,8 +62,8 @@ def test_prompts_and_replies(run, folder, asked):
     path = folder / "in-consistency-2.json"
     lines = out.splitlines()
     assert lines[0].startswith("done     3 items, 0 failed in ")
-    assert lines[3] == ("result   3 of 3 items have a reply, 15 tokens written in this run")
-    assert lines[4:] == [f"files    {path}", f"         {path}.run.json"]
+    assert lines[2] == ("result   3 of 3 items have a reply, 15 tokens written in this run")
+    assert lines[3:] == [f"files    {path}", f"         {path}.run.json"]
     records = result(folder)
     for k, (record, request) in enumerate(zip(records, asked, strict=True)):
         assert record["output"] == [f"The most consistent response is Response {k}"]

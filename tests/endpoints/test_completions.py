@@ -202,7 +202,7 @@ def test_what_is_missing_and_not_needed(serve, fields):
     [one] = endpoint(server).score([Request(1, "a", " b")])
     assert one.error is None
     assert one.logprob.tolist() == [-1.0]
-    assert one.greedy.tolist() == [False]
+    assert one.greedy.tolist() == [None]
 
 
 def test_greedy_is_what_no_listed_token_beats(serve):
@@ -212,6 +212,37 @@ def test_greedy_is_what_no_listed_token_beats(serve):
     assert one.greedy.tolist() == [False, True, False]
     assert np.isnan(one.logprob[0])
     assert one.n_scored == 2
+
+
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_a_stream_gives_what_all_together_give(serve, scorers, window):
+    server = serve(ModelServer(scorers("tiny-gpt2")))
+    requests = [*list(questions())[:3], *ODD[:2]]
+    read = []
+
+    def given():
+        for request in requests:
+            read.append(request)
+            yield request
+
+    found = endpoint(server).stream(given(), window=window)
+    first = next(found)
+    assert len(read) == window
+    got = [first, *found]
+    for one, other in zip(got, endpoint(server).score(requests), strict=True):
+        assert one == other
+
+
+def test_failures_in_a_row_are_counted_through_a_stream(serve):
+    server = serve(always(Answer({"error": "down"}, 500)))
+    limits = dataclasses.replace(QUICK, retries=0, give_up_after=3)
+    client = CompletionsEndpoint("m", server.url, limits=limits)
+    got = list(client.stream([Request(k, "a", " b") for k in range(20)], window=2))
+    assert all("HTTP 500" in one.error or "not sent" in one.error for one in got)
+    n_after_three = len(server.seen)
+    assert n_after_three < 6
+    client.score([Request(1, "c", " d")])  # another run counts from 0
+    assert len(server.seen) == n_after_three + 1
 
 
 def test_a_server_that_generates_all_the_same(serve):

@@ -65,7 +65,7 @@ def test_paths_that_cannot_be_read(tmp_path):
         ("absent.parquet", "absent.parquet: No such file or directory; expected a readable"),
         ("folder.json", "folder.json: Is a directory"),
         ("folder.parquet", "folder.parquet: Is a directory"),
-        ("in.jsonl", "in.jsonl: found a name ending in '.jsonl', expected .json or .parquet"),
+        ("in.txt", "in.txt: found a name ending in '.txt', expected .json, .jsonl, .csv,"),
         ("in", "in: found a name ending in '', expected"),
     ]:
         with pytest.raises(InputError) as found:
@@ -155,3 +155,16 @@ def test_what_an_item_is_called():
         ({"id": ["x"]}, "item 3"),
     ):
         assert name_of(2, item) == want
+
+
+def test_tables_of_other_forms_have_the_same_items(tmp_path):
+    items = [{"id": "a", "output": ["x, y", "z"]}, {"id": "b", "output": []}]
+    for name, text in (
+        ("in.jsonl", "".join(json.dumps(one) + "\n" for one in items)),
+        ("in.csv", 'id,output\na,"[""x, y"", ""z""]"\nb,[]\n'),
+        ("in.tsv", 'id\toutput\na\t"[""x, y"", ""z""]"\nb\t[]\n'),
+    ):
+        assert read_items(write(tmp_path, text, name), ["output"]) == items
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_list(items).save_to_disk(str(tmp_path / "set"))
+    assert read_items(tmp_path / "set", ["output"]) == items

@@ -11,6 +11,7 @@ from pyarrow import parquet
 from jaxscore import InputError
 from jaxscore.files import parquet_output
 from jaxscore.files.parquet_output import ParquetOutput
+from jaxscore.tasks.score.requests_file import ARRAYS, NUMBERS
 
 
 def scored(k, **more):
@@ -32,7 +33,7 @@ def test_rows_are_read_back(monkeypatch):
     monkeypatch.setattr(parquet_output, "TOGETHER", 3)
     file = io.BytesIO()
     given = [scored(k) for k in range(7)] + [{"id": "x", "error": "why", "n": 2**70}]
-    with ParquetOutput(file, arrays=True) as table:
+    with ParquetOutput(file, ARRAYS | NUMBERS) as table:
         for one in given:
             table.write(one)
     made = read(file)
@@ -51,7 +52,7 @@ def test_rows_are_read_back(monkeypatch):
 
 def test_without_arrays_and_without_rows():
     file = io.BytesIO()
-    with ParquetOutput(file, arrays=False):
+    with ParquetOutput(file, NUMBERS):
         pass
     made = read(file).read()
     assert made.num_rows == 0
@@ -62,4 +63,4 @@ def test_without_arrays_and_without_rows():
 def test_without_pyarrow(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install pyarrow, or give an --output that ends in"):
-        ParquetOutput(io.BytesIO(), arrays=True)
+        ParquetOutput(io.BytesIO(), NUMBERS)

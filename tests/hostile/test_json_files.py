@@ -1,30 +1,43 @@
 """Every reader of JSON or JSONL: a value, or a refusal that names the file; nothing else."""
 
+import argparse
 import io
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 
+from jaxscore.commands import prompting_flags
 from jaxscore.errors import InputError
+from jaxscore.evaluate import evaluate
 from jaxscore.files.growing import write_array
 from jaxscore.files.item_files import read_items, read_previous
 from jaxscore.files.json_output import json_text
 from jaxscore.printable import UNPRINTABLE
+from jaxscore.tasks.choose import items as choices
 from jaxscore.tasks.chronologic import answer_scores
+from jaxscore.tasks.chronologic import fewshot as question_shots
+from jaxscore.tasks.paths import fewshot as path_shots
 from jaxscore.tasks.paths import path_gain
+from jaxscore.tasks.perplexity import documents
+from jaxscore.tasks.probsem import fewshot as probsem_shots
 from jaxscore.tasks.probsem import query_scores
 from jaxscore.tasks.rag import experiment_folder, results_table, retrieval_runs
 from jaxscore.tasks.samples import (
     confidences,
     livecode,
+    prompts,
+    right_responses,
     sample_items,
+    sampling,
     selection,
     usc_choice,
     usc_prompt,
 )
+from jaxscore.tasks.score import fewshot as score_shots
 from jaxscore.tasks.score import requests_file
-from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused
+from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values
 
 SAMPLE = {
     "id": "s1",
@@ -59,12 +72,30 @@ QUESTION = {
     "answer_probabilities": [1.0, 0.0],
 }
 PATHS = {"id": 7, "question": "Where?", "paths": [["a", "in", "b"], []]}
+CHOICE = {"id": "a", "context": "The", "options": [" cat", " dog"], "gold": 0}
+PROMPT = {"id": "a", "messages": [{"role": "user", "content": "Where?"}]}
 PLAIN = {"id": "a", "context": "The", "continuation": " cat"}
 
 
 def rag(read):
     """A reader of the files of an experiment: `eval_dev_out.json` and `eval_dev_metrics.json`."""
     return lambda path: read(path.parent)
+
+
+def shots(read):
+    """A reader of few-shot examples, as commands read them."""
+
+    def load(path):
+        none = argparse.Namespace(system=None, system_file=None, apply_chat_template=False)
+        args = argparse.Namespace(**vars(none), fewshot=path, num_fewshot=None)
+        return prompting_flags.settings(args, read)["fewshot"]
+
+    return load
+
+
+def context_shots(given, position, where):
+    suite = query_scores.read({**SUITE, "prompt": ""})
+    return probsem_shots.read(suite, given, position, where)
 
 
 # name of the file, what is good in it, the reader
@@ -90,6 +121,13 @@ LINES = {
     "score's check": (PLAIN, requests_file.check),
     "paths": (PATHS, path_gain.load),
     "chronologic": (QUESTION, answer_scores.load),
+    "examples of score": (PLAIN, shots(score_shots.read)),
+    "examples of paths": (PATHS, shots(path_shots.read)),
+    "examples of chronologic": (QUESTION, shots(question_shots.read)),
+    "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
+    "choose": (CHOICE, choices.load),
+    "perplexity": ({"id": "a", "text": "The cat"}, documents.check),
+    "sample": (PROMPT, lambda path: prompts.load(path, 0)),
 }
 
 
@@ -139,6 +177,35 @@ def test_the_line_is_named(name, line, tmp_path):
     good, read = LINES[name]
     path = put(tmp_path / "in.jsonl", b"\r\n".join([json.dumps(good).encode(), b"", line, b""]))
     assert refused(lambda: read(path)).startswith(f"{path}:3: ")
+
+
+@HOSTILE
+@given(fields(PROMPT), fields({"output": ["a"], "finish": ["eos"], "model_input": "", **PROMPT}))
+def test_any_values_in_a_prompts_fields_and_in_an_earlier_record(prompt, record):
+    """It is read, or fails by name; what an earlier run has left is taken, or refused."""
+    known = prompts.read([PROMPT, prompt], 0)
+    assert [one.index for one in known] == [0, 1]
+    assert not any(UNPRINTABLE.search(one.name) for one in known)
+    write_array(io.StringIO(), [sampling.failed(one, one.error or "x") for one in known])
+    made = {"generator": record.get("generator")}
+    found = outcome(lambda: sampling.resume(known, [record], 2, made, Path("out.json")))
+    if isinstance(found, tuple):
+        write_array(io.StringIO(), [sampling.record(known[0], one) for one in found[0] if one])
+
+
+@HOSTILE
+@given(values)
+def test_any_value_as_gold(value):
+    """The choice is right, or wrong, or has no gold, or fails by name; and all can be written."""
+    items = [{**SAMPLE, "g": [True, False]}, {**SAMPLE, "g": value}]
+    for system in ("select", "vote", "usc-select", "livecode-select"):
+        report = evaluate(system, None, [items[0], *items], gold="g", n_bootstrap=2)
+        assert {one["right"] for one in report.items} <= {True, False, None}
+        report.markdown().encode()
+        report.json().encode()
+        write_array(io.StringIO(), map(dict, report.items))
+    found = right_responses.read(confidences.read(items), "g")
+    assert found.right[0] == [True, False]
 
 
 @HOSTILE

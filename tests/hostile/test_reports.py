@@ -14,6 +14,7 @@ from jaxscore.reports import sections
 from jaxscore.reports.markdown import cell, table, text
 from tests.commands.conftest import QWEN
 from tests.hostile.inputs import HALF_PAIR, HOSTILE, TEXTS, any_texts, put
+from tests.reports.html.made import tree
 
 MARKUP = [one for one in TEXTS if 0 < len(one) < 1000 and "\0" not in one]
 # GitHub's addresses: a scheme, www., and what stands on both sides of an @
@@ -134,14 +135,15 @@ COMMANDS = {
 
 
 def ran(run, folder, write, words, model):
-    """The page that a command writes, and all that it says."""
+    """The report that a command writes, the elements of its page, and all that it says."""
     folder.mkdir()
     command, *flags = write(folder, words)
     named = {"chronologic": [model], "judge": ["--llm", model, words[0]]}
     code, out, err = run(command, *named.get(command, ["--model", model]), *flags)
     assert code == 0, err
     [page] = (folder / "out").rglob("*.md")
-    return page.read_text(encoding="utf-8"), out + err
+    elements = {one.tag for one in tree(page.with_suffix(".html").read_text("utf-8")).iter()}
+    return page.read_text(encoding="utf-8"), elements, out + err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -149,8 +151,9 @@ def test_the_pages_of_a_run(run, tmp_path, command, hostile_model, plain_model):
     """The same headings, rows and cells as of plain words, and the same lines on the terminal."""
     words = [*MARKUP, MARKUP[0]]
     plain = [f"word{k}" for k in range(len(MARKUP))] + ["word0"]
-    page, said = ran(run, tmp_path / "hostile", COMMANDS[command], words, hostile_model)
-    want, _ = ran(run, tmp_path / "plain", COMMANDS[command], plain, plain_model)
+    page, elements, said = ran(run, tmp_path / "hostile", COMMANDS[command], words, hostile_model)
+    want, usual, _ = ran(run, tmp_path / "plain", COMMANDS[command], plain, plain_model)
+    assert elements <= usual
     assert_text(page)
     assert sorted(shape(page)) == sorted(shape(want))
     assert not UNPRINTABLE.search(said.replace("\n", "").replace("\t", "").replace("\r", ""))

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from jaxscore import evaluate
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import GenerationRequest, TextLabelRequest
+from jaxscore.tasks.score.requests_file import UNKNOWN
 from tests.endpoints.conftest import QUICK
 from tests.endpoints.test_completions import ODD, compare, questions
 
@@ -21,6 +23,26 @@ def test_scores(endpoint):
     scorer, client = endpoint
     requests = [*list(questions())[:6], *ODD]
     assert compare(client.score(requests), scorer.score(requests)) > 50
+
+
+def test_score_as_a_system(endpoint):
+    """Fields that a server tells have the numbers of the scorer, the others are None."""
+    scorer, client = endpoint
+    texts = [{"id": one.id, "context": one.context, "continuation": one.continuation}
+             for one in [*list(questions())[:3], *ODD]]  # fmt: skip
+    there, here = (evaluate("score", source, texts) for source in (client, scorer))
+    assert there.failures == here.failures == []
+    for one, other in zip(there.items, here.items, strict=True):
+        assert list(one) == list(other)
+        assert one["greedy"] == other["greedy"]
+        assert one["sum_logprob"] == pytest.approx(other["sum_logprob"], abs=1e-4)
+        assert (one["n_tokens"], one["n_scored"]) == (other["n_tokens"], other["n_scored"])
+        assert {name for name, value in one.items() if value is None} - UNKNOWN <= {
+            name for name, value in other.items() if value is None
+        }
+        assert all(one[name] is None for name in UNKNOWN)
+    assert there.summary["n_scored"] == here.summary["n_scored"] > 50
+    assert there.summary["mean_logprob"] == pytest.approx(here.summary["mean_logprob"], abs=1e-4)
 
 
 def test_labels_and_texts(endpoint):

@@ -42,8 +42,8 @@ def test_expected_values_pass_where_the_numbers_are_right(capsys):
 def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
     right = queries.score_queries
 
-    def wrong(hidden, asked, head, top):
-        scores = right(hidden, asked, head, top)
+    def wrong(hidden, asked, head, top, measures):
+        scores = right(hidden, asked, head, top, measures)
         return scores._replace(entropy=scores.entropy + 2e-4)
 
     monkeypatch.setattr("jaxscore.device.score.score_queries", wrong)

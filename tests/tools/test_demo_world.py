@@ -280,6 +280,12 @@ def test_inputs_are_in_the_forms_of_the_commands(tmp_path: Path) -> None:
         right = question["answer_types"].index("ground_truth")
         assert question["answer_probabilities"][right] == sum(question["answer_probabilities"]) == 1
 
+    asked = lines("prompts.jsonl")
+    assert len(asked) == inputs.PROMPTS == len({item["id"] for item in asked})
+    for item in asked:
+        assert set(item) == {"id", "prompt", "answer"}
+        assert item["answer"] in item["prompt"]
+
     facts = (tmp_path / "probsem/demo.txt").read_text("utf-8")
     truth, letter = whole("probsem/demo_truth.json"), whole("probsem/demo_letter.json")
     for context in truth["context"]:

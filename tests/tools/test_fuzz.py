@@ -98,7 +98,7 @@ def test_a_sound_target_ends_well(tmp_path):
 
 def test_flags_that_cannot_be_used(tmp_path):
     for words, why in (
-        (["--target", "nonesuch", "--input", __file__], "there are json, jsonl, yaml"),
+        (["--target", "nonesuch", "--input", __file__], "there are json, jsonl, tables, yaml"),
         (["--target", "json"], "--findings: where"),
     ):
         ended = subprocess.run(

@@ -141,8 +141,12 @@ def judge_items(seed: int, count: int) -> list[LabelItem]:
 
 @dataclasses.dataclass(frozen=True)
 class ReasonedItem:
-    """A question of several steps, to be answered with reasons from the facts that it gives."""
+    """A question of several steps, to be answered with reasons from the facts that it gives.
 
+    `user` is what is asked, `prompt` the conversation that the model continues.
+    """
+
+    user: str
     prompt: str
     answer: str
 
@@ -158,5 +162,5 @@ def reasoned_items(seed: int, count: int) -> list[ReasonedItem]:
         user = prompts.reasoned_user(rng.sample(stated, len(stated)), chain.question)
         prompt = prompts.BOS + prompts.turn("user", user) + prompts.turn_start("assistant")
         if chain.facts[-1].relation.object != "profession":
-            items.append(ReasonedItem(prompt, chain.answer))
+            items.append(ReasonedItem(user, prompt, chain.answer))
     return items

@@ -7,6 +7,7 @@ from typing import Any
 from tools.demo_world import held_out, prompts
 
 PATHS, QUESTIONS, FACTS, RESPONSES = 24, 24, 4, 20  # of each system
+PROMPTS = 12  # of `sample`
 CATEGORIES = {"city": "place", "river": "place", "person": "person", "company": "company"}
 CHOICES = ("A", "B", "C")
 
@@ -16,6 +17,8 @@ def write(folder: Path, seed: int) -> list[Path]:
     return [
         _lines(folder / "paths.jsonl", _paths(seed)),
         _lines(folder / "chronologic.jsonl", _questions(seed)),
+        _lines(folder / "choose.jsonl", _choices(seed)),
+        _lines(folder / "prompts.jsonl", _prompts(seed)),
         *_probsem(folder / "probsem", seed),
         *_judge(folder / "judge", seed),
     ]
@@ -25,6 +28,13 @@ def _paths(seed: int) -> list[dict[str, Any]]:
     return [
         {"id": f"demo-{i:02d}", "question": item.chain.question, "paths": [item.chain.path]}
         for i, item in enumerate(held_out.path_items(seed, PATHS))
+    ]
+
+
+def _prompts(seed: int) -> list[dict[str, Any]]:
+    return [
+        {"id": f"demo-{i:02d}", "prompt": item.user, "answer": item.answer}
+        for i, item in enumerate(held_out.reasoned_items(seed, PROMPTS))
     ]
 
 
@@ -49,6 +59,26 @@ def _questions(seed: int) -> list[dict[str, Any]]:
             }
         )
     return questions
+
+
+def _choices(seed: int) -> list[dict[str, Any]]:
+    """The questions with their answers as options; the right one has each place in turn."""
+    items = []
+    for i, question in enumerate(_questions(seed)):
+        pairs = zip(question["answer_strings"], question["answer_types"], strict=True)
+        right, *others = [f" {answer}" for answer, kind in pairs if kind != "negation"]
+        gold = i % (len(others) + 1)
+        items.append(
+            {
+                "id": f"demo-{i:02d}",
+                "context": f"{question['metadata_frame']}\nQUESTION: {question['main_question']}"
+                "\nANSWER:",
+                "options": [*others[:gold], right, *others[gold:]],
+                "gold": gold,
+                "category": question["question_category"],
+            }
+        )
+    return items
 
 
 def _probsem(folder: Path, seed: int) -> list[Path]:

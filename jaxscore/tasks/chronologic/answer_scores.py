@@ -9,21 +9,23 @@ import collections
 import dataclasses
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.engine.noise import Noise
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import kind_of, read_jsonl, take
+from jaxscore.files.json_input import kind_of, take
+from jaxscore.files.table_input import NOTHING, rows
 from jaxscore.metrics import margins
 from jaxscore.metrics.brier import brier, uniform_brier
 from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.softmax import softmax
 from jaxscore.requests import Request
-from jaxscore.results import ScoredRequest
+from jaxscore.results import ScoredRequest, Strip
 from jaxscore.tasks.chronologic.by_category import Column
 from jaxscore.tasks.evaluation import Failure
+from jaxscore.tasks.prompting import PLAIN, Prompting
 from jaxscore.text.encoder import Boundary
 
 # flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
@@ -37,6 +39,8 @@ COLUMNS = {
     "uniform_brier": Column("uniform_brier"),
     "top_accuracy": Column("top_correct", share=True),
 }
+LISTS = ("answer_strings", "answer_probabilities", "answer_types")
+FIELDS = ("main_question", "metadata_frame", "question_category", *LISTS)
 NO_CATEGORY = "(none)"
 SHOWN = 60  # characters of a question in a message
 
@@ -80,20 +84,24 @@ def _name(file: str, line: int, text: object) -> str:
     return f"{where} {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
 
 
-def load(path: Path, limit: int | None = None) -> tuple[list[Question], list[Failure]]:
-    """Questions of a JSONL file, and the lines that hold none.
+def load(
+    path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+) -> tuple[list[Question], list[Failure]]:
+    """Questions of a file, and the lines that hold none.
 
     `main_question`, `answer_strings` and `answer_probabilities` must be there; `metadata_frame`,
     `question_category` and `answer_types` may be null or left out.
 
     Args:
+        path: JSONL, or a table, see `jaxscore.files.table_input`.
         limit: lines that are read; None for all.
+        columns: field -> its name in the file.
 
     Raises:
         InputError: the file cannot be read, a line is no JSON object, or no line is usable.
     """
-    lines = itertools.islice(read_jsonl(path), limit)
-    return read(lines, path)
+    found = itertools.islice(rows(path, columns, LISTS), limit)
+    return read(((row.number, row.item) for row in found), path)
 
 
 def read(
@@ -122,9 +130,7 @@ def read(
         known = isinstance(item, dict)
         name = _name(file, number, item.get("main_question") if known else None)
         try:
-            if not known:
-                raise InputError(f"{name}: found {kind_of(item)}, expected an object")
-            questions.append(_question(item, file, number, name))
+            questions.append(question_from(item, file, number, name))
         except InputError as problem:
             failures.append(Failure(name, str(problem).removeprefix(f"{name}: ")))
     if not questions:
@@ -135,7 +141,18 @@ def read(
     return questions, failures
 
 
-def _question(item: dict[str, Any], file: str, line: int, where: str) -> Question:
+def question_from(item: Any, file: str, line: int, where: str) -> Question:
+    """One question from an object as the input file has it.
+
+    Args:
+        file, line: as of `Question`.
+        where: for messages.
+
+    Raises:
+        InputError: it is no object, or a field is missing, of another type, or contradicts another.
+    """
+    if not isinstance(item, dict):
+        raise InputError(f"{where}: found {kind_of(item)}, expected an object")
     optional = {
         name: take(item, name, (str, type(None)), where) if name in item else None
         for name in ("metadata_frame", "question_category")
@@ -222,11 +239,15 @@ def context(question: Question, *, metadata: bool = True) -> str:
     return f"{frame}QUESTION: {question.text}\nANSWER: "
 
 
-def requests(questions: Sequence[Question], *, metadata: bool = True) -> list[Request]:
+def requests(
+    questions: Sequence[Question], *, metadata: bool = True, prompting: Prompting = PLAIN
+) -> list[Request]:
     """One per answer."""
     return [
-        Request(f"{question.line}.{k + 1}", context(question, metadata=metadata), answer)
+        Request(f"{question.line}.{k + 1}", whole, prompting.continuation_of(answer))
         for question in questions
+        for prompt in [context(question, metadata=metadata)]
+        for whole in [prompting.context_of(prompt, prompt)]
         for k, answer in enumerate(question.answers)
     ]
 
@@ -275,6 +296,20 @@ def _evaluate(question: Question, left: Iterator[ScoredRequest], boundary: str) 
     if any(one.truncated for one in own):
         out["truncated"] = [one.truncated for one in own]
     return out
+
+
+def strips(
+    questions: Sequence[Question], requests: Sequence[Request], scored: Sequence[ScoredRequest]
+) -> list[list[Strip]]:
+    """The tokens of each question's answers; `requests` are those of `requests`, and scored."""
+    left = zip(requests, scored, strict=True)
+    return [
+        [
+            Strip(answer, one.context, own)
+            for answer, (one, own) in zip(q.answers, left, strict=False)
+        ]
+        for q in questions
+    ]
 
 
 def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:

@@ -22,14 +22,19 @@ class Column(NamedTuple):
 
 
 def summarise(
-    results: Sequence[dict[str, Any]], columns: Mapping[str, Column], n_bootstrap: int, seed: int
+    results: Sequence[dict[str, Any]],
+    columns: Mapping[str, Column],
+    n_bootstrap: int,
+    seed: int,
+    category: str = "question_category",
 ) -> dict[str, Any]:
     """`{"overall": Means, "by_category": {category: Means}}`, categories in alphabetical order.
 
     Args:
-        results: each with `question_category` and the columns' fields, numbers or true and
-            false. One with an `error` is left out, and a field that is None where it is None.
+        results: each with its category and the columns' fields, numbers or true and false. One
+            with an `error` is left out, and a field that is None where it is None.
         columns: by name.
+        category: the field that has the category.
     """
     good = [result for result in results if "error" not in result]
 
@@ -40,10 +45,8 @@ def summarise(
     def means(part: Sequence[dict[str, Any]]) -> Means:
         return {name: mean(part, column) for name, column in columns.items()}
 
-    names = sorted({result["question_category"] for result in good})
+    names = sorted({result[category] for result in good})
     return {
         "overall": means(good),
-        "by_category": {
-            name: means([r for r in good if r["question_category"] == name]) for name in names
-        },
+        "by_category": {name: means([r for r in good if r[category] == name]) for name in names},
     }

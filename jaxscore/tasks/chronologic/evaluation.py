@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.chronologic import answer_scores, by_category, calibrate, multiple_choice
+from jaxscore.tasks import prompt_settings
+from jaxscore.tasks.chronologic import (
+    answer_scores,
+    by_category,
+    calibrate,
+    fewshot,
+    multiple_choice,
+)
 from jaxscore.tasks.chronologic.answer_scores import Question
 from jaxscore.tasks.chronologic.multiple_choice import LetterMass, Quiz
 from jaxscore.tasks.chronologic.settings import Settings
 from jaxscore.tasks.evaluation import Evaluation, Failure
-from jaxscore.tasks.scoring_run import ScoringRun, check_source
+from jaxscore.tasks.prompting import Prompting
+from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -42,9 +50,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
     Raises:
         InputError: no usable question, or settings that the source cannot do.
     """
-    from jaxscore.scorer import Scorer  # here: importing it imports JAX
-
-    if not isinstance(source, Scorer):
+    if not is_local(source):
         settings.check_endpoint()
     mcq = settings.mode == "mcq"
     questions, failures = answer_scores.read(enumerate(items, start=1))
@@ -69,15 +75,20 @@ def _score(
     remarks: list[str],
 ) -> Evaluation:
     """Brier scores of the answers' probabilities."""
+    shots = settings.drawn(fewshot.read)
+    examples = fewshot.examples(shots, metadata=settings.metadata)
+    prompting = settings.prompting(source, examples)
+    n_left_out = _n_left_out(prompting, questions, settings)
     run = ScoringRun(
         source,
         boundary=settings.boundary,
-        policies=answer_scores.BOUNDARIES,
+        policies=prompting.policies(answer_scores.BOUNDARIES),
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
     )
-    scored = run.score(answer_scores.requests(questions, metadata=settings.metadata))
+    requests = answer_scores.requests(questions, metadata=settings.metadata, prompting=prompting)
+    scored = run.score(requests)
     results = answer_scores.evaluate(questions, scored, settings.boundary)
     noise = run.noise()
     decisions = [] if noise is None else answer_scores.mark(results, noise)
@@ -103,12 +114,22 @@ def _score(
         long={"questions": results},
         headline=scored_headline(summary["overall"]),
         failures=[*failures, *answer_scores.failures(questions, results)],
-        remarks=remarks,
+        remarks=[*remarks, *prompt_settings.remarks(n_left_out)],
         boundary=run.boundary_line(),
         noise=noise,
         audited=settings.audit_noise > 0,
         decisions=decisions,
         seconds=run.seconds,
+        prompting=settings.facts(prompting, n_left_out),
+        strips=answer_scores.strips(questions, requests, scored),
+        vocabulary=run.vocabulary,
+    )
+
+
+def _n_left_out(prompting: Prompting, questions: Sequence[Question], settings: Settings) -> int:
+    """How many questions are one of the few-shot examples."""
+    return prompting.n_left_out(
+        answer_scores.context(one, metadata=settings.metadata) for one in questions
     )
 
 
@@ -120,20 +141,21 @@ def _choose(
     remarks: list[str],
 ) -> Evaluation:
     """The letter that the model writes, and the probability that it gives each letter."""
-    from jaxscore.generator import Generator  # here: importing them imports JAX
-    from jaxscore.scorer import Scorer
+    from jaxscore.generator import Generator  # here: importing it imports JAX
 
-    quizzes, unusable = multiple_choice.quizzes(
-        questions,
-        seed=settings.seed,
-        metadata=settings.metadata,
-        include_negation=settings.include_negation,
-        shuffle=settings.shuffle,
-    )
+    shown: dict[str, Any] = {
+        name: getattr(settings, name)
+        for name in ("seed", "metadata", "include_negation", "shuffle")
+    }
+    shots = settings.drawn(fewshot.read)
+    prompting = settings.prompting(source, fewshot.quiz_examples(shots, **shown))
+    plain, unusable = multiple_choice.quizzes(questions, **shown)
+    quizzes = [fewshot.prompted_quiz(quiz, prompting, settings.metadata) for quiz in plain]
+    n_left_out = _n_left_out(prompting, [quiz.question for quiz in quizzes], settings)
     requests = multiple_choice.generation_requests(quizzes)
     run = ScoringRun(source, seed=settings.seed, audit_noise=settings.audit_noise)
     started = time.perf_counter()
-    if isinstance(source, Scorer):
+    if is_local(source):
         written = Generator(source).generate(requests)
         masses = _local_masses(source, quizzes, run)
     else:
@@ -169,11 +191,12 @@ def _choose(
         long={"questions": results},
         headline=mcq_headline(summary["overall"], responses["no_letter"]),
         failures=[*failures, *unusable, *answer_scores.failures(asked, results)],
-        remarks=remarks,
+        remarks=[*remarks, *prompt_settings.remarks(n_left_out)],
         noise=noise,
         audited=settings.audit_noise > 0,
         decisions=decisions,
         seconds=seconds,
+        prompting=settings.facts(prompting, n_left_out),
     )
 
 

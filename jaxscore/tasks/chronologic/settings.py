@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Any
 
-from jaxscore.endpoints.completions import BOUNDARIES as ENDPOINT_BOUNDARIES
 from jaxscore.errors import InputError
+from jaxscore.tasks import endpoint_checks
 from jaxscore.tasks.chronologic.answer_scores import BOUNDARIES
 from jaxscore.tasks.evaluation import CommonSettings, check_at_least, check_setting
-from jaxscore.tasks.scoring_run import NO_LAYOUTS
+from jaxscore.tasks.prompt_settings import PromptSettings
 
 MODES = ("sample", "full", "mcq")
 # setting -> the modes that it has an effect in; the others have one in each
@@ -22,7 +22,7 @@ EFFECTIVE = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(PromptSettings, CommonSettings):
     """Settings of `chronologic`.
 
     Attributes:
@@ -67,15 +67,7 @@ class Settings(CommonSettings):
         Raises:
             InputError: naming the setting.
         """
-        if "boundary" in self.record() and BOUNDARIES[self.boundary] not in ENDPOINT_BOUNDARIES:
-            raise InputError(
-                f"boundary {self.boundary}: an endpoint encodes context and answer as one text; "
-                "give joint or upstream, or take a local model"
-            )
-        if self.truncate is not None:
-            raise InputError("truncate: an endpoint takes texts as they are; take a local model")
-        if self.audit_noise:
-            raise InputError(NO_LAYOUTS)
+        endpoint_checks.check(self, self.record().get("boundary"), BOUNDARIES)
 
     def unused(self) -> list[str]:
         """Remarks on settings that differ from their defaults and have no effect in the mode."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.tasks import endpoint_checks
 from jaxscore.tasks.evaluation import (
     CommonSettings,
     Evaluation,
@@ -13,17 +14,19 @@ from jaxscore.tasks.evaluation import (
     check_list,
     check_setting,
 )
-from jaxscore.tasks.paths import path_gain
-from jaxscore.tasks.scoring_run import ScoringRun, check_source
+from jaxscore.tasks.paths import fewshot, path_gain
+from jaxscore.tasks.prompt_settings import PromptSettings, remarks
+from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(PromptSettings, CommonSettings):
     """Settings of `paths`.
 
     Attributes:
         boundary: "separate", "joint" or "upstream": where an answer starts.
         system_prompts: each item is evaluated under each, and averaged.
+        system_prompt: one alone, in place of `system_prompts`.
     """
 
     boundary: str = "separate"
@@ -36,7 +39,22 @@ class Settings(CommonSettings):
         prompts = check_list("system_prompts", self.system_prompts)
         if not prompts or not all(isinstance(one, str) for one in prompts):
             raise InputError(f"setting system_prompts is {prompts!r}, expected at least one string")
+        if self.system_prompt is not None:
+            if prompts != (path_gain.DEFAULT_SYSTEM_PROMPT,):
+                raise InputError(
+                    "system_prompt and system_prompts: both say which text stands first; give "
+                    "one of the two (--system, --system-prompts)"
+                )
+            prompts = (self.system_prompt,)
         object.__setattr__(self, "system_prompts", prompts)
+
+    def check_endpoint(self) -> None:
+        """Refuse what the server of an endpoint cannot do.
+
+        Raises:
+            InputError: naming the setting.
+        """
+        endpoint_checks.check(self, self.boundary, path_gain.BOUNDARIES)
 
 
 def read(items: Iterable[Any]) -> list[path_gain.Item]:
@@ -62,18 +80,27 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         InputError: an unusable item, no path at all, or settings that the source cannot do.
     """
     check_source("paths", source)
+    if not is_local(source):
+        settings.check_endpoint()
     known = read(items)
     path_gain.check_any_path(known)
     systems = settings.system_prompts
+    shots = settings.drawn(fewshot.read)
+    examples = fewshot.examples(shots)
+    system = next(filter(None, systems), None)
+    prompting = settings.prompting(source, examples[0], system=system)
+    n_left_out = prompting.n_left_out(one.question for one in known)
     run = ScoringRun(
         source,
         boundary=settings.boundary,
-        policies=path_gain.BOUNDARIES,
+        policies=prompting.policies(path_gain.BOUNDARIES),
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
     )
-    results = path_gain.evaluate(known, systems, run.score(path_gain.requests(known, systems)))
+    requests = path_gain.requests(known, systems, prompting, examples)
+    scored = run.score(requests)
+    results = path_gain.evaluate(known, systems, scored)
     noise = run.noise()
     decisions = [] if noise is None else path_gain.mark(results, noise)
     summary = path_gain.summarise(results, settings.n_bootstrap, settings.seed)
@@ -93,11 +120,15 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         long={"paths": ordered},
         headline=headline(summary.means["absolute"]),
         failures=[Failure(*one) for one in summary.failures],
+        remarks=remarks(n_left_out),
         boundary=run.boundary_line(),
         noise=noise,
         decisions=decisions,
         audited=settings.audit_noise > 0,
         seconds=run.seconds,
+        prompting=settings.facts(prompting, n_left_out),
+        strips=path_gain.strips(results, requests, scored),
+        vocabulary=run.vocabulary,
     )
 
 

@@ -8,19 +8,21 @@ prompts.
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.engine.noise import Noise
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import kind_of, read_jsonl, read_lines, take
+from jaxscore.files.json_input import kind_of, read_lines, take
+from jaxscore.files.table_input import NOTHING, rows
 from jaxscore.metrics import margins
 from jaxscore.metrics.bootstrap import Estimate, estimate
 from jaxscore.metrics.margins import Decisions
 from jaxscore.printable import one_line
 from jaxscore.requests import Request
-from jaxscore.results import ScoredRequest
+from jaxscore.results import ScoredRequest, Strip
+from jaxscore.tasks.prompting import PLAIN, Example, Prompting
 from jaxscore.text.encoder import Boundary
 
 DEFAULT_SYSTEM_PROMPT = (
@@ -32,6 +34,7 @@ BOUNDARIES: dict[str, Boundary] = {
     "joint": "joint",
     "upstream": "reencoded",
 }
+FIELDS = ("id", "question", "paths")
 # name of a mean -> the field of an evaluation that it is over
 COLUMNS = {
     "baseline": "baseline_prob",
@@ -68,14 +71,20 @@ class Summary:
     failures: list[tuple[str, str]]
 
 
-def load(path: Path, max_samples: int | None = None) -> list[Item]:
-    """Items of a JSONL file: `question`, `paths`, and optionally `id` (else the line's number).
+def load(
+    path: Path, max_samples: int | None = None, columns: Mapping[str, str] = NOTHING
+) -> list[Item]:
+    """Items of a file: `question`, `paths`, and optionally `id` (else the line's number).
+
+    Args:
+        path: JSONL, or a table, see `jaxscore.files.table_input`.
+        columns: field -> its name in the file.
 
     Raises:
         InputError: with file and line; or no item has a path.
     """
-    rows = itertools.islice(read_jsonl(path), max_samples)
-    items = [item(row, number, f"{path}:{number}") for number, row in rows]
+    found = itertools.islice(rows(path, columns, ["paths"]), max_samples)
+    items = [item(row, number, where) for number, where, row in found]
     check_any_path(items, f"{path}: ")
     return items
 
@@ -136,10 +145,13 @@ def system_prompts(given: Sequence[str], file: Path | None) -> list[str]:
     return prompts or [DEFAULT_SYSTEM_PROMPT]
 
 
-def prompts(item: Item, path: list[str], system: str) -> tuple[str, str]:
-    """The prompt without and with the path, to the letter of the published script."""
-    ending = f"\nQuestion: {item.question} Answer:"
-    return f"{system}{ending}", f"{system}\nSupport Path: {' -> '.join(path)}{ending}"
+def prompts(item: Item, path: list[str]) -> tuple[str, str]:
+    """The prompt without and with the path, to the letter of the published script.
+
+    A system prompt and a line end come before it.
+    """
+    question = f"Question: {item.question} Answer:"
+    return question, f"Support Path: {' -> '.join(path)}\n{question}"
 
 
 def cases(items: Sequence[Item]) -> Iterator[tuple[Item, list[str]]]:
@@ -147,13 +159,34 @@ def cases(items: Sequence[Item]) -> Iterator[tuple[Item, list[str]]]:
     return ((item, path) for item in items for path in item.paths if path)
 
 
-def requests(items: Sequence[Item], systems: Sequence[str]) -> list[Request]:
-    """For each path, for each system prompt: the baseline and the retrieved prompt."""
-    return [
-        Request(_name(item.id, path), context, path[-1])
-        for item, path in cases(items)
+def requests(
+    items: Sequence[Item],
+    systems: Sequence[str],
+    prompting: Prompting = PLAIN,
+    examples: Sequence[tuple[Example, ...]] = ((), ()),
+) -> list[Request]:
+    """For each path, for each system prompt: the baseline and the retrieved prompt.
+
+    Args:
+        prompting: whether they are conversations.
+        examples: those before baseline and before retrieved prompts, with questions as keys.
+    """
+    pairs = [
+        [
+            dataclasses.replace(prompting, system=system, system_end="\n", examples=own)
+            for own in examples
+        ]
         for system in systems
-        for context in prompts(item, path, system)
+    ]
+    return [
+        Request(
+            _name(item.id, path),
+            one.context_of(prompt, item.question),
+            one.continuation_of(path[-1]),
+        )
+        for item, path in cases(items)
+        for pair in pairs
+        for one, prompt in zip(pair, prompts(item, path), strict=True)
     ]
 
 
@@ -276,4 +309,33 @@ def least_gain_first(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for one in result["path_evaluations"]
         if "error" not in one
     ]
-    return sorted(good, key=lambda one: one[COLUMNS["absolute"]])
+    return sorted(good, key=_gain)
+
+
+def strips(
+    results: Sequence[dict[str, Any]], requests: Sequence[Request], scored: Sequence[ScoredRequest]
+) -> list[list[Strip]]:
+    """The answer's tokens without and with each path, of the paths of `least_gain_first`.
+
+    Args:
+        results: of `evaluate`.
+        requests, scored: of all paths.
+    """
+    every = [one for result in results for one in result["path_evaluations"]]
+    pairs = list(zip(requests, scored, strict=True))
+    n = len(pairs) // len(every)  # of each path: two for each system prompt
+    good = [(one, pairs[k * n : (k + 1) * n]) for k, one in enumerate(every) if "error" not in one]
+    return [
+        [Strip(_told(k, n), request.context, own) for k, (request, own) in enumerate(texts)]
+        for _, texts in sorted(good, key=lambda one: _gain(one[0]))
+    ]
+
+
+def _told(k: int, n: int) -> str:
+    which = "with the path" if k % 2 else "without the path"
+    return which if n == 2 else f"{which}, system prompt {k // 2 + 1}"
+
+
+def _gain(one: dict[str, Any]) -> float:
+    gain: float = one[COLUMNS["absolute"]]
+    return gain

@@ -1,21 +1,24 @@
 """ProbSem as one call: a suite and settings in, an `Evaluation` out."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.evaluation import Evaluation, ScoringSettings, check_setting
-from jaxscore.tasks.probsem import query_scores
-from jaxscore.tasks.scoring_run import ScoringRun, check_source
+from jaxscore.tasks import endpoint_checks
+from jaxscore.tasks.evaluation import Evaluation, check_setting
+from jaxscore.tasks.probsem import fewshot, query_scores
+from jaxscore.tasks.prompt_settings import PromptSettings, remarks
+from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
 DISABLED = "accuracy is disabled, since a context expects -1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ScoringSettings):
+class Settings(PromptSettings):
     """Settings of `probsem`; the accuracy has Wilson's interval, which draws nothing.
 
     Attributes:
@@ -29,7 +32,7 @@ class Settings(ScoringSettings):
     boundary: str = "joint"
 
     def __post_init__(self) -> None:
-        """Check all values; see `ScoringSettings`."""
+        """Check all values; see `PromptSettings`."""
         super().__post_init__()
         check_setting("normalize", self.normalize, (True, False))
         check_setting("boundary", self.boundary, tuple(query_scores.BOUNDARIES))
@@ -38,6 +41,14 @@ class Settings(ScoringSettings):
             raise InputError(
                 f"setting temperature is {self.temperature!r}, expected a number above 0"
             )
+
+    def check_endpoint(self) -> None:
+        """Refuse what the server of an endpoint cannot do.
+
+        Raises:
+            InputError: naming the setting.
+        """
+        endpoint_checks.check(self, self.boundary, query_scores.BOUNDARIES)
 
 
 def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
@@ -53,16 +64,22 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
     """
     known = suite if isinstance(suite, query_scores.Suite) else query_scores.read(suite)
     check_source("probsem", source)
+    if not is_local(source):
+        settings.check_endpoint()
+    shots = settings.drawn(functools.partial(fewshot.read, known))
+    prompting = settings.prompting(source, fewshot.examples(known, shots))
+    n_left_out = prompting.n_left_out(one.text for one in known.contexts)
     run = ScoringRun(
         source,
         boundary=settings.boundary,
-        policies=query_scores.BOUNDARIES,
+        policies=prompting.policies(query_scores.BOUNDARIES),
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
     )
     how: dict[str, Any] = {"normalize": settings.normalize, "temperature": settings.temperature}
-    scored = run.score(query_scores.requests(known))
+    requests = query_scores.requests(known, prompting)
+    scored = run.score(requests)
     results = query_scores.evaluate(known, scored, boundary=settings.boundary, **how)
     noise = run.noise()
     decisions = [] if noise is None else query_scores.mark(results, noise, **how)
@@ -77,12 +94,15 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
         long={"contexts": results},
         headline=headline(accuracy, n_scored),
         failures=query_scores.failures(known, results),
-        remarks=query_scores.remarks(known),
+        remarks=[*query_scores.remarks(known), *remarks(n_left_out)],
         boundary=run.boundary_line(),
         noise=noise,
         audited=settings.audit_noise > 0,
         decisions=decisions,
         seconds=run.seconds,
+        prompting=settings.facts(prompting, n_left_out),
+        strips=query_scores.strips(known, requests, scored),
+        vocabulary=run.vocabulary,
     )
 
 

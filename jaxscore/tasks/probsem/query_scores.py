@@ -15,8 +15,9 @@ from jaxscore.metrics.bootstrap import Estimate, proportion
 from jaxscore.metrics.margins import Decisions
 from jaxscore.metrics.softmax import softmax
 from jaxscore.requests import Request
-from jaxscore.results import ScoredRequest
+from jaxscore.results import ScoredRequest, Strip
 from jaxscore.tasks.evaluation import Failure
+from jaxscore.tasks.prompting import PLAIN, Prompting
 from jaxscore.text.encoder import Boundary
 
 # flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
@@ -68,9 +69,15 @@ class Suite:
         """What stands between prompt and query; empty parts are left out."""
         return "\n".join(filter(None, (self.pretext, context.text, self.posttext)))
 
-    def before(self, context: Context) -> str:
-        """All that stands before a query, the line end included."""
-        return "".join(f"{part}\n" for part in (self.prompt, self.shown(context)) if part)
+    @property
+    def opening(self) -> str:
+        """The prompt, with its line end."""
+        return f"{self.prompt}\n" if self.prompt else ""
+
+    def asked(self, context: Context) -> str:
+        """What stands between prompt and query, with its line end."""
+        shown = self.shown(context)
+        return f"{shown}\n" if shown else ""
 
 
 def load(folder: Path, prompt: str, test: str, limit: int | None = None) -> Suite:
@@ -130,7 +137,7 @@ def read(item: Any, where: str = "suite", limit: int | None = None) -> Suite:
     for index, entry in enumerate(given[:limit], start=1):
         name = f"context {index}"
         try:
-            contexts.append(_context(entry, index, len(queries), name))
+            contexts.append(context_from(entry, index, len(queries), name))
         except InputError as problem:
             failures.append(Failure(name, str(problem).removeprefix(f"{name}: ")))
     if not contexts:
@@ -149,7 +156,16 @@ def _object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _context(entry: Any, index: int, n_queries: int, where: str) -> Context:
+def context_from(entry: Any, index: int, n_queries: int, where: str) -> Context:
+    """One sample from an object as a suite has it.
+
+    Args:
+        index: from 1.
+        where: for messages.
+
+    Raises:
+        InputError: it is no object, or a field is missing, of another type or out of range.
+    """
     if not isinstance(entry, dict):
         raise InputError(f"{where}: found {str(entry)[:20]}, expected an object")
     text = take(entry, "text", str, where)
@@ -173,13 +189,27 @@ def remarks(suite: Suite) -> list[str]:
     ]
 
 
-def requests(suite: Suite) -> list[Request]:
-    """Every query after every context."""
+def requests(suite: Suite, prompting: Prompting = PLAIN) -> list[Request]:
+    """Every query after every context; the suite's prompt stands before the examples."""
+    own = dataclasses.replace(prompting, opening=suite.opening)
     return [
-        Request(f"{context.index}.{k}", suite.before(context), query)
+        Request(f"{context.index}.{k}", whole, prompting.continuation_of(query))
         for context in suite.contexts
+        for whole in [own.context_of(suite.asked(context), context.text)]
         for k, query in enumerate(suite.queries)
     ]
+
+
+def strips(
+    suite: Suite, requests: Sequence[Request], scored: Sequence[ScoredRequest]
+) -> list[list[Strip]]:
+    """The tokens of each query after each context; `requests` are those of `requests`, scored."""
+    n = len(suite.queries)
+    every = [
+        Strip(suite.queries[k % n], one.context, own)
+        for k, (one, own) in enumerate(zip(requests, scored, strict=True))
+    ]
+    return [every[first : first + n] for first in range(0, len(every), n)]
 
 
 def evaluate(

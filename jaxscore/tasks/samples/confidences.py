@@ -7,9 +7,10 @@ An item has one input and many outputs, and gets a `confidence_list`, one number
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from jaxscore.files.atomic import json_safe
 from jaxscore.files.item_files import name_of, read_items
@@ -27,7 +28,14 @@ INPUT_FIELD, OTHER_INPUT_FIELD, OUTPUT_FIELD = "model_input", "input", "output"
 # What a record has beside the item's own fields; `processed_index` is the published script's.
 OWN_FIELDS = (
     "confidence_list", "processed_index", "confidence_settings", "confidence_errors",
+    "mean_logprob_list", "mean_entropy_list", "perplexity_list",
 )  # fmt: skip
+# Further confidences of a response, where they are asked for: field -> attribute of its scores.
+MEASURED = {
+    "mean_logprob_list": "mean_logprob",
+    "mean_entropy_list": "mean_entropy",
+    "perplexity_list": "perplexity",
+}
 SUFFIX = "-confidence-list"  # of the published script's output, before `.json`
 NOISE = "noise"  # among the settings, where it was audited
 NO_TOKENS = "no tokens, so there is no prediction to be certain of"
@@ -66,16 +74,24 @@ class Confidence:
         errors: why an output has none, by its place.
         settings: what the values were computed with; None where no value is known, or where it
             was not written down, as by the published script.
+        measured: further confidences by their field, a key of `MEASURED`, one per output; None
+            where they are neither asked for nor known.
     """
 
     values: list[float | None]
     errors: dict[int, str]
     settings: Mapping[str, Any] | None
+    measured: dict[str, list[float | None]] | None = None
 
     @property
     def missing(self) -> list[int]:
         """Places of outputs that are still to be scored."""
-        return [k for k, v in enumerate(self.values) if v is None and k not in self.errors]
+        lists = [self.values, *(self.measured or {}).values()]
+        return [
+            k
+            for k in range(len(self.values))
+            if k not in self.errors and any(one[k] is None for one in lists)
+        ]
 
     def take(self, place: int, scored: ScoredRequest, settings: Mapping[str, Any]) -> None:
         """Put a result at an output's place."""
@@ -83,6 +99,8 @@ class Confidence:
         if value is not None:
             cut = scored.truncated > 0 or (self.settings or {}).get("truncate") is not None
             self.values[place] = value
+            for name, values in (self.measured or {}).items():
+                values[place] = getattr(scored, MEASURED[name])
             self.settings = {**settings, "truncate": "left"} if cut else settings
         else:
             self.errors[place] = scored.error or (LONE_TOKEN if scored.n_tokens else NO_TOKENS)
@@ -165,7 +183,11 @@ def _complaint(given: dict[str, Any], field: str, expected: type) -> str | None:
 
 
 def resume(
-    items: Sequence[Item], previous: Sequence[Mapping[str, Any]], path: Path
+    items: Sequence[Item],
+    previous: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    measured: bool = False,
 ) -> tuple[list[Confidence], int]:
     """What is known of each item from the records that an earlier run has left.
 
@@ -176,6 +198,7 @@ def resume(
         items: of this run.
         previous: item k's record at place k; may be fewer than items.
         path: where the records come from.
+        measured: whether the confidences of `MEASURED` are asked for.
 
     Returns:
         One entry per item, and how many items have changed.
@@ -190,7 +213,11 @@ def resume(
     same += [False] * (len(previous) - len(same))
     n_changed = earlier_output.check_input(len(items), same, path)
     found += [None] * (len(items) - len(found))
-    return [one or _unknown(item) for item, one in zip(items, found, strict=True)], n_changed
+    out = [one or _unknown(item) for item, one in zip(items, found, strict=True)]
+    for one in out:
+        if measured and one.measured is None:
+            one.measured = {name: [None] * len(one.values) for name in MEASURED}
+    return out, n_changed
 
 
 def check_settings(
@@ -234,9 +261,24 @@ def _known(item: Item, record: Mapping[str, Any]) -> Confidence | None:
             out.values[place] = value
     if isinstance(settings, dict) and any(value is not None for value in out.values):
         out.settings = settings
+        out.measured = _measured(record, len(item.outputs))
     elif out.missing:
         return _unknown(item)  # never numbers of two origins in one item
     return out
+
+
+def _measured(record: Mapping[str, Any], n: int) -> dict[str, list[float | None]] | None:
+    """The further confidences of a record; None where it has not all of them."""
+    lists = {name: record.get(name) for name in MEASURED}
+    if not all(isinstance(one, list) and len(one) == n for one in lists.values()):
+        return None
+    return {
+        name: [
+            math.inf if value == "Infinity" else value if _is_number(value) else None
+            for value in cast("list[Any]", values)
+        ]
+        for name, values in lists.items()
+    }
 
 
 def _is_number(value: Any) -> bool:
@@ -294,7 +336,8 @@ def evaluate(
 
 def record(item: Item, one: Confidence) -> dict[str, Any]:
     """An item with its confidences, and with what went wrong where something did."""
-    out = {**item.given, "confidence_list": one.values, "processed_index": item.index}
+    out = {**item.given, "confidence_list": one.values, **(one.measured or {})}
+    out["processed_index"] = item.index
     if one.settings is not None:
         known = {name: value for name, value in one.settings.items() if value is not None}
         out["confidence_settings"] = known

@@ -60,15 +60,15 @@ def evaluate_parse(items: Sequence[Item]) -> list[Result]:
 
 
 def _evaluate(item: Item, best_n: int | None) -> Result:
-    note = None
+    note, index = None, 0
     try:
         if best_n is None:
             response = sample_items.responses(item, "output", 1)[0]
         else:
             responses = sample_items.responses(item, "output", best_n)
             confidences = sample_items.confidences(item, best_n, len(responses))
-            known = [value for value in confidences if value is not None]
-            response = responses[confidences.index(max(known))]
+            index = most_certain(confidences)
+            response = responses[index]
             note = sample_items.oddities([], confidences)
         if response is None:
             raise InputError("the chosen response is no text")
@@ -79,7 +79,13 @@ def _evaluate(item: Item, best_n: int | None) -> Result:
     if "question_id" not in item.fields:
         missing = f'no field "question_id", written as {UNKNOWN!r}'
         note = f"{note}; {missing}" if note else missing
-    return Result(item.name, _record(item, found), answered=bool(found), note=note)
+    return Result(item.name, _record(item, found), answered=bool(found), note=note, index=index)
+
+
+def most_certain(confidences: Sequence[float | None]) -> int:
+    """The place of the highest confidence, the first of equal ones and of unknown ones alone."""
+    known = [value for value in confidences if value is not None]
+    return confidences.index(max(known)) if known else 0
 
 
 def _record(item: Item, found: str) -> dict[str, object]:

@@ -51,6 +51,7 @@ class Result:
         note: what was odd but did not stop it, or how the fallback came about, for people.
         within_noise: whether rounding could turn the choice; None where its input does not say
             how far that moves a confidence.
+        index: place of the response that was chosen, from 0; None where the item failed.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Result:
     fallback: str | None = None
     note: str | None = None
     within_noise: bool | None = None
+    index: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,6 +145,12 @@ def responses(item: Item, field: str, most: int | None = None) -> list[str | Non
     if not values:
         raise InputError(f'field "{field}" is empty, expected at least one response')
     return [value if isinstance(value, str) else None for value in values]
+
+
+def most_responses(items: Iterable[Item], field: str, most: int | None = None) -> int:
+    """The most responses that an item has of the first `most`, at least 1."""
+    lists = (one.fields.get(field) for one in items)
+    return max((len(one[:most]) for one in lists if isinstance(one, list) and one), default=1)
 
 
 def confidences(item: Item, most: int | None, n_responses: int) -> list[float | None]:

@@ -12,13 +12,14 @@ from the first item, which is the same wherever the items are alike.
 import bisect
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics import margins
-from jaxscore.tasks.samples import answer_text, sample_items
+from jaxscore.tasks.samples import sample_items
+from jaxscore.tasks.samples.answer_rules import AnswerRules, answer_rules
 from jaxscore.tasks.samples.sample_items import Result
 from jaxscore.tasks.samples.symbolic import SymbolicComparison
 
@@ -43,7 +44,7 @@ class Candidates:
         responses: as the model wrote them; None for one that is null.
         confidences: nats per token; None for one that is not known.
         answers: what the responses are compared by; None without an extractable answer.
-        symbolic: whether unequal answers are compared by SymPy too.
+        rules: by which the answers were read.
         noise: how far rounding moves a confidence, in nats; None where nobody has looked.
     """
 
@@ -51,7 +52,7 @@ class Candidates:
     responses: list[str | None]
     confidences: list[float | None]
     answers: list[str | None]
-    symbolic: bool
+    rules: AnswerRules
     noise: float | None = None
 
 
@@ -117,23 +118,10 @@ def _item(given: sample_items.Item, best_n: int, first: sample_items.Item) -> Ca
         noise = sample_items.noise(given)
     except InputError as problem:
         return Unusable(given, str(problem))
-    generator = _text(given, "generator") or _text(first, "generator")
-    dataset = _text(given, "dataset") or _text(first, "dataset")
-    form = answer_text.code_form if dataset == "crux" else answer_text.math_form
-    found = [None if text is None else answer_text.extract(text, generator) for text in responses]
+    rules = answer_rules(given.fields, first.fields)
     return Candidates(
-        given,
-        responses,
-        confidences,
-        [None if answer is None else form(answer) for answer in found],
-        symbolic="amps_hard" in (_text(given, "subtask") or _text(given, "task")),
-        noise=noise,
+        given, responses, confidences, [rules.answer(text) for text in responses], rules, noise
     )
-
-
-def _text(given: sample_items.Item, field: str) -> str:
-    value = given.fields.get(field)
-    return value if isinstance(value, str) else ""
 
 
 def available(items: Sequence[Candidates | Unusable]) -> int | None:
@@ -282,28 +270,28 @@ def evaluate_select(items: Sequence[Candidates | Unusable]) -> list[Result]:
 
 def evaluate_vote(
     items: Sequence[Candidates | Unusable], power: float, symbolic: SymbolicComparison
-) -> list[Result]:
+) -> Iterator[Result]:
     """One result per item, in order.
+
+    While an item's result is looked at, `symbolic` is still about that item.
 
     Raises:
         InputError: the power makes votes that no number holds; SymPy is needed and not installed.
     """
-    out = []
     for one in items:
         if not isinstance(one, Candidates):
-            out.append(_failed(one))
+            yield _failed(one)
             continue
         symbolic.next_item()
         try:
-            same = symbolic.equal if one.symbolic else None
+            same = symbolic.equal if one.rules.symbolic else None
             choice = vote(one.confidences, one.answers, power, same, one.noise)
         except OverflowError:
             raise InputError(
                 f"setting power is {power}: the votes of {len(one.responses)} responses are more "
                 "than a number holds; give a smaller one"
             ) from None
-        out.append(_result(one, choice, _timeouts(symbolic)))
-    return out
+        yield _result(one, choice, _timeouts(symbolic))
 
 
 def _timeouts(symbolic: SymbolicComparison) -> str | None:
@@ -337,6 +325,7 @@ def _result(one: Candidates, choice: Choice, *notes: str | None) -> Result:
         fallback=choice.fallback,
         note="; ".join(odd) or None,
         within_noise=choice.within_noise,
+        index=choice.index,
     )
 
 

@@ -80,4 +80,6 @@ def _evaluate(item: Item, *, closed: bool) -> Result:
     record = {**fields, "output": [texts[index]]}
     if fallback is not None:
         record[OWN_FIELD] = fallback
-    return Result(item.name, record, answered=answered[index], fallback=fallback, note=note)
+    return Result(
+        item.name, record, answered=answered[index], fallback=fallback, note=note, index=index
+    )

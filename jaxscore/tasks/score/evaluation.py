@@ -1,25 +1,26 @@
 """`score` as one call: texts and settings in, per-token numbers out."""
 
 import dataclasses
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.printable import one_line
-from jaxscore.requests import Request
+from jaxscore.results import Strip
+from jaxscore.tasks import endpoint_checks
 from jaxscore.tasks.evaluation import (
     Evaluation,
     Failure,
-    ScoringSettings,
     check_at_least,
     check_found,
     check_setting,
 )
-from jaxscore.tasks.score import given_items, requests_file
-from jaxscore.tasks.score.given_items import Unread
+from jaxscore.tasks.prompt_settings import PromptSettings, remarks
+from jaxscore.tasks.score import fewshot, given_items, requests_file
+from jaxscore.tasks.score.measures import Measures, MeasureSettings
 from jaxscore.tasks.score.requests_file import Line
-from jaxscore.tasks.scoring_run import ScoringRun
+from jaxscore.tasks.score.scored_items import scored_items
+from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 from jaxscore.text.encoder import Boundary
 
 BOUNDARIES: dict[str, Boundary] = {"joint": "joint", "separate": "separate"}
@@ -27,8 +28,8 @@ SHOWN = 60  # characters of an id in a message
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(ScoringSettings):
-    """Settings of `score`.
+class Settings(PromptSettings, MeasureSettings):
+    """Settings of `score`, see also `MeasureSettings`.
 
     Attributes:
         boundary: "joint" or "separate": where a continuation starts.
@@ -44,13 +45,27 @@ class Settings(ScoringSettings):
     n_requests: int | None = None
 
     def __post_init__(self) -> None:
-        """Check all values; see `ScoringSettings`."""
+        """Check all values; see `PromptSettings`."""
         super().__post_init__()
+        MeasureSettings.check(self)
         check_setting("boundary", self.boundary, tuple(BOUNDARIES))
         for name in ("summary_only", "audit_boundary"):
             check_setting(name, getattr(self, name), (True, False))
         if self.n_requests is not None:
             check_at_least("n_requests", self.n_requests, 0)
+
+    def check_endpoint(self) -> None:
+        """Refuse what the server of an endpoint cannot do.
+
+        Raises:
+            InputError: naming the setting.
+        """
+        endpoint_checks.check(self, self.boundary, BOUNDARIES)
+        if self.fields:
+            raise InputError(
+                f"{', '.join(sorted(self.fields))}: an endpoint does not give what they are "
+                "computed from; take a local model, or leave measures and unit out"
+            )
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them, without those that say nothing of the result."""
@@ -68,68 +83,65 @@ def evaluate(
     """Score each text.
 
     Args:
-        source: a `Scorer`.
+        source: a `Scorer` or a `CompletionsEndpoint`; of the latter, fields that it does not give
+            are None.
         items: `requests_file.Line`s, or what `Scorer.score` takes: an item that cannot be used
             fails alone. A dict may have other fields, which its record repeats.
         on_item: takes each record as it comes, its per-token values as NumPy arrays in which NaN
             stands for a token without a probability; no record is then kept.
 
     Raises:
-        InputError: there are no items, or the source is no `Scorer`.
+        InputError: there are no items, or settings that the source cannot do.
     """
-    from jaxscore.scorer import Scorer  # here: importing it imports JAX
-
-    if not isinstance(source, Scorer):
-        raise InputError(
-            f"a source that is {type(source).__name__}, expected a Scorer, as "
-            "Scorer.from_pretrained makes it"
-        )
+    check_source("score", source, "stream")
+    local = is_local(source)
+    if not local:
+        settings.check_endpoint()
+    examples = fewshot.examples(settings.drawn(fewshot.read))
+    prompting = settings.prompting(source, examples)
     run = ScoringRun(
         source,
         boundary=settings.boundary,
-        policies=BOUNDARIES,
+        policies=prompting.policies(BOUNDARIES),
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
         audit_boundary=settings.audit_boundary,
     )
+    wanted = settings.wanted(arrays=not settings.summary_only)
+    if local and wanted["top"] > source.model.vocab_size:
+        raise InputError(
+            f"setting top_k is {settings.top_k}, but the model has a vocabulary of "
+            f"{source.model.vocab_size}; give a smaller one"
+        )
+    measures = Measures(settings, source.encoder.tokenizer if local else None)
+    results = requests_file.RESULT_FIELDS | settings.fields
     totals = _Totals()
     failures: list[Failure] = []
     kept: list[dict[str, Any]] = []
-    waiting: deque[Line | Unread] = deque()
+    strips: list[list[Strip]] = []  # of the records that are kept
     take = kept.append if on_item is None else on_item
-
-    def requests() -> Iterator[Request]:
-        for line in given_items.read(items):
-            waiting.append(line)
-            if isinstance(line, Line):
-                yield line.request
-
-    def fail(id: str | int, error: str) -> None:
-        failures.append(Failure(one_line(str(id), SHOWN), error))
-
-    def next_line() -> Line | None:
-        """The next line that is scored, after the unusable items before it; None after the last."""
-        while waiting:
-            line = waiting.popleft()
-            if isinstance(line, Line):
-                return line
-            totals.n_requests += 1
-            fail(line.id, line.error)
-            take(requests_file.failed(*line))
-        return None
-
-    for scored in run.stream(requests(), n_requests=settings.n_requests):
-        line = next_line()
-        assert line is not None
-        if scored.error:
-            fail(scored.id, scored.error)
+    asked = fewshot.Prompted(prompting, run.policy)
+    lines = map(asked.line, given_items.read(items, results))
+    for line, scored in scored_items(run, lines, settings.n_requests, **wanted):
         record = requests_file.record(
-            scored, line.extra, summary_only=settings.summary_only, arrays=on_item is not None
+            scored,
+            line.extra,
+            summary_only=settings.summary_only,
+            arrays=on_item is not None,
+            unknown=() if local else requests_file.UNKNOWN,
+            measured={}
+            if scored.error
+            else measures.fields(scored, summary_only=settings.summary_only),
         )
         totals.add(record)
+        if scored.error:
+            failures.append(Failure(one_line(str(scored.id), SHOWN), scored.error))
         take(record)
-    next_line()
+        if on_item is None:
+            strips.append(
+                [Strip("", line.request.context, scored)] if isinstance(line, Line) else []
+            )
     check_found(totals.n_requests)
     return Evaluation(
         summary=totals.summary(),
@@ -143,10 +155,14 @@ def evaluate(
         long={"items": kept},
         headline=totals.headline(),
         failures=failures,
+        remarks=[*remarks(asked.n_left_out), *measures.remarks()],
         boundary=run.boundary_line(),
         noise=run.noise(),
         audited=settings.audit_noise > 0,
         seconds=run.seconds,
+        prompting=settings.facts(prompting, asked.n_left_out),
+        strips=strips if on_item is None else (),
+        vocabulary=run.vocabulary,
     )
 
 

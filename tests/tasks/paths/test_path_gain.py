@@ -32,7 +32,7 @@ def answer(*probabilities):
 
 
 def test_the_prompts_to_the_letter():
-    baseline, retrieved = path_gain.prompts(ITEM, ITEM.paths[0], "Be brief.")
+    baseline, retrieved = (one.context for one in path_gain.requests([ITEM], ["Be brief."])[:2])
     assert baseline == "Be brief.\nQuestion: Where was Ada born? Answer:"
     assert retrieved == (
         "Be brief.\nSupport Path: Ada -> born in -> London\nQuestion: Where was Ada born? Answer:"

@@ -148,7 +148,7 @@ def test_what_answers_are_compared_by(load):
     )
     assert math.answers == other.answers == ["0.5", "'1'"]
     assert code.answers == ["1/2", "1"]
-    assert not math.symbolic
+    assert not math.rules.symbolic
 
 
 def test_generator_and_dataset_of_the_first_item(load):
@@ -172,7 +172,7 @@ def test_generator_and_dataset_of_the_first_item(load):
 )
 def test_which_items_sympy_compares(load, fields, symbolic):
     [one] = load([item(["1"], [1], **fields)])
-    assert one.symbolic is symbolic
+    assert one.rules.symbolic is symbolic
 
 
 def test_sympy_pools_votes_of_equal_expressions(load):
@@ -220,7 +220,7 @@ def test_an_unusable_item_is_named_and_the_others_are_kept(load, fields, message
     with SymbolicComparison() as symbolic:
         for results in (
             selection.evaluate_select(items),
-            selection.evaluate_vote(items, 0.5, symbolic),
+            [*selection.evaluate_vote(items, 0.5, symbolic)],
         ):
             bad, kept = results
             assert message in bad.error
@@ -257,7 +257,7 @@ def test_answers_without_a_confidence_fall_back(load):
     with SymbolicComparison() as symbolic:
         for results in (
             selection.evaluate_select(items),
-            selection.evaluate_vote(items, 0.5, symbolic),
+            [*selection.evaluate_vote(items, 0.5, symbolic)],
         ):
             summary = summarise(results)
             assert (summary.n_decided, summary.fallbacks) == (1, {"no_confidence": 1})
@@ -270,7 +270,7 @@ def test_a_power_that_is_too_high(load):
         SymbolicComparison() as symbolic,
         pytest.raises(InputError, match=r"setting power is 5000\.0: the"),
     ):
-        selection.evaluate_vote(load([item(["1", "2"], [1, 2])]), 5000.0, symbolic)
+        [*selection.evaluate_vote(load([item(["1", "2"], [1, 2])]), 5000.0, symbolic)]
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_an_item_that_says_its_noise(load):
     with SymbolicComparison() as symbolic:
         for results in (
             selection.evaluate_select(items),
-            selection.evaluate_vote(items, 1.0, symbolic),
+            [*selection.evaluate_vote(items, 1.0, symbolic)],
         ):
             assert [one.record.get("within_noise") for one in results] == [True, None]
             assert summarise(results).within_noise == [True]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.evaluation import Evaluation, Failure, check_at_least
+from jaxscore.tasks.evaluation import Evaluation, Failure, check_at_least, check_seed
 from jaxscore.tasks.samples import sample_items
+from jaxscore.tasks.samples.evaluations.grades import Grades
 from jaxscore.tasks.samples.sample_items import Result, Summary
 
 MOST_REMARKS = 20  # notes on items that are told; all are in the report's data
@@ -23,7 +24,42 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FirstN(Settings):
+class Graded(Settings):
+    """Settings of a system whose choices can be graded.
+
+    Attributes:
+        gold: the field of the items with the right answer, a list of acceptable ones, or a list
+            of verdicts on the responses; None grades nothing.
+        n_bootstrap, seed: draws for 95% intervals of differences, and their seed.
+    """
+
+    gold: str | None = None
+    n_bootstrap: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            InputError: naming the setting and its value.
+        """
+        check_gold(self.gold)
+        check_at_least("n_bootstrap", self.n_bootstrap, 1)
+        check_seed(self.seed)
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them; those of grading where something is graded."""
+        out = dataclasses.asdict(self)
+        if self.gold is None:
+            out = {name: v for name, v in out.items() if name not in GRADING}
+        return out
+
+
+GRADING = tuple(field.name for field in dataclasses.fields(Graded))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstN(Graded):
     """Settings of a system that considers the first N responses of each item.
 
     Attributes:
@@ -33,12 +69,19 @@ class FirstN(Settings):
     best_n: int
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            InputError: naming the setting and its value.
-        """
+        """Check all values; see `Graded`."""
+        super().__post_init__()
         check_at_least("best_n", self.best_n, 1)
+
+
+def check_gold(value: object) -> None:
+    """Refuse a setting `gold` that is no name of a field.
+
+    Raises:
+        InputError: naming its value.
+    """
+    if value is not None and (not isinstance(value, str) or not value):
+        raise InputError(f"setting gold is {value!r}, expected the name of a field")
 
 
 def check_number(name: str, value: object) -> None:
@@ -52,23 +95,41 @@ def check_number(name: str, value: object) -> None:
         raise InputError(f"setting {name} is {value!r}, expected a finite number")
 
 
+def check_drawing(temperature: object, top_p: object) -> None:
+    """Refuse a temperature or a top-p that no token can be drawn with.
+
+    Raises:
+        InputError: naming the setting and its value.
+    """
+    check_number("temperature", temperature)
+    check_number("top_p", top_p)
+    if cast(float, temperature) < 0:
+        raise InputError(f"setting temperature is {temperature}, expected 0 or more")
+    if not 0 < cast(float, top_p) <= 1:
+        raise InputError(f"setting top_p is {top_p}, expected above 0 up to 1")
+
+
 def evaluation(
     results: Sequence[Result],
     summary: Mapping[str, Any],
     headline: str,
     what: str,
     seconds: float,
+    grades: Grades | None = None,
 ) -> Evaluation:
     """The results of a system as every system gives them back.
 
     Args:
         summary: its counts.
         what: the field of a record with the response or code that was chosen, a list of one.
+        grades: how often what was chosen is right; None where nobody asked.
 
     Raises:
         NothingUsable: every item failed.
     """
     sample_items.refuse_if_all_failed((one.name, one.error) for one in results)
+    summary = {**summary, **(grades.summary if grades else {})}
+    headline = f"{headline}; {grades.headline}" if grades else headline
     found = sample_items.summarise(results)
     records = [one.record for one in results]
     return Evaluation(
@@ -76,7 +137,7 @@ def evaluation(
         items=records,
         n_items=found.n_items,
         rows=[_row(one, what) for one in results],
-        details={"summary": dict(summary)},
+        details={"summary": summary, **(grades.details if grades else {})},
         long={"notes": [{"name": name, "note": note} for name, note in found.notes],
               "items": records},
         headline=headline,

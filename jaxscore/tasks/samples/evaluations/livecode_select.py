@@ -1,13 +1,19 @@
 """`livecode-select` as one call: the code of the response that the model was most certain of."""
 
 import dataclasses
+import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxscore.tasks.evaluation import Evaluation, refuse_source
-from jaxscore.tasks.samples import livecode, sample_items
+from jaxscore.tasks.samples import grading, livecode, sample_items
 from jaxscore.tasks.samples.evaluations import choices
+from jaxscore.tasks.samples.evaluations.grades import Grades, grades
+from jaxscore.tasks.samples.grading import Grader, Marks
+from jaxscore.tasks.samples.sample_items import Item, Result
+
+CERTAIN = "most certain"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,9 +29,38 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     started = time.perf_counter()
     known = sample_items.read(items)
     results = livecode.evaluate_select(known, settings.best_n)
+    found = None if settings.gold is None else _grade(known, results, settings, settings.gold)
     summary = {
         **livecode.counts(results),
         **choices.response_counts(known, settings.best_n),
     }
     seconds = time.perf_counter() - started
-    return choices.evaluation(results, summary, livecode.headline(summary), "code_list", seconds)
+    return choices.evaluation(
+        results, summary, livecode.headline(summary), "code_list", seconds, found
+    )
+
+
+def _grade(known: Sequence[Item], results: list[Result], settings: Settings, gold: str) -> Grades:
+    """Put `right` into each record; code has no answers to compare, so verdicts alone count."""
+    most = sample_items.most_responses(known, "output", settings.best_n)
+    grader = Grader(gold, Marks(grading.sizes(most)))
+    for place, (item, result) in enumerate(zip(known, results, strict=True)):
+        if result.error is not None:
+            results[place] = grader.grade(result, item.fields, 0, [], None, {})
+            continue
+        responses = sample_items.responses(item, "output", settings.best_n)
+        confidences = sample_items.confidences(item, settings.best_n, len(responses))
+        results[place] = grader.grade(
+            result,
+            item.fields,
+            len(item.fields["output"]),
+            responses,
+            None,
+            {CERTAIN: functools.partial(_most_certain, confidences)},
+        )
+    first = known[0].fields if known else {}
+    return grades(grader, CERTAIN, first, settings.n_bootstrap, settings.seed)
+
+
+def _most_certain(confidences: Sequence[float | None], n: int) -> int:
+    return livecode.most_certain(confidences[:n])

@@ -8,6 +8,11 @@ from typing import Any
 from jaxscore.tasks.evaluation import Evaluation, refuse_source
 from jaxscore.tasks.samples import sample_items, selection
 from jaxscore.tasks.samples.evaluations import choices
+from jaxscore.tasks.samples.evaluations.candidates import CandidateGrades
+from jaxscore.tasks.samples.selection import Candidates, select
+from jaxscore.tasks.samples.symbolic import SymbolicComparison
+
+CERTAIN = "most certain"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +27,14 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     refuse_source("select", source)
     started = time.perf_counter()
     known = selection.read(items, settings.best_n)
-    results = selection.evaluate_select(known)
+    results, grades = selection.evaluate_select(known), None
+    if settings.gold is not None:
+        with SymbolicComparison() as symbolic:
+            graded = CandidateGrades(known, settings, symbolic)
+            for place, one in enumerate(known):
+                symbolic.next_item()
+                results[place] = graded.grade(one, results[place], {CERTAIN: _most_certain})
+        grades = graded.found(CERTAIN)
     found = sample_items.summarise(results)
     summary = {
         **choices.decisions(found, [*selection.FALLBACKS]),
@@ -34,4 +46,9 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
         choices.decided_by("confidence", summary),
         "output",
         time.perf_counter() - started,
+        grades,
     )
+
+
+def _most_certain(one: Candidates, n: int) -> int:
+    return select(one.confidences[:n], one.answers[:n]).index

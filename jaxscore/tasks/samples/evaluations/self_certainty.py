@@ -10,8 +10,10 @@ from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
 from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
 from jaxscore.tasks.samples import confidences as task
-from jaxscore.tasks.samples import earlier_output
+from jaxscore.tasks.samples import earlier_output, right_responses
+from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.in_order import InOrder
+from jaxscore.tasks.samples.right_responses import RightResponses
 from jaxscore.tasks.scoring_run import ScoringRun
 
 CHARACTERS_PER_TOKEN = 3
@@ -28,11 +30,14 @@ class Settings(CommonSettings):
         alignment: "formula" takes the prediction of each token, made before it; "upstream" the
             one made after it, as the published script does.
         input_field, output_field: names of an item's two fields.
+        gold: the field with the right answer, a list of acceptable ones, or a list of verdicts on
+            the outputs: tell how well four confidences find the right outputs; None does not.
     """
 
     alignment: str = "formula"
     input_field: str = task.INPUT_FIELD
     output_field: str = task.OUTPUT_FIELD
+    gold: str | None = None
 
     def __post_init__(self) -> None:
         """Check all values; see `CommonSettings`."""
@@ -41,6 +46,17 @@ class Settings(CommonSettings):
         for name in ("input_field", "output_field"):
             if not isinstance(value := getattr(self, name), str):
                 raise InputError(f"setting {name} is {value!r}, expected the name of a field")
+        choices.check_gold(self.gold)
+        if self.gold is not None and self.alignment != "formula":
+            raise InputError(
+                f"setting gold with alignment {self.alignment}: its log-probabilities are of other "
+                "tokens than the outputs have; take alignment formula"
+            )
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them; the gold where there is one."""
+        out = super().record()
+        return out if self.gold is not None else {k: v for k, v in out.items() if k != "gold"}
 
 
 @dataclasses.dataclass
@@ -54,6 +70,7 @@ class Work:
         facts: what each record says of the model: model, revision, lora, quantize, reproducible;
             None: as the scorer describes itself.
         path: of the output file, for messages.
+        right: which outputs are right; None where nobody asked.
     """
 
     items: Sequence[task.Item]
@@ -61,6 +78,7 @@ class Work:
     n_previous: int = 0
     facts: Mapping[str, Any] | None = None
     path: Path = Path("output")
+    right: RightResponses | None = None
 
     def __iter__(self) -> Iterator[task.Item]:
         return iter(self.items)
@@ -72,12 +90,21 @@ class Work:
 
     def records(self) -> Iterable[dict[str, Any]]:
         """What the output file holds by now."""
-        return task.evaluate(self.items, self.confidences, self.n_previous)
+        known = task.evaluate(self.items, self.confidences, self.n_previous)
+        return (self._graded(k, record) for k, record in enumerate(known))
 
     def finished(self, index: int) -> dict[str, Any] | None:
         """An item's record; None while an output is missing."""
         one = self.confidences[index]
-        return None if one.missing else task.record(self.items[index], one)
+        return None if one.missing else self._graded(index, task.record(self.items[index], one))
+
+    def _graded(self, index: int, record: dict[str, Any]) -> dict[str, Any]:
+        """The record with `right`, where that is asked for."""
+        if self.right is None:
+            return record
+        error = self.right.errors.get(index)
+        graded = {**record, "right": self.right.right[index]}
+        return graded if error is None else {**graded, "error": error}
 
     def made_with(self, settings: Settings, dtype: str | None) -> dict[str, Any]:
         """What each record says of how it was made; `dtype` None where it is not known yet.
@@ -142,6 +169,14 @@ def evaluate(
         "n_scored": found.n_scored,
         "mean_self_certainty": found.mean,
     }
+    graded = None if work.right is None else _grade(work, work.right, settings)
+    details: dict[str, Any] = {"summary": summary}
+    failures = [Failure(*one) for one in found.failures]
+    line = headline(found)
+    if graded is not None and work.right is not None:
+        details |= graded
+        line = f"{line}; {quality_line(graded['quality'])}"
+        failures += [Failure(work.items[k].name, why) for k, why in work.right.errors.items()]
     records = [] if on_item is not None else list(work.records())
     cut = f"{n_cut} outputs were scored after an input cut at its left"
     return Evaluation(
@@ -149,10 +184,10 @@ def evaluate(
         items=records,
         n_items=found.n_items,
         rows=[] if on_item is not None else _rows(work),
-        details={"summary": summary},
+        details=details,
         long={"items": records},
-        headline=headline(found),
-        failures=[Failure(*one) for one in found.failures],
+        headline=line,
+        failures=failures,
         remarks=[cut] if n_cut else [],
         noise=noise,
         audited=settings.audit_noise > 0,
@@ -174,8 +209,27 @@ def headline(found: task.Summary) -> str:
 
 def _begun(given: Iterable[Any], settings: Settings) -> Work:
     items = task.read(given, settings.input_field, settings.output_field)
-    confidences, _ = task.resume(items, [], Path("output"))
-    return Work(items, confidences)
+    right = None if settings.gold is None else right_responses.read(items, settings.gold)
+    confidences, _ = task.resume(items, [], Path("output"), measured=right is not None)
+    return Work(items, confidences, right=right)
+
+
+def _grade(work: Work, right: RightResponses, settings: Settings) -> dict[str, Any]:
+    return right_responses.report(
+        work.items, work.confidences, right, settings.n_bootstrap, settings.seed
+    )
+
+
+def quality_line(quality: Mapping[str, Any]) -> str:
+    """How well self-certainty finds the right outputs, in one line."""
+    n, n_right = quality["n_responses"], quality["n_right"]
+    known = quality["confidences"].get(right_responses.SELF_CERTAINTY)
+    if known is None or known["undefined"]:
+        why = known["undefined"] if known else "no output has gold and a confidence"
+        return f"no AUROC: {why}"
+    auroc = known["auroc"]
+    span = "" if auroc["low"] is None else f" ({auroc['low']:.3f} to {auroc['high']:.3f})"
+    return f"AUROC {auroc['value']:.3f}{span}, {n_right} of {n} outputs are right"
 
 
 def _score(

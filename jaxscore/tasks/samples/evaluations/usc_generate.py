@@ -44,12 +44,7 @@ class Settings(choices.Settings):
         check_at_least("n", self.n, 1)
         check_at_least("max_new_tokens", self.max_new_tokens, 1)
         check_seed(self.seed)
-        choices.check_number("temperature", self.temperature)
-        choices.check_number("top_p", self.top_p)
-        if self.temperature < 0:
-            raise InputError(f"setting temperature is {self.temperature}, expected 0 or more")
-        if not 0 < self.top_p <= 1:
-            raise InputError(f"setting top_p is {self.top_p}, expected above 0 up to 1")
+        choices.check_drawing(self.temperature, self.top_p)
 
 
 @dataclasses.dataclass

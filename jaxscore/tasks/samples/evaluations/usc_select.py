@@ -1,17 +1,25 @@
 """`usc-select` as one call: the response that the model's own reply names."""
 
 import dataclasses
+import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxscore.tasks.evaluation import Evaluation, check_setting, refuse_source
-from jaxscore.tasks.samples import sample_items, usc_choice
+from jaxscore.tasks.samples import grading, sample_items, usc_choice
+from jaxscore.tasks.samples.answer_rules import answer_rules
 from jaxscore.tasks.samples.evaluations import choices
+from jaxscore.tasks.samples.evaluations.grades import Grades, grades
+from jaxscore.tasks.samples.grading import Grader, Marks
+from jaxscore.tasks.samples.sample_items import Item, Result
+from jaxscore.tasks.samples.symbolic import SymbolicComparison
+
+REPLY = "the model's reply"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(choices.Settings):
+class Settings(choices.Graded):
     """Settings of `usc-select`.
 
     Attributes:
@@ -22,11 +30,8 @@ class Settings(choices.Settings):
     dataset_type: str = "open"
 
     def __post_init__(self) -> None:
-        """Check the value.
-
-        Raises:
-            InputError: it is neither of the two.
-        """
+        """Check all values; see `choices.Graded`."""
+        super().__post_init__()
         check_setting("dataset_type", self.dataset_type, usc_choice.DATASET_TYPES)
 
 
@@ -34,7 +39,10 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     """The response that each reply names; items as `usc-generate` writes them."""
     refuse_source("usc-select", source)
     started = time.perf_counter()
-    results = usc_choice.evaluate(sample_items.read(items), settings.dataset_type)
+    known = sample_items.read(items)
+    results, found_right = usc_choice.evaluate(known, settings.dataset_type), None
+    if settings.gold is not None:
+        found_right = _grade(known, results, settings, settings.gold)
     found = sample_items.summarise(results)
     summary = choices.decisions(found, [*usc_choice.FALLBACKS])
     closed = settings.dataset_type == "close"
@@ -45,4 +53,40 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
         choices.decided_by("the reply", summary),
         "output",
         time.perf_counter() - started,
+        found_right,
     )
+
+
+def _grade(known: Sequence[Item], results: list[Result], settings: Settings, gold: str) -> Grades:
+    """Put `right` into each record. The reply is to all responses, so it has no choice for a
+    smaller N."""
+    most = sample_items.most_responses(known, "responses")
+    grader = Grader(gold, Marks(grading.sizes(most)))
+    first = known[0].fields if known else {}
+    with SymbolicComparison() as symbolic:
+        for place, (item, result) in enumerate(zip(known, results, strict=True)):
+            if result.error is not None:
+                results[place] = grader.grade(result, item.fields, 0, [], None, {})
+                continue
+            symbolic.next_item()
+            rules = answer_rules(item.fields, first)
+            same = symbolic.equal if rules.symbolic else None
+            texts = sample_items.responses(item, "responses")
+            answers = [rules.answer(text) for text in texts]
+            results[place] = grader.grade(
+                result,
+                item.fields,
+                len(texts),
+                answers,
+                rules,
+                {
+                    grading.MAJORITY: grading.majority(answers, same),
+                    REPLY: functools.partial(_of_all, most, result.index),
+                },
+                same,
+            )
+    return grades(grader, REPLY, first, settings.n_bootstrap, settings.seed)
+
+
+def _of_all(most: int, index: int | None, n: int) -> int | None:
+    return index if n == most else None

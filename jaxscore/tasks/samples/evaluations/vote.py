@@ -9,9 +9,13 @@ from jaxscore.errors import InputError
 from jaxscore.tasks.evaluation import Evaluation, refuse_source
 from jaxscore.tasks.samples import sample_items, selection
 from jaxscore.tasks.samples.evaluations import choices
+from jaxscore.tasks.samples.evaluations.candidates import CandidateGrades, Way
+from jaxscore.tasks.samples.selection import Candidates, vote
 from jaxscore.tasks.samples.symbolic import TIME_LIMIT, SymbolicComparison
 
 DAY = 86400.0  # seconds
+BORDA = "Borda vote"
+POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # whose votes are graded beside the one asked for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,16 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     started = time.perf_counter()
     known = selection.read(items, settings.best_n)
     with SymbolicComparison(settings.time_limit) as symbolic:
-        results = selection.evaluate_vote(known, settings.power, symbolic)
+        voted = selection.evaluate_vote(known, settings.power, symbolic)
+        if settings.gold is None:
+            results, grades = [*voted], None
+        else:
+            graded = CandidateGrades(known, settings, symbolic)
+            ways = _ways(settings.power, symbolic)
+            results = [
+                graded.grade(one, result, ways) for one, result in zip(known, voted, strict=True)
+            ]
+            grades = graded.found(BORDA, [name for name in ways if name != BORDA])
     found = sample_items.summarise(results)
     summary = {
         **choices.decisions(found, [*selection.FALLBACKS]),
@@ -57,4 +70,18 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
         choices.decided_by("votes", summary),
         "output",
         time.perf_counter() - started,
+        grades,
     )
+
+
+def _ways(power: float, symbolic: SymbolicComparison) -> dict[str, Way]:
+    """The vote of this run, and votes of other powers."""
+
+    def way(power: float) -> Way:
+        def index(one: Candidates, n: int) -> int:
+            same = symbolic.equal if one.rules.symbolic else None
+            return vote(one.confidences[:n], one.answers[:n], power, same).index
+
+        return index
+
+    return {BORDA: way(power), **{f"power {p:g}": way(p) for p in sorted({*POWERS, power})}}

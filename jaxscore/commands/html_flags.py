@@ -1,0 +1,51 @@
+"""--html and --no-html: where a run's page for a browser is written."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from jaxscore.commands import outputs
+from jaxscore.commands.help_pages import advanced
+from jaxscore.files.atomic import atomic
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Both flags; the page is written unless --no-html is given."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--html",
+        type=Path,
+        metavar="PATH",
+        help="the page for a browser (default: named as the report, with .html)",
+    )
+    advanced(group, "--no-html", action="store_true", help="write no page for a browser")
+
+
+def pages(args: argparse.Namespace, report: Path, *inputs: Path | None) -> list[Path]:
+    """The page's file: --html, else beside the Markdown report; none with --no-html.
+
+    Raises:
+        InputError: --html is an input of the run.
+    """
+    if args.no_html:
+        return []
+    if args.html is None:
+        return [report.with_suffix(".html")]
+    outputs.check_place(args.html, *inputs, flag="--html")
+    return [args.html]
+
+
+@contextlib.contextmanager
+def opened(pages: Sequence[Path]) -> Iterator[TextIO | None]:
+    """The file of the page, as `files.atomic`; None where there is none.
+
+    Raises:
+        InputError: as `files.atomic`.
+    """
+    if not pages:
+        yield None
+        return
+    with atomic(pages[0]) as file:
+        yield file

@@ -1,0 +1,168 @@
+"""`jaxscore sample`: many responses of a model to each prompt."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxscore.commands import closing, model_flags, outputs, sample_files
+from jaxscore.commands.resumed_output import interrupted, model_facts, tell_continued
+from jaxscore.errors import InputError
+from jaxscore.evaluate import evaluate
+from jaxscore.files.growing import GrowingArray
+from jaxscore.files.item_files import read_previous
+from jaxscore.tasks.samples import prompts
+from jaxscore.tasks.samples import sampling as task
+from jaxscore.tasks.samples.evaluations.sample import Settings, Work, made_with
+from jaxscore.tasks.samples.sample_items import NothingUsable
+
+DESCRIPTION = """\
+Write n responses of a model to each prompt. The output is what self-certainty
+and usc-generate read. The samples of a prompt share its computation.
+
+input, one object per line, with a prompt or a conversation:
+  {"id": "a", "prompt": "How many days has a leap year?", "answer": "366"}
+  {"id": "b", "messages": [{"role": "user", "content": "Who ran?"}]}
+  `messages` need --apply-chat-template, which makes a user's message of a
+  `prompt` too. `id` defaults to the line's number. Other fields go into the
+  output as they are: with a right answer there, --gold measures what follows.
+
+output, a JSON array of the same items with
+  chat_history  the prompt, or the messages without the system's, as texts
+  model_input   the text that the model reads, special tokens included
+  output        n responses, without the token that ended them
+  finish        what ended each: eos, stop (a --stop string), or length
+                (--max-new-tokens, or the end of the model's positions)
+  generator     the model
+  configs       what it sampled with
+  Beside OUT lies OUT.run.json: what made it, and how many prompts failed.
+
+Each sample has a seed of its own, made of --seed, the item's prompt and id, and
+the sample's number: other items and a higher n leave it as it is. Rounding
+depends on what is written side by side and may, rarely, turn a token; with
+--reproducible nothing does.
+
+The file grows while the command runs. The same command continues it, also with
+a higher n.
+
+  python -m jaxscore sample --model M --input p.jsonl -n 16 --output s.json
+  python -m jaxscore self-certainty --input s.json --gold answer
+  python -m jaxscore vote --input s-confidence-list.json --gold answer
+
+exit code: 0 all have n samples, 1 some prompts failed (they hold `error`),
+           2 unusable input or no samples at all; nothing is written.
+"""
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("sample", description=DESCRIPTION)
+    parser.add_argument(
+        "--input", required=True, type=Path, metavar="FILE", help="JSONL of prompts"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="JSON (default: beside the input, its name with -samples-N)",
+    )
+    model_flags.add_limit_flag(parser, "prompts")
+    parser.add_argument(
+        "-n", required=True, type=model_flags.positive, metavar="N", help="samples of each prompt"
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=Settings.temperature,
+        metavar="T",
+        help=f"the logits are divided by it (default {Settings.temperature}); 0 is greedy, with -n "
+        "1 alone",
+    )
+    parser.add_argument(
+        "--top-p",
+        type=float,
+        default=Settings.top_p,
+        metavar="P",
+        help="draw from the most probable tokens of this much probability (default 1: all)",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=model_flags.count,
+        default=Settings.top_k,
+        metavar="K",
+        help="draw from this many most probable tokens (default 0: all)",
+    )
+    parser.add_argument(
+        "--max-new-tokens",
+        type=model_flags.positive,
+        default=Settings.max_new_tokens,
+        metavar="N",
+        help=f"a sample ends there at the latest (default {Settings.max_new_tokens})",
+    )
+    parser.add_argument(
+        "--stop",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="a sample ends before the first of these texts",
+    )
+    parser.add_argument(
+        "--apply-chat-template",
+        action="store_true",
+        help="the model reads the prompts as the tokenizer's chat template writes them",
+    )
+    parser.add_argument(
+        "--system",
+        dest="system_prompt",
+        metavar="TEXT",
+        help="with --apply-chat-template: a system message before each prompt",
+    )
+    model_flags.add_model_flags(parser, audited=False)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.truncate:
+        raise InputError(
+            "--truncate left: a prompt without its beginning asks something else; shorten it"
+        )
+    names = (
+        "n", "max_new_tokens", "temperature", "top_p", "top_k", "stop", "seed",
+        "apply_chat_template", "system_prompt",
+    )  # fmt: skip
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
+    settings = Settings(**given)
+    output = sample_files.output_path(args, f"-samples-{args.n}")
+    known = prompts.load(args.input, args.seed, args.limit)
+    previous, facts = read_previous(output), model_facts(args, args.model)
+    samples, n_changed = task.resume(known, previous, args.n, made_with(facts, settings), output)
+    if args.dtype != "auto":  # which depends on the device, so the scorer says it later
+        task.check_dtype(known, samples, args.dtype, output)
+    tell_continued(args, output, len(previous), n_changed)
+    n_before = sum(len(one.texts) for one in samples if one is not None)
+    work = Work(known, samples, args.n, len(previous), facts, output)
+    growing, scorer = GrowingArray(output, work.records), None
+
+    def finished(record: Mapping[str, Any]) -> None:
+        if "error" not in record:  # failures alone are not worth a file
+            growing.offer()
+
+    try:
+        with growing.open():
+            if work.missing:
+                scorer = model_flags.load_scorer(args, args.model, output)
+            about = outputs.about_input(args)
+            report = evaluate("sample", scorer, work, on_item=finished, about=about, **given)
+    except NothingUsable as problem:
+        raise NothingUsable(f"{args.input}: {problem}") from None
+    except KeyboardInterrupt:
+        return interrupted(args, growing)
+    files = [output]
+    if scorer is not None or not previous:  # else that of the run that did the work stays
+        counts = {k: n for k, n in report.summary.items() if k.startswith("n_ended")}
+        manifest = outputs.write_manifest(
+            args, scorer, output, report, samples_from_before=n_before, **counts
+        )
+        files.append(manifest)
+    else:
+        print(f"nothing was left to do in {output}")
+    return closing.close(args, report, "prompts", files, scorer)

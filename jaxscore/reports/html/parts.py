@@ -1,0 +1,151 @@
+"""Parts that pages of several systems have."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.reports import sections
+from jaxscore.reports.html.page import Card, Field, Items, Section
+from jaxscore.reports.html.source import Source
+from jaxscore.reports.html.strips import Strips, TokenText, tokens
+from jaxscore.reports.markdown import NOTHING, number
+from jaxscore.results import Strip
+
+FAILURES = 200  # listed below the items; all are in the table of items and in the JSON file
+CONTEXT = 1_000  # characters of a context that a page holds, from its end
+
+
+def sentence(headline: str) -> str:
+    """A headline as a sentence."""
+    return f"{headline[:1].upper()}{headline[1:]}."
+
+
+Shown = Callable[[float | None], str]  # writes a number as the Markdown does
+
+
+def estimate_card(
+    title: str, one: Estimate, shown: Shown, what: str, bounds: Shown | None = None
+) -> Card:
+    """A mean with its interval and its count.
+
+    Args:
+        what: it is over, such as "questions".
+        bounds: writes the ends of the interval, where that is not as `shown`.
+    """
+    ends = bounds or shown
+    span = "" if one.low is None else f"95% interval {ends(one.low)} to {ends(one.high)}\n"
+    return Card(title, shown(one.mean), f"{span}{one.n:,} {what}")
+
+
+def digits(n: int) -> Shown:
+    """Writes a number with n digits after the point."""
+    return lambda value: number(value, n)
+
+
+def yes_no(value: bool | None) -> str:
+    """A flag as a column shows it."""
+    return NOTHING if value is None else "yes" if value else "no"
+
+
+def closing(record: Mapping[str, Any], failed: str) -> list[Section]:
+    """Noise floor, remarks, failures, settings: what the Markdown ends with.
+
+    Args:
+        failed: what a failure is of, such as "questions".
+    """
+    listed = record["failures"][:FAILURES]
+    failures = sections.failures(listed, failed)
+    if failures:
+        n = len(record["failures"])
+        more = f"The first {FAILURES} are listed; all {n} are in the JSON file."
+        failures = [
+            f"## Failed: {n} {failed}, in no mean", *failures[1:], *([more] if n > FAILURES else [])
+        ]  # fmt: skip
+    return [
+        *section(sections.noise(record)),
+        *section(sections.remarks(record["remarks"]), opened=True),
+        *section(failures, opened=True),
+        *section(sections.settings(record["settings"])),
+    ]
+
+
+def section(blocks: Sequence[str], *, opened: bool = False) -> list[Section]:
+    """A section from Markdown blocks that begin with its heading; none from no blocks."""
+    if not blocks:
+        return []
+    return [Section(blocks[0].removeprefix("## "), blocks[1:], opened)]
+
+
+def model_of(record: Mapping[str, Any]) -> str:
+    """The model's name."""
+    return str(record["settings"].get("model", "no model"))
+
+
+def with_failures(items: Items, failed: Iterable[Mapping[str, str]]) -> Items:
+    """The items, and behind them those that could not be evaluated, each by its name."""
+    given = [*failed]
+    if not given:
+        return items
+    n, more = items.n, len(given)
+    first, *others = items.columns
+    names = [one["name"] for one in given]
+    strips = items.strips
+    if strips is not None:
+        ends = [strips.first, strips.first[-1:].repeat(more)]
+        strips = dataclasses.replace(strips, first=np.concatenate(ends))
+    return dataclasses.replace(
+        items,
+        columns=[
+            dataclasses.replace(first, values=[*first.values, *names]),
+            *(dataclasses.replace(one, values=[*one.values, *[NOTHING] * more]) for one in others),
+        ],
+        fields=[Field(one.title, [*one.values, *[""] * more]) for one in items.fields],
+        tables=[dataclasses.replace(one, items=[*one.items, *[()] * more]) for one in items.tables],
+        strips=strips,
+        errors={**items.errors, **{n + k: one["error"] for k, one in enumerate(given)}},
+        within_noise=[*items.within_noise, *[None] * more] if items.within_noise else [],
+    )
+
+
+def strips_of(source: Source) -> Strips | None:
+    """The strips of all items; None where no tokens are known."""
+    if not source.strips:
+        return None
+    every = [strip for own in source.strips for strip in own]
+    names: dict[int, str] = {}
+    return Strips(
+        first=np.cumsum([0, *map(len, source.strips)]),
+        titles=[strip.title for strip in every],
+        contexts=[context_end(strip.context) for strip in every],
+        tokens=tokens([_tokens(strip) for strip in every], names),
+        names=names,
+        vocabulary=source.vocabulary,
+    )
+
+
+def context_end(context: str) -> str:
+    """The end of a long context."""
+    rest = len(context) - CONTEXT
+    return context if rest <= 0 else f"({rest} characters before) … {context[-CONTEXT:]}"
+
+
+def _tokens(strip: Strip) -> TokenText:
+    one = strip.scored
+    return TokenText(
+        one.token_ids,
+        one.tokens,
+        one.logprob,
+        one.entropy,
+        one.self_certainty,
+        one.greedy,
+        measures(one).get("rank"),
+    )
+
+
+def measures(scored: Any) -> Mapping[str, Any]:
+    """Arrays of a `ScoredRequest` by name, beside those that each one has."""
+    found: Mapping[str, Any] = getattr(scored, "measures", {})
+    return found

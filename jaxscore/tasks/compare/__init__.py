@@ -1,0 +1,1 @@
+"""`compare`: two finished runs of one system on the same items."""

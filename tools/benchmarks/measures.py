@@ -1,0 +1,63 @@
+"""`measures`: what measures beside the usual terms add to scoring texts that share nothing."""
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tools.benchmarks import token_requests
+from tools.benchmarks.contenders import make_checkpoint
+
+VOCABULARY = 50257  # of the checkpoint
+EVERY = ("rank", "renyi2", "varentropy")
+# The second "none" says how much the clock can tell.
+WANTED: dict[str, dict[str, Any]] = {
+    "none": {},
+    "none again": {},
+    "varentropy": {"measures": ("varentropy",)},
+    "renyi2": {"measures": ("renyi2",)},
+    "rank": {"measures": ("rank",)},
+    "all three": {"measures": EVERY},
+    "all three and top 5": {"measures": EVERY, "top": 5},
+    "all three and top 20": {"measures": EVERY, "top": 20},
+}
+
+
+def run(turns: int, *, small: bool) -> None:
+    """Print the median time of each choice of measures against the run without, turn by turn."""
+    from jaxscore import Scorer
+    from jaxscore.plan.token_requests import TokenSequence
+
+    requests = token_requests.workloads(VOCABULARY)["plain"][: 4 if small else None]
+    sequences = [TokenSequence(one.ids, one.start) for one in requests]
+    with tempfile.TemporaryDirectory() as folder:
+        make_checkpoint(Path(folder), small)
+        for dtype in ("float32", "bfloat16"):
+            scorer = Scorer.from_pretrained(folder, dtype=dtype)
+            _measure(scorer, sequences, turns)
+
+
+def _measure(scorer: Any, sequences: list[Any], turns: int) -> None:
+    seconds: dict[str, list[float]] = {name: [] for name in WANTED}
+    for turn in range(turns + 1):
+        for name, wanted in WANTED.items():
+            started = time.perf_counter()
+            scorer.score_sequences(sequences, **wanted)
+            if turn:  # the first compiles
+                seconds[name].append(time.perf_counter() - started)
+    base = seconds["none"]
+    n_scored = sum(one.n_scored for one in sequences)
+    print(
+        f"\nmeasures, {scorer.model.dtype}: {len(sequences)} texts that share nothing, {n_scored} "
+        f"tokens scored, {statistics.median(base):.2f} s without; medians of {turns} turns; system "
+        f"load {os.getloadavg()[0]:.2f}",
+        flush=True,
+    )
+    for name, own in seconds.items():
+        ratios = [a / b for a, b in zip(own, base, strict=True)]
+        print(
+            f"  {name:22}{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
+            flush=True,
+        )
