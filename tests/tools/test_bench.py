@@ -68,6 +68,16 @@ def test_journal(capsys):
     assert "microseconds a sequence" in out
 
 
+def test_html(capsys):
+    assert bench.main(["--small", "--turns", "1", "html"]) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    n, size, taking, writing, *seen = line.split()
+    assert n == "100"
+    assert 50_000 < int(size) < 200_000
+    assert 0 <= float(taking) <= float(writing) < 60
+    assert seen == ["no", "browser"] or int(seen[1]) < 5_000
+
+
 def test_top(monkeypatch, capsys):
     assert bench.main(["--small", "--turns", "1", "top"]) == 0
     out = capsys.readouterr().out
@@ -127,9 +137,19 @@ def test_a_workload_that_is_none(capsys):
     with pytest.raises(SystemExit, match="2"):
         bench.main(["journals"])
     assert (
-        "there are answers, prompt, paths, plain, write, prefix, devices, host, journal, "
-        "lm-eval, serve, stream, top" in capsys.readouterr().err
+        "there are answers, prompt, paths, plain, write, prefix, devices, divergence, host, html, "
+        "journal, lm-eval, measures, serve, stream, top" in capsys.readouterr().err
     )
+
+
+def test_two_models_at_once(capsys):
+    assert bench.main(["--small", "--turns", "1", "divergence"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    pairs = [line.split(":")[0] for line in lines if line.startswith("divergence")]
+    assert pairs == [f"divergence, float32 against {name}" for name in ("bfloat16", "int8")]
+    told = [line.split() for line in lines if line.startswith(("  wall", "  CPU"))]
+    assert len(told) == 4
+    assert all(float(line[1]) > 0 for line in told)
 
 
 def test_the_host_against_a_device_that_computes_nothing(capsys):
