@@ -1,20 +1,17 @@
 """`jaxscore sample`: many responses of a model to each prompt."""
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import closing, model_flags, outputs, sample_files
-from jaxscore.commands.resumed_output import interrupted, model_facts, tell_continued
+from jaxscore.commands import model_flags, sample_files, written_texts
+from jaxscore.commands.resumed_output import model_facts, tell_continued
 from jaxscore.errors import InputError
-from jaxscore.evaluate import evaluate
-from jaxscore.files.growing import GrowingArray
+from jaxscore.evaluate import Report
 from jaxscore.files.item_files import read_previous
 from jaxscore.tasks.samples import prompts
 from jaxscore.tasks.samples import sampling as task
 from jaxscore.tasks.samples.evaluations.sample import Settings, Work, made_with
-from jaxscore.tasks.samples.sample_items import NothingUsable
 
 DESCRIPTION = """\
 Write n responses of a model to each prompt. The output is what self-certainty
@@ -140,29 +137,9 @@ def run(args: argparse.Namespace) -> int:
     tell_continued(args, output, len(previous), n_changed)
     n_before = sum(len(one.texts) for one in samples if one is not None)
     work = Work(known, samples, args.n, len(previous), facts, output)
-    growing, scorer = GrowingArray(output, work.records), None
 
-    def finished(record: Mapping[str, Any]) -> None:
-        if "error" not in record:  # failures alone are not worth a file
-            growing.offer()
-
-    try:
-        with growing.open():
-            if work.missing:
-                scorer = model_flags.load_scorer(args, args.model, output)
-            about = outputs.about_input(args)
-            report = evaluate("sample", scorer, work, on_item=finished, about=about, **given)
-    except NothingUsable as problem:
-        raise NothingUsable(f"{args.input}: {problem}") from None
-    except KeyboardInterrupt:
-        return interrupted(args, growing)
-    files = [output]
-    if scorer is not None or not previous:  # else that of the run that did the work stays
+    def further(report: Report) -> dict[str, Any]:
         counts = {k: n for k, n in report.summary.items() if k.startswith("n_ended")}
-        manifest = outputs.write_manifest(
-            args, scorer, output, report, samples_from_before=n_before, **counts
-        )
-        files.append(manifest)
-    else:
-        print(f"nothing was left to do in {output}")
-    return closing.close(args, report, "prompts", files, scorer)
+        return {"samples_from_before": n_before, **counts}
+
+    return written_texts.write(args, work, output, "prompts", given, further)

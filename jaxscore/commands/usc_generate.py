@@ -1,19 +1,14 @@
 """`jaxscore usc-generate`: a model's own choice between its responses."""
 
 import argparse
-from collections.abc import Mapping
-from typing import Any
 
-from jaxscore.commands import closing, model_flags, outputs, sample_files
+from jaxscore.commands import model_flags, sample_files, written_texts
 from jaxscore.commands.help_pages import advanced
-from jaxscore.commands.resumed_output import interrupted, model_facts, tell_continued
+from jaxscore.commands.resumed_output import model_facts, tell_continued
 from jaxscore.errors import InputError
-from jaxscore.evaluate import evaluate
-from jaxscore.files.growing import GrowingArray
 from jaxscore.files.item_files import read_previous
 from jaxscore.tasks.samples import usc_prompt as task
 from jaxscore.tasks.samples.evaluations.usc_generate import Settings, Work, made_with
-from jaxscore.tasks.samples.sample_items import NothingUsable
 
 DESCRIPTION = """\
 Show a model several of its responses to a question and ask which is the most
@@ -112,28 +107,6 @@ def run(args: argparse.Namespace) -> int:
     tell_continued(args, output, len(previous), n_changed)
     n_before = sum(record is not None for record in replies)
     work = Work(items, replies, len(previous), facts, output)
-    growing, scorer = GrowingArray(output, work.records), None
-
-    def finished(record: Mapping[str, Any]) -> None:
-        if "error" not in record:  # failures alone are not worth a file
-            growing.offer()
-
-    try:
-        with growing.open():
-            if work.missing:
-                scorer = model_flags.load_scorer(args, args.model, output)
-            about = outputs.about_input(args)
-            report = evaluate("usc-generate", scorer, work, on_item=finished, about=about, **given)
-    except NothingUsable as problem:
-        raise NothingUsable(f"{args.input}: {problem}") from None
-    except KeyboardInterrupt:
-        return interrupted(args, growing)
-    files = [output]
-    if scorer is not None or not previous:  # else that of the run that did the work stays
-        manifest = outputs.write_manifest(
-            args, scorer, output, report, replies_from_before=n_before
-        )
-        files.append(manifest)
-    else:
-        print(f"nothing was left to do in {output}")
-    return closing.close(args, report, "items", files, scorer)
+    return written_texts.write(
+        args, work, output, "items", given, lambda _: {"replies_from_before": n_before}
+    )

@@ -141,11 +141,5 @@ def _tokens(strip: Strip) -> TokenText:
         one.entropy,
         one.self_certainty,
         one.greedy,
-        measures(one).get("rank"),
+        one.measures.get("rank"),
     )
-
-
-def measures(scored: Any) -> Mapping[str, Any]:
-    """Arrays of a `ScoredRequest` by name, beside those that each one has."""
-    found: Mapping[str, Any] = getattr(scored, "measures", {})
-    return found

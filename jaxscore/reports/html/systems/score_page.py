@@ -9,7 +9,7 @@ from jaxscore.reports import sections
 from jaxscore.reports.html.charts.histogram import Counts, histogram
 from jaxscore.reports.html.charts.scatter import Labels, Logs, scatter
 from jaxscore.reports.html.page import Card, Chart, Column, Items, Page
-from jaxscore.reports.html.parts import closing, measures, model_of, sentence, with_failures
+from jaxscore.reports.html.parts import closing, model_of, sentence, with_failures
 from jaxscore.reports.html.score_items import LONGEST, Held, ScoreItems
 from jaxscore.reports.html.shows import LARGEST, MISSING, PER_NAT
 from jaxscore.reports.html.source import Source
@@ -51,7 +51,7 @@ def _all(source: Source) -> ScoreItems:
     """The requests of a record that holds them."""
     out = ScoreItems(source.record["settings"].get("measures", ()))
     for one, own in zip(source.record["items"], source.strips, strict=True):
-        rank = measures(own[0].scored).get("rank") if own else None
+        rank = own[0].scored.measures.get("rank") if own else None
         out.add({**one, "rank": rank}, own[0].context if own else "")
     return out
 
