@@ -56,9 +56,9 @@ def read(
     answers: bool = True,
     code: bool = False,
 ) -> Gold | None:
-    """The gold of an item; None where its field is absent or null.
+    """The gold of an item; None where its field is absent, null or blank.
 
-    A list of verdicts or of texts may be JSON text, as in a cell of a table.
+    A cell of a table that holds nothing is a blank text. A list of verdicts or of texts may be JSON text, as in a cell of a table.
 
     Args:
         field: its name.
@@ -71,7 +71,7 @@ def read(
         InputError: the field holds something else, or another number of verdicts.
     """
     value = fields.get(field)
-    if value is None:
+    if value is None or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, str):
         value = _listed(value, str if answers and not code else bool)
@@ -93,7 +93,7 @@ def read(
             among = "has " if isinstance(value, list) else "is "
             raise InputError(f"{where}{among}{kind_of(one)}, expected {FORMS}")
         if isinstance(one, str) and not one.strip():
-            raise InputError(f"{where}has an empty answer; give null where none is known")
+            raise InputError(f"{where}has an empty answer, expected {FORMS}")
     return Gold(tuple(map(str, given)))
 
 
