@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import model_flags, sample_files, written_texts
+from jaxscore.commands import model_flags, sample_files, table_flags, written_texts
 from jaxscore.commands.resumed_output import model_facts, tell_continued
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
@@ -17,7 +17,8 @@ DESCRIPTION = """\
 Write n responses of a model to each prompt. The output is what self-certainty
 and usc-generate read. The samples of a prompt share its computation.
 
-input, one object per line, with a prompt or a conversation:
+input, one object per line, or a table (see --input), with a prompt or a
+conversation each:
   {"id": "a", "prompt": "How many days has a leap year?", "answer": "366"}
   {"id": "b", "messages": [{"role": "user", "content": "Who ran?"}]}
   `messages` need --apply-chat-template, which makes a user's message of a
@@ -54,8 +55,9 @@ exit code: 0 all have n samples, 1 some prompts failed (they hold `error`),
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("sample", description=DESCRIPTION)
     parser.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help="JSONL of prompts"
+        "--input", required=True, type=Path, metavar="FILE", help=f"prompts: {table_flags.FORMS}"
     )
+    table_flags.add(parser, prompts.FIELDS)
     parser.add_argument(
         "--output",
         type=Path,
@@ -129,7 +131,12 @@ def run(args: argparse.Namespace) -> int:
     given: dict[str, Any] = {name: getattr(args, name) for name in names}
     settings = Settings(**given)
     output = sample_files.output_path(args, f"-samples-{args.n}")
-    known = prompts.load(args.input, args.seed, args.limit)
+    known = prompts.load(
+        args.input,
+        args.seed,
+        args.limit,
+        table_flags.columns(args.column, prompts.FIELDS),
+    )
     previous, facts = read_previous(output), model_facts(args, args.model)
     samples, n_changed = task.resume(known, previous, args.n, made_with(facts, settings), output)
     if args.dtype != "auto":  # which depends on the device, so the scorer says it later

@@ -96,6 +96,16 @@ def test_what_is_asked_for_and_what_is_written(run, place, asked):
     assert manifest["n_ended_by_length"] == ends.count("length")
 
 
+def test_a_table(run, place, asked):
+    folder = place()
+    (folder / "in.csv").write_text("question,answer\nWho?,7\n", encoding="utf-8")
+    words = ("--input", folder / "in.csv", "--column", "prompt=question", "--quiet")
+    assert run(*flags(folder, *words))[0] == 0
+    assert [one.prompt for one in asked] == ["Who?"] * 4
+    [record] = result(folder)
+    assert {"id": 2, "prompt": "Who?", "answer": "7"}.items() <= record.items()
+
+
 def test_the_chat_template_and_a_system_message(run, place, asked):
     folder = place(ASKED[0], {"messages": [{"role": "user", "content": "Who?"}]})
     words = ("--apply-chat-template", "--system", "Be brief.")

@@ -58,7 +58,7 @@ def read(
 ) -> Gold | None:
     """The gold of an item; None where its field is absent, null or blank.
 
-    A cell of a table that holds nothing is a blank text. A list of verdicts or of texts may be JSON text, as in a cell of a table.
+    A table's cell is text: an empty one is blank, and a list of verdicts or of texts is JSON text.
 
     Args:
         field: its name.

@@ -7,16 +7,18 @@ reads that text again, adds no special token.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.files.item_files import NAME_FIELDS, name_of
-from jaxscore.files.json_input import kind_of, read_jsonl
+from jaxscore.files.json_input import kind_of
+from jaxscore.files.table_input import NOTHING, Row, rows
 from jaxscore.tasks.samples import sample_items
 from jaxscore.tasks.samples.sample_items import NothingUsable
 from jaxscore.text import chat_template
@@ -24,6 +26,7 @@ from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import TextEncoder, is_text
 
 PROMPT, MESSAGES = "prompt", "messages"
+FIELDS = ("id", PROMPT, MESSAGES)  # those that --column renames
 # What a record has beside the prompt's own fields.
 OWN_FIELDS = (
     "chat_history", "model_input", "output", "finish", "generator", "configs", "error",
@@ -59,15 +62,21 @@ class Prompt:
         return [one["content"] for one in self.asked if one["role"] != "system"]
 
 
-def load(path: Path, seed: int, limit: int | None = None) -> list[Prompt]:
-    """The first `limit` prompts of a JSONL file, see `read`.
+def load(
+    path: Path, seed: int, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+) -> list[Prompt]:
+    """The first `limit` prompts of a file, see `read`.
+
+    Args:
+        path: JSONL, or a table, see `jaxscore.files.table_input`.
+        columns: field -> its name in the file.
 
     Raises:
-        InputError: as `read_jsonl`; no prompt can be used.
+        InputError: the file cannot be read; no prompt can be used.
     """
-    lines = list(itertools.islice(read_jsonl(path), limit))
+    found = itertools.islice(rows(path, columns, (MESSAGES,)), limit)
     try:
-        return _prompts([one for _, one in lines], [number for number, _ in lines], seed)
+        return _prompts(map(functools.partial(_in_file, path), found), seed)
     except NothingUsable as problem:
         raise NothingUsable(f"{path}: {problem}") from None
 
@@ -85,14 +94,28 @@ def read(given: Iterable[Any], seed: int) -> list[Prompt]:
         NothingUsable: no prompts, or none that can be used.
         InputError: one is no object.
     """
-    objects = list(sample_items.objects(given))
-    return _prompts(objects, range(1, len(objects) + 1), seed)
+    objects = enumerate(sample_items.objects(given), start=1)
+    return _prompts((_Given(number, "", one) for number, one in objects), seed)
 
 
-def _prompts(given: Sequence[Any], numbers: Sequence[int], seed: int) -> list[Prompt]:
+class _Given(NamedTuple):
+    """An object with its place from 1, and what an error says of the place beside that."""
+
+    number: int
+    where: str
+    item: dict[str, Any]
+
+
+def _in_file(path: Path, row: Row) -> _Given:
+    """An output file holds the error, so the path is no part of it."""
+    by_line = row.where == f"{path}:{row.number}"
+    return _Given(row.number, f"line {row.number}: " if by_line else "", row.item)
+
+
+def _prompts(given: Iterable[_Given], seed: int) -> list[Prompt]:
     seen: collections.Counter[str] = collections.Counter()
     out = []
-    for index, (one, number) in enumerate(zip(given, numbers, strict=True)):
+    for index, (number, where, one) in enumerate(given):
         named = {name: one[name] for name in NAME_FIELDS if name in one}
         known = dict(one) if named else {"id": number, **one}
         asked: str | list[Message] = ""
@@ -100,7 +123,7 @@ def _prompts(given: Sequence[Any], numbers: Sequence[int], seed: int) -> list[Pr
         try:
             asked = _asked(one)
         except InputError as problem:
-            error = f"line {number}: {problem}"
+            error = f"{where}{problem}"
         # The number of a line is no part of it: prompts may be added before this one.
         said = json.dumps([seed, named, asked], sort_keys=True, default=str)
         digest = hashlib.sha256(f"{said} {seen[said]}".encode()).digest()

@@ -36,6 +36,18 @@ def test_prompts_of_a_file(tmp_path):
     assert only.asked == "a"
 
 
+def test_prompts_of_a_table(tmp_path):
+    """A list of messages is JSON text there, and a bad row fails alone."""
+    path, said = tmp_path / "in.csv", json.dumps(SAID).replace('"', '""')
+    path.write_text(f'id,said,answer\na,"{said}",7\nb,Who ran?,8\n', encoding="utf-8")
+    first, second = prompts.load(path, 0, columns={"messages": "said"})
+    assert (first.asked, first.given["answer"], first.error) == (SAID, "7", None)
+    assert second.error.startswith('line 3: field "messages" is ')
+    path.write_text("prompt,question\nx,Who?\n", encoding="utf-8")
+    [one] = prompts.load(path, 0, columns={"prompt": "question"})
+    assert (one.asked, one.given) == ("Who?", {"id": 2, "prompt": "Who?"})
+
+
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
@@ -57,7 +69,7 @@ def test_a_prompt_that_cannot_be_used_fails_alone(tmp_path, bad, why):
     assert good.error is None
     assert one.error.startswith("line 2: ")
     assert why in one.error
-    with pytest.raises(InputError, match=r"in.jsonl: no item can be used; item 1 \(id 1\): line 1"):
+    with pytest.raises(InputError, match=r"no item can be used; item 1 \(id 1\): line 1: "):
         load(tmp_path, bad)
 
 
