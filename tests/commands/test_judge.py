@@ -355,6 +355,9 @@ def test_records_that_cannot_be_used(run, tmp_path):
     assert "4 failed" in err
     assert "'long'" not in err
     assert rows_of(folder)[2]["LLMeval_j_logits"] is not None
+    cut = {one["q_id"]: one["truncated"] for one in read(folder / f"{REPORT}.json")["records"]}
+    assert cut.pop("long") > 0
+    assert not any(cut.values())
 
 
 def test_a_long_response_in_text_mode_fails_alone(run, tmp_path):

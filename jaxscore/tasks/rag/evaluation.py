@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from jaxscore.tasks.rag.judge_findings import Draws, Findings
 from jaxscore.tasks.rag.judge_model import EndpointJudge, JudgeModel, LocalJudge
 from jaxscore.tasks.rag.records import Records
 from jaxscore.tasks.scoring_run import ScoringRun
+from jaxscore.text.chat_template import Message
 
 LABEL_SCORES = ("first", "sequence")
 READS_PROBABILITIES = ("logits", "sequence")
@@ -132,7 +133,8 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         given = dataclasses.replace(given, failures=given.failures + unmatched)
         asked = judge_pairwise.conversations(evaluator.pairwise, pairs, system=model.system)
         answers = model.write(asked, evaluator.max_new_tokens)
-        compared = judge_pairwise.evaluate(evaluator.pairwise, pairs, answers)
+        question = evaluator.pairwise
+        compared = judge_pairwise.evaluate(question, pairs, answers)
         found = judge_findings.pairwise(compared, given)
     else:
         question = evaluator.pointwise
@@ -152,6 +154,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         given,
         metric=settings.metric,
         noise=noise,
+        asked=question.template(system=model.system),
         decisions=[] if noise is None else judge_findings.mark(found, noise),
         audited=settings.audit_noise > 0,
         seconds=seconds,
@@ -213,8 +216,20 @@ def kind_of(settings: Settings, *, local: bool) -> str:
     return found
 
 
-def evaluation(found: Findings, given: Records, *, metric: str, **more: Any) -> Evaluation:
-    """Findings in the shape of every system."""
+def evaluation(
+    found: Findings,
+    given: Records,
+    *,
+    metric: str,
+    asked: Sequence[Message] = (),
+    **more: Any,
+) -> Evaluation:
+    """Findings in the shape of every system.
+
+    Args:
+        asked: the judge's prompt, see `Question.template`; empty of BEM, which has none.
+    """
+    details = {"metric": metric, "kind": found.kind, "summary": found.summary}
     return Evaluation(
         summary={
             **found.estimates,
@@ -223,7 +238,7 @@ def evaluation(found: Findings, given: Records, *, metric: str, **more: Any) -> 
         items=found.records,
         n_items=len(given.rows),
         rows=[{k: v for k, v in one.items() if k in FLAT} for one in found.records],
-        details={"metric": metric, "kind": found.kind, "summary": found.summary},
+        details={**details, "asked": [*asked]} if asked else details,
         long={"records": found.records},
         headline=judge_findings.headline(found),
         failures=[Failure(*one) for one in (*given.failures, *found.failures)],

@@ -122,6 +122,15 @@ class Question:
         """The labels as the templates' names for them say: `Yes, No` and `['Yes', 'No']`."""
         return {"rubrik_section": ", ".join(self.options), "options": str(list(self.options))}
 
+    def template(self, *, system: bool) -> list[Message]:
+        """The conversation with `{question}` and the like where each record has its own text.
+
+        Args:
+            system: whether the model takes a system turn.
+        """
+        own = {name: f"{{{name}}}" for name in NAMES.values()}
+        return self.prompt.messages({**own, **self.values}, system=system)
+
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:

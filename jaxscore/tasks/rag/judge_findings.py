@@ -81,6 +81,7 @@ def pointwise(
             f"{unread} are outside the mean"
             + ("" if known else ", which is null: no record is in it")
         )
+    cut = any(one.truncated for one in verdicts)
     shares = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
     mean = proportion([one == 1.0 for one in known]) if shares else _bootstrap(known, draws)
     mean = dataclasses.replace(mean, mean=summary.mean)
@@ -103,6 +104,7 @@ def pointwise(
                 "probability": one.probability,
                 "outside": one.outside,
                 "texts": [] if one.text is None else [one.text],
+                **({"truncated": one.truncated} if cut else {}),
             }
             for one in verdicts
         ],

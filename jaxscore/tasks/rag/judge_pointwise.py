@@ -37,6 +37,8 @@ class Verdict:
         outside: the probability that it would have begun otherwise; None where text was read.
         text: what it wrote; None where probabilities were read.
         error: why it could not be asked.
+        truncated: tokens of its prompt that were left out at the left, 0 unless asked for; of
+            whole labels the most that one of them needed.
     """
 
     record: Record
@@ -45,6 +47,7 @@ class Verdict:
     outside: float | None
     text: str | None
     error: str | None = None
+    truncated: int = 0
 
     @property
     def known(self) -> bool:
@@ -138,7 +141,7 @@ def by_labels(
     return [
         Verdict(record, None, {}, None, None, one.error)
         if one.error is not None
-        else _weighed(question, record, one.probability, one.outside)
+        else _weighed(question, record, one.probability, one.outside, one.truncated)
         for record, one in zip(records, scores, strict=True)
     ]
 
@@ -162,16 +165,18 @@ def by_sequences(
         logprob = np.array([one.sum_logprob for one in own], np.float64)
         weights = np.exp(logprob - logprob.max())
         outside = max(0.0, 1.0 - float(np.exp(logprob).sum()))
-        out.append(_weighed(question, record, weights / weights.sum(), outside))
+        truncated = max(one.truncated for one in own)
+        out.append(_weighed(question, record, weights / weights.sum(), outside, truncated))
     return out
 
 
 def _weighed(
-    question: Question, record: Record, probability: np.ndarray, outside: float
+    question: Question, record: Record, probability: np.ndarray, outside: float, truncated: int
 ) -> Verdict:
     worth = np.array(list(question.options.values()))
     by_label = dict(zip(question.options, probability.tolist(), strict=True))
-    return Verdict(record, float(worth @ probability), by_label, outside, None)
+    score = float(worth @ probability)
+    return Verdict(record, score, by_label, outside, None, truncated=truncated)
 
 
 def by_texts(

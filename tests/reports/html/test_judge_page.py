@@ -89,6 +89,18 @@ def test_probabilities(kind):
     assert len(titles) == 3
 
 
+def test_what_is_asked_and_what_was_left_out_of_it():
+    asked = [{"role": "user", "content": "Is {prediction} right? </script>"}]
+    records = [{**ONE, "truncated": 5}, {**ONE, "score": 0.5, "truncated": 0}]
+    page, html, _ = found(records=records, asked=asked)
+    header, arrays = block(html)
+    assert header["columns"][5]["title"] == "Truncated"
+    assert values(header, arrays, 5) == ["5", "0", "-"]
+    assert page.sections[0].title == "What the judge is asked"
+    [cells] = tree(html).xpath("//table[.//th='Turn']/tbody/tr[1]")
+    assert [one.text_content() for one in cells] == ["user", "Is {prediction} right? </script>"]
+
+
 def test_answers_that_were_written():
     records = [
         {**ONE, "probability": {}, "outside": None, "texts": ["Yes!"], "score": 1.0},

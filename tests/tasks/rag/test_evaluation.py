@@ -65,6 +65,9 @@ def test_labels_by_their_probability(scorers):
     assert (record["metric"], record["kind"]) == ("LLMeval", "logits")
     assert record["settings"]["evaluator"].endswith("default_qa.yaml")
     assert len(record["records"]) == 7
+    assert "truncated" not in record["records"][0]
+    asked = "".join(turn["content"] for turn in record["asked"])
+    assert all(name in asked for name in ("{question}", "{answer}", "{prediction}", "Yes"))
     page = report.markdown()
     assert page.startswith("# LLMeval: ")
     assert f"### {rows('ours')[0]['question']}" in page

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscore.reports import sections
+from jaxscore.reports import markdown, sections
 from jaxscore.reports.html.charts.histogram import counts, histogram
 from jaxscore.reports.html.charts.intervals import Group, intervals
 from jaxscore.reports.html.page import Card, Chart, Column, Field, Items, Page, Row, Rows
-from jaxscore.reports.html.parts import closing, model_of, with_failures
+from jaxscore.reports.html.parts import closing, model_of, section, with_failures
 from jaxscore.reports.html.source import Source
 from jaxscore.reports.judge_report import (
     explained_pairs,
@@ -18,6 +18,7 @@ from jaxscore.reports.judge_report import (
 )
 from jaxscore.reports.markdown import NOTHING, interval, number
 
+PROMPT = 10_000  # characters of a turn of the prompt
 OUTCOMES = {1.0: "won", 0.5: "tied", 0.0: "lost"}
 
 
@@ -32,9 +33,18 @@ def page(source: Source) -> Page:
         cards=_rates(record) if pairwise else _means(record),
         charts=_pair_charts(record) if pairwise else _score_charts(record),
         items=_items(source),
-        sections=closing(record, "records"),
+        sections=[*section(_asked(record)), *closing(record, "records")],
         about=explained_pairs(record) if pairwise else explained_scores(record),
     )
+
+
+def _asked(record: Mapping[str, Any]) -> list[str]:
+    """The judge's prompt; nothing of BEM, which has none."""
+    if not (turns := record.get("asked")):
+        return []
+    rows = [[markdown.text(one["role"]), markdown.text(one["content"], PROMPT)] for one in turns]
+    told = "Each record's own texts stand where the names in braces are."
+    return ["## What the judge is asked", told, markdown.table(["Turn", "Text"], rows, left=2)]
 
 
 def _means(record: Mapping[str, Any]) -> list[Card]:
@@ -129,6 +139,11 @@ def _items(source: Source) -> Items:
     if any(one.get("outside") is not None for one in judged):
         outside = [number(one.get("outside"), 4) for one in judged]
         columns.append(Column("Outside", "number", outside, "probability on no label"))
+    if any(one.get("truncated") for one in judged):
+        cut = [str(one.get("truncated", 0)) for one in judged]
+        columns.append(
+            Column("Truncated", "number", cut, "tokens of the prompt left out at the left")
+        )
     items = Items(
         what="records",
         order="worst first",
