@@ -15,6 +15,7 @@ install_import_hook(
 
 from pathlib import Path
 
+import hypothesis
 import jax
 import pytest
 
@@ -27,6 +28,12 @@ from tests.quick_run import (  # noqa: F401  pytest finds its hooks here
     pytest_testnodedown,
     pytest_xdist_auto_num_workers,
 )
+
+# No test depends on how fast the machine is.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 ROOT = Path(__file__).parents[1]
 CASES = ROOT / "tests/cases"
