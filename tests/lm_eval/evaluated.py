@@ -43,8 +43,15 @@ def responses(found: dict[str, Any], name: str) -> list[Any]:
     return [answer for one in samples for answer in one["resps"]]
 
 
-def assert_same(ours: dict[str, Any], theirs: dict[str, Any], *names: str) -> None:
-    """Every log-likelihood, greedy flag, text and metric."""
+def assert_same(
+    ours: dict[str, Any], theirs: dict[str, Any], *names: str, tied: tuple[str, ...] = ()
+) -> None:
+    """Every log-likelihood, greedy flag, text and metric.
+
+    Args:
+        tied: tasks whose accuracies are left out: documents of theirs have equal answers, and
+            which of them wins depends on the last bit where each is asked by itself.
+    """
     for name in names:
         pairs = zip(responses(ours, name), responses(theirs, name), strict=True)
         for got, want in ((a, b) for one, other in pairs for a, b in zip(one, other, strict=True)):
@@ -58,7 +65,7 @@ def assert_same(ours: dict[str, Any], theirs: dict[str, Any], *names: str) -> No
             assert np.isclose(float(got[0]), total, rtol=1e-6, atol=1e-3), name
             assert got[1] == want[1], name
         for metric, value in theirs["results"][name].items():
-            if isinstance(value, float):
+            if isinstance(value, float) and not (name in tied and metric.startswith("acc")):
                 assert ours["results"][name][metric] == pytest.approx(value, rel=1e-3), metric
 
 

@@ -31,4 +31,5 @@ def test_the_same_numbers(together, listening, monkeypatch):
         batch_size=1 if together["num_concurrent"] > 1 else 4,
     )
     itself = evaluated(JaxscoreLM(served.scorer, max_length=512), None, *NAMES)
-    assert_same(over_http, itself, *NAMES)
+    # Answers that are equal come in requests of their own, at different times.
+    assert_same(over_http, itself, *NAMES, tied=("choices", "no_context"))
