@@ -20,6 +20,7 @@ RESULTS = frozenset(
     "begin text_sha256 n_tokens n_scored n_bytes n_words n_windows sum_logprob mean_logprob "
     "perplexity bits_per_byte bits_per_word error".split()
 )
+TABLES = frozenset({".jsonl", ".json", ".csv", ".tsv", ".parquet"})  # by their names
 SHOWN = 60  # characters of an id in a message
 
 
@@ -61,8 +62,13 @@ def load(
 def _load(path: Path, columns: Mapping[str, str]) -> Iterator[Document]:
     folder = path.is_dir() and not is_dataset(path)
     if not folder and path.suffix.lower() != ".txt":
-        for row in rows(path, columns):
-            yield _of_object(row.item, row.number, row.where)
+        try:
+            for row in rows(path, columns):
+                yield _of_object(row.item, row.number, row.where)
+        except InputError as problem:
+            if path.is_dir() or path.suffix.lower() in TABLES:
+                raise
+            raise InputError(f"{problem}; the name of a plain text ends in .txt") from None
         return
     if columns:
         raise InputError(f"{path}: --column names fields of a table, and text files have none")

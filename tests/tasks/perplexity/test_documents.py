@@ -38,6 +38,12 @@ def test_a_folder_without_text_files(tmp_path):
     assert "found a folder without a .txt file" in refused(lambda: check(tmp_path), tmp_path)
 
 
+def test_a_text_file_of_another_name(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text("# A page\n", encoding="utf-8")
+    assert "the name of a plain text ends in .txt" in refused(lambda: check(path), path)
+
+
 def test_lines_and_other_names(tmp_path):
     lines = [GOOD, {"text": ""}, {"id": "b"}, {"id": True, "text": "x"}, {"text": "x", "error": 1}]
     path = put(tmp_path / "in.jsonl", "\n".join(map(json.dumps, lines)).encode())
