@@ -136,7 +136,10 @@ def _wavelengths(width: int, theta: float) -> np.ndarray:
     if width < 2 or width % 2:
         raise InputError(f"rotary channels of a head come out as {width}, expected an even number")
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    return np.float32(theta) ** exponent
+    # NumPy's power of float32 is 2 units in the last place off, by the processor. This one is
+    # nowhere, and is PyTorch's but for about one in a hundred, which depend on the processor there.
+    power = np.float64(np.float32(theta)) ** exponent.astype(np.float64)
+    return power.astype(np.float32)
 
 
 def _table(frequencies: np.ndarray, factor: float) -> Rotary:

@@ -52,8 +52,8 @@ def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
         max(np.abs(one.logprob - own).max() for one, own in zip(scores, exact, strict=True))
         for scores in found
     )
-    # After 290 tokens some of these models round by 3e-5 in float32 on processors without AVX-512,
-    # however their texts are laid out. A prefix rounds no more than that.
+    # After 290 tokens some of these models round by 3e-5 in float32, however their texts are laid
+    # out. A prefix rounds no more than that.
     assert without < 1e-4
     assert with_prefix < max(2 * without, 1e-5)
     for one, other in zip(*found, strict=True):
