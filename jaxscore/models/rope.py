@@ -1,6 +1,6 @@
 """Rotary frequencies from a Hugging Face config, for every scaling.
 
-The arithmetic is float32 where PyTorch's is: at position 100,000 the last bit of a frequency
+Values are rounded to float32 where PyTorch's are: at position 100,000 the last bit of a frequency
 turns a head by a hundredth of a radian.
 """
 
@@ -136,8 +136,9 @@ def _wavelengths(width: int, theta: float) -> np.ndarray:
     if width < 2 or width % 2:
         raise InputError(f"rotary channels of a head come out as {width}, expected an even number")
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
-    # NumPy's power of float32 is 2 units in the last place off, by the processor. This one is
-    # nowhere, and is PyTorch's but for about one in a hundred, which depend on the processor there.
+    # NumPy's float32 power depends on the processor and differs from PyTorch's in one of six
+    # frequencies, by up to 2 units in the last place. This one is the same everywhere, and differs
+    # in about one of a hundred, in which PyTorch's own depends on the processor.
     power = np.float64(np.float32(theta)) ** exponent.astype(np.float64)
     return power.astype(np.float32)
 

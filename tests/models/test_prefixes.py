@@ -58,6 +58,8 @@ def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
     assert with_prefix < max(2 * without, 1e-5)
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one.greedy, other.greedy)
+        np.testing.assert_allclose(one.entropy, other.entropy, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(one.self_certainty, other.self_certainty, rtol=0, atol=1e-4)
 
 
 @torch.no_grad()

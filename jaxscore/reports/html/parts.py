@@ -110,8 +110,15 @@ def with_failures(items: Items, failed: Iterable[Mapping[str, str]]) -> Items:
     )
 
 
-def strips_of(source: Source) -> Strips | None:
-    """The strips of all items; None where no tokens are known."""
+def strips_of(
+    source: Source, tokens_of: Callable[[Strip], TokenText] | None = None, **more: Any
+) -> Strips | None:
+    """The strips of all items; None where no tokens are known.
+
+    Args:
+        tokens_of: the tokens of a strip; None are those of a `ScoredRequest` as it is.
+        more: other fields of `Strips`.
+    """
     if not source.strips:
         return None
     every = [strip for own in source.strips for strip in own]
@@ -120,9 +127,10 @@ def strips_of(source: Source) -> Strips | None:
         first=np.cumsum([0, *map(len, source.strips)]),
         titles=[strip.title for strip in every],
         contexts=[context_end(strip.context) for strip in every],
-        tokens=tokens([_tokens(strip) for strip in every], names),
+        tokens=tokens([(tokens_of or _tokens)(strip) for strip in every], names),
         names=names,
         vocabulary=source.vocabulary,
+        **more,
     )
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from jaxscore.reports import sections
 from jaxscore.reports.divergence_report import PERCENTILES, percentiles, worst_tokens
 from jaxscore.reports.html.chart_parts import means
@@ -12,16 +10,16 @@ from jaxscore.reports.html.charts.intervals import Group, intervals
 from jaxscore.reports.html.page import Chart, Column, Items, Page
 from jaxscore.reports.html.parts import (
     closing,
-    context_end,
     estimate_card,
     model_of,
     section,
     sentence,
+    strips_of,
     with_failures,
 )
 from jaxscore.reports.html.shows import Show
 from jaxscore.reports.html.source import Source
-from jaxscore.reports.html.strips import Strips, TokenText, tokens
+from jaxscore.reports.html.strips import TokenText
 from jaxscore.reports.markdown import significant
 from jaxscore.results import Strip
 
@@ -106,24 +104,10 @@ def _items(source: Source) -> Items:
             ),
             Column("Tokens", "number", [str(one["n_scored"]) for one in texts]),
         ],
-        strips=_strips(source) if source.strips else None,
+        strips=strips_of(source, _tokens, shows=SHOWS),
         text_column="Text" if source.strips else "",
     )
     return with_failures(items, source.record["failures"])
-
-
-def _strips(source: Source) -> Strips:
-    every = [strip for own in source.strips for strip in own]
-    names: dict[int, str] = {}
-    return Strips(
-        first=np.cumsum([0, *map(len, source.strips)]),
-        titles=[strip.title for strip in every],
-        contexts=[context_end(strip.context) for strip in every],
-        tokens=tokens([_tokens(strip) for strip in every], names),
-        names=names,
-        vocabulary=source.vocabulary,
-        shows=SHOWS,
-    )
 
 
 def _tokens(strip: Strip) -> TokenText:
