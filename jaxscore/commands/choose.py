@@ -1,7 +1,6 @@
 """`jaxscore choose`: any multiple choice."""
 
 import argparse
-from pathlib import Path
 
 from jaxscore.commands import closing, html_flags, model_flags, outputs, table_flags
 from jaxscore.commands.help_pages import advanced
@@ -50,17 +49,8 @@ exit code: 0 all scored, 1 some items failed (their lines hold `error`),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("choose", description=DESCRIPTION)
-    parser.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help=f"items: {table_flags.FORMS}"
-    )
-    table_flags.add(parser, items.FIELDS)
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help=f"results: {record_output.FORMS}",
-    )
+    table_flags.add_input(parser, "items:", items.FIELDS)
+    table_flags.add_output(parser, "results")
     model_flags.add_limit_flag(parser, "items")
     parser.add_argument(
         "--boundary",

@@ -1,7 +1,6 @@
 """`jaxscore divergence`: two models on the same texts, token by token."""
 
 import argparse
-from pathlib import Path
 
 from jaxscore.commands import (
     closing,
@@ -52,17 +51,8 @@ exit code: 0 all compared, 1 some texts failed (their lines hold `error`),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("divergence", description=DESCRIPTION)
-    parser.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help=f"texts: {table_flags.FORMS}"
-    )
-    table_flags.add(parser, requests_file.FIELDS)
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help=f"numbers: {record_output.FORMS}",
-    )
+    table_flags.add_input(parser, "texts:", requests_file.FIELDS)
+    table_flags.add_output(parser, "numbers")
     parser.add_argument(
         "--boundary",
         choices=tuple(BOUNDARIES),

@@ -57,14 +57,7 @@ exit code: 0 all scored, 1 some paths failed (they hold `error`),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("paths", description=DESCRIPTION)
-    parser.add_argument(
-        "--input",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help=f"questions and paths: {table_flags.FORMS}",
-    )
-    table_flags.add(parser, path_gain.FIELDS)
+    table_flags.add_input(parser, "questions and paths:", path_gain.FIELDS)
     parser.add_argument(
         "--output", required=True, type=Path, metavar="FILE", help="JSON of results"
     )

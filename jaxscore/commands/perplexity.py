@@ -1,7 +1,6 @@
 """`jaxscore perplexity`: documents of any length."""
 
 import argparse
-from pathlib import Path
 
 from jaxscore.commands import closing, html_flags, model_flags, outputs, table_flags
 from jaxscore.commands.help_pages import advanced
@@ -45,21 +44,8 @@ exit code: 0 all scored, 1 some documents failed (their lines hold `error`),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("perplexity", description=DESCRIPTION)
-    parser.add_argument(
-        "--input",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help=f"documents: .txt, a folder of .txt files, {table_flags.FORMS}",
-    )
-    table_flags.add(parser, documents.FIELDS)
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help=f"results: {record_output.FORMS}",
-    )
+    table_flags.add_input(parser, "documents: .txt, a folder of .txt files,", documents.FIELDS)
+    table_flags.add_output(parser, "results")
     model_flags.add_limit_flag(parser, "documents")
     parser.add_argument(
         "--max-length",

@@ -54,10 +54,7 @@ exit code: 0 all have n samples, 1 some prompts failed (they hold `error`),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("sample", description=DESCRIPTION)
-    parser.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help=f"prompts: {table_flags.FORMS}"
-    )
-    table_flags.add(parser, prompts.FIELDS)
+    table_flags.add_input(parser, "prompts:", prompts.FIELDS)
     parser.add_argument(
         "--output",
         type=Path,

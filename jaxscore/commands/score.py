@@ -1,7 +1,6 @@
 """`jaxscore score`: each line of a JSONL file."""
 
 import argparse
-from pathlib import Path
 
 from jaxscore.commands import (
     closing,
@@ -58,17 +57,8 @@ exit code: 0 all scored, 1 some requests failed (their lines hold `error`),
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("score", description=DESCRIPTION)
-    parser.add_argument(
-        "--input", required=True, type=Path, metavar="FILE", help=f"requests: {table_flags.FORMS}"
-    )
-    table_flags.add(parser, requests_file.FIELDS)
-    parser.add_argument(
-        "--output",
-        required=True,
-        type=Path,
-        metavar="FILE",
-        help=f"scores: {record_output.FORMS}",
-    )
+    table_flags.add_input(parser, "requests:", requests_file.FIELDS)
+    table_flags.add_output(parser, "scores")
     parser.add_argument(
         "--boundary",
         choices=tuple(BOUNDARIES),

@@ -1,11 +1,13 @@
-"""--column: what a user's file calls the fields that a command reads."""
+"""Flags of files of items: where they are, in which form, and what the file calls their fields."""
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxscore.commands.help_pages import near
 from jaxscore.errors import InputError
+from jaxscore.files import record_output
 
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"
 
@@ -32,6 +34,27 @@ def add(parser: argparse._ActionsContainer, fields: Sequence[str]) -> None:
         default=[],
         metavar="FIELD=NAME",
         help=f"names of the input for the fields {', '.join(fields)}",
+    )
+
+
+def add_input(parser: argparse._ActionsContainer, what: str, fields: Sequence[str]) -> None:
+    """Declare --input, a file of items in any of `FORMS`, and `add` --column.
+
+    Args:
+        what: what an item is, as a plural, and further forms.
+    """
+    parser.add_argument("--input", required=True, type=Path, metavar="FILE", help=f"{what} {FORMS}")
+    add(parser, fields)
+
+
+def add_output(parser: argparse._ActionsContainer, what: str) -> None:
+    """Declare --output, whose ending decides its form.
+
+    Args:
+        what: what a record is, as a plural.
+    """
+    parser.add_argument(
+        "--output", required=True, type=Path, metavar="FILE", help=f"{what}: {record_output.FORMS}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.files.json_input import kind_of
 from jaxscore.metrics import margins
-from jaxscore.tasks.compare.unit import Number
+from jaxscore.tasks.compare.unit import Number, Unit, shown
 
 
 def number(value: Any, name: str) -> Number:
@@ -127,3 +127,26 @@ def lead(scores: Sequence[float]) -> float | None:
 def best(scores: Sequence[float]) -> int:
     """The place of the highest score, the first of equal ones."""
     return max(range(len(scores)), key=lambda k: scores[k])
+
+
+def text_unit(record: Mapping[str, Any], names: Sequence[str], text: str | None = None) -> Unit:
+    """The unit of a record that holds the numbers of one scored text.
+
+    Args:
+        names: its numbers.
+        text: what tells its text from others; None where the record does not say it.
+
+    Raises:
+        InputError: a field is of another kind.
+    """
+    id = name(record, "id")
+    if (why := error(record)) is not None:
+        return Unit(id=id, name=shown(id), error=why)
+    n_scored = number(record.get("n_scored"), "n_scored")
+    return Unit(
+        id=id,
+        name=shown(id),
+        text=text,
+        n_tokens=None if n_scored is None else int(n_scored),
+        numbers=known(record, names),
+    )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxscore.tasks.compare.systems import fields
-from jaxscore.tasks.compare.unit import System, Unit, shown
+from jaxscore.tasks.compare.unit import System, Unit
 
 NUMBERS = {
     "bits_per_byte": "bits per byte, mean over documents",
@@ -16,18 +16,7 @@ NUMBERS = {
 
 def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
     """One unit per document."""
-    id = fields.name(record, "id")
-    if (error := fields.error(record)) is not None:
-        yield Unit(id=id, name=shown(id), error=error)
-        return
-    n_scored = fields.number(record.get("n_scored"), "n_scored")
-    yield Unit(
-        id=id,
-        name=shown(id),
-        text=record.get("text_sha256"),
-        n_tokens=None if n_scored is None else int(n_scored),
-        numbers=fields.known(record, tuple(NUMBERS)),
-    )
+    yield fields.text_unit(record, tuple(NUMBERS), record.get("text_sha256"))
 
 
 SYSTEM = System(

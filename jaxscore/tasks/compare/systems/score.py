@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxscore.tasks.compare.systems import fields
-from jaxscore.tasks.compare.unit import System, Unit, shown
+from jaxscore.tasks.compare.unit import System, Unit
 
 NUMBERS = {
     "sum_logprob": "log-probability of a text, nats",
@@ -19,17 +19,7 @@ NUMBERS = {
 
 def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
     """One unit per line."""
-    id = fields.name(record, "id")
-    if (error := fields.error(record)) is not None:
-        yield Unit(id=id, name=shown(id), error=error)
-        return
-    n_scored = fields.number(record.get("n_scored"), "n_scored")
-    yield Unit(
-        id=id,
-        name=shown(id),
-        n_tokens=None if n_scored is None else int(n_scored),
-        numbers=fields.known(record, tuple(NUMBERS)),
-    )
+    yield fields.text_unit(record, tuple(NUMBERS))
 
 
 SYSTEM = System(
