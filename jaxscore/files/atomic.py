@@ -12,6 +12,9 @@ from typing import Any, TextIO
 from jaxscore.engine import processes
 from jaxscore.errors import InputError
 
+# Bytes that are collected before the file is written: each write lets other threads run, and then
+# waits for them.
+BUFFER = 1 << 20
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what writing itself can meet
 
 
@@ -43,7 +46,7 @@ def atomic(path: Path) -> Iterator[TextIO]:
         reason = f"{path.parent} is no folder" if in_the_way else problem.strerror
         raise InputError(f"{path}: cannot be written ({reason}); give a place that can") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+        with os.fdopen(handle, "w", BUFFER, encoding="utf-8", newline="\n") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -1,6 +1,7 @@
 """One line of a JSONL file, numbers in arrays included."""
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -41,6 +42,9 @@ def extra(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
 
 def _is_safe(item: Any) -> bool:
     """Whether orjson writes it as it should stand."""
-    if isinstance(item, list):
-        return set(map(type, item)) <= SAFE
-    return isinstance(item, np.ndarray) or type(item) in SAFE
+    kind = type(item)
+    if kind in SAFE or kind is np.ndarray:
+        return True
+    if kind is float:
+        return math.isfinite(item)
+    return kind is list and SAFE.issuperset(map(type, item))

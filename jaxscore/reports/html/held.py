@@ -64,7 +64,7 @@ class _Texts:
 
 
 def _columns(values: Sequence[str], n: int) -> list[str]:
-    return [cut(value, LONGEST) for value in values[:n]]
+    return [one if len(one) <= LONGEST else cut(one, LONGEST) for one in values[:n]]
 
 
 def _strips(strips: Strips, n: int) -> Strips:

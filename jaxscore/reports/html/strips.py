@@ -14,6 +14,7 @@ from jaxscore.token_texts import token_texts
 
 NUMBERS = tuple(show.key for show in EVERY)
 NOT_KNOWN = 2  # of `Tokens.greedy`
+LARGEST_TABLE = 1 << 20  # ids of a vocabulary; a table of them is faster than sorting all tokens
 LONGEST = 10_000  # tokens of one text that a page holds, from its first
 
 
@@ -129,9 +130,11 @@ def tokens(texts: Sequence[TokenText | None], names: dict[int, str]) -> Tokens:
     flat = [*itertools.chain.from_iterable(one.tokens for one in given)]
     if (ids < 0).any():
         ids = _by_name(names, flat)
-    distinct, first = np.unique(ids, return_index=True)
-    for id, place in zip(distinct.tolist(), first.tolist(), strict=True):
-        names.setdefault(id, flat[place])
+    distinct, index = _distinct(ids)
+    place = np.zeros(len(distinct), np.int64)
+    place[index] = np.arange(len(ids))  # one of each id's places
+    for id, k in zip(distinct.tolist(), place.tolist(), strict=True):
+        names.setdefault(id, flat[k])
     return Tokens(
         length,
         sizes - length,
@@ -175,6 +178,16 @@ def _joined(parts: Sequence[Any], dtype: Any) -> np.ndarray:
     return np.concatenate([np.zeros(0, dtype), *arrays], dtype=dtype, casting="unsafe")
 
 
+def _distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct ids, ascending, and the index in them of each."""
+    least, most = int(ids.min(initial=0)), int(ids.max(initial=-1))
+    if most - least > LARGEST_TABLE:
+        return np.unique(ids, return_inverse=True)
+    found = np.zeros(most - least + 1, bool)
+    found[ids - least] = True
+    return np.flatnonzero(found) + least, (np.cumsum(found) - 1)[ids - least]
+
+
 def _by_name(names: Mapping[int, str], flat: Sequence[str]) -> np.ndarray:
     """Ids below 0 in place of those that a server does not tell: one for each name."""
     known = {name: id for id, name in names.items()}
@@ -212,6 +225,6 @@ class Strips:
     @functools.cached_property
     def table(self) -> tuple[np.ndarray, list[int], list[str]]:
         """Place of each token in a table, and of the table's tokens the ids and the texts."""
-        distinct, place = np.unique(self.tokens.ids, return_inverse=True)
+        distinct, place = _distinct(self.tokens.ids)
         ids = distinct.tolist()
         return place, ids, token_texts([self.names[id] for id in ids])
