@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from jaxscore.commands import collector, distributed_flags, listing
+from jaxscore.commands import distributed_flags, listing
 from jaxscore.commands.help_pages import near
-from jaxscore.engine import interrupt, processes
+from jaxscore.engine import collector, interrupt, processes
 from jaxscore.errors import InputError
 from jaxscore.files.config_file import expand
 from jaxscore.version import VERSION

@@ -14,7 +14,7 @@ from jaxscore.models.model import Model
 from jaxscore.models.pair import paired
 from jaxscore.results import ScoredRequest
 from jaxscore.scorer import Scorer
-from jaxscore.text.preparing import Window
+from jaxscore.text.preparing import Chunk, Encoding
 from jaxscore.text.same_tokenizer import difference
 
 # Of `Loaded.about`: what each of two models has of its own.
@@ -164,11 +164,15 @@ class DivergenceScorer(Scorer):
         return ({"reference_stored_as": stored_as} if stored_as else {}) | super().facts()
 
     def _stream(
-        self, windows: Iterator[Window], n_requests: int | None, wanted: dict[str, Any]
+        self,
+        given: Iterator[Chunk],
+        encoding: Encoding,
+        n_requests: int | None,
+        wanted: dict[str, Any],
     ) -> Iterator[ScoredRequest]:
         """With all measures of both models, where no others are asked for."""
         measures = wanted["measures"] or self.model.measures
-        return super()._stream(windows, n_requests, wanted | {"measures": measures})
+        return super()._stream(given, encoding, n_requests, wanted | {"measures": measures})
 
     def generate(self, *_: Any, **__: Any) -> NoReturn:
         """Refused.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -162,11 +163,13 @@ class ScoredRequest(Result):
     def sums(self) -> dict[str, Any]:
         """The sums and means of all scored tokens and their numbers, by name, computed together."""
         values = np.array([self.logprob, self.entropy, self.self_certainty], np.float64)
-        known = ~np.isnan(values[0])
-        if not known.all():
+        total = values.sum(axis=1).tolist()
+        if math.isnan(total[0]):
+            known = ~np.isnan(values[0])
             values = np.ascontiguousarray(values[:, known])  # summed in the order of one column
+            total = values.sum(axis=1).tolist()
         n = values.shape[1]
-        total = values.sum(axis=1).tolist() if n else [None] * 3
+        total = total if n else [None] * 3
         mean = [None if one is None else one / n for one in total]
         return {
             "sum_logprob": total[0],

@@ -1,14 +1,15 @@
 """Text in, scores out: requests encoded, checked, scored and told again as results."""
 
 import dataclasses
+import itertools
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from jaxscore.engine import batch_budget, provenance
-from jaxscore.engine.defaults import BATCH_TOKENS, WINDOW, WINDOW_TOKENS
+from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
@@ -20,14 +21,13 @@ from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
 from jaxscore.plan.row_shapes import SHORTEST_ROW
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.request_forms import Unusable, requests_from
-from jaxscore.requests import GenerationRequest, LabelRequest, Request
+from jaxscore.request_forms import requests_from
+from jaxscore.requests import GenerationRequest, LabelRequest
 from jaxscore.results import Choice, Generated, LabelScores, Results, ScoredRequest
+from jaxscore.text import alike
 from jaxscore.text.encoder import Boundary, TextEncoder
-from jaxscore.text.preparing import Prepared, Preparer, Window, windows
+from jaxscore.text.preparing import Chunk, Encoding, Preparer, Truncate, Window, chunks
 from jaxscore.text.scored import choice, label_scores, scored_requests
-
-Truncate = Literal["left"]
 
 
 class Scorer:
@@ -265,7 +265,10 @@ class Scorer:
         measures: Collection[str] = (),
         top: int = 0,
     ) -> list[ScoredRequest]:
-        """All requests planned together, in their order.
+        """Scores of all requests, in their order.
+
+        Texts that begin alike are planned together. Many of them are planned in several windows,
+        so that the device computes while the rest is encoded; see `jaxscore.text.alike`.
 
         Args:
             requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
@@ -279,20 +282,19 @@ class Scorer:
         Returns:
             One result for each request, as a list that a notebook shows (`Results`). A request
             that cannot be scored has `error` set, and the others are not touched by it.
+
+        Raises:
+            ValueError: an option that does not exist.
         """
+        encoding = Encoding(self._preparer, boundary, truncate, special_tokens, WINDOW)
         given = list(requests_from(requests))
-        return Results(
-            self.stream(
-                given,
-                boundary=boundary,
-                truncate=truncate,
-                special_tokens=special_tokens,
-                window=max(1, len(given)),
-                window_tokens=None,
-                measures=measures,
-                top=top,
-            )
-        )
+        order, sizes = alike.windows(given)
+        parts = chunks((given[k] for k in order), sizes)
+        found = self._stream(parts, encoding, len(given), {"measures": measures, "top": top})
+        out = Results([None] * len(given))
+        for place, one in zip(order, found, strict=True):
+            out[place] = one
+        return out
 
     def stream(
         self,
@@ -301,7 +303,7 @@ class Scorer:
         boundary: Boundary = "joint",
         truncate: Truncate | None = None,
         special_tokens: bool = True,
-        window: int = WINDOW,
+        window: int | None = None,
         window_tokens: int | None = WINDOW_TOKENS,
         n_requests: int | None = None,
         measures: Collection[str] = (),
@@ -309,43 +311,42 @@ class Scorer:
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory.
 
-        Requests are read up to two windows before the one whose results come.
+        Requests are read up to five windows before the one whose results come.
 
         Args:
             requests, boundary, truncate, special_tokens, measures, top: as in `score`.
             window: requests that are planned together, share their text and are held in memory.
+                None is 4,096, and fewer at first, so that the device begins early.
             window_tokens: a window ends earlier where its texts have so many tokens; the next
-                one has the rest of the `window` requests. None is no limit.
+                one has the rest of its requests. None is no limit.
             n_requests: how many there will be, where it is known: for the time left.
 
         Raises:
             ValueError: an option that does not exist.
         """
-        check_choice("boundary", boundary, get_args(Boundary))
-        check_choice("truncate", truncate, (None, *get_args(Truncate)))
-        if window < 1:
-            raise ValueError(f"window is {window}, expected at least 1")
-        if window_tokens is not None and window_tokens < 1:
-            raise ValueError(f"window_tokens is {window_tokens}, expected at least 1")
-
-        def prepare(some: list[Request | Unusable]) -> list[Prepared]:
-            return self._preparer.texts(some, boundary, truncate, special_tokens)
-
-        given = requests_from(requests)
-        wanted: dict[str, Any] = {"measures": measures, "top": top}
-        return self._stream(windows(given, prepare, window, window_tokens), n_requests, wanted)
+        first, window = (FIRST_WINDOWS, WINDOW) if window is None else ((), window)
+        encoding = Encoding(
+            self._preparer, boundary, truncate, special_tokens, window, window_tokens
+        )
+        parts = chunks(requests_from(requests), itertools.chain(first, itertools.repeat(window)))
+        return self._stream(parts, encoding, n_requests, {"measures": measures, "top": top})
 
     def _stream(
-        self, windows: Iterator[Window], n_requests: int | None, wanted: dict[str, Any]
+        self,
+        given: Iterator[Chunk],
+        encoding: Encoding,
+        n_requests: int | None,
+        wanted: dict[str, Any],
     ) -> Iterator[ScoredRequest]:
         waiting: deque[Window] = deque()
 
-        def sequences() -> Iterator[list[TokenSequence]]:
-            for window in windows:
+        def sequences(parts: Iterator[Chunk]) -> Iterator[list[TokenSequence]]:
+            for window in encoding.windows(parts):
                 waiting.append(window)
                 yield [sequence for _, item in window for sequence in item.sequences]
 
-        for scores in self.engine.run(sequences(), n_requests, **wanted):
+        wanted = wanted | {"windows": sequences, "parts_ahead": encoding.chunks_ahead}
+        for scores in self.engine.run(given, n_requests, **wanted):
             yield from scored_requests(waiting.popleft(), scores, self.encoder)
 
     def label(

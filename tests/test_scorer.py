@@ -1,15 +1,16 @@
 """The layout never changes a score, the order is kept, and nothing is compiled twice."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 
 from jaxscore import Request, Scorer
 from jaxscore.engine import planner
-from jaxscore.engine.pipeline import IN_FLIGHT
+from jaxscore.engine.pipeline import AHEAD
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.text import preparing
+from jaxscore.text import alike, preparing
 from tests.conftest import CASES, MODELS
 
 COLUMNS = ("logprob", "entropy", "self_certainty")
@@ -157,6 +158,35 @@ def test_texts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     assert len(few.engine.programs.compiled) > 4
 
 
+def test_windows_of_texts_that_begin_alike_give_the_same_scores(monkeypatch, scorers):
+    """In the order of the requests, with what fails at its place, and shared text once."""
+    questions = [f"{name} lives in a town" for name in ("Ann", "Bob", "Cid", "Dan", "Eve")]
+    requests = [
+        Request(k, question + " by the sea which has a name, and it is", f" {answer}.")
+        for k, (answer, question) in enumerate(itertools.product(("Oslo", "Bergen"), questions))
+    ]
+    requests[4:4] = [7, Request("bad", "half a pair", "\ud800")]
+    whole, parted = (fresh(scorers("tiny-llama3")) for _ in range(2))
+    want = whole.score(requests, top=2)
+    assert whole.statistics.tokens_unique > 0
+    monkeypatch.setattr(alike, "FIRST", 100)
+    _, sizes = alike.windows([one for one in requests if isinstance(one, Request)])
+    assert len(sizes) > 2
+    got = parted.score(requests, top=2)
+    assert (
+        [one.id for one in got] == [one.id for one in want] == [0, 1, 2, 3, 4, "bad", *range(4, 10)]
+    )
+    assert [one.error for one in got] == [one.error for one in want]
+    assert sum(one.error is None for one in got) == 10
+    assert_same(got, want)
+    for one, other in zip(got, want, strict=True):
+        if one.error is None:
+            np.testing.assert_array_equal(one.top.id, other.top.id)
+    # No window repeats more than the BOS.
+    repeated = parted.statistics.tokens_unique - whole.statistics.tokens_unique
+    assert 0 <= repeated < len(sizes)
+
+
 @pytest.mark.parametrize("window", [1, 3, 7, 100])
 def test_stream_equals_score(scorers, window):
     texts = ["The cat sat", "", "Ask: yes or no?", " on the mat", "x"]
@@ -186,8 +216,8 @@ def test_stream_reads_its_source_window_by_window(scorers):
     stream = fresh(scorers("tiny-llama3")).stream(source(), window=5)
     for k in range(23):
         assert next(stream).id == k
-        # One window is being handed out and IN_FLIGHT are computing.
-        assert read <= (k // 5 + 1 + IN_FLIGHT) * 5
+        # One window is handed out, AHEAD + 1 are open and one waits to be encoded.
+        assert read <= (k // 5 + 1 + AHEAD + 1 + 1) * 5
     stream.close()
 
 

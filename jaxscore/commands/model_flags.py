@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.commands import collector, distributed_flags
+from jaxscore.commands import distributed_flags
 from jaxscore.commands.help_pages import advanced
 from jaxscore.commands.messages import remark
+from jaxscore.engine import collector
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.plan.row_shapes import SHORTEST_ROW

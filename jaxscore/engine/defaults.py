@@ -7,7 +7,12 @@ DEVICES = ("cpu", "gpu", "cuda", "tpu")
 GPU_TARGETS = ("h100", "h200", "a100", "b200")  # see `gpu_targets.GPUS`
 AUTO = "auto"  # a mesh, or tokens per batch, that fits the devices
 BATCH_TOKENS = 4096
-WINDOW = 8192  # requests planned together by `stream`
+# Requests planned together by `stream`. A prompt that all requests have is computed once for each
+# window; and what a device waits for at the end of a run are the results of one window.
+WINDOW = 4096
+# And by its first windows, together as many as two such windows. Each is planned while the one
+# before is computed, so they grow slowly.
+FIRST_WINDOWS = (1024, 1536, 2304, 3328)
 # Tokens planned together by `stream`, prompts that are shared counted each time. Planning takes
 # about 60 bytes for each, so 250 MB; and a prompt of 1,500 tokens under questions of 20 is
 # computed again for every 2,700 of them, 3 % more work.

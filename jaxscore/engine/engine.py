@@ -1,7 +1,7 @@
 """What runs a model: planner, compiled programs, pipeline, statistics and journal together."""
 
 import operator
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ from jaxscore.device.compiler_options import same_bits
 from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.journaled import JournaledScores
-from jaxscore.engine.pipeline import Pipeline
+from jaxscore.engine.pipeline import Pipeline, Windows
 from jaxscore.engine.planner import ModelFacts, Planner
 from jaxscore.engine.programs import Programs
 from jaxscore.engine.statistics import RunStatistics
@@ -74,13 +74,15 @@ class Engine:
 
     def run(
         self,
-        windows: Iterator[list[TokenSequence]],
+        given: Iterable[Any],
         n_expected: int | None = None,
         *,
         top: int = 0,
         measures: Collection[str] = (),
+        windows: Windows | None = None,
+        parts_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, see `Pipeline.run`.
+        """Scores of each window, see `Pipeline.run`, also for `given`, `windows`, `parts_ahead`.
 
         Each choice of `top` and `measures` has programs of its own.
 
@@ -103,7 +105,7 @@ class Engine:
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(known) or 'none'}"
             )
         wanted = Wanted(top, tuple(name for name in known if name in measures))
-        return self.pipeline.run(windows, n_expected, wanted)
+        return self.pipeline.run(given, n_expected, wanted, windows, parts_ahead)
 
     def score_sequences(
         self,

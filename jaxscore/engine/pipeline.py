@@ -4,13 +4,13 @@ import functools
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.engine import interrupt, processes
+from jaxscore.engine import collector, interrupt, processes
 from jaxscore.engine.dispatch import Dispatch, InFlight
 from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.keeping import Keeper
@@ -24,8 +24,11 @@ from jaxscore.plan.row_batches import RowBatch
 from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
 from jaxscore.plan.window import Window
 
-AHEAD = 2  # windows that are read before the scores of the first one are taken
+AHEAD = 2  # windows on their way behind the one whose scores are taken next
 IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
+
+Windows = Callable[[Iterator[Any]], Iterator[list[TokenSequence]]]
+_NO_MORE = object()  # after the last part
 
 
 class _Sent(NamedTuple):
@@ -54,49 +57,86 @@ class Pipeline:
 
     def run(
         self,
-        windows: Iterator[list[TokenSequence]],
+        given: Iterable[Any],
         n_expected: int | None = None,
         wanted: Wanted = NOTHING_MORE,
+        windows: Windows | None = None,
+        parts_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
         """Scores of each window, in order.
 
-        The caller's thread reads `windows`, up to `AHEAD` before the one whose scores it takes. A
-        second thread plans them, and a third one keeps the device busy, so that neither reading
-        nor what the caller does with scores makes the device wait.
+        The caller's thread reads what is `given`. A second thread makes windows of it, a third
+        one plans them, and a fourth one keeps the device busy, so that neither reading nor what
+        the caller does with scores makes the device wait.
 
         Args:
-            windows: of sequences that are planned together.
+            given: windows of sequences that are planned together, or what `windows` takes.
             n_expected: sequences in all, where it is known: for the time left.
             wanted: for each scored token.
+            windows: what makes windows of what is given, in order; None where they are given.
+            parts_ahead: how much of what is given waits at most, at least 1.
 
         Raises:
             KeyboardInterrupt: the user wants the run to end; what was in flight is kept.
         """
-        given: queue.SimpleQueue[list[TokenSequence] | None] = queue.SimpleQueue()
-        stopped = threading.Event()
-        n_open = 0
-        with Progress(self.progress) as progress, interrupt.finishing():
-            plan = functools.partial(self.planner.window, wanted=wanted)
-            planned = Stage("plan", map(plan, iter(given.get, None)), 1)
-            scored = Stage(
-                "device", self._computed(planned, progress, n_expected, stopped, wanted), 0
-            )
+        parts: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        room = threading.Semaphore(AHEAD + 1)
+        stopped, news = threading.Event(), threading.Event()
+
+        def taken() -> Iterator[Any]:
+            for part in iter(parts.get, _NO_MORE):
+                news.set()
+                if stopped.is_set():
+                    return
+                yield part
+
+        def admitted() -> Iterator[list[TokenSequence]]:
+            source = taken() if windows is None else windows(taken())
+            while True:
+                room.acquire()
+                window = None if stopped.is_set() else next(source, None)
+                if window is None:
+                    return
+                yield window
+
+        with Progress(self.progress) as progress, interrupt.finishing(), collector.calm():
+            made = Stage("windows", admitted(), 1)
+            plan = functools.partial(self._planned, wanted)
+            planned = Stage("plan", map(plan, made), 1)
+            computed = self._computed(planned, progress, n_expected, stopped, wanted)
+            scored = Stage("device", computed, 0, news)
+
+            def crowded() -> bool:
+                return parts.qsize() >= parts_ahead or scored.failed
+
             try:
-                for sequences in windows:
-                    given.put(sequences)
-                    n_open += 1
+                for part in given:
+                    parts.put(part)
                     # Reading goes first: while the caller looks at scores nothing is read.
-                    while n_open > AHEAD or (n_open and scored.failed):
-                        yield next(scored).scores()
-                        n_open -= 1
-                given.put(None)
+                    while crowded():
+                        if scored.ready:
+                            room.release()
+                            yield next(scored).scores()
+                            continue
+                        news.clear()
+                        if crowded() and not scored.ready:
+                            news.wait()
+                parts.put(_NO_MORE)
                 for window in scored:
+                    room.release()
                     yield window.scores()
             finally:
                 stopped.set()
-                given.put(None)
+                parts.put(_NO_MORE)
+                room.release()
+                made.stop()
                 planned.stop()
                 scored.stop()
+
+    def _planned(self, wanted: Wanted, sequences: list[TokenSequence]) -> Window:
+        window = self.planner.window(sequences, wanted)
+        window.lay_out()
+        return window
 
     def _computed(
         self,
@@ -173,6 +213,7 @@ class Pipeline:
                     flight.append(_Sent(window, work, part, sent))
                     if len(flight) > IN_FLIGHT:
                         fetch()
+                        yield from finished()
             window.all_sent = True
             yield from finished()
         fetch_all()

@@ -28,15 +28,23 @@ class Stage(Generic[Item]):
         failed: whether the source has raised something.
     """
 
-    def __init__(self, name: str, source: Iterable[Item], room: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Iterable[Item],
+        room: int,
+        news: threading.Event | None = None,
+    ) -> None:
         """Starts at once.
 
         Args:
             name: of the thread.
             source: nobody else may iterate over it.
             room: items that wait at most; 0 is no limit.
+            news: is set whenever there is an item to take, or the end.
         """
         self._items: queue.Queue[Item | _End] = queue.Queue(room)
+        self._news = news or threading.Event()
         self._stopped = threading.Event()
         self.failed = False
         self._thread = threading.Thread(
@@ -59,6 +67,7 @@ class Stage(Generic[Item]):
         while not self._stopped.is_set():
             try:
                 self._items.put(item, timeout=PATIENCE)
+                self._news.set()
                 return True
             except queue.Full:
                 continue

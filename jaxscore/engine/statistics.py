@@ -39,7 +39,7 @@ class RunStatistics:
             self.tokens_unique += work.forest.n_nodes
             self.tokens_laid_out += work.n_tokens
             self.tokens_scored += len(work.forest.edge_of)
-            self.note_plan(work.digest())
+            self.note_plan(work.digest)
 
     def count_texts(self, n: int, n_restored: int) -> None:
         """Texts were asked for, `n_restored` of which a journal had."""

@@ -52,7 +52,9 @@ class Journal:
         self.path = path
         self._about = json.dumps(about, sort_keys=True)
         self._stack = contextlib.ExitStack()
-        self._lock = threading.RLock()  # one transaction at a time
+        self._writing = threading.RLock()  # one transaction at a time
+        # One statement at a time: who reads waits for a part of a transaction, and not for all.
+        self._lock = threading.RLock()
 
     @functools.cached_property
     def _open(self) -> tuple[sqlite3.Connection, int]:
@@ -122,32 +124,44 @@ class Journal:
     def _values(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that the table has."""
         values: dict[bytes, bytes] = {}
-        with self._lock, explained(self.path, REMEDY):
-            database, model = self._open
+        with explained(self.path, REMEDY):
+            with self._lock:
+                database, model = self._open
             for first in range(0, len(keys), TOGETHER):
                 some = keys[first : first + TOGETHER]
                 marks = ",".join("?" * len(some))
-                values |= database.execute(
-                    f"SELECT key, value FROM {table} WHERE model = ? AND key IN ({marks})",
-                    (model, *some),
-                )
+                with self._lock:
+                    values |= database.execute(
+                        f"SELECT key, value FROM {table} WHERE model = ? AND key IN ({marks})",
+                        (model, *some),
+                    )
         return values
 
     def _write(self, table: str, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        with self._lock, explained(self.path, REMEDY), self._open[0] as database:
-            model = int(self._open[1])
-            # Many in a statement: each one lets other threads of Python run, and waits for them.
-            for first in range(0, len(rows), TOGETHER):
-                some = rows[first : first + TOGETHER]
-                marks = ",".join([f"({model},?,?)"] * len(some))
-                # A row that exists lacked some tokens, or its checksum failed.
-                database.execute(
-                    f"INSERT OR REPLACE INTO {table} VALUES {marks}",
-                    [*itertools.chain.from_iterable(some)],
-                )
+        with self._writing, explained(self.path, REMEDY):
+            with self._lock:
+                database, model = self._open
+            try:
+                # Many in a statement: each one lets other threads of Python run, and waits for
+                # them.
+                for first in range(0, len(rows), TOGETHER):
+                    some = rows[first : first + TOGETHER]
+                    marks = ",".join([f"({model},?,?)"] * len(some))
+                    # A row that exists lacked some tokens, or its checksum failed.
+                    with self._lock:
+                        database.execute(
+                            f"INSERT OR REPLACE INTO {table} VALUES {marks}",
+                            [*itertools.chain.from_iterable(some)],
+                        )
+                with self._lock:
+                    database.commit()
+            except BaseException:
+                with self._lock:
+                    database.rollback()
+                raise
 
     def close(self) -> None:
         """Release the file for other runs; the next read or write opens it again."""
-        with self._lock:
+        with self._writing, self._lock:
             self._stack.close()
             self.__dict__.pop("_open", None)

@@ -1,5 +1,6 @@
 """Sequences that one variant of the model scores, and the scores that have come back for them."""
 
+import functools
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,7 @@ class ForestWork:
         """Tokens laid out, prefixes included and padding not."""
         return sum(plan.n_tokens + len(part.prefix) for part, plan in self.plans)
 
+    @functools.cached_property
     def digest(self) -> bytes:
         """Of all that decides which batches there will be, whatever the requests' order, and
         which programs score them."""

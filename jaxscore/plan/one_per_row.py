@@ -6,6 +6,7 @@ it. Equal inputs to one program have equal bits, whatever the hardware adds up i
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator
 
@@ -30,7 +31,7 @@ class OnePerRow:
     @property
     def cost(self) -> float:
         """Padding and attention counted, in tokens of linear work."""
-        lengths = [row_length(stop - start) for start, stop in self._paths()]
+        lengths = [row_length(stop - start) for start, stop in self.rows]
         return sum(length * attention_cost(length, self.width) for length in lengths)
 
     def layout(self) -> bytes:
@@ -39,12 +40,14 @@ class OnePerRow:
 
     def batches(self) -> Iterator[RowBatch]:
         """Shorter rows first; every edge of the forest is in exactly one batch."""
-        for start, stop in sorted(self._paths(), key=lambda path: row_length(path[1] - path[0])):
+        for start, stop in self.rows:
             yield from self._of_path(start, stop)
 
-    def _paths(self) -> list[tuple[int, int]]:
+    @functools.cached_property
+    def rows(self) -> list[tuple[int, int]]:
+        """The nodes of each row, from the first one to behind the last one."""
         bounds = [*np.flatnonzero(self.forest.depth == 0).tolist(), self.forest.n_nodes]
-        return list(itertools.pairwise(bounds))
+        return sorted(itertools.pairwise(bounds), key=lambda path: row_length(path[1] - path[0]))
 
     def _of_path(self, start: int, stop: int) -> Iterator[RowBatch]:
         """Its batch; more of the same row where it has more than ANSWERS answers per token."""

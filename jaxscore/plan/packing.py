@@ -5,6 +5,7 @@ The row length is chosen by what it costs; pieces of several tries then share ro
 
 import bisect
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 
@@ -18,7 +19,7 @@ from jaxscore.plan.stretches import Stretches
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Rows for a forest. `batches` makes the arrays as they are asked for.
+    """Rows for a forest. `batches` makes each batch as it is asked for.
 
     Attributes:
         lengths: row length of each group, ascending.
@@ -42,6 +43,11 @@ class Plan:
         """Tokens laid out, repeated paths included and padding not."""
         return int((self.stretches.stop - self.stretches.start).sum())
 
+    @functools.cached_property
+    def rows(self) -> Slots:
+        """What lies in each slot of all rows."""
+        return Slots(self.forest, self.lengths, self.n_rows, self.stretches)
+
     def layout(self) -> bytes:
         """What beside the forest decides the batches."""
         facts = (self.lengths, self.n_rows, self.batch_tokens, self.tail)
@@ -49,8 +55,7 @@ class Plan:
 
     def batches(self) -> Iterator[RowBatch]:
         """Batches in order; every edge of the forest is in exactly one of them."""
-        slots = Slots(self.forest, self.lengths, self.n_rows, self.stretches)
-        first = 0
+        slots, first = self.rows, 0
         for length, n_rows in zip(self.lengths, self.n_rows, strict=True):
             for count in batch_rows(n_rows, length, self.batch_tokens, self.tail):
                 stop = min(first + count * length, slots.group_end(length))

@@ -27,6 +27,11 @@ class Window:
     def n_tokens(self) -> int:
         return sum(work.n_tokens for work in self.works)
 
+    def lay_out(self) -> None:
+        """Compute rows and digests now, and not when the first batch is made for a device."""
+        for work in self.works:
+            _ = work.digest, [plan.rows for _, plan in work.plans]
+
     def planned_parts(self) -> Iterator[tuple[ForestWork, Part, Planned]]:
         """What is to be computed, one forest's rows after the other."""
         for work in self.works:

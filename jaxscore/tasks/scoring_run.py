@@ -4,7 +4,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxscore.engine.defaults import WINDOW
 from jaxscore.engine.noise import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
 from jaxscore.requests import LabelRequest, Request
@@ -109,7 +108,7 @@ class ScoringRun:
         return self.source.model.vocab_size if self._local else None
 
     def score(self, requests: Iterable[Request]) -> list[ScoredRequest]:
-        """All requests planned together, in their order."""
+        """Scores of all requests, in their order, see `Scorer.score`."""
         started = time.perf_counter()
         watched = list(self._draw.watch(self._watch(requests)))
         if self._local:
@@ -129,7 +128,7 @@ class ScoringRun:
         self,
         requests: Iterable[Request],
         *,
-        window: int = WINDOW,
+        window: int | None = None,
         n_requests: int | None = None,
         measures: Collection[str] = (),
         top: int = 0,

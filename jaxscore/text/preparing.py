@@ -1,20 +1,23 @@
 """Requests as token sequences that a model can score, or why it cannot."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from jaxscore.errors import check_choice
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.request_forms import Unusable
 from jaxscore.requests import LabelRequest, Request
-from jaxscore.text.encoder import Boundary, Encoded, TextEncoder, is_text
+from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder, is_text
 
 # Texts are encoded so many at a time: the tokenizer's own results take 50 bytes for each token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
 NOTHING = Request(0, "", "")  # encoded in place of what cannot be
 
+Truncate = Literal["left"]
 Complaints = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
 
 
@@ -131,32 +134,79 @@ class Preparer:
 Window = list[tuple[Request | Unusable, Prepared]]
 
 
-def windows(
-    requests: Iterable[Request | Unusable],
-    prepare: Callable[[list[Request | Unusable]], list[Prepared]],
-    window: int,
-    most_tokens: int | None,
-) -> Iterator[Window]:
-    """Requests that are planned together, encoded some at a time.
+class Chunk(NamedTuple):
+    """Requests that are encoded together, and whether a window ends with them."""
 
-    A window ends with every `window`-th request, so that a run that leaves out whole windows of
-    requests has the others as they were.
+    requests: list[Request | Unusable]
+    last: bool
+
+
+def chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iterator[Chunk]:
+    """Requests in order, a few at a time.
 
     Args:
-        most_tokens: a window ends earlier where its texts have so many tokens; None is no limit.
+        sizes: requests of each window, one after the other; at least as many as there are.
     """
-    source, n_left, n_tokens = iter(requests), window, 0
-    out: Window = []
-    while chunk := _chunk(source, min(CHUNK, n_left)):
-        prepared = prepare(chunk)
-        out += zip(chunk, prepared, strict=True)
-        n_left -= len(chunk)
-        n_tokens += sum(one.n_given for item in prepared for one in item.sequences)
-        if not n_left or (most_tokens is not None and n_tokens >= most_tokens):
+    source = iter(requests)
+    for size in sizes:
+        n_left = size
+        while n_left:
+            some = _chunk(source, min(CHUNK, n_left))
+            if not some:
+                return
+            n_left -= len(some)
+            yield Chunk(some, not n_left)
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """How requests become windows of token sequences that are planned together.
+
+    Attributes:
+        boundary, truncate, special_tokens: as of `Scorer.score`.
+        window: requests of a window, which also bounds how many are read ahead.
+        window_tokens: a window ends earlier where its texts have so many tokens, and the next one
+            has the rest of its requests; None is no limit.
+
+    Raises:
+        ValueError: an option that does not exist.
+    """
+
+    preparer: Preparer
+    boundary: Boundary
+    truncate: Truncate | None
+    special_tokens: bool
+    window: int
+    window_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("boundary", self.boundary, BOUNDARIES)
+        check_choice("truncate", self.truncate, (None, *get_args(Truncate)))
+        if self.window < 1:
+            raise ValueError(f"window is {self.window}, expected at least 1")
+        if self.window_tokens is not None and self.window_tokens < 1:
+            raise ValueError(f"window_tokens is {self.window_tokens}, expected at least 1")
+
+    @property
+    def chunks_ahead(self) -> int:
+        """Chunks that wait to be encoded, at most."""
+        return -(-self.window // CHUNK)
+
+    def windows(self, given: Iterable[Chunk]) -> Iterator[Window]:
+        """Windows in order, as their last chunk comes."""
+        out: Window = []
+        n_tokens = 0
+        for requests, last in given:
+            prepared = self.preparer.texts(
+                requests, self.boundary, self.truncate, self.special_tokens
+            )
+            out += zip(requests, prepared, strict=True)
+            n_tokens += sum(one.n_given for item in prepared for one in item.sequences)
+            if last or (self.window_tokens is not None and n_tokens >= self.window_tokens):
+                yield out
+                out, n_tokens = [], 0
+        if out:
             yield out
-            out, n_tokens, n_left = [], 0, n_left or window
-    if out:
-        yield out
 
 
 def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Unusable]:

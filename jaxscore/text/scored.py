@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.token_requests import NO_TOP_ID, NO_TOP_LOGPROB, SequenceScores
 from jaxscore.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.preparing import Prepared, Window
@@ -48,31 +48,49 @@ def scored_requests(
             if (why := item.error or (None if finite else _complaint(own))) is not None:
                 yield failed(request.id, why)
                 continue
+            terms = own[0] if len(own) == 1 and len(own[0].logprob) == len(tokens) else None
+            if terms is None:
+                terms = _whole(item, own)
             yield ScoredRequest(
                 request.id,
                 token_ids,
                 tokens,
-                _joined(item, [one.logprob for one in own], np.nan),
-                _joined(item, [one.entropy for one in own], np.nan),
-                _joined(item, [one.self_certainty for one in own], np.nan),
-                _joined(item, [one.greedy for one in own], False),
+                terms.logprob,
+                terms.entropy,
+                terms.self_certainty,
+                terms.greedy,
                 item.truncated,
-                measures={
-                    name: _joined(item, [one.measures[name] for one in own], np.nan)
-                    for name in (own[0].measures if own else ())
-                },
-                top=_top(item, own, encoder),
+                measures=dict(terms.measures),
+                top=_top(terms, encoder),
             )
 
 
-def _top(
-    item: Prepared, scores: Sequence[SequenceScores], encoder: TextEncoder
-) -> TopTokens | None:
+def _whole(item: Prepared, own: Sequence[SequenceScores]) -> SequenceScores:
+    """The scores of all sequences of a request, with NaN for tokens that have nothing before them
+    (False and -1 where there is no NaN)."""
+
+    def joined(name: str, fill: Any) -> np.ndarray:
+        return _joined(item, [getattr(one, name) for one in own], fill)
+
+    return SequenceScores(
+        joined("logprob", np.nan),
+        joined("entropy", np.nan),
+        joined("self_certainty", np.nan),
+        joined("greedy", False),
+        joined("top_id", -1) if own else NO_TOP_ID,
+        joined("top_logprob", np.nan) if own else NO_TOP_LOGPROB,
+        {
+            name: _joined(item, [one.measures[name] for one in own], np.nan)
+            for name in (own[0].measures if own else ())
+        },
+    )
+
+
+def _top(terms: SequenceScores, encoder: TextEncoder) -> TopTokens | None:
     """The most probable tokens at each place; None where none are there."""
-    if not scores or not scores[0].top_id.shape[1]:
+    id, logprob = terms.top_id, terms.top_logprob
+    if not id.shape[1]:
         return None
-    id = _joined(item, [one.top_id for one in scores], -1)
-    logprob = _joined(item, [one.top_logprob for one in scores], np.nan)
     known, place = np.unique(id, return_inverse=True)
     names = [
         "" if one < 0 else name

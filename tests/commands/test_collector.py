@@ -1,44 +1,9 @@
-"""The collector of cycles: seldom while a command runs, and as before after it."""
+"""The collector of cycles around a command."""
 
 import gc
-import weakref
 
-import pytest
-
-from jaxscore.commands import collector
+from jaxscore.engine import collector
 from tests.commands.conftest import QWEN
-
-
-class Cycle:
-    def __init__(self):
-        self.own = self
-
-
-def test_it_looks_seldom_and_is_as_before_after_it():
-    before = gc.get_threshold()
-
-    def run():
-        with collector.calm():
-            assert gc.get_threshold() == collector.SELDOM
-            raise ValueError("ends")
-
-    with pytest.raises(ValueError, match="ends"):
-        run()
-    assert gc.get_threshold() == before
-
-
-def test_what_existed_is_passed_over_until_the_end():
-    old = Cycle()
-    one = weakref.ref(old)
-    with collector.calm():
-        collector.pass_over()
-        del old
-        new = weakref.ref(Cycle())
-        gc.collect()
-        assert one() is not None
-        assert new() is None
-    gc.collect()
-    assert one() is None
 
 
 def test_a_command_that_loads_a_model_leaves_it_as_it_was(run, place, monkeypatch):

@@ -1,5 +1,6 @@
 """The dispatch loop without a model: order, batches in flight, interruption, what is kept."""
 
+import itertools
 import threading
 import time
 
@@ -25,12 +26,14 @@ def score(path, target):
 
 
 class FakeDispatch:
-    """Scores each query from what its row shows of its path."""
+    """Scores each query from what its row shows of its path, as soon as it may."""
 
     n_together = None
 
     def __init__(self):
         self.n_sent = self.n_waiting = self.most_waiting = 0
+        self.may_answer = threading.Event()
+        self.may_answer.set()
 
     def prefix(self, variant, ids, progress):
         assert not len(ids)
@@ -43,6 +46,7 @@ class FakeDispatch:
         return InFlight(variant, batches, caches, top, None)
 
     def fetched(self, in_flight, progress):
+        assert self.may_answer.wait(10)
         self.n_waiting -= 1
         for batch in in_flight.batches:
             asked = batch.questions
@@ -230,9 +234,79 @@ def test_windows_that_send_nothing_hold_nobody_up():
     assert_right(given, list(run.run(iter(given))))
 
 
-def test_a_run_that_nobody_reads_on_ends_its_threads():
+def halves(given):
+    """Each window in two parts, the second of which ends it."""
+    for window in given:
+        yield window[:3], False
+        yield window[3:], True
+
+
+def joined(parts):
+    """The windows of `halves`."""
+    out = []
+    for some, last in parts:
+        out += some
+        if last:
+            yield out
+            out = []
+
+
+def test_windows_are_made_of_parts_in_a_thread_of_their_own():
+    given, made_in, read_in = windows(), set(), set()
+
+    def read():
+        for part in halves(given):
+            read_in.add(threading.current_thread())
+            yield part
+
+    def made(parts):
+        for window in joined(parts):
+            made_in.add(threading.current_thread())
+            yield window
+
     run, _ = loop()
-    found = run.run(iter(windows(20)))
+    assert_right(given, list(run.run(read(), windows=made, parts_ahead=2)))
+    assert read_in == {threading.current_thread()}
+    assert len(made_in) == 1
+    assert made_in.isdisjoint(read_in)
+    ended()
+
+
+def test_few_parts_are_read_before_windows_are_made_of_them():
+    given, n_read = windows(20), 0
+
+    def read():
+        nonlocal n_read
+        for part in halves(given):
+            n_read += 1
+            yield part
+
+    run, _ = loop()
+    found = run.run(read(), windows=joined, parts_ahead=3)
+    for k in range(10):
+        next(found)
+        # Windows that were taken, AHEAD + 1 that are open, and parts that wait.
+        assert n_read <= 2 * (k + 1 + AHEAD + 1) + 3
+    found.close()
+    ended()
+
+
+def test_parts_that_cannot_become_windows_end_the_run():
+    def broken(parts):
+        yield from itertools.islice(joined(parts), 2)
+        raise ValueError("a text has no tokens")
+
+    run, _ = loop()
+    with pytest.raises(ValueError, match="a text has no tokens"):
+        list(run.run(itertools.cycle(halves(windows())), windows=broken, parts_ahead=2))
+    ended()
+
+
+@pytest.mark.parametrize("made", [None, joined])
+def test_a_run_that_nobody_reads_on_ends_its_threads(made):
+    run, _ = loop()
+    given = windows(20)
+    found = run.run(iter(given) if made is None else halves(given), windows=made)
     next(found)
     found.close()
     ended()
@@ -251,10 +325,17 @@ def test_an_input_that_cannot_be_read_on_ends_the_run():
 
 
 def test_a_slow_reader_does_not_stop_the_device():
-    """While the first scores are looked at, the next windows are computed."""
+    """While the first scores are looked at, the windows that were read are computed."""
     run, dispatch = loop()
     given = windows(4)
-    found = run.run(iter(given))
+    dispatch.may_answer.clear()
+
+    def read():
+        yield from given[: AHEAD + 1]
+        dispatch.may_answer.set()  # those are admitted, and no scores were there to look at
+        yield from given[AHEAD + 1 :]
+
+    found = run.run(read())
     first = next(found)
     until = time.monotonic() + 10
     while run.statistics.sequences < sum(map(len, given[: AHEAD + 1])):

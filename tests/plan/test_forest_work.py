@@ -82,7 +82,7 @@ def test_the_digest_is_that_of_the_requests_and_of_the_batches():
     def digest(sequences, batch_tokens=512, **wanted):
         forest = build(sequences)
         made = plan(forest, max_positions=128, width=8, batch_tokens=batch_tokens)
-        return ForestWork(0, range(9), forest, [(whole(forest), made)], Wanted(**wanted)).digest()
+        return ForestWork(0, range(9), forest, [(whole(forest), made)], Wanted(**wanted)).digest
 
     assert digest(asked) == digest(asked[::-1])
     others = [digest(asked[:-1]), digest(asked, 256), digest(asked, top=1), digest(asked, top=2)]

@@ -21,6 +21,7 @@ from jaxscore.plan.token_requests import TokenSequence
 from tools.benchmarks.simulated_device import SimulatedDevice
 
 ENDLESS = 1e12  # tokens per second of a device that never waits
+BATCH_TOKENS = 16_384  # as `--batch-tokens auto` takes on an accelerator
 
 
 def main() -> None:
@@ -58,6 +59,7 @@ def jsonl(folder: Path, n: int) -> tuple[float, int]:
     """The command `score`, from a file of texts to a file of numbers, with its journal."""
     output = folder / "scores.jsonl"
     words = ["score", "--model", str(folder), "--device", "cpu", "--quiet"]
+    words += ["--batch-tokens", str(BATCH_TOKENS)]
     words += ["--input", str(folder / "requests.jsonl"), "--output", str(output)]
     words += ["--journal", str(folder / f"{time.time_ns()}.journal")]
     scorer = loaded(folder)  # what is imported and loaded once is not what is measured
@@ -118,7 +120,7 @@ def texts_of(folder: Path, n: int) -> list[str]:
 
 
 def loaded(folder: Path) -> Scorer:
-    return Scorer.from_pretrained(str(folder), device="cpu", batch_tokens=16_384)
+    return Scorer.from_pretrained(str(folder), device="cpu", batch_tokens=BATCH_TOKENS)
 
 
 WORK = {"text": text, "stream": stream, "jsonl": jsonl, "ids": ids, "plan": plan}

@@ -1,0 +1,87 @@
+"""Many texts as windows that are planned one after the other, without parting what begins alike.
+
+A device can then compute the first window while the next ones are encoded. Texts share what they
+begin with, so sorted texts are cut where two neighbours begin differently.
+"""
+
+from collections.abc import Sequence
+
+from jaxscore.request_forms import Unusable
+from jaxscore.requests import Request
+
+# In characters, about four for each token: small windows first, so that a device begins early, and
+# large ones later, since each one's last rows are filled up. A window is encoded and planned while
+# the one before is computed, so they grow slowly.
+FIRST, LARGEST, GROWTH = 1 << 19, 1 << 22, 1.5
+MOST_SHARED = 32  # characters that two windows may have in common, and compute twice
+SEARCHED = 256  # places that are looked at together for where neighbours share the least
+
+
+def windows(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int]]:
+    """An order of the requests, and how many of them each window has.
+
+    Less than two windows' worth of text keeps its order and is one window.
+
+    Returns:
+        The requests' places in their new order, and sizes that add up to their number. The first
+        text of a window shares at most `MOST_SHARED` characters with the last one before it, and
+        is not equal to it.
+    """
+    lengths = [_length(one) for one in requests]
+    if sum(lengths) < 2 * FIRST:
+        return list(range(len(requests))), [len(requests)] if requests else []
+    order = sorted(range(len(requests)), key=lambda k: _text(requests[k]))
+    sizes: list[int] = []
+    begin, n_characters, wanted = 0, 0, FIRST
+    at = 0
+    while at < len(order):
+        n_characters += lengths[order[at]]
+        at += 1
+        if n_characters < wanted:
+            continue
+        cut = _cut([requests[k] for k in order[at - 1 : at + SEARCHED]])
+        if cut is None:  # from here on no text differs from the one before it
+            step = order[at : at + SEARCHED - 1]
+            n_characters += sum(lengths[k] for k in step)
+            at += len(step)
+            continue
+        stop = at + cut
+        sizes.append(stop - begin)
+        begin = at = stop
+        n_characters, wanted = 0, min(int(GROWTH * wanted), LARGEST)
+    if begin < len(order):
+        sizes.append(len(order) - begin)
+        if len(sizes) > 1 and n_characters < FIRST:  # too little for rows of its own
+            sizes[-2:] = [sum(sizes[-2:])]
+    return order, sizes
+
+
+def _cut(some: Sequence[Request | Unusable]) -> int | None:
+    """Where neighbours share the least: 0 is between the first two; None where all share much."""
+    heads = [_head(one) for one in some]
+    best, least = None, MOST_SHARED + 1
+    for k in range(len(some) - 1):
+        shared = _shared(*heads[k : k + 2])
+        if shared < least and _text(some[k]) != _text(some[k + 1]):
+            best, least = k, shared
+    return best
+
+
+def _shared(one: str, other: str) -> int:
+    """Characters that two texts begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _text(one: Request | Unusable) -> tuple[str, str]:
+    return ("", "") if isinstance(one, Unusable) else (one.context, one.continuation)
+
+
+def _head(one: Request | Unusable) -> str:
+    context, continuation = _text(one)
+    most = MOST_SHARED + 1
+    return context[:most] if len(context) >= most else context + continuation[:most]
+
+
+def _length(one: Request | Unusable) -> int:
+    return sum(map(len, _text(one)))
