@@ -81,7 +81,7 @@ def estimate_layer(
         where: a mesh or a device of the target.
         rows, length: of a batch, of which each share of `data` has one.
     """
-    one = _one_layer(config)
+    one = one_layer(config)
     mesh = where if isinstance(where, DeviceMesh) else None
     model = abstract_model(one, dtype, model_type, target.platform, where)
     batch = abstract_rows(rows, length)
@@ -98,15 +98,16 @@ def estimate_layer(
         return LayerEstimate(rows, length, None, None, [], [])
     text = text_of(program)
     moved = [] if mesh is None else collectives(text)
-    seconds, mfu = _seconds(program), None
+    seconds, mfu = seconds_of(program), None
     if seconds is not None and target.flops is not None:
         shards = 1 if mesh is None else mesh.shape.model
         mfu = layer_flops(one, rows, length) / shards / target.flops / seconds
     return LayerEstimate(rows, length, seconds, mfu, moved, kernels(text))
 
 
-def _seconds(program: Any) -> float | None:
-    """XLA's estimate; negative where it has no model of some operation."""
+def seconds_of(program: Any) -> float | None:
+    """XLA's estimate of a compiled program; None where it has no model of some operation, for
+    which it tells a negative number."""
     told = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
     return told if told > 0 else None
 
@@ -135,7 +136,7 @@ def estimate_vocabulary(
     shards = where.shape.model if isinstance(where, DeviceMesh) else 1
     own = config.vocab_size // shards if config.vocab_size % shards == 0 else config.vocab_size
     device, width = target.devices[0], config.embedding_width or config.width
-    one = dataclasses.replace(_one_layer(config), vocab_size=own)
+    one = dataclasses.replace(one_layer(config), vocab_size=own)
     model = abstract_model(one, dtype, model_type, target.platform, device)
     hidden = jax.ShapeDtypeStruct((queries, width), jnp.float32, sharding=on(device))
     asked = side_by_side(abstract_rows(1, queries).asked, device)
@@ -147,13 +148,13 @@ def estimate_vocabulary(
     lowered = lower(run, (model.params, hidden, asked), None, device)
     with compiling_for(device):
         program = lowered.compile()
-    seconds, share = _seconds(program), None
+    seconds, share = seconds_of(program), None
     if seconds is not None and target.flops is not None:
         share = 2 * queries * own * width / target.flops / seconds
     return VocabularyEstimate(queries, seconds, share, kernels(text_of(program)))
 
 
-def _one_layer(config: DecoderConfig) -> DecoderConfig:
+def one_layer(config: DecoderConfig) -> DecoderConfig:
     """The same decoder with one layer, of those with the commoner MLP the one of the widest window,
     and few columns."""
     plain = () if config.other_mlp is None else config.other_mlp.layers

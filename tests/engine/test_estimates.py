@@ -28,7 +28,7 @@ def test_flops_of_a_layer_by_hand():
 @pytest.mark.parametrize(("windows", "widest"), [((4, 0, 9), 0), ((4, 9, 5), 9), ((7, 7, 7), 7)])
 def test_the_layer_that_sees_furthest(windows, widest):
     config = llamalike(n_layers=3, windows=windows, rotary_of=(0, 0, 0))
-    one = estimates._one_layer(config)
+    one = estimates.one_layer(config)
     assert (one.n_layers, one.windows, len(one.rotary_of)) == (1, (widest,), 1)
     assert one.width == config.width
 
@@ -52,7 +52,7 @@ def test_seconds_of_a_layer(monkeypatch, told):
     if told <= 0:
         assert (found.seconds, found.mfu) == (None, None)
         return
-    flops = estimates.layer_flops(estimates._one_layer(config), 2, 64)
+    flops = estimates.layer_flops(estimates.one_layer(config), 2, 64)
     assert (found.seconds, found.mfu) == (told, pytest.approx(flops / 1e12 / told))
 
 

@@ -125,6 +125,13 @@ def test_the_command(tmp_path):
     assert "compiled for tpu (TPU v5 lite) by libtpu" in told
 
 
+def test_joined_products():
+    """Of a step the compiler has an estimate for each way, so that they can be compared."""
+    lines = process("tools/joined_products.py", "--program", "step:8x64").splitlines()
+    assert len(lines) == 5
+    assert all(re.search(r" [0-9.]+ us [+-][0-9.]+%, [0-9]+ cycles$", line) for line in lines)
+
+
 @pytest.mark.parametrize("name", ["v5e:2x3", "v99:2x2", "v5e:0x2"])
 def test_topologies_that_libtpu_does_not_know(name):
     code = (
