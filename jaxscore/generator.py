@@ -71,14 +71,14 @@ class Generator:
     def stream(
         self, requests: Iterable[GenerationRequest], *, watch: Watch | None = None
     ) -> Iterator[tuple[int, Generated]]:
-        """Like `generate`, each result with its request's place, as texts side by side have ended.
+        """Like `generate`, each result with its request's place, after the block in which it ends.
 
         Args:
             requests: as in `generate`, all planned together.
             watch: `watch(place, ids, ended)` is called after each block of steps for each text
                 that is being written, with all its ids so far, and not for one that the journal
                 has. Where it gives False nobody wants that text any more: its result has the error
-                "abandoned", nothing of it is journaled, and its row counts as done.
+                "abandoned", nothing of it is journaled, and its row goes to the next text.
 
         Raises:
             InputError: the scorer's journal cannot be used.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore import GenerationRequest, LabelRequest, Scorer
-from jaxscore.engine import text_writer
+from jaxscore.engine import text_lane
 from jaxscore.engine.writing import Writing
 from jaxscore.generator import Generator
 from jaxscore.plan.token_requests import TokenRequest, Written
@@ -180,7 +180,7 @@ def test_eos_ids_of_a_request(scorers):
 @pytest.mark.parametrize("steps", [3, 1, 32])
 def test_the_first_stop_that_is_complete_ends_the_text(monkeypatch, scorers, steps):
     """Wherever the looks at the device's tokens fall."""
-    monkeypatch.setattr(text_writer, "STEPS", steps)
+    monkeypatch.setattr(text_lane, "STEPS", steps)
     writer = Generator(Scorer(scorers("tiny-gpt2").model, scorers("tiny-gpt2").encoder))
     decoder = TextDecoder(writer.encoder.tokenizer)
     [plain] = writer.generate([asked("The cat", 40)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine import processes, text_writer
+from jaxscore.engine import processes, text_lane
 from jaxscore.generator import Generator
 from jaxscore.plan import decode_groups
 from tests.journal.test_texts import asked as of_all_kinds
@@ -18,7 +18,7 @@ from tests.test_generation_options import asked
 @pytest.fixture
 def generator(monkeypatch, scorers):
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
-    monkeypatch.setattr(text_writer, "STEPS", 4)
+    monkeypatch.setattr(text_lane, "STEPS", 4)
     base = scorers("tiny-gpt2")
     return Generator(Scorer(base.model, base.encoder))
 
@@ -50,6 +50,26 @@ def test_results_come_before_all_are_written(generator):
         counts.append(len(blocks))
     assert len(counts) == 7
     assert counts[0] < counts[3] < counts[-1] == len(blocks)
+
+
+def test_a_short_text_comes_while_a_long_one_beside_it_is_written(generator):
+    """And its row goes to the next one."""
+    blocks = []
+
+    def watch(place, ids, ended):
+        blocks.append(place)
+        return True
+
+    requests = [asked("The cat", 30, 0), *(asked(f"a {k}", 24, k) for k in range(1, 4))]
+    requests[1] = asked("a", 20, 1)
+    stream = generator.stream(requests, watch=watch)
+    found = [(place, len(blocks), len(one.token_ids)) for place, one in stream]
+    assert sorted(place for place, *_ in found) == [0, 1, 2, 3]
+    assert [n for place, _, n in sorted(found)] == [30, 20, 24, 24]
+    # Blocks of 4 steps for two rows: 8 + 5 + 6 + 6 blocks of one text each.
+    assert len(blocks) == 25
+    assert [n for _, n, _ in found][-1] == 25
+    assert max(n for _, n, _ in found[:2]) < 16
 
 
 def test_a_watch_sees_each_block(generator):
@@ -125,7 +145,8 @@ def test_an_abandoned_text_is_not_journaled(writer, journal, implementation):  #
     again = dict(one.stream(requests, watch=lambda place, ids, ended: bool(next(told) + 1)))
     assert again[1] == first[1]
     assert again[0].error is None
-    assert next(told) == (2 if implementation == "native" else 0)  # of what was missing alone
+    n_blocks = -(-40 // text_lane.STEPS)
+    assert next(told) == (n_blocks if implementation == "native" else 0)  # of what was missing
 
 
 def test_texts_are_kept_with_the_eos_that_ended_them(writer, journal):  # noqa: F811

@@ -14,7 +14,7 @@ from jaxscore import Scorer
 from jaxscore.device import initial, reference
 from jaxscore.device.dots import as_integers
 from jaxscore.device.rows import Asked
-from jaxscore.engine import text_writer, writing
+from jaxscore.engine import text_lane, text_writer, writing
 from jaxscore.engine.programs import Programs
 from jaxscore.generator import Generator
 from jaxscore.models import native
@@ -145,7 +145,7 @@ def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
     """Groups and rows are small, so that prompts are cut, groups differ, and looks are many."""
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
     monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
-    monkeypatch.setattr(text_writer, "STEPS", 5)
+    monkeypatch.setattr(text_lane, "STEPS", 5)
     model = random_model(CONFIGS[name], dtype)
     draw = np.random.default_rng(6)
     shared, own = draw.integers(0, 50, 12), draw.integers(0, 50, 96)
@@ -275,7 +275,7 @@ def test_a_stop_string_ends_the_text_before_it(scorers):
     assert (cut.text, cut.finish) == (plain.text[:at], "stop")
     assert (other.text, other.finish) == (plain.text, "length")
     # A text of several looks at the device stops at the first one after the string.
-    assert len(cut.token_ids) <= -(-60 // text_writer.STEPS) * text_writer.STEPS
+    assert len(cut.token_ids) <= -(-60 // text_lane.STEPS) * text_lane.STEPS
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-qwen2"])

@@ -1,10 +1,10 @@
-"""How fast jaxscore is against PyTorch, and what devices, the journal, many requests and the most
-probable tokens cost it.
+"""How fast jaxscore is against PyTorch, what devices, the journal, many requests and the most
+probable tokens cost it, and what rows that go to the next text save.
 
     python tools/bench.py                     against PyTorch, medians of 3 turns, about 30 minutes
     python tools/bench.py --turns 5 answers   one workload, more turns
     python tools/bench.py prefix --contenders cd
-    python tools/bench.py devices divergence host html journal measures serve stream top
+    python tools/bench.py devices divergence host html journal measures replace serve stream top
     python tools/bench.py --small WORKLOAD    a small model, to see that it works
 
 Against PyTorch (the `test` extra), on a GPT-2-124M-shaped random checkpoint made on the spot:
@@ -35,6 +35,8 @@ Of jaxscore alone, on the CPU, only where asked for:
     journal  the same requests without a journal and with a fresh one, in turns: what it costs
     measures  scoring the texts of `plain` with further measures against without, in turns
     lm-eval  five-shot multiple choice through lm-evaluation-harness, in turns with its `hf`
+    replace  160 texts of uneven lengths in 32 rows, which go to the next text when one ends,
+             against groups that wait for their longest, in turns: use of the rows, ratio of time
     serve    requests of one prompt, as lm-eval asks them, by one client and by 32: requests and
              tokens a second, and tokens given for each computed
     stream   100,000 requests of 200 tokens through `jaxscore score`: requests a second and the
@@ -62,6 +64,7 @@ from tools.benchmarks import (
     lm_eval,
     measures,
     pages,
+    replace,
     serve,
     stream,
     top,
@@ -76,6 +79,7 @@ ALONE = (
     "journal",
     "lm-eval",
     "measures",
+    "replace",
     "serve",
     "stream",
     "top",
@@ -131,6 +135,8 @@ def main(arguments: list[str] | None = None) -> int:
         lm_eval.run(args.turns, small=args.small, documents=args.documents)
     if "measures" in chosen:
         measures.run(args.turns, small=args.small)
+    if "replace" in chosen:
+        replace.run(args.turns, small=args.small)
     if "serve" in chosen:
         serve.run(args.turns, small=args.small)
     if "stream" in chosen:

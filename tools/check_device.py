@@ -15,7 +15,8 @@
                 operations: numbers and time, at the shapes of several models
     vocabulary  the fused vocabulary pass against full logits: numbers, time and memory
     bits        with --reproducible the same bits alone, beside others, in another order, in a
-                second process and on more devices; without it in another order and process
+                second process and on more devices; without it in another order and process;
+                texts that are the same in a run that has some of them already
     memory      a batch far too large for the device is halved, and scoring goes on
     speed       tokens a second and MFU in bfloat16 at the shapes of Qwen2.5 0.5B, 1.5B and 7B,
                 random weights; FLOPs are the useful ones, of the datasheet's peak and of a large

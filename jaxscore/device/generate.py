@@ -1,11 +1,12 @@
 """Greedy and sampled decoding over a KV cache of static shape.
 
     prefill   prompts as packed tries, each shared token once -> keys and values of all tokens
-    store     each request's path gathered from them into its row of the cache
+    begin     some requests' paths gathered from them into rows of the cache, and what else the
+              device has to know of these requests
     decode    token after token for all rows at once, until each is done or the buffer is full
 
-The cache holds a prompt without its last token; that token is the first one decoded, so every
-step is the same program.
+Rows that are done may begin again between two calls of `decode`. The cache holds a prompt without
+its last token; that token is the first one decoded, so every step is the same program.
 """
 
 from collections.abc import Callable
@@ -45,6 +46,22 @@ class Decoding(NamedTuple):
     seen: Bool[Array, "B V"] | None
 
 
+class Begun(NamedTuple):
+    """W requests that begin, each in a row of B; the row B is none.
+
+    `length` counts a prompt's tokens in the cache; `eos` and the others are as in `Decoding` and
+    `decode`.
+    """
+
+    row: Int[Array, " W"]
+    length: Int[Array, " W"]
+    token: Int[Array, " W"]
+    left: Int[Array, " W"]
+    seen: Bool[Array, "W V"] | None
+    sampling: Sampling
+    eos: Int[Array, "W E"]
+
+
 def store(
     cache: KVCache,
     kept: KeysValues,
@@ -53,20 +70,52 @@ def store(
 ) -> KVCache:
     """The cache with some of its rows filled from a prefill; the others are not touched.
 
+    A row is filled to its end, so that nothing of it depends on who had it before.
+
     Args:
         cache: of all layers, [layers, B, S, K, H].
         kept: keys and values of a batch of rows, [layers, R, L, K, H].
-        source: for each slot the token of the flattened [R * L] that it takes; any number
-            beyond a row's length.
+        source: for each slot the token of the flattened [R * L] that it takes; R * L is none,
+            and a zero.
         row: of the cache, for each of `source`; B is none.
     """
 
     def taken(cache: Num[Array, "N B S K H"], rows: Num[Array, "N R L K H"]) -> jax.Array:
         flat = rows.reshape(rows.shape[0], -1, *rows.shape[3:])
-        return cache.at[:, row].set(flat[:, source], mode="drop")
+        own = flat.at[:, source].get(mode="fill", fill_value=0)
+        return cache.at[:, row].set(own, mode="drop")
 
     key, value = kept
     return cache._replace(key=taken(cache.key, key), value=taken(cache.value, value))
+
+
+def begin(
+    state: Decoding,
+    sampling: Sampling,
+    eos: Int[Array, "B E"],
+    kept: KeysValues,
+    source: Int[Array, "W S"],
+    begun: Begun,
+) -> tuple[Decoding, Sampling, Int[Array, "B E"]]:
+    """All that decoding takes, with some rows given to new requests.
+
+    Args:
+        kept, source: of their prompts, see `store`.
+    """
+
+    def given(old, new):
+        return old.at[begun.row].set(new, mode="drop")
+
+    cache = store(state.cache, kept, source, begun.row)
+    state = state._replace(
+        cache=cache._replace(length=given(cache.length, begun.length)),
+        token=given(state.token, begun.token),
+        done=given(state.done, False),
+        left=given(state.left, begun.left),
+        drawn=given(state.drawn, 0),
+        seen=None if begun.seen is None else given(state.seen, begun.seen),
+    )
+    return state, jax.tree.map(given, sampling, begun.sampling), given(eos, begun.eos)
 
 
 def decode(

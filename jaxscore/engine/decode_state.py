@@ -1,73 +1,94 @@
-"""What the device has to know of the requests of a group, a row for each."""
+"""What the device has to know of the requests that are being decoded, a row for each."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.generate import Decoding
+from jaxscore.device.generate import Begun, Decoding
 from jaxscore.device.sampling import Sampling
 from jaxscore.plan.token_requests import TokenRequest
 
+Everything = tuple[Decoding, Sampling, Any]  # what `generate.begin` takes and gives
 
-def begin(
-    asked: Sequence[TokenRequest],
-    cache: KVCache,
-    rows: int,
-    vocab_size: int,
-    put: Callable[[Any], Any],
-) -> tuple[Sampling, Decoding, Any]:
-    """How each request draws, what is decoded before the first step, and the ids that end texts.
+
+class Facts(NamedTuple):
+    """What of all requests of a lane decides its programs.
+
+    Attributes:
+        greedy: none of them samples.
+        penalties: some have a repetition penalty.
+        n_eos: most ids that end a text, a power of two: few shapes to compile.
+    """
+
+    greedy: bool
+    penalties: bool
+    n_eos: int
+
+
+def facts_of(asked: Sequence[TokenRequest]) -> Facts:
+    most = max(len(one.eos_ids) for one in asked)
+    return Facts(
+        all(one.temperature == 0 for one in asked),
+        any(one.repetition_penalty != 1 for one in asked),
+        1 << max(0, most - 1).bit_length(),
+    )
+
+
+def idle(
+    cache: KVCache, rows: int, facts: Facts, vocab_size: int, put: Callable[[Any], Any]
+) -> Everything:
+    """What is decoded before any request has begun: all rows are done.
 
     Args:
-        cache: on the device, of every prompt without its last token.
-        rows: of the group, at least as many as requests; the others are done.
+        cache: on the devices.
+        put: arrays of the host on the devices.
+    """
+    none = begun([], rows, rows, facts, vocab_size, put)
+    done, drawn = put((np.ones(rows, bool), np.zeros(rows, np.int32)))
+    return Decoding(cache, none.token, done, none.left, drawn, none.seen), none.sampling, none.eos
+
+
+def begun(
+    some: Sequence[tuple[int, int, TokenRequest]],
+    width: int,
+    rows: int,
+    facts: Facts,
+    vocab_size: int,
+    put: Callable[[Any], Any],
+) -> Begun:
+    """Requests that begin: (row, tokens of its prompt in the cache, request).
+
+    Args:
+        width: of the arrays; those beyond the requests are of no row.
+        rows: of the cache.
         put: arrays of the host on the devices.
     """
 
     def of(values: Iterable[Any], fill: Any, dtype: Any) -> Any:
-        return put(column(values, fill, dtype, rows))
+        given = [*values]
+        return put(np.array([*given, *[fill] * (width - len(given))], dtype))
 
-    sampling = Sampling(
-        of((r.temperature for r in asked), 0.0, np.float32),
-        of((r.top_p for r in asked), 1.0, np.float32),
-        of((r.top_k for r in asked), 0, np.int32),
-        of((r.repetition_penalty for r in asked), 1.0, np.float32),
-        of((r.seed for r in asked), 0, np.uint32),
+    asked = [request for *_, request in some]
+    eos = np.full((width, facts.n_eos), -1, np.int32)
+    seen = np.zeros((width, vocab_size), bool) if facts.penalties else None
+    for k, one in enumerate(asked):
+        eos[k, : len(one.eos_ids)] = one.eos_ids
+        if seen is not None:
+            seen[k, one.ids] = True
+    return Begun(
+        row=of((row for row, *_ in some), rows, np.int32),
+        length=of((length for _, length, _ in some), 0, np.int32),
+        token=of((one.ids[-1] for one in asked), 0, np.int32),
+        left=of((one.n_new for one in asked), 0, np.int32),
+        seen=put(seen),
+        sampling=Sampling(
+            of((one.temperature for one in asked), 0.0, np.float32),
+            of((one.top_p for one in asked), 1.0, np.float32),
+            of((one.top_k for one in asked), 0, np.int32),
+            of((one.repetition_penalty for one in asked), 1.0, np.float32),
+            of((one.seed for one in asked), 0, np.uint32),
+        ),
+        eos=put(eos),
     )
-    seen = _seen(asked, rows, vocab_size)
-    state = Decoding(
-        cache,
-        token=of((r.ids[-1] for r in asked), 0, np.int32),
-        done=of((False for _ in asked), True, bool),
-        left=of((r.n_new for r in asked), 0, np.int32),
-        drawn=of((0 for _ in asked), 0, np.int32),
-        seen=None if seen is None else put(seen),
-    )
-    return sampling, state, put(_eos(asked, rows))
-
-
-def column(values: Iterable[Any], fill: Any, dtype: Any, rows: int) -> np.ndarray:
-    """A value for each request, and `fill` for the other rows."""
-    given = [*values]
-    return np.array([*given, *[fill] * (rows - len(given))], dtype)
-
-
-def _eos(asked: Sequence[TokenRequest], rows: int) -> np.ndarray:
-    """Ids that end each row's text, filled up with -1 to a power of two: few shapes to compile."""
-    most = max(len(r.eos_ids) for r in asked)
-    out = np.full((rows, 1 << max(0, most - 1).bit_length()), -1, np.int32)
-    for row, r in zip(out, asked, strict=False):
-        row[: len(r.eos_ids)] = r.eos_ids
-    return out
-
-
-def _seen(asked: Sequence[TokenRequest], rows: int, vocab_size: int) -> np.ndarray | None:
-    """Which ids each row's prompt holds; None where no request has a repetition penalty."""
-    if all(r.repetition_penalty == 1 for r in asked):
-        return None
-    out = np.zeros((rows, vocab_size), bool)
-    for row, r in zip(out, asked, strict=False):
-        row[r.ids] = True
-    return out

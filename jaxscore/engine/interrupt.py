@@ -56,6 +56,12 @@ def wished() -> bool:
     return _Wish.made and processes.first()
 
 
+def wished_by_all() -> bool:
+    """`wished`, the same in every process. All of them ask at the same points of their work, so
+    that they can go on together until what is in flight is finished."""
+    return processes.from_first(bytes([wished()])) == bytes([True])
+
+
 def _wish(number: int, frame: FrameType | None) -> None:
     if _Wish.made or not _Wish.n_finishing:
         raise KeyboardInterrupt

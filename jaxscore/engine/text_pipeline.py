@@ -42,7 +42,8 @@ class TextPipeline:
 
         Raises:
             InputError: the journal cannot be used.
-            KeyboardInterrupt: the user wants the run to end; finished groups are kept.
+            KeyboardInterrupt: the user wants the run to end; no text has begun since then, and
+                those that had begun are finished and kept.
         """
         places: dict[bytes, list[int]] = {}
         for place, one in enumerate(asked):
@@ -64,15 +65,17 @@ class TextPipeline:
         shown = self._engine.pipeline.progress
         with Progress(shown, "writing") as progress, interrupt.finishing():
             progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
-            for batch, write in self.writer.batches(waiting, progress):
-                if interrupt.wished():
-                    raise KeyboardInterrupt
-                if missing := [one for one in batch if not one.ended]:
-                    write()
-                    self._keep(missing)
-                progress.advance(sum(one.request.n_new for one in batch))
-                for one in batch:
+            for ended in self._ended(waiting, progress):
+                progress.advance(sum(one.request.n_new for one in ended))
+                for one in ended:
                     yield from shared[id(one)].results()
+
+    def _ended(self, waiting: Sequence[Writing], progress: Progress) -> Iterator[list[Writing]]:
+        """What the journal had, then what is written and kept, block after block."""
+        yield [one for one in waiting if one.ended]
+        for ended in self.writer.write(waiting, progress):
+            self._keep(ended)
+            yield ended
 
     def _restore(self, waiting: Sequence[Writing]) -> None:
         """Take from the journal what it has, which then is not written again."""

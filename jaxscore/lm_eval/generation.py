@@ -45,7 +45,7 @@ class Texts:
     def written(
         self, asked: Sequence[tuple[str, Mapping[str, Any]]], named: Callable[[int], str]
     ) -> Iterator[tuple[int, str, np.ndarray, np.ndarray]]:
-        """The place, text, prompt ids and written ids of each request, as groups of them end.
+        """The place, text, prompt ids and written ids of each request, as they end.
 
         All are planned together. Requests that ask for the same get the same text where they are
         greedy, and a seed each where they sample.

@@ -1,6 +1,7 @@
 """Which requests for text are written side by side, in caches of which length."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -66,6 +67,12 @@ def groups(
             out.append(Group(size, most(size), []) if need * 2 >= size else Group(need, 1, []))
         out[-1].members.append(place)
     return out
+
+
+def lanes(groups: Sequence[Group]) -> list[list[Group]]:
+    """Runs of groups whose caches have one shape: their texts take turns in the rows of one."""
+    runs = itertools.groupby(groups, key=lambda group: (group.slots, group.rows))
+    return [list(run) for _, run in runs]
 
 
 def one_each(requests: Sequence[TokenRequest]) -> list[Group]:

@@ -38,6 +38,7 @@ class Texts:
 
         requests = [job.requests[place] for job, place in texts]
         for k, text in self._generator.stream(requests, watch=watch):
+            looked_at.clear()  # it came at the end of a block
             job, place = texts[k]
             self._metrics.prompts.inc()
             self._metrics.tokens_generated.inc(len(text.token_ids))

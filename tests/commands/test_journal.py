@@ -8,7 +8,7 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.commands import demo
-from jaxscore.engine.text_writer import TextWriter
+from jaxscore.engine.text_lane import Lane
 from jaxscore.errors import InputError
 from jaxscore.tasks.rag.evaluator_file import find
 from tests.commands.conftest import QWEN, strict
@@ -198,7 +198,7 @@ def test_commands_that_write_keep_it_beside_their_output(run, tmp_path, monkeypa
     def written(*args):
         raise AssertionError
 
-    monkeypatch.setattr(TextWriter, "_write_group", written)
+    monkeypatch.setattr(Lane, "write", written)
     again = run(*words, *(("--force",) if words[0] == "judge" else ()))
     assert again.code == code
     assert outputs() == first

@@ -8,7 +8,7 @@ import pytest
 
 from jaxscore import generator
 from jaxscore.commands import model_flags
-from jaxscore.engine import text_writer
+from jaxscore.engine import prefill
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.results import Generated
@@ -281,8 +281,8 @@ def test_samples_of_a_prompt_share_its_computation(scorers, monkeypatch, quick_t
         forests.append(genuine(sequences))
         return forests[-1]
 
-    genuine = text_writer.build
-    monkeypatch.setattr(text_writer, "build", watched)
+    genuine = prefill.build
+    monkeypatch.setattr(prefill, "build", watched)
     scorer = scorers("tiny-qwen2")
     text = "How many days did Arlen travel?"
     found = evaluate("sample", scorer, [{"prompt": text}], n=8, max_new_tokens=4)

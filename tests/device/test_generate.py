@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from jaxscore.device.dots import as_integers
 from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.vocabulary.blocks import all_logits
+from jaxscore.engine import decode_state
+from jaxscore.plan.token_requests import TokenRequest
 
 V = 23
 BY_EIGHT = dataclasses.replace(FORMS["cpu"], vocabulary_columns=8)
@@ -30,12 +33,61 @@ def test_all_logits_by_blocks(softcap):
 
 
 def test_store_fills_its_rows_and_no_others():
-    cache = jnp.full((2, 3, 4, 1, 2), 9.0)
+    """To their end, so that nothing of an older text stays, and of the prompts nothing but what is
+    asked for."""
+    cache = jnp.full((2, 3, 4, 1, 2), jnp.nan)
     cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 1]))
     rows = jnp.arange(2 * 1 * 5 * 1 * 2, dtype=jnp.float32).reshape(2, 1, 5, 1, 2)
-    source = jnp.array([[3, 0, 0, 0], [4, 1, 0, 0], [0, 0, 0, 0]])
+    rows = rows.at[:, :, 0].set(jnp.nan)  # a token of another prompt
+    source = jnp.array([[3, 5, 5, 5], [4, 1, 5, 5], [5, 5, 5, 5]])  # 5 is none
     filled = generate.store(cache, (rows, -rows), source, jnp.array([2, 0, 3]))  # 3 is none
     for layer in range(2):
         np.testing.assert_array_equal(filled.key[layer, 0, :2], rows[layer, 0, jnp.array([4, 1])])
         np.testing.assert_array_equal(filled.value[layer, 2, 0], -rows[layer, 0, 3])
-        assert (filled.key[layer, 1] == 9).all()
+        for part in (filled.key, filled.value):
+            assert (part[layer, 0, 2:] == 0).all()
+            assert (part[layer, 2, 1:] == 0).all()
+            assert jnp.isnan(part[layer, 1]).all()
+
+
+@pytest.mark.parametrize("penalties", [False, True])
+def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
+    def request(seed):
+        draw = np.random.default_rng(seed)
+        ids = draw.integers(0, V, int(draw.integers(1, 6))).astype(np.int32)
+        eos = tuple(draw.integers(0, V, int(draw.integers(0, 4))).tolist())
+        numbers = draw.uniform(0.1, 1.0, 2).tolist()
+        return TokenRequest(ids, int(draw.integers(1, 9)), *numbers, seed, (), eos, seed, 1 + seed)
+
+    asked = [request(seed) for seed in range(6)]
+    facts = decode_state.facts_of(asked)._replace(penalties=penalties)
+    cache = jnp.zeros((1, 4, 8, 1, 2))
+    cache = KVCache(cache, cache, jnp.int32(3), jnp.zeros(4, jnp.int32))
+
+    def put(tree):
+        return jax.tree.map(jnp.asarray, tree)
+
+    everything = decode_state.idle(cache, 4, facts, V, put)
+    assert everything[0].done.all()
+    want = {}
+    for some in ([(0, 5, 0), (2, 1, 1)], [(2, 7, 2), (3, 0, 3)], [(1, 2, 4)], [(2, 4, 5)]):
+        new = [(row, length, asked[k]) for row, length, k in some]
+        kept = jnp.full((1, 1, 8, 1, 2), len(want) + 1.0)
+        source = jnp.broadcast_to(jnp.arange(8), (2, 8))
+        begun = decode_state.begun(new, 2, 4, facts, V, put)
+        everything = generate.begin(*everything, (kept, -kept), source, begun)
+        for row, *_ in some:
+            assert (everything[0].cache.key[0, row] == kept[0, 0]).all()
+        want |= {row: (length, one) for row, length, one in new}
+    state, sampling, eos = everything
+    assert (state.done.tolist(), state.drawn.tolist()) == ([False] * 4, [0] * 4)
+    assert (state.seen is not None) == penalties
+    for row, (length, one) in want.items():
+        assert (int(state.cache.length[row]), int(state.token[row])) == (length, one.ids[-1])
+        assert int(state.left[row]) == one.n_new
+        numbers = one.temperature, one.top_p, one.top_k, one.repetition_penalty, one.seed
+        np.testing.assert_allclose([float(column[row]) for column in sampling], numbers, rtol=1e-6)
+        assert tuple(eos[row, : len(one.eos_ids)].tolist()) == one.eos_ids
+        assert (eos[row, len(one.eos_ids) :] == -1).all()
+        if penalties:
+            assert np.flatnonzero(state.seen[row]).tolist() == sorted({*one.ids.tolist()})

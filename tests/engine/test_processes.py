@@ -15,11 +15,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxscore.commands import distributed_flags
-from jaxscore.engine import processes
+from jaxscore.engine import interrupt, processes
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
 from tests.conftest import CASES, ROOT, with_devices
-from tests.journal.test_killed import complete, kept
+from tests.journal.test_killed import complete, held_in_copy, kept
 
 QWEN = str(CASES / "models/tiny-qwen2")
 BOUND = 120  # seconds in which the others of a killed process end, on a busy machine
@@ -155,6 +155,34 @@ def test_one_that_is_killed_ends_the_others_and_a_rerun_goes_on(place):
     [(out, _), *_] = well(start(2, *score(place, "killed")))
     assert f", {n_whole} of 400 texts come from it\n" in out
     assert output.read_bytes() == (place / "one.jsonl").read_bytes()
+
+
+def test_texts_that_have_begun_are_finished_by_all_and_a_rerun_goes_on(tmp_path):
+    """Ctrl-C of the first process: the others end with it, after the same blocks of steps."""
+    prompts = "".join(f'{{"prompt": "The cat {k}"}}\n' for k in range(48))
+    (tmp_path / "in.jsonl").write_text(prompts, encoding="utf-8")
+
+    def sample(name):
+        words = ["sample", "--model", QWEN, "--input", tmp_path / "in.jsonl", "-n", 4]
+        words += ["--output", tmp_path / name, "--max-new-tokens", 120, "--temperature", 0.9]
+        return words
+
+    def texts():
+        return sum(one.n_texts for one in held_in_copy(tmp_path / ".jaxscore/two.json.journal"))
+
+    well(start(1, *sample("one.json")))
+    running = start(2, *sample("two.json"))
+    while all(one.poll() is None for one in running) and not texts():
+        time.sleep(0.02)
+    running[0].send_signal(signal.SIGINT)
+    found = ended(running, within=BOUND)
+    assert [code for code, *_ in found] == [130, 130], found
+    assert interrupt.NOTICE in found[0][2]
+    n_before = texts()
+    assert 0 < n_before < 192
+    [(out, _), *_] = well(start(2, *sample("two.json")))
+    assert f"journal  {tmp_path / '.jaxscore/two.json.journal'}, {n_before} of 192 texts" in out
+    assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes()
 
 
 def start_apart(folder: Path, *words):

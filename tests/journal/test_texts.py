@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
+from jaxscore.engine import interrupt, text_lane
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
 from jaxscore.journal.contents import held, prune
@@ -168,12 +169,17 @@ def told(results):
     ]
 
 
+def digests(batches):
+    return [[one.request.digest() for one in some] for some in batches]
+
+
 @pytest.fixture
 def writer(monkeypatch, scorers):
-    """`writer(journal, implementation)`: a generator, with the texts of each writing in `batches`.
+    """`writer(journal, implementation)`: a generator, with texts that ended together in `batches`.
 
     One scorer each, whose programs are compiled once.
     """
+    monkeypatch.setattr(text_lane, "STEPS", 5)
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
     monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
 
@@ -185,17 +191,14 @@ def writer(monkeypatch, scorers):
         one.scorer.statistics.sequences = one.scorer.statistics.sequences_restored = 0
         one.batches = []
 
-        def counted(name, members):
-            write = getattr(one._texts.writer, name)
+        write = one._texts.writer.write
 
-            def run(*args):
-                one.batches.append(members(*args))
-                write(*args)
+        def counted(*args):
+            for ended in write(*args):
+                one.batches.append(ended)
+                yield ended
 
-            setattr(one._texts.writer, name, run)
-
-        counted("_write_group", lambda variant, layout, members, *_: members)
-        counted("_write_one", lambda text: [text])
+        one._texts.writer.write = counted
         return one
 
     return make
@@ -229,8 +232,9 @@ def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
         except Cut:
             got = None
         own.close()
-        # Kept batches are not written again; the last batch was in flight when the run ended.
-        assert len(one.batches) == min(n_more + 1, n_batches - kept)
+        # What was kept is not written again; what ended last was in flight when the run was cut.
+        # The same texts end together, since each begins in the block of an undisturbed run.
+        assert digests(one.batches) == digests(whole.batches)[kept : kept + n_more + 1]
         kept += min(n_more, n_batches - kept)
     assert got == want
     again = writer(journal(name="cut.journal"), implementation)
@@ -244,13 +248,36 @@ def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
     )
 
 
-def test_what_is_missing_is_written_beside_its_old_neighbours(writer, journal):  # noqa: F811
-    """And what is known stays as it is, whatever comes out beside it now."""
+@pytest.mark.parametrize("n_blocks", [1, 2, 4])
+@native_and_transformers
+def test_what_had_begun_when_the_user_wanted_the_end_is_kept(
+    writer,
+    journal,  # noqa: F811
+    monkeypatch,
+    implementation,
+    n_blocks,
+):
+    want, own = told(writer(None, implementation).generate(asked())), journal()
+    first = writer(own, implementation)
+    with monkeypatch.context() as patched:
+        patched.setattr(interrupt, "wished", lambda: len(first.batches) >= n_blocks)
+        with pytest.raises(KeyboardInterrupt):
+            first.generate(asked())
+    kept = [one.request for some in first.batches for one in some]
+    assert len(own.found_texts(kept)) == len(kept) >= n_blocks
+    second = writer(own, implementation)
+    assert told(second.generate(asked())) == want
+    again = [one.request.digest() for some in second.batches for one in some]
+    assert {*again}.isdisjoint(one.digest() for one in kept)
+    assert second.scorer.statistics.sequences_restored >= len(kept)
+
+
+def test_what_is_missing_is_written_alone(writer, journal):  # noqa: F811
+    """And what is known stays as it is, whatever comes out now."""
     own = journal()
     first = writer(own)
     want = told(first.generate(asked()))
-    [members, *_] = first.batches
-    assert len(members) == 4
+    [*members] = next(some for some in first.batches if len(some) > 1)
     lost, known = members[0], members[-1]
     database, _ = own._open
     with database:
@@ -259,8 +286,7 @@ def test_what_is_missing_is_written_beside_its_old_neighbours(writer, journal): 
     own.keep_texts([(known.request, invented)])
     second = writer(own)
     got = told(second.generate(asked()))
-    [batch] = second.batches
-    assert [one.request.digest() for one in batch] == [one.request.digest() for one in members]
+    assert digests(second.batches) == digests([[lost]])
     [changed] = [one for one, other in zip(got, want, strict=True) if one != other]
     assert changed[2] == invented.ids.tolist()
     assert own.found_texts([known.request])[0].ids.tolist() == invented.ids.tolist()

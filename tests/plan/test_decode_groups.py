@@ -1,5 +1,7 @@
 """Groups of texts: each request in one, the same ones in any order, in caches that may be."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -39,6 +41,16 @@ def test_each_request_is_in_one_group_that_holds_it(most_slots, most_rows):
     turned = given[::-1]
     again = decode_groups.groups(turned, SHARED, most_slots, most_rows)
     assert keys(groups, given) == keys(again, turned)
+
+
+def test_a_lane_is_of_neighbours_with_caches_of_one_shape():
+    groups = decode_groups.groups(requests(), SHARED, 8 * 512, 8)
+    lanes = decode_groups.lanes(groups)
+    assert [group for lane in lanes for group in lane] == groups
+    shapes = [{(group.slots, group.rows) for group in lane} for lane in lanes]
+    assert all(len(shape) == 1 for shape in shapes)
+    assert all(a != b for a, b in itertools.pairwise(shapes))
+    assert max(map(len, lanes)) > 1
 
 
 def test_one_each_has_a_cache_that_depends_on_the_request_alone():

@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from jaxscore.engine import text_lane
+from jaxscore.engine.text_lane import Lane
+from jaxscore.plan import decode_groups
 from jaxscore.requests import GenerationRequest
 from jaxscore.results import Generated
 from jaxscore.server.jobs import WritingJob
@@ -24,6 +27,27 @@ class FailsOnce:
             raise RuntimeError("planned")
         for place, one in enumerate(requests):
             yield place, Generated(one.id, "text", np.array([5, 6, 7], np.int32), "length")
+
+
+@pytest.mark.parametrize("n_new", [[4] * 9, [4, 40, 3, 9, 17, 4, 4, 21, 2]])
+def test_other_work_has_its_turn_in_each_block(scorer, monkeypatch, n_new):
+    """Also where no text of a block was there in the block before."""
+    monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
+    monkeypatch.setattr(text_lane, "STEPS", 4)
+    blocks, turns, block = [], [], Lane._block
+
+    def counted(self, everything):
+        blocks.append(len(self._running))
+        return block(self, everything)
+
+    monkeypatch.setattr(Lane, "_block", counted)
+    ids = np.array([3, 4], np.int32)
+    job = WritingJob([GenerationRequest(k, ids, n, 1.0, seed=k) for k, n in enumerate(n_new)])
+    Texts(scorer, Metrics(), lambda: turns.append(len(blocks))).write(
+        [(job, k) for k in range(len(n_new))]
+    )
+    assert [len(text.token_ids) for text in job.answer.result(0)] == n_new
+    assert turns == list(range(1, len(blocks) + 1))
 
 
 def test_a_text_is_not_sent_twice(scorer, capfd):

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from tests.conftest import ROOT
 from tools import bench
-from tools.benchmarks import devices, random_llama, stream, top
+from tools.benchmarks import devices, random_llama, replace, stream, top
 
 
 def test_devices(capsys):
@@ -100,6 +100,21 @@ def test_ids_that_are_wrong_are_counted():
         assert top.n_wrong(got, want) == n
 
 
+def test_replace(monkeypatch, capsys):
+    monkeypatch.setattr(replace, "N_TEXTS", 64)
+    monkeypatch.setattr(replace, "LONGEST", 64)
+    assert bench.main(["--small", "--turns", "1", "replace"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("64 texts of") == out.count(", 64 of them the same both ways") == 2
+    for line in out.splitlines():
+        if "rows in use" in line:
+            groups, replaced = (float(part.split()[-1]) for part in line.split(","))
+            assert 0 < groups <= replaced <= 1
+        elif "steps" in line and "turns" not in line:
+            assert 0 < float(line.split()[-1]) <= 1
+    assert out.count("rows in use") == 2
+
+
 def test_serve(capsys):
     assert bench.main(["--small", "serve", "--turns", "1"]) == 0
     one, many = (
@@ -138,7 +153,7 @@ def test_a_workload_that_is_none(capsys):
         bench.main(["journals"])
     assert (
         "there are answers, prompt, paths, plain, write, prefix, devices, divergence, host, html, "
-        "journal, lm-eval, measures, serve, stream, top" in capsys.readouterr().err
+        "journal, lm-eval, measures, replace, serve, stream, top" in capsys.readouterr().err
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device.vocabulary import queries
+from jaxscore.engine.text_lane import Lane
 from tools import check_device
 from tools.device_check import (
     bits,
@@ -18,6 +19,7 @@ from tools.device_check import (
     peaks,
     qwen,
     random_model,
+    resumed,
     speed,
     values,
     vocabulary,
@@ -108,7 +110,7 @@ def test_bits(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bits, "DTYPES", ("bfloat16",))
     first, second = tmp_path / "first.npz", tmp_path / "second.npz"
     assert bits.run(Options(small=True, out=first))
-    assert capsys.readouterr().out.count("PASS") == 4
+    assert capsys.readouterr().out.count("PASS") == 5
     assert bits.again(Options(small=True, out=second))
     with np.load(first) as one, np.load(second) as other:
         assert comparison.of_processes(one, other)
@@ -127,6 +129,23 @@ def test_bits_fail_where_one_moves_with_the_order(monkeypatch, tmp_path, capsys)
     monkeypatch.setattr(bits, "DTYPES", ("float32",))
     assert not bits.run(Options(small=True, out=tmp_path / "bits.npz"))
     assert "float32, --reproducible: other bits in 2 of " in capsys.readouterr().out
+
+
+def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
+    """Here the steps of all rows are drawn by how many of them are at work."""
+    model = random_model.from_host(bits._config(SMALL), "float32")
+    assert resumed.held("right", model, SMALL)
+    right = Lane._block
+
+    def wrong(lane, everything):
+        (state, sampling, eos), tokens = right(lane, everything)
+        n = np.uint32(len(lane._running))
+        own = sampling._replace(seed=sampling.seed + n)
+        return (state, own, eos), tokens
+
+    monkeypatch.setattr(Lane, "_block", wrong)
+    assert not resumed.held("wrong", model, SMALL)
+    assert len(fails(capsys.readouterr().out)) == 1
 
 
 def test_bits_of_two_processes_are_compared(capsys):

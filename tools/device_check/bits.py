@@ -15,7 +15,7 @@ from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import MeshShape
 from jaxscore.engine.engine import Engine
 from jaxscore.plan.token_requests import TokenSequence
-from tools.device_check import qwen, random_model
+from tools.device_check import qwen, random_model, resumed
 from tools.device_check.comparison import moved
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
@@ -39,6 +39,7 @@ def run(options: Options) -> bool:
         for mode, scorer in scorers.items():
             verdicts.append(_by_order(f"{dtype}, {mode}", scorer, sequences, found[mode]))
             written[f"{dtype}, {mode}"] = np.concatenate(found[mode])
+        verdicts.append(resumed.held(f"{dtype}, generation", model, options))
         name, alone = f"{dtype}, {ALONE}", scorers[ALONE]
         verdicts.append(_by_neighbours(name, alone, sequences, others, found[ALONE]))
         if (n := jax.device_count()) > 1:

@@ -1,0 +1,172 @@
+"""Texts that take turns in the rows of one cache: a row whose text has ended gets the next one.
+
+rows  ──▶  prefill, begin  ──▶  a block of steps  ──▶  texts that have ended  ──▶  rows
+"""
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from jaxscore.device import generate
+from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.mesh import EVERYWHERE, specs_of
+from jaxscore.engine import decode_state, interrupt
+from jaxscore.engine.prefill import Prefill, Prompt, cached, empty_cache
+from jaxscore.engine.writing import Writing
+from jaxscore.plan.decode_groups import Group
+from jaxscore.plan.decode_rows import DecodeRows, chunk
+from jaxscore.text.decoder import TextDecoder
+
+STEPS = 32  # tokens between two looks at what was written
+
+
+class Lane:
+    """Groups with caches of one shape, in one cache.
+
+    A text begins at the start of a block, in the row that `DecodeRows` gives it, from keys and
+    values that depend on its group alone. What stands in other rows has no effect on a row:
+    measured on the CPU for dense models and for mixtures, in float32 and bfloat16, no bit moves.
+    So texts that a journal has are not computed, they keep their rows for as many blocks as they
+    take, and a text that is missing has the bits of a run that was not interrupted.
+    """
+
+    def __init__(
+        self,
+        prefill: Prefill,
+        groups: Sequence[tuple[Group, Sequence[Writing]]],
+        decoder: TextDecoder,
+    ) -> None:
+        """`groups` come with their texts; all have the same rows and slots."""
+        self._prefill, self._groups, self._decoder = prefill, groups, decoder
+        first, _ = groups[0]
+        self._n_rows, self._slots = first.rows, first.slots
+        self._facts = decode_state.facts_of([one.request for _, some in groups for one in some])
+        self._running: dict[int, Writing] = {}  # by their row
+
+    def write(self) -> Iterator[list[Writing]]:
+        """Write the texts that have not ended; those that end in a block, after each.
+
+        Raises:
+            KeyboardInterrupt: the user wants the run to end; all texts that had begun have ended.
+        """
+        n_left = sum(not one.ended for _, some in self._groups for one in some)
+        rows = DecodeRows(map(_with_blocks, self._waiting()), self._n_rows)
+        everything = self._idle()
+        while n_left:
+            wished = interrupt.wished_by_all()
+            if not wished:
+                everything = self._filled(everything, rows.begin())
+            elif not self._running:
+                raise KeyboardInterrupt
+            ended = {}
+            if self._running:
+                everything, tokens = self._block(everything)
+                ended = self._taken(tokens)
+            rows.end(ended)
+            if ended:
+                n_left -= len(ended)
+                yield list(ended.values())
+
+    def _waiting(self) -> Iterator[Prompt]:
+        return itertools.chain.from_iterable(
+            self._prefill.prompts(some) for _, some in self._groups
+        )
+
+    def _idle(self) -> decode_state.Everything:
+        """A cache in which no text has begun."""
+        variant = self._prefill.variant
+        put = variant.programs.put
+        empty = empty_cache(variant, self._n_rows, self._slots, self._prefill.progress)
+        lengths = np.zeros(self._n_rows, np.int32)
+        cache = KVCache(*empty, *put((np.int32(self._prefill.shared), lengths)))
+        return decode_state.idle(cache, self._n_rows, self._facts, variant.model.vocab_size, put)
+
+    def _filled(
+        self, everything: decode_state.Everything, begun: Iterable[tuple[int, Prompt]]
+    ) -> decode_state.Everything:
+        """With new texts in some rows, a few at a time: what is written are rows that change."""
+        width = chunk(self._n_rows)
+        for _, of_batch in itertools.groupby(begun, key=lambda pair: id(pair[1].batch)):
+            while some := list(itertools.islice(of_batch, width)):
+                everything = self._begun(everything, some)
+                self._running |= {row: one.text for row, one in some}
+        return everything
+
+    def _begun(
+        self, everything: decode_state.Everything, some: Sequence[tuple[int, Prompt]]
+    ) -> decode_state.Everything:
+        """With new texts of one batch of prompts."""
+        variant = self._prefill.variant
+        B, slots, width = self._n_rows, self._slots, chunk(self._n_rows)
+        batch, paths = some[0][1].batch, [one.path for _, one in some]
+        n_rows, length = batch.shape
+        source = np.full((width, slots), n_rows * length, np.int32)
+        for own, path in zip(source, paths, strict=False):
+            own[: len(path)] = path
+        new = decode_state.begun(
+            [
+                (row, len(path), one.text.request)
+                for path, (row, one) in zip(paths, some, strict=True)
+            ],
+            width,
+            B,
+            self._facts,
+            variant.model.vocab_size,
+            variant.programs.put,
+        )
+        after: decode_state.Everything = variant.programs.run(
+            ("begin", *batch.shape, B, slots),
+            generate.begin,
+            (*everything, batch.kept, variant.programs.put(source), new),
+            self._prefill.progress,
+            donate=(0, 1, 2),
+            outputs=specs_of(everything),
+        )
+        return after
+
+    def _block(
+        self, everything: decode_state.Everything
+    ) -> tuple[decode_state.Everything, np.ndarray]:
+        """A block of steps: what is decoded after it, and the tokens [rows, STEPS]."""
+        variant, prefix = self._prefill.variant, self._prefill.prefix
+        state, sampling, eos = everything
+        # A stop string ends a text that the device would go on with.
+        idle = np.array([row not in self._running for row in range(self._n_rows)])
+        state = state._replace(done=state.done | variant.programs.put(idle))
+        step = functools.partial(
+            generate.decode,
+            cached(variant).extend,
+            variant.model.unembedding,
+            steps=STEPS,
+            greedy=self._facts.greedy,
+        )
+        sizes = self._n_rows, self._slots, self._prefill.prefix_slots
+        state, tokens = variant.programs.run(
+            ("decode", *sizes, self._facts.greedy, self._facts.penalties),
+            step,
+            (variant.model.params, state, sampling, prefix, eos),
+            self._prefill.progress,
+            donate=(1,),
+            outputs=(specs_of(state), EVERYWHERE),
+        )
+        return (state, sampling, eos), np.asarray(tokens)
+
+    def _taken(self, tokens: np.ndarray) -> dict[int, Writing]:
+        """Give each text its tokens; those that have ended leave their rows."""
+        for row, one in self._running.items():
+            one.take(tokens[row][tokens[row] != generate.NONE], self._decoder)
+            one.look()
+        ended = {row: one for row, one in self._running.items() if one.ended}
+        for row in ended:
+            del self._running[row]
+        return ended
+
+
+def _with_blocks(one: Prompt) -> tuple[Prompt, int | None]:
+    """With the blocks that its text took, the EOS that ended it counted; None where it has not
+    ended."""
+    text = one.text
+    drawn = len(text.written) + (text.finish == "eos")
+    return one, -(-drawn // STEPS) if text.ended else None

@@ -1,0 +1,249 @@
+"""Rows that are given to the next text: the same texts, and the same bits in a run that goes on."""
+
+import dataclasses
+import hashlib
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxscore import Scorer
+from jaxscore.device.decoder_config import Experts
+from jaxscore.engine import interrupt, prefill, text_lane
+from jaxscore.engine.progress import Progress
+from jaxscore.engine.text_lane import Lane
+from jaxscore.engine.text_writer import TextWriter
+from jaxscore.engine.writing import Writing
+from jaxscore.plan import decode_groups
+from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.text.decoder import TextDecoder
+from tests.device.configs import gpt2like, llamalike
+from tests.test_generator import OfIds, random_model
+
+CONFIGS = {
+    "gpt2like": gpt2like(max_positions=96),
+    "windows": llamalike(max_positions=96, windows=(0, 9)),
+    "mixture": llamalike(max_positions=96, experts=Experts(4, 2, True)),
+}
+STEPS = 5
+BROKEN = 49  # an id whose embedding is no number in `broken`
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Lanes of several groups, and more than one row that is filled at a time."""
+    monkeypatch.setattr(decode_groups, "GROUPS", (1, 16))
+    monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
+    monkeypatch.setattr(text_lane, "STEPS", STEPS)
+
+
+def requests(n=60, shared=0, seed=0, **options):
+    """Uneven lengths; some prompts are alike, and some have no token beside what all share."""
+    draw = np.random.default_rng(seed)
+    begin = draw.integers(0, 48, shared)
+    prompts = [np.r_[begin, draw.integers(0, 48, k)] for k in (1, 1, 3, 9, 17, 30)]
+    given = {"temperature": 1.0, "top_p": 0.95, "stop": (), "eos_ids": (3, 7)} | options
+    return [
+        TokenRequest(prompts[k % 6].astype(np.int32), int(draw.integers(1, 30)), seed=k, **given)
+        for k in range(n)
+    ]
+
+
+def scorer(name="gpt2like", dtype="float32", **options):
+    return Scorer(random_model(CONFIGS[name], dtype), OfIds([]), batch_tokens=64, **options)
+
+
+def writing(one, asked, known=None):
+    """The texts, and which of them ended together; those of `known` have ended before."""
+    texts = [Writing(request) for request in asked]
+    for k, old in (known or {}).items():
+        texts[k] = dataclasses.replace(old)
+    writer = TextWriter(one.engine, TextDecoder(one.encoder))
+    with Progress(False) as progress:
+        ended = list(writer.write(texts, progress))
+    return texts, ended
+
+
+def told(texts):
+    return [(one.written, one.finish, one.eos_id, one.error) for one in texts]
+
+
+def decoders(one):
+    """Names of the programs of steps."""
+    return {name for name, *_ in one.engine.programs.compiled if name[0] == "decode"}
+
+
+KINDS = [*((name, "float32") for name in CONFIGS), ("mixture", "bfloat16")]
+
+
+@pytest.mark.parametrize("shared", [0, 12])
+@pytest.mark.parametrize(("name", "dtype"), KINDS)
+def test_texts_are_those_of_groups_that_wait_for_their_longest(monkeypatch, name, dtype, shared):
+    one, asked = scorer(name, dtype), requests(shared=shared)
+    asked += requests(20, shared, repetition_penalty=1.4, top_k=9)
+    texts, ended = writing(one, asked)
+    assert all(text.ended for text in texts)
+    assert {text.finish for text in texts} == {"eos", "length"}
+    assert sorted(map(id, texts)) == sorted(id(text) for some in ended for text in some)
+    monkeypatch.setattr(decode_groups, "lanes", lambda groups: [[group] for group in groups])
+    slow, later = writing(one, asked)
+    assert told(texts) == told(slow)
+    assert len(ended) < len(later)
+
+
+def bits(monkeypatch):
+    """After each block: of each text that is written the row, and every bit of its row."""
+    seen = {}
+    block = Lane._block
+
+    def watched(self, everything):
+        everything, tokens = block(self, everything)
+        cache = everything[0].cache
+        key, value = np.asarray(cache.key), np.asarray(cache.value)
+        for row, text in self._running.items():
+            n = len(text.request.ids) - 1 - int(cache.first) + len(text.written)
+            parts = key[:, row, :n], value[:, row, :n], tokens[row]
+            digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+            seen[text.request.digest(), len(text.written)] = row, digest
+        return everything, tokens
+
+    monkeypatch.setattr(Lane, "_block", watched)
+    return seen
+
+
+@pytest.mark.parametrize(("name", "dtype"), KINDS)
+def test_a_run_that_goes_on_has_the_rows_and_the_bits_of_one_left_alone(monkeypatch, name, dtype):
+    seen, draw = bits(monkeypatch), np.random.default_rng(1)
+    one, asked = scorer(name, dtype), requests(shared=12 * (name == "windows"))
+    whole, ended = writing(one, asked)
+    want = dict(seen)
+    assert len({row for row, _ in want.values()}) == 16
+    place = {request.digest(): k for k, request in enumerate(asked)}
+    in_order = [place[text.request.digest()] for some in ended for text in some]
+    cuts = [set(in_order[:n]) for n in (1, 16, 31, 50, len(asked) - 1)]
+    cuts += [set(np.flatnonzero(draw.random(len(asked)) < share)) for share in (0.1, 0.5, 0.9)]
+    for cut in cuts:
+        seen.clear()
+        again, some = writing(one, asked, {k: whole[k] for k in cut})
+        assert told(again) == told(whole)
+        missing = {one.request.digest() for k, one in enumerate(whole) if k not in cut}
+        assert seen == {key: row for key, row in want.items() if key[0] in missing}
+        assert len(some) <= len(ended)
+        assert {one.request.digest() for part in some for one in part} == missing
+
+
+def test_what_is_known_costs_no_step_and_no_prompt(monkeypatch):
+    one, asked = scorer(), requests()
+    whole, ended = writing(one, asked)
+    run, names = type(one.engine.programs).run, []
+
+    def counted(self, name, *args, **options):
+        names.append(name[0])
+        return run(self, name, *args, **options)
+
+    monkeypatch.setattr(type(one.engine.programs), "run", counted)
+    assert writing(one, asked, dict(enumerate(whole)))[1] == []
+    assert names == []
+    last = ended[-1][-1]
+    known = {k: text for k, text in enumerate(whole) if text is not last}
+    assert told(writing(one, asked, known)[0]) == told(whole)
+    n_blocks = -(-(len(last.written) + (last.finish == "eos")) // STEPS)
+    assert names == ["empty cache", "prefill", "begin", *["decode"] * n_blocks]
+
+
+def broken(base):
+    """The scorer with an id whose embedding is no number."""
+    params = jax.tree.map(lambda leaf: leaf, base.model.params)
+    params["embed"]["token"] = params["embed"]["token"].at[BROKEN].set(jnp.nan)
+    model = dataclasses.replace(base.model, params=params)
+    return Scorer(model, base.encoder, batch_tokens=64)
+
+
+def test_logits_that_are_no_numbers_reach_no_neighbour_and_no_successor(monkeypatch):
+    """Neither from the end of a prompt nor from its middle, which others are beside."""
+    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))  # each row has many texts
+    asked, base = requests(), scorer()
+    bad = {k for k in range(len(asked)) if k % 5 == 0}
+    for k in bad:
+        ids = asked[k].ids.copy()
+        ids[-1 if k % 2 else len(ids) // 2] = BROKEN
+        asked[k] = asked[k]._replace(ids=ids)
+    seen = bits(monkeypatch)
+    texts, _ = writing(broken(base), asked)
+    rows = {digest: row for (digest, _), (row, _) in seen.items()}
+    assert {rows[asked[k].digest()] for k in bad} == {0, 1, 2, 3}
+    want, _ = writing(base, asked)
+    n_same = 0
+    for k, (one, other) in enumerate(zip(texts, want, strict=True)):
+        fed = other.written if other.finish == "eos" else other.written[:-1]
+        if k in bad or BROKEN in fed:
+            assert "not finite" in one.error
+        else:
+            assert told([one]) == told([other])
+            n_same += 1
+    assert n_same > len(asked) // 2
+
+
+@pytest.mark.parametrize("n_blocks", [0, 1, 3])
+def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished(
+    monkeypatch, n_blocks
+):
+    one, asked = scorer(), requests()
+    whole, _ = writing(one, asked)
+    seen, blocks = bits(monkeypatch), []
+    watched = Lane._block
+
+    def counted(self, everything):
+        blocks.append({text.request.digest() for text in self._running.values()})
+        return watched(self, everything)
+
+    monkeypatch.setattr(Lane, "_block", counted)
+    monkeypatch.setattr(interrupt, "wished", lambda: len(blocks) >= n_blocks)
+    texts = [Writing(request) for request in asked]
+    writer, found = TextWriter(one.engine, TextDecoder(one.encoder)), []
+    some = map(found.extend, writer.write(texts, Progress(False)))
+    with pytest.raises(KeyboardInterrupt):
+        list(some)
+    begun = set().union(*blocks[:n_blocks])
+    assert set().union(*blocks) == begun == {digest for digest, _ in seen}
+    assert {one.request.digest() for one in found} == begun
+    assert told(texts) == [
+        before if one.request.digest() in begun else ([], None, None, None)
+        for one, before in zip(texts, told(whole), strict=True)
+    ]
+    assert len(begun) >= 16 * (n_blocks > 0)
+
+
+def test_a_batch_of_prompts_is_let_go_when_all_of_them_have_rows(monkeypatch):
+    one, asked, alive = scorer(), requests(), []
+    computed = prefill.Batch.__init__
+
+    def noted(self, *args):
+        computed(self, *args)
+        alive.append(weakref.ref(self))
+
+    monkeypatch.setattr(prefill.Batch, "__init__", noted)
+    most, block = [], Lane._block
+
+    def counted(self, everything):
+        most.append(sum(batch() is not None for batch in alive))
+        return block(self, everything)
+
+    monkeypatch.setattr(Lane, "_block", counted)
+    writing(one, asked)
+    assert len(alive) > 6
+    assert max(most) == 1  # the one of which some prompts still wait
+    assert most[-1] == 0
+
+
+def test_facts_of_a_lane_decide_its_programs():
+    """Requests that draw, and some with a penalty, in a lane with greedy ones."""
+    one = scorer()
+    mixed = requests(40, temperature=0.0) + requests(9, repetition_penalty=1.3)
+    texts, _ = writing(one, mixed)
+    assert {name[-2:] for name in decoders(one)} == {(False, True)}
+    greedy, _ = writing(one, mixed[:40])
+    assert {name[-2:] for name in decoders(one)} == {(False, True), (True, False)}
+    assert told(texts[:40]) == told(greedy)
