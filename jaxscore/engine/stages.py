@@ -43,7 +43,9 @@ class Stage(Generic[Item]):
             room: items that wait at most; 0 is no limit.
             news: is set whenever there is an item to take, or the end.
         """
-        self._items: queue.Queue[Item | _End] = queue.Queue(room)
+        self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
+        self._end: _End | None = None  # when it has been taken
+        self._room = threading.Semaphore(room) if room else None
         self._news = news or threading.Event()
         self._stopped = threading.Event()
         self.failed = False
@@ -53,42 +55,49 @@ class Stage(Generic[Item]):
         self._thread.start()
 
     def _run(self, source: Iterable[Item]) -> None:
+        end = _End()
         try:
             for item in source:
-                if not self._put(item):
+                if not self._has_room():
                     return
-            self._put(_End())
+                self._put(item)
         except BaseException as problem:
             self.failed = True
-            self._put(_End(problem))
+            end = _End(problem)
+        self._put(end)
 
-    def _put(self, item: Item | _End) -> bool:
-        """Whether somebody still takes items."""
+    def _has_room(self) -> bool:
+        """Wait for room for an item; False where nobody takes items any more."""
         while not self._stopped.is_set():
-            try:
-                self._items.put(item, timeout=PATIENCE)
-                self._news.set()
+            if self._room is None or self._room.acquire(timeout=PATIENCE):
                 return True
-            except queue.Full:
-                continue
         return False
+
+    def _put(self, item: Item | _End) -> None:
+        """Never waits."""
+        self._items.put(item)
+        self._news.set()
 
     def __iter__(self) -> Iterator[Item]:
         return self
 
     def __next__(self) -> Item:
-        item = self._items.get()
-        if not isinstance(item, _End):
-            return item
-        self._items.put(item)  # whoever asks again gets the same answer
-        if item.problem is not None:
-            raise item.problem
+        if self._end is None:
+            item = self._items.get()
+            if not isinstance(item, _End):
+                if self._room is not None:
+                    self._room.release()
+                return item
+            self._end = item
+        # Whoever asks again gets the same answer.
+        if self._end.problem is not None:
+            raise self._end.problem
         raise StopIteration
 
     @property
     def ready(self) -> bool:
         """Whether the next item, or the end, is there."""
-        return not self._items.empty()
+        return self._end is not None or not self._items.empty()
 
     def stop(self) -> None:
         """Take no more items: the thread ends at its next one, and so does who waits for one."""

@@ -1,6 +1,7 @@
 """Stages hand on items in order, and whatever ends one ends the others."""
 
 import itertools
+import sys
 import threading
 import time
 
@@ -77,4 +78,24 @@ def test_a_stage_that_waits_for_a_stopped_one_ends(monkeypatch):
         next(second)
     forever.set()
     stopping.join()
+    until(lambda: not threads())
+
+
+def test_one_that_is_stopped_while_its_end_is_taken(monkeypatch):
+    """Nobody waits for room for the end, whichever of the threads comes first."""
+    monkeypatch.setattr(stages, "MOMENT", 10.0)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            stage = Stage("nothing", iter(()), 1)
+            taking = threading.Thread(target=list, args=(stage,), daemon=True)
+            stopping = threading.Thread(target=stage.stop, daemon=True)
+            taking.start()
+            stopping.start()
+            for one in (taking, stopping):
+                one.join(10)
+                assert not one.is_alive()
+    finally:
+        sys.setswitchinterval(before)
     until(lambda: not threads())
