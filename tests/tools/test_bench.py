@@ -171,7 +171,7 @@ def test_the_host_against_a_device_that_computes_nothing(capsys):
     assert bench.main(["--small", "--turns", "1", "host", "--against", str(ROOT)]) == 0
     lines = capsys.readouterr().out.splitlines()
     told = [line.split() for line in lines if line.startswith(("  here", "  against"))]
-    assert [line[0] for line in told] == ["here", "against"] * 5
+    assert [line[0] for line in told] == ["here", "against"] * 7
     assert all(float(line[1]) > 0 for line in told)
     assert sum("device busy" in line for line in lines) == 6  # of three kinds of work
-    assert sum(line.startswith("  ratio") for line in lines) == 5
+    assert sum(line.startswith("  ratio") for line in lines) == 7

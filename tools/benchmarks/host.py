@@ -7,26 +7,40 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools.benchmarks import random_llama, stream
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKENS = 100  # of each request
-SIZES = {"text": 10_000, "stream": 40_000, "jsonl": 40_000, "ids": 20_000, "plan": 8_192}
-NAMES = {
-    "text": "score() of texts, all planned together",
-    "stream": "stream() of texts",
-    "jsonl": "the command score, JSONL and journal",
-    "ids": "from token ids, the device never waits",
-    "plan": "planning of 16 outputs on each prompt",
-}
+RATE = 400_000.0  # tokens per second of the device
+ENDLESS = 1e12  # of one that answers at once
+
+
+class Kind(NamedTuple):
+    """A kind of work, see `host_work.py`, for so many requests, and the device's rate."""
+
+    work: str
+    n: int
+    rate: float
+    name: str
+
+
+KINDS = (
+    Kind("text", 10_000, RATE, "score() of texts"),
+    Kind("stream", 40_000, RATE, "stream() of texts"),
+    Kind("jsonl", 40_000, RATE, "the command score, JSONL and journal"),
+    Kind("text", 10_000, ENDLESS, "score() of texts, a device that answers at once"),
+    Kind("jsonl", 40_000, ENDLESS, "the command score, a device that answers at once"),
+    Kind("ids", 20_000, ENDLESS, "token ids, a device that answers at once"),
+    Kind("plan", 8_192, ENDLESS, "planning of 16 outputs on each prompt"),
+)
 
 
 def run(turns: int, against: Path | None, *, small: bool) -> None:
     """Print tokens per second of each kind of work, of this version and of another in turns."""
     roots = {"here": ROOT} | ({} if against is None else {"against": against.resolve()})
-    print("\nhost, against a device that takes 400,000 tokens per second, medians")
+    print(f"\nhost, against a device that takes {RATE:,.0f} tokens per second, medians")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         versions = {version: folder / version for version in roots}
@@ -34,42 +48,42 @@ def run(turns: int, against: Path | None, *, small: bool) -> None:
             versions[version].mkdir()
             (versions[version] / "jaxscore").symlink_to(root / "jaxscore")
         random_llama.write(folder, random_llama.TINY)
-        sizes = {work: 320 if small else n for work, n in SIZES.items()}
-        stream.write_requests(folder / "requests.jsonl", sizes["stream"], TOKENS)
-        for work, n in sizes.items():
+        kinds = [kind._replace(n=320) if small else kind for kind in KINDS]
+        stream.write_requests(folder / "requests.jsonl", max(kind.n for kind in kinds), TOKENS)
+        for kind in kinds:
             taken: dict[str, list[dict[str, Any]]] = {name: [] for name in versions}
             for _ in range(turns):
                 for version, root in versions.items():
-                    taken[version].append(one_turn(root, work, folder, n))
-            print(f"{NAMES[work]}, {n} requests")
+                    taken[version].append(one_turn(root, kind, folder))
+            print(f"{kind.name}, {kind.n} requests")
             for version, facts in taken.items():
-                print(f"  {version:8} {told(facts)}", flush=True)
+                print(f"  {version:8} {told(kind, facts)}", flush=True)
             if against is not None:
                 pairs = zip(taken["against"], taken["here"], strict=True)
                 ratios = [other["seconds"] / own["seconds"] for other, own in pairs]
                 print(f"  ratio    {statistics.median(ratios):.2f}", flush=True)
 
 
-def one_turn(root: Path, work: str, folder: Path, n: int) -> dict[str, Any]:
+def one_turn(root: Path, kind: Kind, folder: Path) -> dict[str, Any]:
     """What `host_work.py` of this folder measures of the package in `root`."""
     script = Path(__file__).with_name("host_work.py")
     paths = f"{root}{os.pathsep}{ROOT}"
     done = subprocess.run(
-        [sys.executable, str(script), work, str(folder), str(n)],
+        [sys.executable, str(script), kind.work, str(folder), str(kind.n), str(kind.rate)],
         env=os.environ | {"PYTHONPATH": paths, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"host_work.py {work} ended with {done.returncode}:\n{done.stderr}")
+        raise SystemExit(f"host_work.py {kind.work} ended with {done.returncode}:\n{done.stderr}")
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return facts
 
 
-def told(facts: list[dict[str, Any]]) -> str:
+def told(kind: Kind, facts: list[dict[str, Any]]) -> str:
     seconds = statistics.median(one["seconds"] for one in facts)
     rate = statistics.median(one["tokens"] / one["seconds"] for one in facts)
-    busy = [one["busy"] for one in facts if one["busy"] is not None]
-    share = f", device busy {100 * statistics.median(busy):.0f} % of the time" if busy else ""
+    busy = statistics.median(one["busy"] for one in facts)
+    share = f", device busy {100 * busy:.0f} % of the time" if kind.rate < ENDLESS else ""
     return f"{seconds:6.2f} s, {rate:9,.0f} unique tokens per second{share}"

@@ -1,4 +1,4 @@
-"""One turn of `host`, in a process of its own: `host_work.py WORK FOLDER N`, facts as JSON.
+"""One turn of `host`, in a process of its own: `host_work.py WORK FOLDER N RATE`, facts as JSON.
 
 It runs against whichever jaxscore PYTHONPATH names, so that two versions can be compared.
 """
@@ -20,18 +20,15 @@ from jaxscore.engine.planner import ModelFacts, Planner
 from jaxscore.plan.token_requests import TokenSequence
 from tools.benchmarks.simulated_device import SimulatedDevice
 
-ENDLESS = 1e12  # tokens per second of a device that never waits
 BATCH_TOKENS = 16_384  # as `--batch-tokens auto` takes on an accelerator
 
 
 def main() -> None:
-    work, folder, n = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    work, folder, n, rate = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
     engine.Dispatch = SimulatedDevice  # type: ignore[assignment,misc]
-    if work in ("ids", "plan"):
-        SimulatedDevice.rate = ENDLESS
+    SimulatedDevice.rate = rate
     took, n_tokens = WORK[work](folder, n)
-    busy = SimulatedDevice.busy / took if SimulatedDevice.rate < ENDLESS else None
-    print(json.dumps({"seconds": took, "tokens": n_tokens, "busy": busy}))
+    print(json.dumps({"seconds": took, "tokens": n_tokens, "busy": SimulatedDevice.busy / took}))
 
 
 def text(folder: Path, n: int) -> tuple[float, int]:

@@ -21,7 +21,7 @@ class SimulatedDevice:
         busy: seconds in which something was computed.
     """
 
-    rate = 400_000.0
+    rate: float
     busy = 0.0
 
     def __init__(self, variants: Sequence[Any], mesh: Any) -> None:
