@@ -204,6 +204,20 @@ def test_stream_equals_score(scorers, window):
         assert one.token_ids.tolist() == other.token_ids.tolist()
 
 
+def test_the_tokenizer_may_be_used_while_a_stream_is_read(scorers):
+    """A thread encodes the next texts meanwhile, and must not cut them as the caller's are."""
+    scorer = scorers("tiny-qwen2")
+    tokenizer = scorer.encoder.tokenizer
+    texts = [f"a text of some more words, number {k}" for k in range(60)]
+    n_tokens = [one.n_tokens for one in scorer.score(texts)]
+    found = []
+    for one in scorer.stream(texts, window=3):
+        tokenizer(texts[0], truncation=True, max_length=3)
+        found.append(one.n_tokens)
+    tokenizer(texts[0])
+    assert found == n_tokens
+
+
 def test_stream_reads_its_source_window_by_window(scorers):
     read = 0
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.text.encoder import is_text
+from jaxscore.text.tokenizer import own_backend
 
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # texts that are encoded together
 Texts = TypeVar("Texts", bound=tuple[str, ...])
@@ -41,7 +42,7 @@ class Encoder:
         prefix_token_id: None where the tokenizer has neither BOS nor EOS.
         """
         self.tokenizer, self.prefix_token_id = tokenizer, prefix_token_id
-        self._backend = tokenizer.backend_tokenizer
+        self._backend = own_backend(tokenizer)
         self._special = True if add_bos_token is None else add_bos_token
         self._prefix = None if prefix_token_id is None else tokenizer.decode(prefix_token_id)
 

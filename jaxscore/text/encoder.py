@@ -32,7 +32,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from jaxscore.errors import InputError, check_choice
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import Request
-from jaxscore.text.tokenizer import special_prefix
+from jaxscore.text.tokenizer import own_backend, special_prefix
 
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
 BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
@@ -45,9 +45,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self._backend = tokenizer.backend_tokenizer
-        self._backend.no_truncation()
-        self._backend.no_padding()
+        self._backend = own_backend(tokenizer)
         # What the tokenizer puts after a text (an EOS) would stand between context and
         # continuation, so only what comes before it is kept.
         self.prefix = special_prefix(tokenizer)

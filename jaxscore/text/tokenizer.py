@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from jaxscore.errors import InputError
 from jaxscore.text import tokenizer_files
 from jaxscore.text.transformers_log import errors_only
@@ -82,3 +84,21 @@ def special_prefix(tokenizer: Any) -> list[int]:
         f"{type(tokenizer).__name__}: cannot tell which special tokens it puts before a text; "
         "is tokenizer.json the one of this model?"
     )
+
+
+def own_backend(tokenizer: Any) -> Tokenizer:
+    """What encodes, as a copy that neither cuts nor pads.
+
+    A call of the tokenizer with `truncation=True` or `padding=True`, also in another thread, sets
+    this on its backend for everybody. The copy shares what is large: vocabulary and merges.
+    """
+    given = tokenizer.backend_tokenizer
+    backend = Tokenizer(given.model)
+    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
+        part = getattr(given, name)
+        if part is not None:
+            setattr(backend, name, part)
+    added = given.get_added_tokens_decoder()
+    backend.add_tokens([added[id] for id in sorted(added)])
+    assert backend.get_added_tokens_decoder() == added
+    return backend

@@ -76,6 +76,14 @@ def test_pairs_and_texts(name, bos, theirs, monkeypatch):
         assert ids == hf.tok_batch_encode([text])[0][0].tolist()
 
 
+def test_a_call_of_the_tokenizer_that_cuts_changes_nothing():
+    own = transformers.AutoTokenizer.from_pretrained(case("tiny-gpt2"))
+    encoder = Encoder(own, None, 0)
+    before = encoder.encode(["The cat ran after the other cat"])
+    assert len(own("The cat ran", truncation=True, max_length=2)["input_ids"]) == 2
+    assert encoder.encode(["The cat ran after the other cat"]) == before
+
+
 def test_equal_contexts_share_their_ids(scorers):
     encoder = Encoder(scorers("tiny-gpt2").encoder.tokenizer, None, 0)
     one, two, other = encoder.pairs([("a b", " c"), ("a b ", "d"), ("a", " c")], named)

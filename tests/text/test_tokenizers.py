@@ -28,6 +28,20 @@ def encoder_with(template: str | None) -> TextEncoder:
     return TextEncoder(tokenizer)
 
 
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_call_of_the_tokenizer_that_cuts_and_pads_changes_nothing(boundary):
+    """It sets this on the backend for everybody."""
+    encoder = encoder_with(None)
+    before = encoded(encoder, "The cat", " ran after the other cat", boundary)
+    own = encoder.tokenizer
+    own.pad_token = EOS
+    cut = own(["The cat ran", "A"], truncation=True, padding="max_length", max_length=2)
+    assert [len(ids) for ids in cut["input_ids"]] == [2, 2]
+    assert own.backend_tokenizer.truncation["max_length"] == 2
+    assert encoded(encoder, "The cat", " ran after the other cat", boundary) == before
+    assert own.backend_tokenizer.truncation["max_length"] == 2  # and nobody else is changed
+
+
 def encoded(encoder, context, continuation, boundary="joint"):
     sequences = encoder.encode([Request(0, context, continuation)], boundary)[0]
     return [

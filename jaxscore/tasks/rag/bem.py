@@ -20,7 +20,7 @@ import numpy as np
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.tasks.rag.records import Record
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.tokenizer import load_tokenizer, own_backend
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
 EQUIVALENT = 1  # the class
@@ -94,10 +94,9 @@ class Bem:
                 f"{folder}: a classifier of {self.classifier.n_classes} classes, expected two: "
                 "not equivalent, equivalent"
             )
-        self._tokenizer = load_tokenizer(folder)
-        self._tokenizer.backend_tokenizer.no_truncation()
-        self._tokenizer.backend_tokenizer.no_padding()
-        self._cls, self._sep = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
+        tokenizer = load_tokenizer(folder)
+        self._backend = own_backend(tokenizer)
+        self._cls, self._sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if self._cls is None or self._sep is None:
             raise InputError(f"{folder}: its tokenizer has no [CLS] or no [SEP]")
 
@@ -125,7 +124,7 @@ class Bem:
         ]
 
     def _ids(self, texts: list[str]) -> dict[str, list[int]]:
-        encoded = self._tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+        encoded = self._backend.encode_batch(texts, add_special_tokens=False)
         return {text: one.ids for text, one in zip(texts, encoded, strict=True)}
 
     def _input(self, parts: list[list[int]]) -> tuple[tuple[np.ndarray, np.ndarray], int]:
