@@ -1,4 +1,4 @@
-"""Many texts as windows that are planned one after the other, without parting what begins alike.
+"""Many texts as windows that are planned one after the other; no two share a long beginning.
 
 A device can then compute the first window while the next ones are encoded. Texts share what they
 begin with, so sorted texts are cut where two neighbours begin differently.
@@ -23,14 +23,16 @@ def windows(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int
     Less than two windows' worth of text keeps its order and is one window.
 
     Returns:
-        The requests' places in their new order, and sizes that add up to their number. The first
-        text of a window shares at most `MOST_SHARED` characters with the last one before it, and
-        is not equal to it.
+        The requests' places in their new order, and sizes that add up to their number. A text
+        shares at most `MOST_SHARED` characters with any text of another window, and equals none.
     """
-    lengths = [_length(one) for one in requests]
+    texts = [
+        "" if isinstance(one, Unusable) else one.context + one.continuation for one in requests
+    ]
+    lengths = [len(text) for text in texts]
     if sum(lengths) < 2 * FIRST:
         return list(range(len(requests))), [len(requests)] if requests else []
-    order = sorted(range(len(requests)), key=lambda k: _text(requests[k]))
+    order = sorted(range(len(requests)), key=texts.__getitem__)
     sizes: list[int] = []
     begin, n_characters, wanted = 0, 0, FIRST
     at = 0
@@ -39,8 +41,8 @@ def windows(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int
         at += 1
         if n_characters < wanted:
             continue
-        cut = _cut([requests[k] for k in order[at - 1 : at + SEARCHED]])
-        if cut is None:  # from here on no text differs from the one before it
+        cut = _cut([texts[k] for k in order[at - 1 : at + SEARCHED]])
+        if cut is None:  # no place to cut among these
             step = order[at : at + SEARCHED - 1]
             n_characters += sum(lengths[k] for k in step)
             at += len(step)
@@ -56,13 +58,14 @@ def windows(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int
     return order, sizes
 
 
-def _cut(some: Sequence[Request | Unusable]) -> int | None:
-    """Where neighbours share the least: 0 is between the first two; None where all share much."""
-    heads = [_head(one) for one in some]
+def _cut(texts: Sequence[str]) -> int | None:
+    """The first of the two neighbours that share the least; None where all share more than
+    `MOST_SHARED`, or are equal."""
+    heads = [text[: MOST_SHARED + 1] for text in texts]
     best, least = None, MOST_SHARED + 1
-    for k in range(len(some) - 1):
+    for k in range(len(texts) - 1):
         shared = _shared(*heads[k : k + 2])
-        if shared < least and _text(some[k]) != _text(some[k + 1]):
+        if shared < least and texts[k] != texts[k + 1]:
             best, least = k, shared
     return best
 
@@ -71,17 +74,3 @@ def _shared(one: str, other: str) -> int:
     """Characters that two texts begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _text(one: Request | Unusable) -> tuple[str, str]:
-    return ("", "") if isinstance(one, Unusable) else (one.context, one.continuation)
-
-
-def _head(one: Request | Unusable) -> str:
-    context, continuation = _text(one)
-    most = MOST_SHARED + 1
-    return context[:most] if len(context) >= most else context + continuation[:most]
-
-
-def _length(one: Request | Unusable) -> int:
-    return sum(map(len, _text(one)))

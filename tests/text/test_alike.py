@@ -40,6 +40,12 @@ def whole(request):
     return request.context + request.continuation
 
 
+def assert_apart(found):
+    """No two windows have texts with a long common beginning."""
+    heads = [{whole(one)[: alike.MOST_SHARED + 1] for one in window} for window in found]
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(heads, 2))
+
+
 def test_little_text_keeps_its_order_and_is_one_window():
     requests = [Request(k, "", text) for k, text in enumerate(texts(30))]
     assert alike.windows(requests) == (list(range(30)), [30])
@@ -55,6 +61,7 @@ def test_windows_grow_and_begin_differently():
     assert all(4000 <= size < 2 * 4000 for size in sizes[2:-1])
     assert sizes[-1] >= 1000
     assert len(sizes) > 4
+    assert_apart(found)
     for before, after in itertools.pairwise(found):
         # Of eight neighbours the two that share the least: fewer than three characters.
         assert whole(before[-1])[:3] != whole(after[0])[:3]
@@ -79,6 +86,19 @@ def test_texts_that_begin_alike_stay_together():
     for window in found:
         assert len({one.context for one in window}) == 1
         assert len(window) == 50
+
+
+def test_where_a_context_ends_parts_no_texts():
+    """A prompt alone, and as the context of an answer."""
+    prompts = texts(200)
+    requests = [Request((k, 0), "", prompt) for k, prompt in enumerate(prompts)]
+    requests += [Request((k, 1), prompt, " Yes") for k, prompt in enumerate(prompts)]
+    requests += [
+        Request((k, 2), prompt[:7], prompt[7:] + " No") for k, prompt in enumerate(prompts)
+    ]
+    found = in_windows(requests)
+    assert len(found) > 4
+    assert_apart(found)
 
 
 def test_one_prompt_for_all_is_one_window():
