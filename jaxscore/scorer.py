@@ -311,7 +311,8 @@ class Scorer:
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory.
 
-        Requests are read up to five windows before the one whose results come.
+        Before the window whose results come, at most three windows and `window` further requests
+        are read.
 
         Args:
             requests, boundary, truncate, special_tokens, measures, top: as in `score`.

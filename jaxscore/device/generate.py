@@ -47,7 +47,7 @@ class Decoding(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """W requests that begin, each in a row of B; the row B is none.
+    """W requests that begin, each in one of B rows; the number B means no row.
 
     `length` counts a prompt's tokens in the cache; `eos` and the others are as in `Decoding` and
     `decode`.

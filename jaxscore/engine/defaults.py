@@ -10,7 +10,7 @@ BATCH_TOKENS = 4096
 # Requests planned together by `stream`. A prompt that all requests have is computed once for each
 # window; and what a device waits for at the end of a run are the results of one window.
 WINDOW = 4096
-# And by its first windows, together as many as two such windows. Each is planned while the one
+# The sizes of its first windows; they add up to two times `WINDOW`. Each is planned while the one
 # before is computed, so they grow slowly.
 FIRST_WINDOWS = (1024, 1536, 2304, 3328)
 # Tokens planned together by `stream`, prompts that are shared counted each time. Planning takes

@@ -112,7 +112,8 @@ class Pipeline:
             try:
                 for part in given:
                     parts.put(part)
-                    # Reading goes first: while the caller looks at scores nothing is read.
+                    # Scores are handed out when enough parts wait: nothing is read while the
+                    # caller uses them.
                     while crowded():
                         if scored.ready:
                             room.release()

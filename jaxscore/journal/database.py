@@ -3,9 +3,9 @@
 One SQLite file with a write-ahead log. A row of `scores` holds the scores of one sequence of token
 ids, under a digest of the ids, of where scoring starts and of what is wanted, NaN for tokens that
 are still missing; `engine.keeping` says when it is written. A row of `texts` holds what was written
-after one prompt, under a digest of its ids and of how it was asked for; one transaction for texts
-that were written side by side. Rows belong to a fingerprint of everything else that decides them,
-so another model, dtype or version of JAX never reads them.
+after one prompt, under a digest of its ids and of how it was asked for; one transaction for the
+texts that end in one block of steps. Rows belong to a fingerprint of everything else that decides
+them, so another model, dtype or version of JAX never reads them.
 """
 
 import contextlib
@@ -126,11 +126,12 @@ class Journal:
         values: dict[bytes, bytes] = {}
         with explained(self.path, REMEDY):
             with self._lock:
-                database, model = self._open
+                _ = self._open  # says at once, whatever the keys, that a file cannot be used
             for first in range(0, len(keys), TOGETHER):
                 some = keys[first : first + TOGETHER]
                 marks = ",".join("?" * len(some))
                 with self._lock:
+                    database, model = self._open  # which another thread may have closed
                     values |= database.execute(
                         f"SELECT key, value FROM {table} WHERE model = ? AND key IN ({marks})",
                         (model, *some),

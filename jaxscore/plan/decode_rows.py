@@ -25,24 +25,19 @@ class DecodeRows(Generic[T]):
     Invariant: the row and the block in which a text begins depend on the number of rows, on the
     order of the texts and on how many blocks each takes. They depend neither on time nor on which
     of the texts are known from an earlier run. So a run that skips the blocks in which no text is
-    written gives every other text its row in an uninterrupted run. Abandoned texts are outside of
-    it: an earlier run did not see where they would have ended.
+    written gives every other text its row in an uninterrupted run. This does not hold after an
+    abandoned text: nobody knows how many blocks it would have taken.
     """
 
     def __init__(self, waiting: Iterable[tuple[T, int | None]], n_rows: int) -> None:
-        """`waiting` has each text, in planned order, with the number of blocks that it takes where
-        that is known: it then has a row for so long, and nobody is told to write it. It is read no
-        further than rows are free."""
+        """`waiting` has each text, in planned order, and the number of blocks that it takes, None
+        where that is unknown. A text with a known number keeps a row for so many blocks, and
+        `begin` does not return it. `waiting` is read no further than rows are free."""
         self._waiting: Iterator[tuple[T, int | None]] = iter(waiting)
         self._free = list(range(n_rows))
         self._least = chunk(n_rows)
         self._written: set[int] = set()  # rows of texts of unknown length
         self._known: dict[int, int] = {}  # row -> blocks that a known text still takes
-
-    @property
-    def occupied(self) -> bool:
-        """Whether any row has a text. Where `begin` leaves it False, no text waits."""
-        return bool(self._written or self._known)
 
     def begin(self) -> list[tuple[int, T]]:
         """Begin a block.

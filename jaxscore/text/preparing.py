@@ -145,7 +145,7 @@ def chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iter
     """Requests in order, a few at a time.
 
     Args:
-        sizes: requests of each window, one after the other; at least as many as there are.
+        sizes: requests of each window, one after the other; in all at least as many as `requests`.
     """
     source = iter(requests)
     for size in sizes:
@@ -164,7 +164,7 @@ class Encoding:
 
     Attributes:
         boundary, truncate, special_tokens: as of `Scorer.score`.
-        window: requests of a window, which also bounds how many are read ahead.
+        window: requests of a window, and requests that wait to be encoded, at most.
         window_tokens: a window ends earlier where its texts have so many tokens, and the next one
             has the rest of its requests; None is no limit.
 

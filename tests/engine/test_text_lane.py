@@ -225,17 +225,29 @@ def test_a_batch_of_prompts_is_let_go_when_all_of_them_have_rows(monkeypatch):
         alive.append(weakref.ref(self))
 
     monkeypatch.setattr(prefill.Batch, "__init__", noted)
-    most, block = [], Lane._block
+    begun, block, computed_now, whole = Lane._begun, Lane._block, [], []
 
-    def counted(self, everything):
-        most.append(sum(batch() is not None for batch in alive))
+    def n_alive():
+        """Batches whose keys and values are on the device, and all that somebody holds."""
+        held = [batch() for batch in alive if batch() is not None]
+        return sum("kept" in vars(batch) for batch in held), len(held)
+
+    def filled(self, everything, some):
+        after = begun(self, everything, some)
+        computed_now.append(n_alive()[0])
+        return after
+
+    def stepped(self, everything):
+        whole.append(n_alive()[1])
         return block(self, everything)
 
-    monkeypatch.setattr(Lane, "_block", counted)
+    monkeypatch.setattr(Lane, "_begun", filled)
+    monkeypatch.setattr(Lane, "_block", stepped)
     writing(one, asked)
     assert len(alive) > 6
-    assert max(most) == 1  # the one of which some prompts still wait
-    assert most[-1] == 0
+    assert max(computed_now) == 1
+    assert max(whole) == 1  # the one of which some prompts still wait
+    assert whole[-1] == 0
 
 
 def test_facts_of_a_lane_decide_its_programs():

@@ -1,6 +1,7 @@
 """The journal: what it keeps it gives back, to the same key and to no other."""
 
 import sqlite3
+import threading
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from jaxscore import Scorer
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.keeping import Keeper
 from jaxscore.errors import InputError
+from jaxscore.journal import database
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
 from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
@@ -84,6 +86,27 @@ def test_what_another_run_wanted_is_not_found(journal):
         first.keep([(one, scores_of(one, k, wanted))], wanted)
     for k, wanted in enumerate(every):
         assert same(first.found([one], wanted)[0], scores_of(one, k, wanted))
+
+
+def test_what_is_read_while_another_thread_closes_is_found(journal, monkeypatch):
+    """Between two statements: the file is opened again."""
+    monkeypatch.setattr(database, "TOGETHER", 1)
+    one, asked = journal(), sequences()
+    one.keep([(a, scores_of(a, k)) for k, a in enumerate(asked)], NOTHING_MORE)
+    ended = threading.Event()
+
+    def closing():
+        while not ended.is_set():
+            one.close()
+
+    other = threading.Thread(target=closing)
+    other.start()
+    try:
+        for _ in range(5):
+            assert len(one.found(asked)) == len(asked)
+    finally:
+        ended.set()
+        other.join()
 
 
 def test_another_model_start_or_text_is_not_found(journal):

@@ -21,7 +21,7 @@ def played(lengths, n_rows, known=frozenset()):
             assert row not in running
             assert k not in found
             running[row], found[k] = k, (row, block, lengths[k])
-        if not rows.occupied:
+        if len(found) == len(lengths) - len(known) and not running:
             return found, busy
         if running:
             busy.add(block)

@@ -223,7 +223,7 @@ def _sample(source: Any, work: Work, settings: Settings, offer: Callable[[], Non
     several = max(1, ASKED_TOGETHER // work.n)
     for k in range(0, len(usable), several):
         # The same prompts together as in a run from the beginning, so that a sample has the same
-        # neighbours, and with them the same last bits, whatever an earlier run has left.
+        # row and block, and with them the same last bits, whatever an earlier run has left.
         together = usable[k : k + several]
         missing = {one.index for one in together if work.record(one.index) is None}
         if not missing:

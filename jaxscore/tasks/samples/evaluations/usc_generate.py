@@ -186,7 +186,7 @@ def _generate(
     usable = [item for item in work.items if not item.error]
     for k in range(0, len(usable), ASKED_TOGETHER):
         # The same items together as in a run from the beginning, so that a reply has the same
-        # neighbours, and with them the same last bits, whatever an earlier run has left.
+        # row and block, and with them the same last bits, whatever an earlier run has left.
         together = usable[k : k + ASKED_TOGETHER]
         missing = [item for item in together if work.replies[item.index] is None]
         if not missing:
