@@ -56,6 +56,13 @@ class Forest:
         return len(self.edge_node)
 
 
+def within(values: np.ndarray, first: int, stop: int) -> tuple[int, int]:
+    """The slice of ascending values that are at least `first` and below `stop`."""
+    bounds = np.array([first, stop], values.dtype)  # of another type, all values are converted
+    a, b = np.searchsorted(values, bounds).tolist()
+    return a, b
+
+
 class Share(enum.Enum):
     """What may be computed once for several sequences.
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jaxscore.plan.forest import Forest
+from jaxscore.plan.forest import Forest, within
 from jaxscore.plan.row_batches import ANSWERS, RowBatch, questions
 from jaxscore.plan.row_shapes import SHORTEST_ROW, attention_cost
 
@@ -53,7 +53,7 @@ class OnePerRow:
         """Its batch; more of the same row where it has more than ANSWERS answers per token."""
         n, forest = stop - start, self.forest
         length = row_length(n)
-        a, b = np.searchsorted(forest.edge_node, [start, stop])
+        a, b = within(forest.edge_node, start, stop)
         ids, position = np.zeros((2, 1, length), np.int32)
         ids[0, :n], position[0, :n] = forest.ids[start:stop], np.arange(n)
         end = np.arange(1, length + 1, dtype=np.int32)[None]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.forest import Forest
+from jaxscore.plan.forest import Forest, within
 
 SHORTEST = 128  # tokens of a path that is worth a program of its own
 
@@ -143,7 +143,7 @@ def _siblings(end: np.ndarray, first: int, stop: int) -> list[int]:
 def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
     """The nodes that k owns and that an edge needs, as a forest of their own."""
     first, stop = prefix.first, prefix.stop
-    edges = np.arange(*np.searchsorted(forest.edge_node, [first, stop]), dtype=np.int32)
+    edges = np.arange(*within(forest.edge_node, first, stop), dtype=np.int32)
     edges = edges[owner[forest.edge_node[edges]] == k]
     asked = forest.edge_node[edges] - first  # sorted, as all edges are
     own = owner[first:stop] == k
@@ -152,14 +152,15 @@ def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
     needed = own & (n_asked[end] > n_asked[:-1])
     index = np.concatenate([[0], np.cumsum(needed)]).astype(np.int32)
     depth = forest.depth[first:stop][needed]
+    subtree_end = index[end[needed]]
     path = forest.ids[:0] if prefix.nodes is None else prefix.nodes.ids(forest)
     return Part(
         path.astype(np.int32),
         Forest(
             ids=forest.ids[first:stop][needed],
             depth=depth,
-            subtree_end=index[end[needed]],
-            reach=_reach(depth) - np.int32(len(path)),
+            subtree_end=subtree_end,
+            reach=_reach(depth, subtree_end) - np.int32(len(path)),
             edge_node=index[asked],
             edge_target=forest.edge_target[edges],
             edge_of=np.zeros(0, np.int32),
@@ -170,12 +171,21 @@ def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
     )
 
 
-def _reach(depth: np.ndarray) -> np.ndarray:
-    """The longest path through each node to a node below it, one level at a time."""
-    reach = depth + 1
-    order = np.argsort(depth, kind="stable")
-    levels = np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
+def _reach(depth: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """The longest path through each node to a node below it.
+
+    Nodes with one child reach as far as it does, so chains of them are looked at, one level of
+    branches at a time.
+    """
+    goes_on = end[1:] == end[:-1]
+    start = np.flatnonzero(np.concatenate([np.ones(min(1, len(end)), bool), ~goes_on]))
+    stop = np.append(start[1:], len(end))[: len(start)]
+    reach = depth[stop - 1] + 1
+    n_ended = np.searchsorted(np.sort(end[start]), start, side="right")
+    level = np.arange(len(start)) - n_ended  # chains above
+    order = np.argsort(level, kind="stable")
+    levels = np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
     for parents, children in reversed(list(itertools.pairwise(levels))):
         parent = parents[np.searchsorted(parents, children) - 1]  # the last before each child
         np.maximum.at(reach, parent, reach[children])
-    return reach.astype(np.int32)
+    return np.repeat(reach, stop - start).astype(np.int32)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.forest import Forest
+from jaxscore.plan.forest import Forest, within
 from jaxscore.plan.stretches import Stretches
 
 ANSWERS = 4  # slots for answers, per token of a batch
@@ -139,7 +139,7 @@ class Slots:
         end[: stop - first] = np.where(
             real[: stop - first], self.end[first:stop], end[: stop - first]
         )
-        a, b = np.searchsorted(self.edge_slot, [first, stop])
+        a, b = within(self.edge_slot, first, stop)
         edge = self.edge[a:b]
         token, answer = self.edge_slot[a:b] - first, self.forest.edge_target[edge]
         for k, asked in enumerate(questions(token, answer, edge, budget)):
