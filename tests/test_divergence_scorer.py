@@ -82,6 +82,14 @@ def test_other_tokenizers_are_refused_by_name(tmp_path, change, what):
         DivergenceScorer.from_pretrained(QWEN, str(folder))
 
 
+def test_special_tokens_that_one_reads_as_letters_are_a_difference(tmp_path):
+    folder = changed_tokenizer(tmp_path, lambda held: None)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"split_special_tokens": True}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    assert "split_special_tokens" in difference(encoder(QWEN), encoder(folder))
+
+
 def test_what_moves_no_id_is_no_difference(tmp_path):
     def named(held):
         held["decoder"] = None

@@ -186,7 +186,8 @@ class TextEncoder:
     @functools.cached_property
     def _spaced(self) -> Tokenizer:
         """As if loaded with `add_prefix_space=True`, which only plain ByteLevel heeds."""
-        spaced = Tokenizer.from_str(self._backend.to_str())
+        spaced = Tokenizer.from_str(self._backend.to_str())  # without what is no part of a file
+        spaced.encode_special_tokens = self._backend.encode_special_tokens
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
         return spaced

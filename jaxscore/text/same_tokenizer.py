@@ -29,6 +29,8 @@ def difference(one: TextEncoder, other: TextEncoder) -> str | None:
     for name in sorted({*first, *second} - NOT_OF_IDS - {"added_tokens"}):
         if first.get(name) != second.get(name):
             return f"their {name.replace('_', ' ')} differs"
+    if one.tokenizer.split_special_tokens != other.tokenizer.split_special_tokens:
+        return "one reads special tokens in a text as letters (split_special_tokens)"
     if one.prefix != other.prefix:
         return f"before a text one puts the ids {one.prefix} and the other {other.prefix}"
     return None

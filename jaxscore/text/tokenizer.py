@@ -101,4 +101,6 @@ def own_backend(tokenizer: Any) -> Tokenizer:
     added = given.get_added_tokens_decoder()
     backend.add_tokens([added[id] for id in sorted(added)])
     assert backend.get_added_tokens_decoder() == added
+    # Special tokens in a text are read as letters. A call sets the given backend's flag by this.
+    backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
     return backend

@@ -47,7 +47,8 @@ def read(folder: Path) -> Any:
             roles[role] = name
     roles = {role: token for role, token in roles.items() if token is not None}
     _add_tokens(folder, backend, settings, list(roles.values()))
-    backend.encode_special_tokens = bool(settings.get("split_special_tokens"))
+    splits_special = bool(settings.get("split_special_tokens"))
+    backend.encode_special_tokens = splits_special
     names = {role: str(_token(token)) for role, token in roles.items()}
     if "backend" not in settings:  # transformers 5 writes it, and all else into tokenizer.json
         if known.prefix_space:
@@ -60,6 +61,7 @@ def read(folder: Path) -> Any:
         tokenizer_object=Tokenizer(models.WordLevel({"": 0}, unk_token="")),
         name_or_path=str(folder),
         chat_template=_chat_template(folder, settings),
+        split_special_tokens=splits_special,  # each call sets the backend's by it
         clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces")),
         # transformers 5 asks for this beside the former; 4.57 knows the former alone
         clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,

@@ -15,10 +15,11 @@ import pytest
 import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+from jaxscore import Request
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
 from jaxscore.text import chat_template
-from jaxscore.text.encoder import TextEncoder
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.text.tokenizer_classes import CLASSES, OF_MODEL_TYPE, SPECIAL
 from tests.conftest import CASES
@@ -295,8 +296,15 @@ def test_blanks_before_marks_are_taken_out_where_the_settings_say_so(written, sa
 
 def test_special_tokens_in_a_text_that_are_read_as_letters(written):
     folder = written(tokenizer_class="PreTrainedTokenizerFast", split_special_tokens=True)
-    encoding = load_tokenizer(folder).backend_tokenizer.encode(EOS, add_special_tokens=False)
-    assert len(encoding.ids) > 1
+    tokenizer = load_tokenizer(folder)
+    want = tokenizer.backend_tokenizer.encode(f"a{EOS}", add_special_tokens=False).ids
+    assert len(want) > 2
+    encoder = TextEncoder(tokenizer)  # which calls the tokenizer
+    assert tokenizer(f"a{EOS}", add_special_tokens=False)["input_ids"] == want
+    for boundary in BOUNDARIES:
+        *_, last = encoder.encode([Request(0, "a", EOS)], boundary, special_tokens=False)[0]
+        assert last.ids[: len(want)].tolist() == want, boundary
+    assert encoder.prompt_ids([f"a{EOS}"])[0].tolist() == [*encoder.prefix, *want]
 
 
 def test_where_a_chat_template_stands(written):
