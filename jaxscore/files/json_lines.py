@@ -27,7 +27,7 @@ def json_line(record: Mapping[str, Any]) -> bytes:
         return orjson.dumps(value, option=OPTIONS)
     except TypeError:  # a whole number beyond 64 bits: only Python's own library writes it
         lists = {
-            key: json_safe(item.tolist()) if isinstance(item, np.ndarray) else item
+            key: _plain(item) if isinstance(item, np.ndarray) else item
             for key, item in value.items()
         }
         text = json.dumps(lists, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -38,6 +38,11 @@ def extra(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
     """The fields of a record that are none of a table's columns, as JSON text; None without one."""
     others = {name: value for name, value in record.items() if name not in columns}
     return json_line(others).decode().rstrip() if others else None
+
+
+def _plain(array: np.ndarray) -> Any:
+    """A list of the numbers that the other records of a file have for such an array."""
+    return orjson.loads(orjson.dumps(np.ascontiguousarray(array), option=OPTIONS))
 
 
 def _is_safe(item: Any) -> bool:

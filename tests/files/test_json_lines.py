@@ -30,8 +30,14 @@ def test_numbers_that_json_has_not():
 
 @pytest.mark.parametrize("extra", [2**70, {"deep": [-(2**65)]}])
 def test_a_whole_number_beyond_64_bits(extra):
-    line = json_line({"n": extra, "logprob": np.array([0.5, np.nan], np.float32)})
-    assert json.loads(line) == {"n": extra, "logprob": [0.5, None]}
+    arrays = {
+        "logprob": np.array([0.1, np.nan, -np.inf, -10.353353, 1e-30], np.float32),
+        "ids": np.arange(6, dtype=np.int32).reshape(3, 2)[:, 0],
+        "greedy": np.array([True, False]),
+    }
+    line = json_line({"n": extra, **arrays})
+    assert json.loads(line) == {"n": extra, **json.loads(json_line(arrays))}
+    assert b'"logprob":[0.1,null,null,-10.353353,1e-30]' in line
 
 
 def test_other_scripts_stay_as_they_are():
