@@ -25,7 +25,8 @@ class GrowingText:
         """What can be given since the last call.
 
         Args:
-            ids: the tokens after those of the last call.
+            ids: the tokens after those of the last call, up to the first one by which some stop
+                string is complete.
             ended: no more will come.
         """
         self.n_ids += len(ids)

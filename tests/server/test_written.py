@@ -33,7 +33,12 @@ def parts(ids, stop, cuts):
 )
 def test_parts_add_up(text, stop, cuts):
     ids = [256, *text.encode()]
-    expected = text[: stop_at(text, stop)]
+    for n in range(len(ids) + 1):  # a text ends with the first token by which a stop is complete
+        written = bytes(ids[1:n]).decode(errors="ignore")
+        if any(one in written for one in stop):
+            ids = ids[:n]
+            break
+    expected = written[: stop_at(written, stop)]
     assert "".join(parts(ids, stop, cuts)) == expected
 
 
