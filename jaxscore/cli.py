@@ -137,7 +137,7 @@ def _left(args: argparse.Namespace) -> str:
     """What of an unfinished run is on disk."""
     scorer = getattr(args, "loaded", None)
     files = "unfinished files are left as they were"
-    if scorer is None or scorer.journal is None:
+    if scorer is None or scorer.journal is None or not scorer.journal.path.exists():
         return files
     path = scorer.journal.path
     return f"{files}; finished work is in {path}, and the same command continues there"

@@ -311,8 +311,9 @@ class Scorer:
     ) -> Iterator[ScoredRequest]:
         """Like `score`, for more than fits in memory.
 
-        Before the window whose results come, at most three windows and `window` further requests
-        are read.
+        When the results of a window are handed out, at most three further windows, and `window`
+        requests beyond them, have been read. Until the iterator ends or is closed, Python's
+        collector of cycles looks seldom in the whole process.
 
         Args:
             requests, boundary, truncate, special_tokens, measures, top: as in `score`.

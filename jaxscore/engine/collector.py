@@ -36,7 +36,8 @@ def calm() -> Iterator[None]:
         with _Blocks.lock:
             _Blocks.n -= 1
             if not _Blocks.n:
-                gc.set_threshold(*_Blocks.before)
+                if gc.get_threshold() == SELDOM:  # nobody has asked for another since
+                    gc.set_threshold(*_Blocks.before)
                 if _Blocks.passed_over:
                     gc.unfreeze()
                 _Blocks.passed_over = False

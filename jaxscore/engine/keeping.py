@@ -108,9 +108,11 @@ class Keeper:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # An error that ended the run is told, and not the journal's. Who ends a run by Ctrl-C is
+        # told that finished work is kept, so a journal that lacks some of it is an error.
+        told = kind is not None and not issubclass(kind, KeyboardInterrupt)
         try:
-            # What ended the run is told, even where the journal is what failed.
-            with contextlib.suppress(InputError) if kind else contextlib.nullcontext():
+            with contextlib.suppress(InputError) if told else contextlib.nullcontext():
                 self.flush()
         finally:
             self._given.put(None)

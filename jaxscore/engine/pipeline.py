@@ -186,7 +186,12 @@ class Pipeline:
             while flight and not planned.ready:  # nothing to send
                 fetch()
                 yield from finished()
-            window = next(planned, None)
+            try:
+                window = next(planned, None)
+            except BaseException:  # of reading, encoding or planning: what is computed is kept
+                fetch_all()
+                yield from finished()
+                raise
             if window is None:
                 break
             end_if_wished()
@@ -219,6 +224,8 @@ class Pipeline:
             yield from finished()
         fetch_all()
         end_if_wished()
+        if stopped.is_set():  # the windows ended because nobody takes the scores
+            return
         # A process that has more to score finds the others here, and none of them writes.
         self._agree(b" and no more")
         yield from open_windows

@@ -1,6 +1,7 @@
 """Compiled programs, each made once and ahead of time."""
 
 import functools
+import threading
 import time
 from collections.abc import Hashable
 from typing import Any, NamedTuple
@@ -31,7 +32,8 @@ class Programs:
 
     A program belongs to its function, to which arguments it may overwrite, and to the abstract
     values of its arguments: shape, dtype, weak type and sharding of each array. On a mesh the
-    functions are one shard's, see `device.mesh`.
+    functions are one shard's, see `device.mesh`. Threads may share them: who needs a program that
+    another one compiles waits for it.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Programs:
         self.compiled: list[Compiled] = []
         self._programs: dict[Hashable, Any] = {}
         self._parameters: tuple[Any, Hashable] | None = None
+        self._making = threading.Lock()
 
     def put(self, values: Any, where: PartitionSpec = EVERYWHERE) -> Any:
         """Arrays of the host on the devices, as `run` takes them."""
@@ -69,12 +72,13 @@ class Programs:
         """
         abstract = tuple(map(self._abstract, args))
         key = function_key(function), abstract, donate, outputs if self.mesh is not None else None
-        program = self._programs.get(key)
-        if program is None:
-            with progress.says(f"compiling {name[0]} for {' x '.join(map(str, name[1:]))}"):
-                if self.mesh is not None:
-                    function = self.mesh.over(function, specs_of(args), outputs)
-                program = self._programs[key] = self._compile(name, function, args, donate)
+        with self._making:
+            program = self._programs.get(key)
+            if program is None:
+                with progress.says(f"compiling {name[0]} for {' x '.join(map(str, name[1:]))}"):
+                    if self.mesh is not None:
+                        function = self.mesh.over(function, specs_of(args), outputs)
+                    program = self._programs[key] = self._compile(name, function, args, donate)
         return program(*args)
 
     def _abstract(self, arg: Any) -> Hashable:

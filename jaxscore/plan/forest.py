@@ -235,13 +235,13 @@ def _edges(
         place: where in it each sequence's path begins.
     """
     n = asked.n_scored
-    within = np.arange(int(n.sum())) - np.repeat(_starts(n)[:-1], n)
+    at = np.arange(int(n.sum())) - np.repeat(_starts(n)[:-1], n)
     choice = np.repeat(asked.n_choices > 0, n)
     # One node for all choices.
-    node = np.repeat(place + asked.first - 1, n) + np.where(choice, 0, within)
+    node = np.repeat(place + asked.first - 1, n) + np.where(choice, 0, at)
     all_ids = np.concatenate([asked.ids, asked.choices])
     first_choice = len(asked.ids) + _starts(asked.n_choices)[:-1]
     first_target = np.where(asked.n_choices > 0, first_choice, asked.start + asked.first)
-    target = all_ids[np.repeat(first_target, n) + within].astype(np.int64)
+    target = all_ids[np.repeat(first_target, n) + at].astype(np.int64)
     distinct, edge_of = np.unique((node_of[node] << 32) | target, return_inverse=True)
     return distinct >> 32, distinct & 0xFFFFFFFF, edge_of.astype(np.int32)

@@ -104,9 +104,9 @@ class Slots:
         before = np.cumsum(size) - size  # tokens of the stretches before, in all rows
         own_first = np.cumsum(n_in_row) - n_in_row
         column = before - np.repeat(before[own_first], n_in_row)
-        within = np.arange(int(size.sum())) - np.repeat(before, size)
-        node = np.repeat(start, size) + within
-        slot = np.repeat(np.repeat(row_first, n_in_row) + column, size) + within
+        at = np.arange(int(size.sum())) - np.repeat(before, size)
+        node = np.repeat(start, size) + at
+        slot = np.repeat(np.repeat(row_first, n_in_row) + column, size) + at
         path = np.repeat(span > 0, size)
         end = np.repeat(np.where(span > 0, column + span, column - start), size)
         self.node = np.full(first, -1, np.int32)

@@ -164,7 +164,7 @@ class Encoding:
 
     Attributes:
         boundary, truncate, special_tokens: as of `Scorer.score`.
-        window: requests of a window, and requests that wait to be encoded, at most.
+        window: requests that wait to be encoded, at most.
         window_tokens: a window ends earlier where its texts have so many tokens, and the next one
             has the rest of its requests; None is no limit.
 

@@ -26,6 +26,16 @@ def test_it_looks_seldom_and_is_as_before_after_it():
     assert gc.get_threshold() == before
 
 
+def test_what_a_user_has_asked_for_meanwhile_stays():
+    before = gc.get_threshold()
+    try:
+        with collector.calm():
+            gc.set_threshold(123, 4, 5)
+        assert gc.get_threshold() == (123, 4, 5)
+    finally:
+        gc.set_threshold(*before)
+
+
 def test_what_existed_is_passed_over_until_the_end():
     old = Cycle()
     one = weakref.ref(old)

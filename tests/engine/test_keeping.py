@@ -128,10 +128,10 @@ def test_a_window_with_a_text_that_is_not_written_yet_is_told(journal):
 
 def test_what_goes_wrong_is_told_by_the_next_call_and_hides_no_other_error(journal):
     journal.problem = InputError("disk is full")
-    window = planned(texts(4))
-    batches = scored(window)
 
     def run(problem=None):
+        window = planned(texts(4))
+        batches = scored(window)
         with Keeper(JournaledScores(journal)) as keeper:
             for batch in batches:
                 keeper.note(window, *batch)
@@ -140,5 +140,6 @@ def test_what_goes_wrong_is_told_by_the_next_call_and_hides_no_other_error(journ
 
     with pytest.raises(ValueError, match="the device"):
         run(ValueError("the device"))
-    with pytest.raises(InputError, match="disk is full"):
-        run()
+    for ended_by in (None, KeyboardInterrupt()):  # after which finished work is said to be kept
+        with pytest.raises(InputError, match="disk is full"):
+            run(ended_by)

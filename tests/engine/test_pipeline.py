@@ -302,6 +302,29 @@ def test_parts_that_cannot_become_windows_end_the_run():
     ended()
 
 
+def test_what_is_computed_when_a_window_cannot_be_made_is_handed_out_and_kept():
+    journal, given, failed = FakeJournal(), windows(2), threading.Event()
+    run, dispatch = loop(journal)
+
+    def broken(parts):
+        yield from itertools.islice(parts, 2)
+        failed.set()
+        raise ValueError("a text has no tokens")
+
+    answered = dispatch.fetched
+
+    def fetched(*args):
+        assert failed.wait(10)
+        yield from answered(*args)
+
+    dispatch.fetched, found = fetched, []
+    with pytest.raises(ValueError, match="a text has no tokens"):
+        found.extend(run.run(iter(given), windows=broken, parts_ahead=4))
+    ended()
+    assert dispatch.n_waiting == 0
+    assert set(journal.rows) == {one.digest() for window in given for one in window}
+
+
 @pytest.mark.parametrize("made", [None, joined])
 def test_a_run_that_nobody_reads_on_ends_its_threads(made):
     run, _ = loop()

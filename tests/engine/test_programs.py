@@ -1,6 +1,9 @@
 """Which calls share a compiled program: those whose functions and abstract arguments are equal."""
 
 import functools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +49,22 @@ def test_the_name_decides_nothing():
     for n in (2, 3):
         assert run(programs, jnp.cumsum, jnp.ones(n), name="same").shape == (n,)
     assert len(programs.compiled) == 2
+
+
+def test_threads_wait_for_a_program_that_one_of_them_compiles():
+    programs, begun = Programs(), threading.Barrier(3)
+
+    def slow(x):
+        time.sleep(0.1)  # while it is traced
+        return x + 1
+
+    def own(k):
+        begun.wait(10)
+        return run(programs, slow, jnp.full(2, k)).tolist()
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(own, range(3))) == [[1, 1], [2, 2], [3, 3]]
+    assert len(programs.compiled) == len(programs.as_text("add")) == 1
 
 
 def test_parameters_are_looked_at_once():
