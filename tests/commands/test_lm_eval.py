@@ -86,17 +86,21 @@ def evaluating(run, monkeypatch):  # noqa: F811
     return get
 
 
-def test_an_interruption_says_where_the_finished_work_is(evaluating, tmp_path):
+@pytest.mark.parametrize("any_is_finished", [True, False])
+def test_an_interruption_says_where_the_finished_work_is(evaluating, tmp_path, any_is_finished):
     journal = tmp_path / "journal"
 
     def interrupted():
         model = JaxscoreLM("demo", journal=journal)
-        model.tok_encode("a")
+        model.tok_encode("a")  # which loads it
+        if any_is_finished:
+            model.scorer.score(["a b"])
         raise KeyboardInterrupt
 
     code, _, err = evaluating(interrupted)
     assert code == 130
-    assert f"finished work is in {journal}, and the same command continues there" in err
+    told = f"finished work is in {journal}, and the same command continues there" in err
+    assert told is any_is_finished
 
 
 @pytest.mark.parametrize(
