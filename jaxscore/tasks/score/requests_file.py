@@ -166,12 +166,7 @@ def record(
             "logprob": scored.logprob,
             "entropy": scored.entropy,
             "self_certainty": scored.self_certainty,
-            "greedy": scored.greedy
-            if sums["n_scored"] == sums["n_tokens"] and scored.greedy.dtype == bool
-            else [
-                bool(value) if is_known and value is not None else None
-                for value, is_known in zip(scored.greedy, scored.scored, strict=True)
-            ],
+            "greedy": _greedy(scored, sums["n_tokens"] - sums["n_scored"]),
         }
         out |= own if arrays else {name: _listed(value) for name, value in own.items()}
     out |= sums
@@ -180,6 +175,16 @@ def record(
     if scored.truncated:
         out["truncated"] = scored.truncated
     return {**out, **extra}
+
+
+def _greedy(scored: ScoredRequest, n_unscored: int) -> np.ndarray | list[bool | None]:
+    """Whether each token is the most probable one, None where that is not known."""
+    if not n_unscored and scored.greedy.dtype == bool:
+        return scored.greedy
+    values = scored.greedy.tolist()
+    for k in np.flatnonzero(~scored.scored).tolist():
+        values[k] = None
+    return values
 
 
 def failed(id: str | int, error: str, extra: Mapping[str, Any]) -> dict[str, Any]:
