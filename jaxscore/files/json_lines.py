@@ -12,6 +12,7 @@ from jaxscore.files.atomic import json_safe
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 SAFE = {str, int, bool, type(None)}  # types whose values JSON has, all of them
+WRITTEN = SAFE | {np.ndarray}  # and those that orjson writes as they should stand
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
@@ -22,7 +23,10 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     Raises:
         TypeError: something in it has no JSON.
     """
-    value = {key: item if _is_safe(item) else json_safe(item) for key, item in record.items()}
+    value = {
+        key: item if type(item) in WRITTEN or _is_safe(item) else json_safe(item)
+        for key, item in record.items()
+    }
     try:
         return orjson.dumps(value, option=OPTIONS)
     except TypeError:  # a whole number beyond 64 bits: only Python's own library writes it
@@ -46,10 +50,7 @@ def _plain(array: np.ndarray) -> Any:
 
 
 def _is_safe(item: Any) -> bool:
-    """Whether orjson writes it as it should stand."""
-    kind = type(item)
-    if kind in SAFE or kind is np.ndarray:
-        return True
-    if kind is float:
+    """Whether orjson writes a value of another type than `WRITTEN` as it should stand."""
+    if type(item) is float:
         return math.isfinite(item)
-    return kind is list and SAFE.issuperset(map(type, item))
+    return type(item) is list and SAFE.issuperset(map(type, item))

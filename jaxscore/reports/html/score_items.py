@@ -4,6 +4,7 @@ A record costs a list entry when it comes; some thousand of them become arrays t
 is bounded by what the page shows, whatever the run has.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -65,6 +66,7 @@ class ScoreItems:
         self._waiting: list[tuple[Mapping[str, Any], str]] = []
         self._n_waiting = 0
         self._held: list[Held] = []
+        self._bound = np.inf  # requests of this mean and above are shown without tokens
         n_bins = round(LONGEST / WIDTH) + 1
         self._surprisal, self._entropy = np.zeros((2, n_bins), np.int64)
         self._cells: Counter[tuple[int, int]] = Counter()
@@ -82,7 +84,7 @@ class ScoreItems:
     def held(self) -> Held:
         """The worst requests, worst first."""
         self._take()
-        return _worst(_join(self._held or [self._arrays()]))
+        return _worst(_join(self._held or [self._arrays()]))[0]
 
     def surprisal(self) -> Counts | None:
         """How many of all requests have which mean surprisal (-mean log-probability)."""
@@ -112,7 +114,8 @@ class ScoreItems:
         n_held = sum(len(part.ids) for part in self._held)
         n_tokens = sum(len(part.tokens.ids) for part in self._held)
         if n_held > 2 * HELD or n_tokens > 2 * HELD_TOKENS:
-            self._held = [_worst(_join(self._held))]
+            worst, bound = _worst(_join(self._held))
+            self._held, self._bound = [worst], min(bound, self._bound)
 
     def _arrays(self) -> Held:
         records = [record for record, _ in self._waiting]
@@ -125,8 +128,20 @@ class ScoreItems:
                 name: np.array([record[name] for record in records], np.float64)
                 for name in (*SUMS, *self.measures)
             },
-            tokens([_tokens(record, self._ranked) for record in records], self.names),
+            self._tokens(records),
         )
+
+    def _tokens(self, records: Sequence[Mapping[str, Any]]) -> Tokens:
+        """Without those of requests that come after the first one without tokens."""
+        given = [_tokens(record, self._ranked) for record in records]
+        if self._bound == np.inf:
+            return tokens(given, self.names)
+        mean = np.array([record["mean_logprob"] for record in records], np.float64)
+        shown = mean < self._bound  # False of NaN: such requests come last
+        some = [one if own else None for one, own in zip(given, shown.tolist(), strict=True)]
+        found = tokens(some, self.names)
+        size = np.array([0 if one is None else len(one.tokens) for one in given], np.int64)
+        return dataclasses.replace(found, left_out=np.where(shown, found.left_out, size))
 
     def _count(self, one: Held) -> None:
         surprisal, entropy = -one.sums["mean_logprob"], one.sums["mean_entropy"]
@@ -170,13 +185,17 @@ def _join(parts: Sequence[Held]) -> Held:
     )
 
 
-def _worst(given: Held) -> Held:
+def _worst(given: Held) -> tuple[Held, float]:
     """The first `HELD` by their mean, without the tokens and the contexts that are too many.
 
     Requests that come later only push others back, so what is left out here is never needed.
+
+    Returns:
+        The requests, and the mean of the first one without tokens, infinity where all have them:
+        a later request of this mean or above comes after it.
     """
-    mean = given.sums["mean_logprob"]
-    order = np.argsort(np.where(np.isnan(mean), np.inf, mean), kind="stable")[:HELD]
+    mean = np.where(np.isnan(given.sums["mean_logprob"]), np.inf, given.sums["mean_logprob"])
+    order = np.argsort(mean, kind="stable")[:HELD]
     found = given.tokens.take(order)
     with_tokens = int(np.searchsorted(np.cumsum(found.length), HELD_TOKENS, "right"))
     places = order.tolist()
@@ -184,7 +203,7 @@ def _worst(given: Held) -> Held:
     for place in places:
         n_characters += len(given.contexts[place])
         contexts.append(given.contexts[place] if n_characters <= HELD_CONTEXTS else "")
-    return Held(
+    worst = Held(
         [given.ids[place] for place in places],
         contexts,
         given.n_tokens[order],
@@ -192,3 +211,4 @@ def _worst(given: Held) -> Held:
         {name: values[order] for name, values in given.sums.items()},
         found.first(with_tokens),
     )
+    return worst, float(mean[order[with_tokens]]) if with_tokens < len(order) else np.inf

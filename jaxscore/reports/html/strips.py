@@ -47,7 +47,7 @@ class Tokens:
 
     Attributes:
         length: int64 [texts], of those that are held.
-        left_out: int64 [texts], tokens beyond `LONGEST`.
+        left_out: int64 [texts], tokens that are not held: beyond `LONGEST`, or all.
         ids: int32 [tokens].
         numbers: name -> int16 [tokens], thousandths of a nat.
         greedy: uint8 [tokens], 0, 1 or `NOT_KNOWN`.

@@ -16,9 +16,12 @@ from tests.reports.html.made import score_source
 from tools.benchmarks.pages import record
 
 
-def taken(n=200, together=7, failed=(), lengths=(1, 30)):
+def taken(n=200, failed=(), lengths=(1, 30), digits=None):
+    """The items and their records, whose means have so many digits: few have ties."""
     rng = np.random.default_rng(n)
     every = [record(k, int(rng.integers(*lengths)), rng) for k in range(n)]
+    if digits is not None:
+        every = [one | {"mean_logprob": round(one["mean_logprob"], digits)} for one in every]
     for k in failed:
         every[k] = {"id": f"item-{k}", "error": "too long"}
     items = ScoreItems()
@@ -51,8 +54,9 @@ def test_all_of_few_are_held_worst_first():
     assert held.tokens.numbers["logprob"].tolist() == np.rint(logprob * 1000).tolist()
 
 
-def test_of_many_the_worst_are_held(small):
-    items, every = taken()
+@pytest.mark.parametrize("digits", [None, 1, 0])
+def test_of_many_the_worst_are_held(small, digits):
+    items, every = taken(digits=digits)
     assert sum(len(part.ids) for part in items._held) <= 2 * module.HELD
     held = items.held()
     order = sorted(every, key=lambda pair: pair[1]["mean_logprob"])[: module.HELD]
