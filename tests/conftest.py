@@ -3,8 +3,11 @@
 import os
 import tempfile
 
+from tests import compilation
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = compilation.xla_flags(os.environ)
 os.environ.setdefault("JAXSCORE_CACHE", os.path.join(tempfile.gettempdir(), "jaxscore-test-xla"))
 
 from jaxtyping import install_import_hook
@@ -16,7 +19,6 @@ install_import_hook(
 from pathlib import Path
 
 import hypothesis
-import jax
 import pytest
 
 from jaxscore import Scorer
@@ -59,11 +61,3 @@ def scorers():
         return loaded[key]
 
     return get
-
-
-@pytest.fixture
-def quick_to_compile():
-    """Without LLVM's optimisations, half of the time that a program takes; XLA's own stay."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)

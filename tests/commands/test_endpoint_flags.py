@@ -40,9 +40,6 @@ class Tiny(ModelServer):
         return super().__call__(path, body, attempt)
 
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
-
 @pytest.fixture
 def both(run, scorers, monkeypatch):
     """`both(words)`: what a command does with the server, and then with the model here."""

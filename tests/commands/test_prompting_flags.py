@@ -22,9 +22,6 @@ PATHS = {"question": "Who ran?", "paths": [["the cat", "ran"]]}
 SUITE = {"context": [{"text": "It rains.", "expected": 0}], "queries": ["True", "False"]}
 
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
-
 @pytest.fixture
 def local(scorers, monkeypatch):
     """No model is loaded for a command."""

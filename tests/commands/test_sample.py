@@ -274,7 +274,7 @@ def test_an_interrupt_keeps_what_was_written(run, place, asked, monkeypatch):
     assert len(asked) == 12
 
 
-def test_samples_of_a_prompt_share_its_computation(scorers, monkeypatch, quick_to_compile):
+def test_samples_of_a_prompt_share_its_computation(scorers, monkeypatch):
     forests = []
 
     def watched(sequences):

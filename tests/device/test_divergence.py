@@ -19,8 +19,6 @@ from jaxscore.device.vocabulary.divergence import Divergence, column_terms
 from jaxscore.device.vocabulary.pairs import MEASURES, Pair, score_pair
 from jaxscore.device.vocabulary.queries import score_queries
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 Q, D, E = 9, 16, 24
 BLOCK = 64
 BLOCKS = dataclasses.replace(FORMS["cpu"], vocabulary_columns=BLOCK)

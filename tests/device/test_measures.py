@@ -14,8 +14,6 @@ from jaxscore.device.vocabulary.blocks import Target, by_columns
 from jaxscore.device.vocabulary.sums import MEASURES
 from tests.device.test_ranked import BLOCK, HIDDEN, D, Q, float64_logits, head
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 ANSWERS = 3 * Q
 
 

@@ -23,8 +23,6 @@ SMALL = dataclasses.replace(
 )
 HIDDEN = np.random.default_rng(0).normal(size=(Q, D)).astype(jnp.bfloat16).astype(np.float32)
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 def head(V, *, std=0.5, bias=None, dtype=jnp.float32, form="query_blocks", **options):
     draw = np.random.default_rng(V)

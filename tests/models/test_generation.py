@@ -13,8 +13,6 @@ from tests.models.case_parts import LONGROPE, VOCABULARY, WINDOW
 from tests.models.checkpoints import loaded, saved
 from tests.test_generator import OfIds
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 # What of a family bears on keys and values, beside its base
 CONFIGS = {
     "cohere": {"use_qk_norm": True},

@@ -8,8 +8,6 @@ from jaxscore.device.vocabulary.sums import MEASURES
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 from tests.models.test_top import CONFIGS, KINDS
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 
 @torch.no_grad()
 def torch_logits(model, ids):

@@ -19,8 +19,6 @@ from tests.conftest import ROOT, with_devices
 from tests.models.case_parts import LONGROPE, VOCABULARY
 from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_model
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 # gemma2 has a soft cap and qwen2 biases; either side of phi3's first length is a variant.
 CONFIGS = {
     "gemma2": {},

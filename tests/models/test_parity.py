@@ -72,14 +72,12 @@ def names(apart):
     return {apart} if isinstance(apart, str) else set(apart)
 
 
-@pytest.mark.usefixtures("quick_to_compile")
 @pytest.mark.parametrize(("kind", "config", "apart"), CASES, ids=str)
 def test_every_token_agrees_with_torch(tmp_path, kind, config, apart):
     assert_case(tmp_path, kind, config, apart)
 
 
 @of_4
-@pytest.mark.usefixtures("quick_to_compile")
 @pytest.mark.parametrize(("kind", "config", "apart"), CASES_OF_4, ids=str)
 def test_what_only_the_classes_of_4_compute(tmp_path, kind, config, apart):
     assert_case(tmp_path, kind, config, apart)

@@ -32,7 +32,6 @@ from tests.models.checkpoints import (
 from tests.models.weights.stored_types.checkpoints import FP8
 from tests.models.weights.test_lora import adapt, with_adapter
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
 QUANTIZED = ("gpt_oss", "deepseek_v3")
 
 

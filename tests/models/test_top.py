@@ -9,8 +9,6 @@ from jaxscore.plan.token_requests import TokenSequence
 from tests.models.case_parts import LONGROPE
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 TOP = 5
 # gemma2 has a soft cap; either side of phi3's original length is a variant of its own.
 CONFIGS = {

@@ -35,8 +35,6 @@ from tests.models.checkpoints import (
 from tests.models.families import GATED, OWN_HEADS, VOCABULARY
 from tests.test_generator import OfIds
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 ASKED = {int(id) for sequence in ragged() for id in sequence.ids}
 IMAGE, START = sorted(set(range(VOCABULARY)) - ASKED)[:2]
 ENCODER = {

@@ -39,9 +39,6 @@ SUITE = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
-
 @pytest.fixture(params=["tiny-llama3", "tiny-qwen2"])
 def scorer(request, scorers):
     return scorers(request.param)

@@ -1,0 +1,22 @@
+"""Which flags of XLA the tests run with."""
+
+import pytest
+
+from tests.compilation import QUICK, xla_flags
+
+AVX2 = "--xla_cpu_max_isa=AVX2"
+
+
+@pytest.mark.parametrize(
+    ("environment", "jaxlib", "flags"),
+    [
+        ({}, "0.10.2", [*QUICK]),
+        ({"XLA_FLAGS": AVX2}, "0.10.2", [AVX2, *QUICK]),
+        ({"XLA_FLAGS": " ".join(QUICK)}, "0.10.2", [*QUICK]),  # as a worker process has them
+        ({"XLA_FLAGS": f"{QUICK[0][:-1]}3"}, "0.10.2", [f"{QUICK[0][:-1]}3", *QUICK[1:]]),
+        ({"XLA_FLAGS": AVX2, "JAXSCORE_TEST_COMPILE": "full"}, "0.10.2", [AVX2]),
+        ({}, "0.11.0", []),
+    ],
+)
+def test_what_is_given_stays(environment, jaxlib, flags):
+    assert xla_flags(environment, jaxlib).split() == flags
