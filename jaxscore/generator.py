@@ -63,7 +63,8 @@ class Generator:
             `max_new_tokens`, or where the model has no positions left.
 
         Raises:
-            InputError: the scorer's journal cannot be used.
+            InputError: the scorer's journal cannot be used, or the device's memory does not hold
+                the texts that are written side by side. What has ended is in the journal.
         """
         found = dict(self.stream(requests))
         return Results(found[place] for place in range(len(found)))
@@ -81,7 +82,8 @@ class Generator:
                 "abandoned", nothing of it is journaled, and its row goes to the next text.
 
         Raises:
-            InputError: the scorer's journal cannot be used.
+            InputError: the scorer's journal cannot be used, or the device's memory does not hold
+                the texts that are written side by side. What has ended is in the journal.
             ValueError: `watch` in a run of several processes, which must all do the same.
         """
         if watch is not None and processes.several():

@@ -14,7 +14,7 @@ from jaxscore import Scorer
 from jaxscore.device import initial, reference
 from jaxscore.device.dots import as_integers
 from jaxscore.device.rows import Asked
-from jaxscore.engine import text_lane, text_writer, writing
+from jaxscore.engine import lane_memory, text_lane, writing
 from jaxscore.engine.programs import Programs
 from jaxscore.generator import Generator
 from jaxscore.models import native
@@ -350,7 +350,7 @@ def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     assert len(writer.scorer.engine.programs.compiled) <= 8
     # Where a cache may hold little, fewer are written side by side, and the same.
     slot = 2 * 2 * 2 * 16 * 4  # keys and values of two layers, two heads of 16 channels, float32
-    monkeypatch.setattr(text_writer, "MOST_CACHE_CPU", 8 * 512 * slot)
+    monkeypatch.setattr(lane_memory, "MOST_CACHE_CPU", 8 * 512 * slot)
     tight = Generator(Scorer(base.model, base.encoder))
     got = tight.generate(requests(prompts, 3))
     assert [one.token_ids.tolist() for one in got] == [one.token_ids.tolist() for one in want]

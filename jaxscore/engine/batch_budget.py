@@ -1,6 +1,5 @@
 """`--batch-tokens`: by default on accelerators the most that fit in the memory of the device."""
 
-import math
 import os
 
 import jax
@@ -8,6 +7,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.engine import processes
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
+from jaxscore.engine.device_memory import limit_bytes, parameter_bytes
 from jaxscore.engine.footprint import measure, refused
 from jaxscore.models.model import Model
 
@@ -74,19 +74,14 @@ def _measured(model: Model, tokens: int, length: int, measures: tuple[str, ...])
     except JaxRuntimeError as problem:
         if (named := refused(problem, rows, length)) is None:
             raise
-        return named.total_bytes - sum(map(_own_bytes, jax.tree.leaves(model.params)))
-
-
-def _own_bytes(leaf: jax.Array) -> int:
-    """Of an array on each of its devices."""
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        return named.total_bytes - parameter_bytes(model.params)
 
 
 def free_bytes() -> int:
     """Memory of the first device beside what is on it; of the machine where it is a CPU."""
-    told = jax.local_devices()[0].memory_stats() or {}
-    if "bytes_limit" in told:
-        return int(told["bytes_limit"]) - int(told.get("bytes_in_use", 0))
+    if (limit := limit_bytes()) is not None:
+        told = jax.local_devices()[0].memory_stats() or {}
+        return limit - int(told.get("bytes_in_use", 0))
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             [kibibytes] = [line.split()[1] for line in file if line.startswith("MemAvailable:")]

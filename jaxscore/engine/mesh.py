@@ -11,6 +11,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.sharding import DATA, MeshShape, bytes_a_device, divides, specs
 from jaxscore.engine.defaults import AUTO
+from jaxscore.engine.device_memory import limit_bytes
 from jaxscore.errors import InputError
 from jaxscore.files.byte_sizes import byte_text
 from jaxscore.models.model import MeshChoice
@@ -120,8 +121,7 @@ def chosen(
 def _auto(config: DecoderConfig | None, shapes: Any, n_models: int) -> MeshShape:
     """The smallest `model` whose parameters fit; one where memory is unknown, as on a CPU."""
     n_devices = jax.device_count()
-    told = jax.local_devices()[0].memory_stats() or {}
-    memory = told.get("bytes_limit")
+    memory = limit_bytes()
     if memory is None or config is None or n_devices == 1:
         return MeshShape(data=n_devices)
     memory //= n_models

@@ -126,7 +126,7 @@ def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Pr
     """
     cached = model.cached
     assert cached is not None  # only such a model's rows continue anything
-    slots = next(n for n in row_lengths(model.max_positions) if n >= len(ids))
+    slots = prefix_slots(model, len(ids))
     padded = np.zeros((1, slots), np.int32)
     padded[0, : len(ids)] = ids
     at = np.minimum(np.arange(slots, dtype=np.int32), len(ids) - 1)[None]
@@ -136,6 +136,11 @@ def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Pr
     key, value = programs.run(("prefix", slots), run, args, progress, outputs=KEYS_VALUES)
     first, length = programs.put((np.int32(0), np.array([len(ids)], np.int32)))
     return KVCache(key, value, first, length)
+
+
+def prefix_slots(model: Model, n_tokens: int) -> int:
+    """Of the cache that holds a prefix of so many tokens."""
+    return next(n for n in row_lengths(model.max_positions) if n >= n_tokens)
 
 
 def keys_and_values(cached: Cached) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import EVERYWHERE, specs_of
-from jaxscore.engine import decode_state, interrupt
+from jaxscore.engine import decode_state, interrupt, lane_memory
 from jaxscore.engine.prefill import Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.writing import Writing
 from jaxscore.plan.decode_groups import Group
@@ -50,20 +50,27 @@ class Lane:
         """Write the texts that have not ended; those that end in a block, after each.
 
         Raises:
+            InputError: the device's memory does not hold the lane.
             KeyboardInterrupt: the user wants the run to end; all texts that had begun have ended.
         """
         n_left = sum(not one.ended for _, some in self._groups for one in some)
         rows = DecodeRows(map(_with_blocks, self._waiting()), self._n_rows)
-        everything = self._idle()
+        naming = functools.partial(
+            lane_memory.naming, self._prefill.variant.model, self._n_rows, self._slots
+        )
+        with naming():
+            everything = self._idle()
         while n_left:
             wished = interrupt.wished_by_all()
             if not wished:
-                everything = self._filled(everything, rows.begin())
+                with naming():
+                    everything = self._filled(everything, rows.begin())
             elif not self._running:
                 raise KeyboardInterrupt
             ended = {}
             if self._running:
-                everything, tokens = self._block(everything)
+                with naming():
+                    everything, tokens = self._block(everything)
                 ended = self._taken(tokens)
             rows.end(ended)
             if ended:

@@ -41,7 +41,7 @@ class TextPipeline:
                 no other place wants is not written further.
 
         Raises:
-            InputError: the journal cannot be used.
+            InputError: the journal cannot be used, or the device's memory does not hold a lane.
             KeyboardInterrupt: the user wants the run to end; no text has begun since then, and
                 those that had begun are finished and kept.
         """

@@ -9,26 +9,20 @@ one text at a time.
 
 from collections.abc import Iterator, Sequence
 
-import jax
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.engine import interrupt
+from jaxscore.engine import interrupt, lane_memory
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.prefill import Prefill, cached
+from jaxscore.engine.prefill import Prefill
 from jaxscore.engine.programs import prefix_cache
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.text_lane import Lane
+from jaxscore.engine.text_lane import STEPS, Lane
 from jaxscore.engine.variant import Variant
 from jaxscore.engine.writing import Writing
 from jaxscore.plan import decode_groups
 from jaxscore.plan.decode_groups import Group
 from jaxscore.text.decoder import TextDecoder
-
-# Bytes of a lane's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16
-# and 4.3 GB of Llama-3 8B.
-MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
-MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
 
 
 class TextWriter:
@@ -44,6 +38,7 @@ class TextWriter:
         then has the same row and the same last bits as in a run that was not interrupted.
 
         Raises:
+            InputError: the device's memory does not hold a lane.
             KeyboardInterrupt: the user wants the run to end; all texts that had begun have ended.
         """
         if self.engine.model.cached is None:
@@ -76,6 +71,8 @@ class TextWriter:
             texts = [(group, [waiting[k] for k in group.members]) for group in groups]
             if all(one.ended for _, some in texts for one in some):
                 continue
+            if interrupt.wished_by_all():  # before what no text is written without
+                raise KeyboardInterrupt
             if prefill is None:  # what all begin with is computed where a text is missing
                 prefix = self._prefix(variant, waiting[0].request.ids[:shared], progress)
                 prefill = Prefill(variant, self.engine.planner, shared, prefix, progress)
@@ -85,25 +82,16 @@ class TextWriter:
         """Keys and values of what all prompts begin with; none of nothing."""
         if not len(ids):
             return ()
-        return (prefix_cache(variant.programs, variant.model, ids, progress),)
+        with lane_memory.naming(variant.model, 1, len(ids)):
+            return (prefix_cache(variant.programs, variant.model, ids, progress),)
 
     def _lanes(self, variant: Variant, waiting: Sequence[Writing]) -> tuple[int, list[list[Group]]]:
         """Tokens that all prompts begin with and no cache of a lane holds, and the lanes."""
         requests = [one.request for one in waiting]
         if self.engine.planner.reproducible:
             return 0, [[group] for group in decode_groups.one_each(requests)]
-        most_rows = MOST_ROWS_CPU if _on_cpu(variant) else MOST_ROWS_ACCELERATOR
+        most_rows = lane_memory.most_rows(variant.model)
         shared = decode_groups.prefix_length(requests, most_rows)
-        groups = decode_groups.groups(requests, shared, _most_slots(variant), most_rows)
+        fits = lane_memory.fitting(variant.model, shared, STEPS)
+        groups = decode_groups.groups(requests, shared, fits, most_rows)
         return shared, decode_groups.lanes(groups)
-
-
-def _on_cpu(variant: Variant) -> bool:
-    return variant.model.platform == "cpu"
-
-
-def _most_slots(variant: Variant) -> int:
-    """Of a lane's cache, all its rows together."""
-    slot = jax.eval_shape(lambda: cached(variant).empty_cache(1, 1))
-    slot_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
-    return (MOST_CACHE_CPU if _on_cpu(variant) else MOST_CACHE_ACCELERATOR) // slot_bytes

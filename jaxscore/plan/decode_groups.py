@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -33,7 +33,10 @@ class Group:
 
 
 def groups(
-    requests: Sequence[TokenRequest], shared: int, most_slots: int, most_rows: int
+    requests: Sequence[TokenRequest],
+    shared: int,
+    fits: Callable[[int, int], bool],
+    most_rows: int,
 ) -> list[Group]:
     """Requests side by side whose caches are of like length, alike prompts together.
 
@@ -45,13 +48,13 @@ def groups(
     Args:
         requests: distinct; their order has no effect.
         shared: tokens that all prompts begin with and no cache holds.
-        most_slots: of all rows of a cache together, unless it has a single one.
+        fits: whether a cache may have so many rows and slots; a single row always may.
         most_rows: of a cache.
     """
 
     def most(slots: int) -> int:
         sizes = [n for n in GROUPS if n <= most_rows]
-        return max(n for n in sizes if n == 1 or n * slots <= most_slots)
+        return max(n for n in sizes if n == 1 or fits(n, slots))
 
     def rank(place: int) -> tuple[int, bytes, bytes]:
         request = requests[place]

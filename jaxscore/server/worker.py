@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscore.engine.text_writer import MOST_ROWS_ACCELERATOR, MOST_ROWS_CPU
+from jaxscore.engine.lane_memory import most_rows
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.server.backlog import Backlog, Group, Window
@@ -33,10 +33,9 @@ class Worker:
     def __init__(self, scorer: Scorer, settings: Settings, metrics: Metrics) -> None:
         self._scorer, self._metrics = scorer, metrics
         self._texts = Texts(scorer, metrics, self._between)
-        on_cpu = scorer.model.platform == "cpu"
         self.backlog = Backlog(
             settings.window_tokens,
-            MOST_ROWS_CPU if on_cpu else MOST_ROWS_ACCELERATOR,
+            most_rows(scorer.model),
             settings.max_queue_tokens,
             settings.gather,
         )

@@ -25,12 +25,15 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.device.sampling import Sampling
 from jaxscore.device.sharding import MeshShape
-from jaxscore.engine import estimates, targets
+from jaxscore.engine import estimates, lane_memory, targets
 from jaxscore.engine.abstract_models import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring
+from jaxscore.engine.prefill import MOST_PREFILL
 from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
+from jaxscore.engine.text_lane import STEPS
 from jaxscore.models import native
+from jaxscore.plan import decode_groups
 from tests.models import published
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
@@ -57,6 +60,7 @@ CONFIGS = {
     },
 }  # fmt: skip
 EOS = 2  # ids that end a text
+HBM = {"v5e:1x1": 1575 * 2**30 // 100}  # bytes that the compiler has for programs
 
 
 class Case:
@@ -126,7 +130,26 @@ class Case:
         """Drawn tokens of such texts, with a repetition penalty."""
         return self._step(rows, slots, greedy=False)
 
+    def lane(self, slots: int) -> dict[str, Any]:
+        """A block of drawn tokens in a lane with the rows that one chip's memory allows."""
+        fits = lane_memory.fitting(self.model, 0, STEPS, HBM[self.target.name])
+        most = lane_memory.most_rows(self.model)
+        rows = max(n for n in decode_groups.GROUPS if n <= most and fits(n, slots))
+        function, (params, state, *rest) = self._decoding(rows, slots, STEPS, greedy=False)
+        args = params, state._replace(seen=None), *rest[:1], (), *rest[2:]
+        with targets.compiling_for(self.device):
+            program = jax.jit(function, donate_argnums=(1,)).lower(*args).compile()
+        told = program.memory_analysis()
+        prompts = MOST_PREFILL * lane_memory.slot_bytes(self.model)
+        taken = told.argument_size_in_bytes + told.temp_size_in_bytes + prompts
+        return {"rows": rows, "bytes": taken, "limit": HBM[self.target.name]}
+
     def _step(self, rows: int, slots: int, *, greedy: bool) -> dict[str, Any]:
+        function, args = self._decoding(rows, slots, 8, greedy=greedy)
+        return self.compiled(function, args, (specs_of(args[1]), EVERYWHERE))
+
+    def _decoding(self, rows: int, slots: int, steps: int, *, greedy: bool) -> tuple[Any, Any]:
+        """Steps of texts that continue a prefix, and the shapes of what they take."""
         floats, flags = (jax.ShapeDtypeStruct((rows,), kind) for kind in (jnp.float32, bool))
         seed = jax.ShapeDtypeStruct((rows,), jnp.uint32)
         ids = jax.ShapeDtypeStruct((rows, self.model.vocab_size), bool)
@@ -145,11 +168,10 @@ class Case:
             generate.decode,
             self.model.cached.extend,
             self.model.unembedding,
-            steps=8,
+            steps=steps,
             greedy=greedy,
         )
-        args = self.model.params, state, sampling, (self.cache(1, slots),), eos
-        return self.compiled(function, args, (specs_of(state), EVERYWHERE))
+        return function, (self.model.params, state, sampling, (self.cache(1, slots),), eos)
 
     def layer(self, rows: int, length: int) -> dict[str, Any]:
         return dataclasses.asdict(

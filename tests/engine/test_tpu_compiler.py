@@ -106,6 +106,15 @@ def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once():
     assert told["temporary_bytes"] < 1e9
 
 
+@pytest.mark.parametrize(("slots", "rows"), [(64, 256), (128, 128)])
+def test_a_lane_fits_beside_the_model(slots, rows):
+    """Drawn tokens, with the largest batch of prompts whose rows are not free yet. 256 x 128 is
+    refused (17.5 GiB, greedy)."""
+    told = said(f"v5e 1 8B-int8 lane:{slots}")
+    assert told["rows"] == rows
+    assert told["bytes"] < told["limit"]
+
+
 def test_the_command(tmp_path):
     """A topology of one chip, with what only libtpu can say; a row that does not fit is a row."""
     out = tmp_path / "plan.json"
