@@ -1,9 +1,12 @@
 """The device check must pass where the numbers are right, and must not where they are wrong."""
 
+import dataclasses
 import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -146,6 +149,37 @@ def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
     monkeypatch.setattr(Lane, "_block", wrong)
     assert not resumed.held("wrong", model, SMALL)
     assert len(fails(capsys.readouterr().out)) == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype):
+    """One number of one row, which no token shows, in blocks with idle rows."""
+    model = random_model.from_host(bits._config(SMALL), dtype)
+    right = Lane._block
+
+    def wrong(lane, everything):
+        (state, sampling, eos), tokens = right(lane, everything)
+        if len(lane._running) < lane._n_rows:
+            row, value = min(lane._running), state.cache.value
+            kind = jnp.uint16 if value.dtype.itemsize == 2 else jnp.uint32
+            moved = jax.lax.bitcast_convert_type(value, kind).at[-1, row, 0, -1, -1].add(1)
+            moved = jax.lax.bitcast_convert_type(moved, value.dtype)
+            state = state._replace(cache=state.cache._replace(value=moved))
+        return (state, sampling, eos), tokens
+
+    monkeypatch.setattr(Lane, "_block", wrong)
+    assert not resumed.held("wrong", model, SMALL)
+    [line] = fails(capsys.readouterr().out)
+    assert " of 40 texts have other bits" in line
+    assert " 0 of 40" not in line
+
+
+def test_texts_that_fail_say_why(capsys):
+    model = random_model.from_host(bits._config(SMALL), "float32")
+    params = jax.tree.map(lambda leaf: leaf * np.nan, model.params)
+    assert not resumed.held("wrong", dataclasses.replace(model, params=params), SMALL)
+    [line] = fails(capsys.readouterr().out)
+    assert "80 of 80 texts fail; text 0: the model gave logits that are not finite" in line
 
 
 def test_bits_of_two_processes_are_compared(capsys):
