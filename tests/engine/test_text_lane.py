@@ -216,6 +216,15 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
     assert len(begun) >= 16 * (n_blocks > 0)
 
 
+def test_once_the_user_wants_the_end_no_lane_is_prepared(monkeypatch):
+    """Neither what all prompts begin with nor an empty cache."""
+    one = scorer()
+    monkeypatch.setattr(interrupt, "wished", lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        writing(one, requests(shared=12))
+    assert one.engine.programs.compiled == []
+
+
 def test_a_batch_of_prompts_is_let_go_when_all_of_them_have_rows(monkeypatch):
     one, asked, alive = scorer(), requests(), []
     computed = prefill.Batch.__init__
