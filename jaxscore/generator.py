@@ -9,6 +9,7 @@ import numpy as np
 from jaxscore.engine import processes
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.generation_checks import complaint, room, unreadable
+from jaxscore.engine.lane_memory import most_rows
 from jaxscore.engine.text_pipeline import TextPipeline, Watch
 from jaxscore.engine.writing import Writing
 from jaxscore.models.model import Model
@@ -51,6 +52,12 @@ class Generator:
         self.eos_ids = eos or (() if own is None else (int(own),))
         self._texts = TextPipeline(scorer.engine, TextDecoder(self.encoder.tokenizer))
 
+    @property
+    def side_by_side(self) -> int:
+        """Most texts that are written side by side. A few times as many in one call keep them so,
+        since a text that ends makes room for the next one."""
+        return most_rows(self.model)
+
     def generate(self, requests: Iterable[GenerationRequest]) -> list[Generated]:
         """Continue each prompt.
 
@@ -65,8 +72,12 @@ class Generator:
         Raises:
             InputError: the scorer's journal cannot be used, or the device's memory does not hold
                 the texts that are written side by side. What has ended is in the journal.
+            KeyboardInterrupt: the user wants the run to end. With a journal the texts that have
+                begun end first and are in it; without one, nothing of them is left.
         """
-        found = dict(self.stream(requests))
+        # Ctrl-C that waits for texts has a use where they are kept; several processes end together.
+        kept = self.scorer.engine.journaled.journal is not None or processes.several()
+        found = dict(self._stream(list(requests), None, finishing=kept))
         return Results(found[place] for place in range(len(found)))
 
     def stream(
@@ -88,8 +99,12 @@ class Generator:
         """
         if watch is not None and processes.several():
             raise ValueError("watch is for a run of one process, and this one has several")
-        given = list(requests)
-        texts = self._texts.stream(self._writings(given), watch)
+        return self._stream(list(requests), watch, finishing=True)
+
+    def _stream(
+        self, given: list[GenerationRequest], watch: Watch | None, *, finishing: bool
+    ) -> Iterator[tuple[int, Generated]]:
+        texts = self._texts.stream(self._writings(given), watch, finishing=finishing)
         return ((place, _result(getattr(given[place], "id", place), one)) for place, one in texts)
 
     def _writings(self, requests: list[GenerationRequest]) -> list[Writing]:

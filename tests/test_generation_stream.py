@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine import processes, text_lane
+from jaxscore.engine import interrupt, processes, text_lane
+from jaxscore.engine.text_lane import Lane
 from jaxscore.generator import Generator
 from jaxscore.plan import decode_groups
+from tests.engine.test_interrupt import press
 from tests.journal.test_texts import asked as of_all_kinds
 from tests.journal.test_texts import journal, writer  # noqa: F401  fixtures
 from tests.releases import native_and_transformers
@@ -181,3 +183,65 @@ def test_prompts_of_ids_and_of_text_that_are_equal_are_written_once(generator):
     assert found[0].token_ids.tolist() == found[1].token_ids.tolist()
     assert seen == [0, 1]
     assert generator.scorer.statistics.sequences == before + 2
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Presses Ctrl-C in the first block of steps; counts all of them."""
+    run, counted = Lane._block, []
+
+    def block(self, everything):
+        counted.append(len(counted))
+        if len(counted) == 1:
+            press()
+        return run(self, everything)
+
+    monkeypatch.setattr(Lane, "_block", block)
+    return counted
+
+
+def test_an_interrupt_ends_at_once_what_nothing_keeps(generator, blocks):
+    with interrupt.listening(), pytest.raises(KeyboardInterrupt):
+        generator.generate([asked("The cat", 30, 0), asked("a", 20, 1)])
+    assert len(blocks) == 1
+
+
+@pytest.mark.parametrize("way", ["journal", "stream", "processes"])
+def test_an_interrupt_lets_texts_end_that_somebody_has(
+    generator,
+    blocks,
+    journal,  # noqa: F811
+    monkeypatch,
+    way,
+):
+    taken, requests = [], [asked("The cat", 30, 0), asked("a", 20, 1), asked("more", 9, 2)]
+    monkeypatch.setattr(generator.scorer, "journal", journal() if way == "journal" else None)
+    if way == "processes":
+        monkeypatch.setattr(processes, "several", lambda: True)
+        monkeypatch.setattr(processes, "agree", lambda *_: None)
+        monkeypatch.setattr(processes, "from_first", lambda value: value)
+
+    def take():
+        if way != "stream":
+            generator.generate(requests)
+        for place, _ in generator.stream(requests):
+            taken.append(place)
+
+    with interrupt.listening(), pytest.raises(KeyboardInterrupt):
+        take()
+    assert len(blocks) == 5  # of 4 steps, for 20 tokens and 9 beside them; the third never begins
+    if way == "stream":
+        assert len(taken) == 2
+    if way == "journal":
+        assert generator.scorer.statistics.sequences_restored == 0
+        generator.generate(requests)
+        assert generator.scorer.statistics.sequences_restored == 2
+
+
+def test_tokens_written_leave_out_what_the_journal_has(generator, journal, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(generator.scorer, "journal", journal())
+    requests = [asked("The cat", 6, 0), asked("a", 5, 1), asked("The cat", 6, 2)]
+    for more, n in ((requests[:1], 6), (requests, 5), (requests, 0)):
+        before = generator.scorer.statistics.tokens_written
+        generator.generate(more)
+        assert generator.scorer.statistics.tokens_written - before == n

@@ -14,11 +14,13 @@ class RunStatistics:
         tokens_given: of all texts, shared or not.
         tokens_unique: after sharing; `tokens_laid_out` counts paths that rows repeat as well.
         tokens_scored: whose probability was asked for.
+        tokens_written: by the model, in this run; a text that a journal had has none.
     """
 
     def __init__(self) -> None:
         self.sequences = self.sequences_restored = 0
         self.tokens_given = self.tokens_unique = self.tokens_laid_out = self.tokens_scored = 0
+        self.tokens_written = 0
         self.begin_output()
 
     @property

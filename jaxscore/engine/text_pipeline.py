@@ -1,5 +1,6 @@
 """Prompts in, texts out: each distinct one once, from the journal where it has them."""
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,11 @@ class TextPipeline:
         self.writer = TextWriter(engine, decoder)
 
     def stream(
-        self, asked: Sequence[Writing], watch: Watch | None = None
+        self,
+        asked: Sequence[Writing],
+        watch: Watch | None = None,
+        *,
+        finishing: bool = True,
     ) -> Iterator[tuple[int, Writing]]:
         """Each text with its place, as it has ended; equal requests share one, as in a journal.
 
@@ -39,11 +44,13 @@ class TextPipeline:
             watch: is called after each block of steps for each place whose text is being
                 written. Where it gives False that place has the error `ABANDONED`, and a text that
                 no other place wants is not written further.
+            finishing: the first Ctrl-C lets the texts that have begun end. False where nobody
+                would have them: it ends the run at once.
 
         Raises:
             InputError: the journal cannot be used, or the device's memory does not hold a lane.
-            KeyboardInterrupt: the user wants the run to end; no text has begun since then, and
-                those that had begun are finished and kept.
+            KeyboardInterrupt: the user wants the run to end; with `finishing` no text has begun
+                since then, and those that had begun are finished and kept.
         """
         places: dict[bytes, list[int]] = {}
         for place, one in enumerate(asked):
@@ -63,7 +70,8 @@ class TextPipeline:
         )
         shared = {id(one.text): one for one in texts}
         shown = self._engine.pipeline.progress
-        with Progress(shown, "writing") as progress, interrupt.finishing():
+        way = interrupt.finishing() if finishing else contextlib.nullcontext()
+        with Progress(shown, "writing") as progress, way:
             progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
             for ended in self._ended(waiting, progress):
                 progress.advance(sum(one.request.n_new for one in ended))
@@ -74,6 +82,7 @@ class TextPipeline:
         """What the journal had, then what is written and kept, block after block."""
         yield [one for one in waiting if one.ended]
         for ended in self.writer.write(waiting, progress):
+            self._engine.statistics.tokens_written += sum(len(one.written) for one in ended)
             self._keep(ended)
             yield ended
 

@@ -8,11 +8,11 @@ import pytest
 
 from jaxscore import generator
 from jaxscore.commands import model_flags
-from jaxscore.engine import prefill
+from jaxscore.engine import interrupt, prefill, text_lane
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
+from jaxscore.plan import decode_groups
 from jaxscore.results import Generated
-from jaxscore.tasks.samples.evaluations import sample
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import ROOT
 
@@ -26,19 +26,20 @@ def asked(monkeypatch):
     seen = []
 
     class Fake:
+        side_by_side = 32
+
         def __init__(self, scorer):
             self.scorer = scorer
 
-        def generate(self, requests):
-            out = []
-            for one in requests:
+        def stream(self, requests):
+            for place, one in enumerate(requests):
                 seen.append(one)
                 error = "too long" if "fails" in one.prompt else None
                 finish = ("eos", "stop", "length")[one.seed % 3]
                 ids = np.zeros(2, np.int32)
                 text = f'{{"answer": "{one.seed}"}}'
-                out.append(Generated(one.id, text, ids, None if error else finish, error))
-            return out
+                self.scorer.statistics.tokens_written += len(ids)
+                yield place, Generated(one.id, text, ids, None if error else finish, error)
 
     monkeypatch.setattr(generator, "Generator", Fake)
     return seen
@@ -254,24 +255,81 @@ def test_settings_in_python():
             evaluate("sample", None, ASKED, **given)
 
 
-def test_an_interrupt_keeps_what_was_written(run, place, asked, monkeypatch):
-    monkeypatch.setattr(sample, "ASKED_TOGETHER", 8)  # two prompts of four samples
+@pytest.mark.parametrize("n_written", [4, 7, 8, 11])
+def test_an_interrupt_keeps_prompts_that_have_all_samples(
+    run, place, asked, monkeypatch, n_written
+):
+    """Also in the middle of what is planned together."""
     folder = place(*ASKED)
-    genuine = generator.Generator.generate
+    genuine = generator.Generator.stream
 
     def interrupted(self, requests):
-        if asked:
-            raise KeyboardInterrupt
-        return genuine(self, requests)
+        for place, one in genuine(self, requests):
+            yield place, one
+            if len(asked) == n_written:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(generator.Generator, "generate", interrupted)
+    monkeypatch.setattr(generator.Generator, "stream", interrupted)
     code, out, err = run(*flags(folder))
     assert (code, out) == (130, "")
     assert "holds the items that were finished, and the same command goes on" in err
-    assert len(result(folder)) == 2
-    monkeypatch.setattr(generator.Generator, "generate", genuine)
+    assert len(result(folder)) == n_written // 4
+    monkeypatch.setattr(generator.Generator, "stream", genuine)
     assert run(*flags(folder)).code == 0
-    assert len(asked) == 12
+    assert len(asked) == n_written + 12 - n_written // 4 * 4
+
+
+def test_samples_that_are_planned_together_follow_the_rows(run, place, asked, monkeypatch):
+    """Of whole prompts."""
+    monkeypatch.setattr(generator.Generator, "side_by_side", 1)
+    genuine, together = generator.Generator.stream, []
+
+    def counted(self, requests):
+        together.append(len(requests))
+        return genuine(self, requests)
+
+    monkeypatch.setattr(generator.Generator, "stream", counted)
+    assert run(*flags(place(*ASKED), n=7)).code == 0
+    assert together == [14, 7]
+
+
+def test_tokens_of_the_journal_are_not_written_in_this_run(run, place):
+    words = flags(place(*ASKED[:2]), "--max-new-tokens", 4, n=2)
+    words = [one for one in words if one not in ("--journal", "off")]
+    first = run(*words)
+    whole = result(place(*ASKED[:2]))
+    (place(*ASKED[:2]) / "out.json").unlink()
+    again = run(*words)
+    assert (first.code, again.code) == (0, 0)
+    assert "have 2 samples each, 16 tokens written in this run" in first.out
+    assert "have 2 samples each, 0 tokens written in this run" in again.out
+    assert result(place(*ASKED[:2])) == whole
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3, 6])
+def test_an_output_that_ends_within_what_is_planned_together(run, place, monkeypatch, n_blocks):
+    """Goes on with the bytes of a run that was not interrupted, by the journal."""
+    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
+    monkeypatch.setattr(text_lane, "STEPS", 4)
+    folder = place(*ASKED, {"prompt": "Who?"}, {"prompt": "and then " * 9})
+    words = flags(folder, "--max-new-tokens", 16, "--temperature", 2, "--dtype", "bfloat16", n=3)
+    words = [one for one in words if one not in ("--journal", "off")]
+    assert run(*words, "--journal", folder / "whole").code == 0
+    whole = (folder / "out.json").read_bytes()
+    (folder / "out.json").unlink()
+    block, seen = text_lane.Lane._block, []
+
+    def counted(self, everything):
+        seen.append(everything)
+        return block(self, everything)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(text_lane.Lane, "_block", counted)
+        patched.setattr(interrupt, "wished", lambda: len(seen) >= n_blocks)
+        assert run(*words, "--journal", folder / "cut").code == 130
+    assert not (folder / "out.json").exists() or len(result(folder)) < 5
+    assert run(*words, "--journal", folder / "cut").code == 0
+    assert (folder / "out.json").read_bytes() == whole
 
 
 def test_samples_of_a_prompt_share_its_computation(scorers, monkeypatch):

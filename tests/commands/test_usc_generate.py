@@ -29,17 +29,18 @@ def asked(monkeypatch):
     seen = []
 
     class Fake:
+        side_by_side = 32
+
         def __init__(self, scorer):
             self.scorer = scorer
 
-        def generate(self, requests):
-            out = []
-            for one in requests:
+        def stream(self, requests):
+            for place, one in enumerate(requests):
                 error = "too long" if "fails" in one.prompt else None
                 text = f"The most consistent response is Response {len(seen)}"
-                out.append(Generated(one.id, text, np.zeros(5, np.int32), "eos", error))
+                self.scorer.statistics.tokens_written += 5
                 seen.append(one)
-            return out
+                yield place, Generated(one.id, text, np.zeros(5, np.int32), "eos", error)
 
     monkeypatch.setattr(generator, "Generator", Fake)
     return seen
@@ -149,20 +150,20 @@ def test_items_that_fail(run, folder, asked):
 
 
 def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
-    monkeypatch.setattr(usc_generate, "ASKED_TOGETHER", 2)
-    genuine = generator.Generator.generate
+    genuine = generator.Generator.stream
 
     def interrupted(self, requests):
-        if asked:
-            raise KeyboardInterrupt
-        return genuine(self, requests)
+        for place, one in genuine(self, requests):
+            yield place, one
+            if len(asked) == 2:
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(generator.Generator, "generate", interrupted)
+    monkeypatch.setattr(generator.Generator, "stream", interrupted)
     code, out, err = run(*flags(folder))
     assert (code, out) == (130, "")
     assert "holds the items that were finished, and the same command goes on" in err
     assert len(result(folder)) == 2
-    monkeypatch.setattr(generator.Generator, "generate", genuine)
+    monkeypatch.setattr(generator.Generator, "stream", genuine)
     assert run(*flags(folder)).code == 0
     assert len(asked) == 3
 
@@ -210,22 +211,23 @@ def test_the_settings_of_the_samples_are_not_those_of_the_replies(run, folder, a
 
 def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypatch):
     """Though those that failed before are asked for once more, which would move the others."""
-    monkeypatch.setattr(usc_generate, "ASKED_TOGETHER", 2)
+    monkeypatch.setattr(usc_generate, "ASKED_PER_ROW", 1)
     items = [ITEMS[k % 3] | {"chat_history": [f"How many {k}?"]} for k in range(7)]
     items[0]["chat_history"] = ["fails"]
     (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")
     together = []
 
     class Fake:
+        side_by_side = 2
+
         def __init__(self, scorer):
             self.scorer = scorer
 
-        def generate(self, requests):
+        def stream(self, requests):
             together.append([one.id.split()[1] for one in requests])
-            return [
-                Generated(one.id, "x", np.zeros(1, np.int32), "eos", "fails" in one.prompt or None)
-                for one in requests
-            ]
+            for place, one in enumerate(requests):
+                error = "fails" in one.prompt or None
+                yield place, Generated(one.id, "x", np.zeros(1, np.int32), "eos", error)
 
     monkeypatch.setattr(generator, "Generator", Fake)
     assert run(*flags(folder)).code == 1

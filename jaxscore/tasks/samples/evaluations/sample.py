@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.results import Generated
 from jaxscore.tasks.evaluation import (
     Evaluation,
     Failure,
@@ -22,7 +23,7 @@ from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.in_order import InOrder
 from jaxscore.tasks.samples.prompts import Prompt
 
-ASKED_TOGETHER = 512  # samples between two chances to write what is finished
+ASKED_PER_ROW = 16  # samples that are planned together, for each that is written side by side
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,9 +219,9 @@ def _sample(source: Any, work: Work, settings: Settings, offer: Callable[[], Non
     facts = work.facts or earlier_output.model_facts(source)
     made = {**made_with(facts, settings), "dtype": source.model.dtype}
     task.check_dtype(work.prompts, work.samples, source.model.dtype, work.path)
-    generator, n_tokens = Generator(source), 0
+    generator, before = Generator(source), source.statistics.tokens_written
     usable = [one for one in work.prompts if one.index not in work.errors]
-    several = max(1, ASKED_TOGETHER // work.n)
+    several = max(1, ASKED_PER_ROW * generator.side_by_side // work.n)
     for k in range(0, len(usable), several):
         # The same prompts together as in a run from the beginning, so that a sample has the same
         # row and block, and with them the same last bits, whatever an earlier run has left.
@@ -236,18 +237,30 @@ def _sample(source: Any, work: Work, settings: Settings, offer: Callable[[], Non
             for prompt, text in read
             for request in task.requests(prompt, text, work.n, **settings.drawing())
         ]
-        found = generator.generate(asked)
-        for place, (prompt, text) in enumerate(read):
+        for place, own in _of_prompts(generator.stream(asked), work.n):
+            prompt, text = read[place]
             if prompt.index not in missing:
                 continue
-            own, known = found[place * work.n :][: work.n], work.samples[prompt.index]
             try:
+                known = work.samples[prompt.index]
                 work.samples[prompt.index] = task.take(known, own, text, made)
             except InputError as problem:
                 work.errors[prompt.index] = str(problem)
-            n_tokens += sum(len(one.token_ids) for one in own[len(known.texts) if known else 0 :])
-        offer()
-    return n_tokens
+            offer()
+    return int(source.statistics.tokens_written) - before
+
+
+def _of_prompts(
+    texts: Iterator[tuple[int, Generated]], n: int
+) -> Iterator[tuple[int, list[Generated]]]:
+    """Each prompt's place and its n samples, as soon as the last of them has ended."""
+    found: dict[int, dict[int, Generated]] = {}
+    for place, one in texts:
+        prompt, k = divmod(place, n)
+        found.setdefault(prompt, {})[k] = one
+        if len(found[prompt]) == n:
+            own = found.pop(prompt)
+            yield prompt, [own[k] for k in range(n)]
 
 
 def _model_inputs(

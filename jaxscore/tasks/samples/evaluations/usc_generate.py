@@ -14,7 +14,7 @@ from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.in_order import InOrder
 from jaxscore.text import chat_template
 
-ASKED_TOGETHER = 128  # items between two chances to write what is finished
+ASKED_PER_ROW = 4  # items that are planned together, for each that is written side by side
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ def evaluate(
 
 @dataclasses.dataclass
 class _Written:
-    """Tokens of this run's replies, and how many replies ended at the limit."""
+    """Tokens that the model wrote in this run, and how many of its replies ended at the limit."""
 
     n_tokens: int = 0
     n_cut: int = 0
@@ -183,11 +183,13 @@ def _generate(
     made = {**made_with(facts, settings), "dtype": source.model.dtype}
     task.check_dtype(work.items, work.replies, source.model.dtype, work.path)
     generator, tokenizer = Generator(source), source.encoder.tokenizer
+    before = source.statistics.tokens_written
     usable = [item for item in work.items if not item.error]
-    for k in range(0, len(usable), ASKED_TOGETHER):
+    several = ASKED_PER_ROW * generator.side_by_side
+    for k in range(0, len(usable), several):
         # The same items together as in a run from the beginning, so that a reply has the same
         # row and block, and with them the same last bits, whatever an earlier run has left.
-        together = usable[k : k + ASKED_TOGETHER]
+        together = usable[k : k + several]
         missing = [item for item in together if work.replies[item.index] is None]
         if not missing:
             continue
@@ -197,23 +199,22 @@ def _generate(
             chat_template.render(tokenizer, [{"role": "user", "content": item.prompt}])
             for item in together
         ]
-        found = generator.generate(
-            task.requests(
-                together,
-                rendered,
-                max_new_tokens=settings.max_new_tokens,
-                temperature=settings.temperature,
-                top_p=settings.top_p,
-                seed=settings.seed,
-            )
+        asked = task.requests(
+            together,
+            rendered,
+            max_new_tokens=settings.max_new_tokens,
+            temperature=settings.temperature,
+            top_p=settings.top_p,
+            seed=settings.seed,
         )
-        for item, text, one in zip(together, rendered, found, strict=True):
+        for place, one in generator.stream(asked):
+            item = together[place]
             if work.replies[item.index] is not None:
                 continue
-            work.replies[item.index] = task.evaluate(item, text, one, made)
+            work.replies[item.index] = task.evaluate(item, rendered[place], one, made)
             written.n_cut += one.finish == "length"
-            written.n_tokens += len(one.token_ids)
-        offer()
+            offer()
+    written.n_tokens = source.statistics.tokens_written - before
 
 
 def _remarks(settings: Settings, written: _Written) -> list[str]:
