@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +25,18 @@ from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import MeshShape
 from jaxscore.device.vocabulary.ranked import most_probable, nothing_ranked, ranked_with
 from jaxscore.device.vocabulary.sums import MEASURES, Terms
-from jaxscore.engine import planner
+from jaxscore.engine import planner, text_lane
 from jaxscore.engine.engine import Engine
 from jaxscore.generator import Generator
 from jaxscore.models import native
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import shapes_of
+from jaxscore.plan import decode_groups
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import GenerationRequest
 from tests.device.configs import gpt2like, llamalike, rules
 
+N_TEXTS = 20  # in 8 rows
 SHAPES = [(2, 4), (8, 1), (4, 2), (1, 8)]
 EIGHT = {"n_heads": 8, "width": 32, "vocab_size": 208}
 CONFIGS = {
@@ -128,19 +131,35 @@ def sent(scorer: Engine) -> list[tuple[str, int]]:
     return sorted(found.items())
 
 
-def written(mesh: str | None) -> list[list[int]]:
-    """Greedy and sampled tokens after prompts that share text, some with a penalty and top_k."""
+def written(mesh: str | None) -> list[Any]:
+    """Greedy and sampled tokens after prompts that share text, some with a penalty and top_k.
+
+    Then how many texts began in a row that another one had left.
+    """
     folder = Path(__file__).parents[1] / "cases/models/tiny-qwen2"
     generator = Generator(Scorer.from_pretrained(str(folder), dtype="float32", mesh=mesh))
     asked = [
-        GenerationRequest(k, f"The cat {'sat ' * k}", 7, temperature=0.5 * (k % 2), seed=k)
-        for k in range(6)
+        GenerationRequest(
+            k, f"The cat {'sat ' * (k % 6)}", 7 + k % 5, temperature=0.5 * (k % 2), seed=k
+        )
+        for k in range(N_TEXTS)
     ]
     changed = [
-        dataclasses.replace(one, repetition_penalty=1.0 + one.id / 5, top_k=one.id) for one in asked
+        dataclasses.replace(one, repetition_penalty=1.0 + one.id / 20, top_k=one.id % 6)
+        for one in asked
     ]
+    text_lane.STEPS, decode_groups.GROUPS = 4, (1, 8)
+    begun, rows = text_lane.Lane._begun, []
+
+    def noted(lane: Any, everything: Any, some: Any) -> Any:
+        rows.extend(row for row, _ in some)
+        return begun(lane, everything, some)
+
+    text_lane.Lane._begun = noted
     found = [*generator.generate(asked), *generator.generate(changed)]
-    return [one.token_ids.tolist() for one in found]
+    text_lane.Lane._begun = begun
+    assert len(rows) == len(found)
+    return [len(rows) - 2 * len({*rows}), [one.token_ids.tolist() for one in found]]
 
 
 def alone(params: decoder.Params, shape, order) -> str:
