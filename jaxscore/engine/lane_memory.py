@@ -94,6 +94,6 @@ def naming(model: Model, rows: int, slots: int) -> Iterator[None]:
         raise InputError(
             f"{rows} x {slots} tokens whose keys and values take {size} of each device do not fit "
             f"in its memory beside the model and what a step needs; {quantize}spread the model "
-            "with --mesh model=N (N larger than now), ask for fewer new tokens, or shorten the "
-            "longest prompts"
+            "with --mesh model=N (a larger N than in this run), ask for fewer new tokens, or "
+            "shorten the longest prompts"
         ) from problem
