@@ -30,7 +30,9 @@ from jaxscore.device.attention.score_rule import ScoreRule
 LANES = 128
 LOG2_E = math.log2(math.e)
 LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so who sees nothing adds 0
-QUERIES, KEYS = 256, 512  # most in a block; by the compiler's schedule 89 % of the peak at H 128
+# In a block of queries and, at most, in one of keys. The smaller block of queries is for a number
+# of heads that the larger one does not divide well, such as seven.
+QUERIES, KEYS = (256, 128), 512
 # Of a product: query heads times queries; fewer of heads wider than 256, whose blocks would not
 # fit in a core's memory.
 MOST_ROWS = 1024
@@ -68,15 +70,13 @@ def kernel_tpu(
         interpret: run the kernel's operations as JAX's own, on any platform.
 
     Raises:
-        ValueError: more blocks of queries than a packed pair can name, 4 million tokens.
+        ValueError: more blocks of queries than a packed pair can name: 4 million tokens, or 2
+            million where a block has 128.
     """
     R, L, N, H = q_RLNH.shape
     K, T = k_RLKH.shape[2], R * L
-    keys = max(LANES, min(KEYS, 1 << (L - 1).bit_length()))
-    queries = min(QUERIES, keys)
-    most = max(queries, MOST_ROWS * 256 // max(H, 256))
-    group = max(d for d in range(1, N // K + 1) if (N // K) % d == 0 and d * queries <= most)
-    sizes = Sizes(group, N // K // group, queries, keys, H, H % LANES == 0)
+    sizes = block_sizes(L, N // K, H)
+    keys = sizes.keys
 
     def laid_out(x_RLXH: jax.Array) -> jax.Array:
         x = x_RLXH.astype(dtype).reshape(T, -1, H)
@@ -102,6 +102,27 @@ def kernel_tpu(
     return out.reshape(-1, N, H)[:T].reshape(R, L, N, H), lse.reshape(N, -1)[:, :T].T.reshape(
         R, L, N
     )
+
+
+def block_sizes(length: int, heads: int, width: int) -> Sizes:
+    """Of the kernel that has most rows in a product; among equals the one of the larger block.
+
+    Args:
+        length: of a row.
+        heads: query heads of each key head.
+        width: of a head.
+    """
+    keys = max(LANES, min(KEYS, 1 << (length - 1).bit_length()))
+    most = MOST_ROWS * 256 // max(width, 256)
+    divisors = [n for n in range(1, heads + 1) if heads % n == 0]
+    rows, queries = max(
+        (n * queries, queries)
+        for queries in QUERIES
+        for n in divisors
+        if queries <= keys and n * queries <= max(queries, most)
+    )
+    group = rows // queries
+    return Sizes(group, heads // group, queries, keys, width, width % LANES == 0)
 
 
 def _listed(end_T, position_T, window, sizes):

@@ -65,6 +65,8 @@ def whole(q, k, v, position, end, window, rule):
         (300, 4, 2, 128),  # whole registers, so heads are not transposed; a ragged end
         (700, 6, 2, 80),  # several blocks; no power of two
         (513, 2, 2, 192),
+        (300, 7, 1, 64),  # seven heads of a key head, as Qwen2 has them
+        (300, 7, 1, 128),
     ],
 )
 def test_several_blocks(kernel, length, heads, kv_heads, width):
@@ -151,6 +153,27 @@ def test_rows_too_many_for_the_packed_pairs_are_refused(monkeypatch):
         ValueError, match="1536 tokens in a batch, padding included, expected fewer than 1024"
     ):
         kernel_tpu.kernel_tpu(*given, None, rule=ScoreRule(1.0), dtype=jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("heads", "width", "length", "group", "queries"),
+    [
+        (1, 128, 4096, 1, 256),
+        (4, 128, 4096, 4, 256),
+        (6, 128, 4096, 3, 256),
+        (7, 64, 4096, 7, 128),  # 1 of 256 otherwise
+        (7, 64, 100, 7, 128),  # a shorter row has no larger block
+        (8, 64, 4096, 4, 256),  # the larger block among equals
+        (14, 128, 4096, 7, 128),
+        (16, 128, 4096, 4, 256),
+        (4, 512, 4096, 2, 256),  # wide heads, half as many rows
+        (3, 512, 4096, 3, 128),
+    ],
+)
+def test_a_product_has_as_many_rows_as_fit(heads, width, length, group, queries):
+    sizes = kernel_tpu.block_sizes(length, heads, width)
+    assert (sizes.group, sizes.queries) == (group, queries)
+    assert sizes.group * sizes.groups_of_key == heads
 
 
 @pytest.mark.parametrize(
