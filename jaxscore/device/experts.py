@@ -99,10 +99,12 @@ def _blocks(chosen_Tk, count) -> Blocks:
     """Pairs of experts that are elsewhere come last and are in no block."""
     flat = chosen_Tk.reshape(-1)
     expert = jnp.where((flat >= 0) & (flat < count), flat, count)
-    rows = jnp.zeros(count, jnp.int32).at[expert].add(1, mode="drop")
-    blocks = (rows + BLOCK - 1) // BLOCK
     order = jnp.argsort(expert, stable=True)
-    return Blocks(order, rows, jnp.cumsum(rows), jnp.cumsum(blocks))
+    # Counted where each expert ends; of a scatter the TPU compiler has no estimate.
+    row_end = jnp.searchsorted(expert[order], jnp.arange(count), side="right").astype(jnp.int32)
+    rows = jnp.diff(row_end, prepend=0)
+    blocks = (rows + BLOCK - 1) // BLOCK
+    return Blocks(order, rows, row_end, jnp.cumsum(blocks))
 
 
 def blocked(experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", weighs_input=False):

@@ -92,6 +92,26 @@ def test_each_token_has_its_experts(monkeypatch, form, T, block, only):
     assert np.abs(want - slow(own, 0, *arrays)).max() > 0.1  # the layers differ
 
 
+@pytest.mark.parametrize("only", [None, [1, 4], [-2, 3, 7]])
+@pytest.mark.parametrize("T", [1, 40])
+def test_blocks_one_pair_at_a_time(monkeypatch, T, only):
+    """Every pair of an expert of this shard is in one block, in order; -2 and 7 are elsewhere."""
+    monkeypatch.setattr(device_experts, "BLOCK", 8)
+    _, _, chosen = given(T, T, only)
+    blocks = device_experts._blocks(jnp.asarray(chosen), COUNT)
+    of_expert = [np.flatnonzero(chosen.reshape(-1) == e).tolist() for e in range(COUNT)]
+    assert blocks.rows.tolist() == [len(pairs) for pairs in of_expert]
+    assert blocks.row_end.tolist() == np.cumsum(blocks.rows).tolist()
+    want = [
+        (e, pairs[n : n + 8]) for e, pairs in enumerate(of_expert) for n in range(0, len(pairs), 8)
+    ]
+    assert blocks.block_end[-1] == len(want)
+    for block, (expert, pairs) in enumerate(want):
+        pair, mine = blocks.pairs(block)
+        assert blocks.expert(block) == expert
+        assert pair[mine].tolist() == pairs
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("weighs_input", [False, True])
 def test_biases_and_weights_on_what_an_expert_reads(monkeypatch, form, weighs_input):

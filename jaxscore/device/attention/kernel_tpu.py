@@ -143,7 +143,8 @@ def _listed(end_T, position_T, window, sizes):
     nth = jnp.cumsum(some, axis=1)
     flags = (nth == 1) * FIRST + (nth == nth[:, -1:]) * LAST + (~every) * PARTIAL
     packed = (flags << (2 * BITS)) + (i << BITS) + j
-    [at] = jnp.nonzero(some.reshape(-1), size=most_pairs(T, i_block, keys), fill_value=0)
+    # A stable sort; `nonzero` is a scatter, of which the TPU compiler has no estimate.
+    at = jnp.argsort(~some.reshape(-1), stable=True)[: most_pairs(T, i_block, keys)]
     return packed.reshape(-1)[at].astype(jnp.int32), some.sum(dtype=jnp.int32)
 
 

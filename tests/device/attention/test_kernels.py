@@ -124,6 +124,32 @@ def test_pairs_are_what_the_mask_says(queries, keys, window):
     assert some.sum() <= most_pairs(96, queries, keys)
 
 
+@pytest.mark.parametrize("window", [None, 0, 150])
+@pytest.mark.parametrize("heads", [1, 7])
+def test_the_list_of_pairs_one_by_one(heads, window):
+    """In order, with the flags that a look at each pair gives."""
+    _, position, end = random_rows(11, 3, 1024)
+    ends, at = flat_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
+    limit = None if window is None else jnp.int32(window)
+    sizes = kernel_tpu.block_sizes(1024, heads, 64)
+    packed, n_pairs = kernel_tpu._listed(ends, at, limit, sizes)
+    some, every = map(np.asarray, block_pairs(ends, at, limit, sizes.queries, sizes.keys))
+    want = []
+    for i in range(len(some)):
+        diagonal = i * sizes.queries // sizes.keys
+        of_query = [j for j in range(some.shape[1]) if some[i, j] or j == diagonal]
+        for j in of_query:
+            first, last = j == of_query[0], j == of_query[-1]
+            flags = (
+                first * kernel_tpu.FIRST
+                | last * kernel_tpu.LAST
+                | (not every[i, j]) * kernel_tpu.PARTIAL
+            )
+            want.append((flags << 2 * kernel_tpu.BITS) + (i << kernel_tpu.BITS) + j)
+    assert np.asarray(packed)[: int(n_pairs)].tolist() == want
+    assert len(want) < some.size
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("windows", [(0, 0), (0, 70)])
 def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
