@@ -138,8 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
     target, first = targets.tpu(args.topology), 0.0
     for way in WAYS:
         program = compiled(target, CONFIGS[args.model], args.program, way)
-        seconds = estimates.seconds_of(program)
-        cycles = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', text_of(program))))
+        text = text_of(program)
+        seconds, _ = estimates.seconds_of(program, text)
+        cycles = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', text)))
         first = first or seconds or 0.0
         told = "no estimate" if seconds is None else f"{seconds * 1e6:9.1f} us"
         gain = f" {seconds / first - 1:+.1%}" if seconds and first else ""

@@ -41,8 +41,9 @@ not here. Memory and refusals are what it would say there. Added are
   collectives: their number and bytes, as the programs have them
   with --topology an estimate of the time of one layer, with the share of the
     chip's bfloat16 peak (MFU), and of the vocabulary pass for --batch-tokens
-    queries. It is the compiler's model of the chip and not a measurement. It
-    is left out where the compiler has none, as for layers on v6e.
+    queries. It is the compiler's model of the chip and not a measurement.
+    Operations without a model are left out and counted where they move
+    nothing; with any other one there is no estimate.
   in the JSON: batches, layer, vocabulary, compiler
 
   python -m jaxscore plan --model config.json --mesh data=1,model=8

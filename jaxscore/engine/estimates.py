@@ -19,7 +19,13 @@ from jaxscore.device.vocabulary.queries import FORMS
 from jaxscore.device.vocabulary.sums import terms
 from jaxscore.engine.abstract_models import Where, abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, refused, side_by_side
-from jaxscore.engine.program_text import Collective, collectives, kernels, text_of
+from jaxscore.engine.program_text import (
+    Collective,
+    collectives,
+    joined_slices,
+    kernels,
+    text_of,
+)
 from jaxscore.engine.targets import Target, compiling_for
 from jaxscore.models import costs, native
 from jaxscore.models.choices import Dtype
@@ -39,6 +45,7 @@ class LayerEstimate:
         mfu: useful FLOPs over what the device does in that time at its bfloat16 peak. Useful are
             all products with weights, and attention to the tokens that are seen in rows of one
             text each.
+        operations_left_out: that the compiler has no model of, and that move nothing.
         collectives, kernels: of the layer.
     """
 
@@ -46,6 +53,7 @@ class LayerEstimate:
     length: int
     seconds: float | None
     mfu: float | None
+    operations_left_out: int
     collectives: list[Collective]
     kernels: list[str]
 
@@ -57,12 +65,14 @@ class VocabularyEstimate:
     Attributes:
         seconds: None where the compiler does not say.
         products_share: of that time, if the products ran at the device's bfloat16 peak.
+        operations_left_out: see `LayerEstimate`.
         kernels: of the pass.
     """
 
     queries: int
     seconds: float | None
     products_share: float | None
+    operations_left_out: int
     kernels: list[str]
 
 
@@ -95,21 +105,28 @@ def estimate_layer(
     except JaxRuntimeError as problem:
         if refused(problem, rows, length) is None:
             raise
-        return LayerEstimate(rows, length, None, None, [], [])
+        return LayerEstimate(rows, length, None, None, 0, [], [])
     text = text_of(program)
     moved = [] if mesh is None else collectives(text)
-    seconds, mfu = seconds_of(program), None
+    (seconds, left_out), mfu = seconds_of(program, text), None
     if seconds is not None and target.flops is not None:
         shards = 1 if mesh is None else mesh.shape.model
         mfu = layer_flops(one, rows, length) / shards / target.flops / seconds
-    return LayerEstimate(rows, length, seconds, mfu, moved, kernels(text))
+    return LayerEstimate(rows, length, seconds, mfu, left_out, moved, kernels(text))
 
 
-def seconds_of(program: Any) -> float | None:
-    """XLA's estimate of a compiled program; None where it has no model of some operation, for
-    which it tells a negative number."""
+def seconds_of(program: Any, text: str) -> tuple[float | None, int]:
+    """XLA's estimate of a compiled program, and the number of operations that it leaves out.
+
+    An operation of which XLA has no model counts as -1 s. Where all such operations are slices
+    that are joined, for which the device has no code, they are left out. Where others are among
+    them, or the numbers do not say it, there is no estimate.
+    """
     told = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
-    return told if told > 0 else None
+    joined = joined_slices(text)
+    if joined and 0 < told + joined < 1:
+        return told + joined, joined
+    return (told if told > 0 and not joined else None), 0
 
 
 def layer_flops(config: DecoderConfig, rows: int, length: int) -> int:
@@ -148,10 +165,11 @@ def estimate_vocabulary(
     lowered = lower(run, (model.params, hidden, asked), None, device)
     with compiling_for(device):
         program = lowered.compile()
-    seconds, share = seconds_of(program), None
+    text = text_of(program)
+    (seconds, left_out), share = seconds_of(program, text), None
     if seconds is not None and target.flops is not None:
         share = 2 * queries * own * width / target.flops / seconds
-    return VocabularyEstimate(queries, seconds, share, kernels(text_of(program)))
+    return VocabularyEstimate(queries, seconds, share, left_out, kernels(text))
 
 
 def one_layer(config: DecoderConfig) -> DecoderConfig:

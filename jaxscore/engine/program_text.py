@@ -1,4 +1,4 @@
-"""What the text of a compiled program says: collectives, and kernels of ours.
+"""What the text of a compiled program says: collectives, kernels of ours, slices that are joined.
 
 The text is XLA's optimised HLO. Each operation is one line, and the body of a loop stands once,
 however often it runs.
@@ -20,6 +20,7 @@ from jaxscore.errors import InputError
 COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 COLLECTIVE = re.compile(rf"= (.*?) ({COLLECTIVES})(-done)?\(")
 SHAPE = re.compile(r"\b(pred|[a-z]+?([0-9]+)\w*)\[([0-9,]*)\]")
+JOINED = 'custom_call_target="ConcatBitcast"'
 KERNEL = re.compile(r'op_name="[^"]*?([^"/]+)/pallas_call"')
 
 
@@ -60,6 +61,12 @@ def collectives(text: str) -> list[Collective]:
             count[match[2]] += 1
             size[match[2]] += shape_bytes(match[1])
     return [Collective(op, count[op], size[op]) for op in sorted(count)]
+
+
+def joined_slices(text: str) -> int:
+    """Operations that name slices, copied side by side, as one array; the TPU has no code for
+    them (`CreateBitcastConcat` of XLA's memory space assignment)."""
+    return text.count(JOINED)
 
 
 def shape_bytes(text: str) -> int:

@@ -19,8 +19,7 @@ def _collectives(report: dict[str, Any]) -> str:
     rows = [("collectives", "", "count", "bytes")]
     for one in report["batches"]:
         for moved in one["collectives"]:
-            shape = f"{one['rows']} x {one['length']}"
-            rows.append((shape, moved["op"], str(moved["count"]), byte_text(moved["bytes"])))
+            rows.append((_shape(one), moved["op"], str(moved["count"]), byte_text(moved["bytes"])))
     if len(rows) == 1:
         return ""
     return f"{table(rows)}\nas the programs have them; what is in a loop stands once"
@@ -30,7 +29,7 @@ def _layer(report: dict[str, Any]) -> str:
     rows = [("estimate of one layer", "time", "MFU", "collectives")]
     for one in report["layer"]:
         moved = sum(part["bytes"] for part in one["collectives"])
-        row = (f"{one['rows']} x {one['length']}", _time(one["seconds"]), _share(one["mfu"]))
+        row = (_shape(one), _time(one["seconds"]), _share(one["mfu"]))
         rows.append((*row, byte_text(moved) if moved else ""))
     return f"{table(rows)}\n{_how(report['layer'])}" if len(rows) > 1 else ""
 
@@ -39,18 +38,27 @@ def _vocabulary(report: dict[str, Any]) -> str:
     rows = [("estimate of the vocabulary pass", "time", "products alone")]
     for one in report["vocabulary"]:
         share = _share(one["products_share"])
-        rows.append((f"{one['queries']} queries", _time(one["seconds"]), share))
+        rows.append((_shape(one), _time(one["seconds"]), share))
     return f"{table(rows)}\n{_how(report['vocabulary'])}" if len(rows) > 1 else ""
 
 
 def _how(estimates: Sequence[dict[str, Any]]) -> str:
-    """What such a number is, and what it rests on."""
+    """What such a number is, what it rests on, and what it leaves out."""
     lines = [MODEL]
     if kernels := sorted({name for one in estimates for name in one["kernels"]}):
         lines.append(f"a kernel counts as what it declares: {', '.join(kernels)}")
+    lines += [
+        f"{shape}: without {count} operations that it has no model of; they move nothing"
+        for shape, count in ((_shape(one), one["operations_left_out"]) for one in estimates)
+        if count
+    ]
     if any(one["seconds"] is None for one in estimates):
         lines.append("none: it has no model of some operation, or refused the program")
     return "\n".join(lines)
+
+
+def _shape(one: dict[str, Any]) -> str:
+    return f"{one['queries']} queries" if "queries" in one else f"{one['rows']} x {one['length']}"
 
 
 def _time(seconds: float | None) -> str:

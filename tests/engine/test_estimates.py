@@ -36,11 +36,39 @@ def test_the_layer_that_sees_furthest(windows, widest):
 def test_a_compiler_without_estimates():
     config = llamalike()
     layer = estimates.estimate_layer(config, "float32", "llama", HERE, HERE.devices[0], 2, 64)
-    assert layer == estimates.LayerEstimate(2, 64, None, None, [], [])
+    assert layer == estimates.LayerEstimate(2, 64, None, None, 0, [], [])
     vocabulary = estimates.estimate_vocabulary(
         config, "float32", "llama", HERE, HERE.devices[0], 128
     )
     assert (vocabulary.seconds, vocabulary.products_share) == (None, None)
+
+
+JOINED = 'x = f32[4,2] custom-call(a, b), custom_call_target="ConcatBitcast"\n'
+
+
+@pytest.mark.parametrize(
+    ("told", "joined", "seconds"),
+    [
+        (-2.998, 3, 0.002),
+        (0.002, 0, 0.002),
+        (-2.998, 0, None),
+        (-2.998, 2, None),  # one of another kind is among them
+        (-0.998, 2, None),  # they count as something else
+        (0.002, 1, None),
+        (0.0, 0, None),
+        (0.0, 1, None),  # no estimate at all
+    ],
+)
+def test_operations_that_are_left_out_move_nothing(told, joined, seconds):
+    """Each counts as -1 s; a number that such operations alone do not explain is none."""
+
+    class Program:
+        def cost_analysis(self):
+            return {"optimal_seconds": told}
+
+    found, left_out = estimates.seconds_of(Program(), JOINED * joined)
+    assert found == (None if seconds is None else pytest.approx(seconds))
+    assert left_out == (joined if seconds is not None else 0)
 
 
 @pytest.mark.parametrize("told", [0.002, -0.998, 0.0])
@@ -61,4 +89,4 @@ def test_seconds_of_the_vocabulary_pass(monkeypatch):
     config = llamalike(vocab_size=500, width=64, n_heads=4, n_kv_heads=2, head_width=16)
     found = estimates.estimate_vocabulary(config, "float32", "llama", HERE, HERE.devices[0], 100)
     share = pytest.approx(2 * 100 * 500 * 64 / 1e12 / 0.002)
-    assert found == estimates.VocabularyEstimate(100, 0.002, share, [])
+    assert found == estimates.VocabularyEstimate(100, 0.002, share, 0, [])

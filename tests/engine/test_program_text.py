@@ -6,7 +6,14 @@ import importlib.util
 import pytest
 from jax.errors import JaxRuntimeError
 
-from jaxscore.engine.program_text import Collective, collectives, kernels, shape_bytes, text_of
+from jaxscore.engine.program_text import (
+    Collective,
+    collectives,
+    joined_slices,
+    kernels,
+    shape_bytes,
+    text_of,
+)
 from jaxscore.errors import InputError
 
 TEXT = """\
@@ -21,6 +28,7 @@ HloModule jit_one, is_scheduled=true
 metadata={op_name="jit(one)/while/body/interval_attention/pallas_call"}
   %attention.2 = bf16[512,64]{1,0} custom-call(%psum.1), custom_call_target="tpu_custom_call", \
 metadata={op_name="jit(one)/interval_attention/pallas_call"}
+  %whole = bf16[512,64]{1,0:S(1)} custom-call(%done.1, %done.2), custom_call_target="ConcatBitcast"
   %two = f32[512]{0} fusion(%psum.1), kind=kCustom, metadata={op_name="jit(one)/while/body/gather"}
 }
 
@@ -54,6 +62,10 @@ def test_collectives():
         Collective("all-reduce", 2, 4 * 4096 * 896 + 4 * 512 * 4 + 4 * 512),
     ]
     assert collectives("%x = f32[4]{0} add(%all-reduce.1, %y)") == []
+
+
+def test_joined_slices():
+    assert joined_slices(TEXT) == 1
 
 
 def test_kernels():
