@@ -35,6 +35,8 @@ from tests.conftest import ROOT, with_devices
 from tests.device.configs import gpt2like, llamalike
 
 ALIBI = Alibi((0.5, 0.25, 0.1, 0.05))
+SLOPES = Alibi(tuple(0.9 / (n + 1) for n in range(8)), 0.7)
+WIDE = {"n_heads": 8, "width": 32, "mlp_width": 48, "vocab_size": 208}
 # What the rules tell apart, with 4 query heads over 2 key heads.
 CONFIGS = {
     "grouped heads": llamalike(qk_norm="head"),
@@ -191,6 +193,73 @@ for name in RUN:
     print(name)
 """
 
+OVER_SHARDS = {
+    "fine alibi": gpt2like(**WIDE, n_kv_heads=8, learned_positions=False, alibi=SLOPES),
+    "coarse alibi": gpt2like(
+        **WIDE, n_kv_heads=8, learned_positions=False, alibi=SLOPES._replace(coarse=True)
+    ),
+    "a cap and a window": llamalike(**WIDE, attention_softcap=2.0, windows=(0, 40)),
+    "key heads that split": llamalike(**WIDE, n_kv_heads=4),
+}
+# Rows of several tries in several blocks of queries; the slow form holds every score of every pair.
+TRIES = """
+import dataclasses
+import jax, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from jaxscore.device import decoder, initial
+from jaxscore.device.attention import interval
+from jaxscore.device.build import Build
+from jaxscore.device.forms import FORMS
+from jaxscore.device.sharding import MeshShape, specs
+from jaxscore.engine.platform import use_compilation_cache
+from tests.device.attention.test_kernels import whole
+from tests.device.test_sharding import OVER_SHARDS
+from tests.device.tries import random_rows
+
+R, L = 2, 150
+use_compilation_cache()
+
+def every_score(*arrays, rule, dtype):
+    *given, window = arrays
+    return whole(*given, 0 if window is None else window, rule)
+
+interval.ATTENTION["whole"] = every_score
+slow = dataclasses.replace(FORMS["cpu"], attention="whole")
+mesh = jax.make_mesh((4,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+
+for name, config in OVER_SHARDS.items():
+    draw = np.random.default_rng(1)
+    params = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: np.float32(path[-1].key == "scale")
+        + draw.normal(0, 0.2, leaf.shape).astype(np.float32),
+        jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config)),
+    )
+
+    def run(build):
+        def states(params, *row):
+            return decoder.hidden_states(params, config, *row, build=build)
+        return states
+
+    placed = specs(params, config, MeshShape(1, 4))
+    put = jax.tree.map(
+        lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), params, placed
+    )
+    split = {}
+    for platform in ("tpu", "gpu"):
+        forms = dataclasses.replace(FORMS[platform], interpreted=True)
+        split[platform] = jax.jit(jax.shard_map(
+            run(Build(forms, 4)), mesh=mesh, check_vma=False,
+            in_specs=(placed, *[PartitionSpec()] * 3), out_specs=PartitionSpec(),
+        ))
+    for seed in range(3):
+        rows = random_rows(seed, R, L)
+        want = np.asarray(jax.jit(run(Build(slow)))(params, *rows))
+        for platform, states in split.items():
+            far = np.abs(np.asarray(states(put, *rows)) - want).max()
+            assert far < 1e-5, (name, seed, platform, far)
+    print(name)
+"""
+
 
 def shapes(config):
     return jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
@@ -207,6 +276,13 @@ def test_a_split_decoder_finds_its_parameters():
     done = subprocess.run(command, capture_output=True, text=True, env=with_devices(4), cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == list(RUN)
+
+
+def test_random_tries_over_four_shards():
+    command = [sys.executable, "-c", TRIES]
+    done = subprocess.run(command, capture_output=True, text=True, env=with_devices(4), cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == list(OVER_SHARDS)
 
 
 def test_places_of_a_llama():
