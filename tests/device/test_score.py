@@ -59,6 +59,28 @@ def test_any_number_of_queries_and_answers(form, n_slots):
     assert run._cache_size() == 1  # how many there are is data
 
 
+def test_answers_in_buckets_have_the_bits_of_all_of_them(monkeypatch):
+    """48 answers in blocks of 4: the smallest of 2, 3, 6 and 12 blocks runs, the rest stays 0."""
+    monkeypatch.setattr(queries, "ANSWER_BLOCK", 4)
+    hidden, query, answer, head = arrays(24, "buckets")
+    slot = jnp.arange(48) % 24
+
+    def run(m):
+        return queries.score_queries(hidden, Asked(query, jnp.int32(24), slot, answer, m), head)
+
+    in_buckets = jax.jit(run)
+    got = {m: in_buckets(jnp.int32(m)) for m in (0, 1, 8, 9, 12, 13, 24, 25, 48)}
+    monkeypatch.setattr(queries, "BUCKETS", 1)
+    want = jax.jit(lambda m: run(m))(jnp.int32(1))
+    assert np.asarray(want.logprob).all()
+    for m, scores in got.items():
+        done = 4 * next(n for n in (2, 3, 6, 12) if 4 * n >= m)
+        for name in ("logprob", "greedy"):
+            ours, theirs = getattr(scores, name), getattr(want, name)
+            np.testing.assert_array_equal(ours[:done], theirs[:done])
+            assert not ours[done:].any()
+
+
 def test_a_query_block_that_is_not_reached_costs_nothing():
     """A NaN in the hidden states of later blocks cannot be seen."""
     hidden, query, answer, head = arrays(24)

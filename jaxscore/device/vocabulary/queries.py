@@ -75,22 +75,14 @@ def _by_query_blocks(hidden_ND, asked, head, top, measures) -> Sums:
 
 
 def _by_buckets(hidden_ND, asked, head, top, measures) -> Sums:
-    """All queries at once, in the smallest of a few sizes that holds them.
-
-    On a GPU a loop whose length is data makes the host wait in each step, a choice does once.
-    """
+    """All queries at once, in the smallest of a few sizes that holds them."""
     Q = asked.query.shape[0]
-    sizes = sorted({max(1, Q >> k) for k in range(BUCKETS)})
 
-    def of(size):
-        def run(asked):
-            part = _of(hidden_ND, asked, head, top, measures, lambda x: x[:size])
-            return jax.tree.map(lambda x: _padded(x, Q), part)
+    def run(size):
+        part = _of(hidden_ND, asked, head, top, measures, lambda x: x[:size])
+        return jax.tree.map(lambda x: _padded(x, Q), part)
 
-        return run
-
-    nth = jnp.searchsorted(jnp.array(sizes), asked.n_queries)
-    return lax.switch(nth, [*map(of, sizes)], asked)
+    return _in_a_bucket(Q, asked.n_queries, run)
 
 
 def _by_kernel(hidden_ND, asked, head, top, measures) -> Sums:
@@ -104,6 +96,16 @@ FORMS: dict[VocabularyForm, Callable[[Any, Asked, Unembedding, int, tuple[str, .
     KERNEL: _by_kernel,
     "query_blocks": _by_query_blocks,
 }
+
+
+def _in_a_bucket(most, count, run, least=1):
+    """`run` of the smallest of a few numbers that is not below `count`; `most` is the largest.
+
+    On a GPU a loop whose length is data makes the host wait in each step, a choice does once.
+    """
+    sizes = sorted({min(most, max(least, most >> k)) for k in range(BUCKETS)})
+    nth = jnp.searchsorted(jnp.array(sizes), count)
+    return lax.switch(nth, [functools.partial(run, size) for size in sizes])
 
 
 def _padded(x, Q):
@@ -131,9 +133,15 @@ def with_answers(hidden_ND, asked, of_queries, head) -> Scores:
             lax.dynamic_update_slice_in_dim(o, p, start, 0) for o, p in zip(out, part, strict=True)
         )
 
-    n_blocks = A // block if head.forms.vocabulary == "buckets" else -(-asked.n_answers // block)
-    out = jnp.zeros(A, jnp.float32), jnp.zeros(A, bool)
-    logprob, greedy = lax.fori_loop(0, n_blocks, step, out)
+    def run(n_blocks):
+        return lax.fori_loop(0, n_blocks, step, (jnp.zeros(A, jnp.float32), jnp.zeros(A, bool)))
+
+    n_blocks = -(-asked.n_answers // block)
+    if head.forms.vocabulary == "buckets":
+        # XLA takes a loop of one step apart, and sums would round otherwise than in longer loops.
+        logprob, greedy = _in_a_bucket(A // block, n_blocks, run, least=2)
+    else:
+        logprob, greedy = run(n_blocks)
     return Scores(
         logprob,
         greedy,
