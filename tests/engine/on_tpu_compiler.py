@@ -1,6 +1,7 @@
 """Run by test_tpu_compiler.py in a process of its own, which loads libtpu and looks for no device.
 
-Takes a topology, devices along `model`, a model and a program as words: `v5e 4 8B score:1x4096`.
+Takes a chip, devices along `data` and `model`, a model and a program as words:
+`v5e 1x4 8B score:1x4096`.
 Prints what the compiler says as JSON.
 """
 
@@ -21,7 +22,9 @@ from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding
 
 from jaxscore.device import generate
+from jaxscore.device.attention.kernel_tpu import kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.device.sampling import Sampling
 from jaxscore.device.sharding import MeshShape
@@ -42,6 +45,7 @@ TOPOLOGIES = {
     ("v5e", 4): "v5e:2x2",
     ("v5p", 1): "v5p:1x1x1",
     ("v5p", 4): "v5p:2x2x1",
+    ("v6e", 1): "v6e:1x1",
 }
 CONFIGS = {
     "0.5B": sized(
@@ -66,10 +70,10 @@ HBM = {"v5e:1x1": 1575 * 2**30 // 100}  # bytes that the compiler has for progra
 class Case:
     """One model on one topology, with what its programs take."""
 
-    def __init__(self, chip: str, n_devices: int, name: str) -> None:
-        self.target = targets.tpu(TOPOLOGIES[chip, n_devices])
+    def __init__(self, chip: str, shape: MeshShape, name: str) -> None:
+        self.target = targets.tpu(TOPOLOGIES[chip, shape.size])
         self.device = self.target.devices[0]
-        mesh = None if n_devices == 1 else DeviceMesh(MeshShape(1, n_devices), self.target.devices)
+        mesh = None if shape.size == 1 else DeviceMesh(shape, self.target.devices)
         self.mesh, self.where = mesh, mesh or self.device
         size, _, stored = name.partition("-")
         raw = CONFIGS[size]
@@ -173,6 +177,18 @@ class Case:
         )
         return function, (self.model.params, state, sampling, (self.cache(1, slots),), eos)
 
+    def attention(self, rows: int, length: int) -> dict[str, Any]:
+        """The kernel alone."""
+        rule = ScoreRule(self.config.head_width**-0.5)
+        of_row, width = _ints(rows, length), self.config.head_width
+        q, k = (
+            jax.ShapeDtypeStruct((rows, length, heads, width), jnp.float32)
+            for heads in (self.config.n_heads, self.config.n_kv_heads)
+        )
+        args = self.placed((q, k, k, of_row, of_row))
+        run = functools.partial(kernel_tpu, window=None, rule=rule, dtype=jnp.bfloat16)
+        return self.compiled(run, args)
+
     def layer(self, rows: int, length: int) -> dict[str, Any]:
         return dataclasses.asdict(
             estimates.estimate_layer(*self.kind, self.target, self.where, rows, length)
@@ -191,5 +207,5 @@ def _ints(*shape: int) -> jax.ShapeDtypeStruct:
 if __name__ == "__main__":
     chip, devices, model, program = sys.argv[1:]
     kind, _, sizes = program.partition(":")
-    case = Case(chip, int(devices), model)
+    case = Case(chip, MeshShape(*map(int, devices.split("x"))), model)
     print(json.dumps(getattr(case, kind)(*map(int, sizes.split("x")))))
