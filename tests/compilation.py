@@ -1,33 +1,34 @@
 """Which code XLA makes for the CPU in tests: code that is quick to make, or that of users' runs.
 
-Most of a test's time goes into compiling small programs. Without LLVM's optimisations and with
-XLA's older generator of code it takes a third of the time. XLA's own passes over a program, which
-decide what is computed, are the same. `JAXSCORE_TEST_COMPILE=full` compiles as users' runs do;
-`.ci/run` repeats the tests of numbers so.
+Most of a test's time goes into compiling small programs. XLA's older generator of code halves it.
+Without LLVM's optimisations, which make programs slower than they save in a command that a test
+runs as a process, it is a third within pytest. XLA's own passes over a program, which decide what
+is computed, are the same. `JAXSCORE_TEST_COMPILE=full` compiles as users' runs do; `.ci/run` runs
+tests of numbers so.
 """
 
 from collections.abc import Mapping
 from importlib import metadata
 
-QUICK = (
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
+QUICK = ("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 KNOWN_BY = "0.10."  # XLA ends the process at a flag that it does not know
 NAME, FULL = "JAXSCORE_TEST_COMPILE", "full"
 
 
+def is_full(environment: Mapping[str, str]) -> bool:
+    """Whether programs are those of users' runs."""
+    return environment.get(NAME) == FULL
+
+
 def xla_flags(environment: Mapping[str, str], jaxlib: str | None = None) -> str:
-    """The value of XLA_FLAGS for tests; what it has already stays.
+    """The value of XLA_FLAGS for tests and for the processes that they start; what it has stays.
 
     Args:
         jaxlib: its version; None is the one that is installed.
     """
     given = environment.get("XLA_FLAGS", "").split()
     version = metadata.version("jaxlib") if jaxlib is None else jaxlib
-    if environment.get(NAME) == FULL or not version.startswith(KNOWN_BY):
+    if is_full(environment) or not version.startswith(KNOWN_BY):
         return " ".join(given)
     named = {flag.partition("=")[0] for flag in given}
     return " ".join([*given, *(flag for flag in QUICK if flag.partition("=")[0] not in named)])

@@ -19,6 +19,7 @@ install_import_hook(
 from pathlib import Path
 
 import hypothesis
+import jax
 import pytest
 
 from jaxscore import Scorer
@@ -30,6 +31,8 @@ from tests.quick_run import (  # noqa: F401  pytest finds its hooks here
     pytest_testnodedown,
     pytest_xdist_auto_num_workers,
 )
+
+jax.config.update("jax_disable_most_optimizations", not compilation.is_full(os.environ))
 
 # No test depends on how fast the machine is.
 hypothesis.settings.register_profile(
@@ -61,3 +64,12 @@ def scorers():
         return loaded[key]
 
     return get
+
+
+@pytest.fixture
+def optimised():
+    """With LLVM's optimisations, whose sums of many numbers round less."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -31,6 +31,7 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
         ),
     ],
 )
+@pytest.mark.usefixtures("optimised")
 def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
     use_compilation_cache()
     original = saved(tmp_path, kind, **config)
