@@ -213,21 +213,25 @@ def test_an_old_output_is_replaced_and_parents_are_made(run, place):
 
 
 @pytest.mark.parametrize(
-    ("more", "within"),
+    ("more", "way", "within"),
     [
-        pytest.param(("--model-impl", "transformers"), 1e-4, marks=flax_classes),
-        (("--dtype", "bfloat16"), 0.05),
+        pytest.param(
+            ("--model-impl", "transformers"), ("transformers", "float32"), 1e-4, marks=flax_classes
+        ),
+        (("--dtype", "bfloat16"), ("native", "bfloat16"), 0.05),
     ],
 )
-def test_other_implementation_and_dtype(run, place, more, within):
+def test_other_implementation_and_dtype(run, place, more, way, within):
     folder = place({"context": "The cat", "continuation": " sat"})
     gpt2 = ("--model", CASES / "models/tiny-gpt2")
-    sums = []
+    sums, ways = [], []
     for chosen in ((), more):
         assert run(*flags(folder, *gpt2, *chosen)).code == 0
         sums.append(records(folder)[0]["sum_logprob"])
+        manifest = strict((folder / "out.jsonl.run.json").read_text(encoding="utf-8"))
+        ways.append([manifest["model"][name] for name in ("implementation", "dtype")])
     assert sums[1] == pytest.approx(sums[0], abs=within)
-    assert sums[1] != sums[0]
+    assert ways == [["native", "float32"], [*way]]
 
 
 def test_as_a_process(place, tmp_path):
