@@ -4,7 +4,7 @@ Most of a test's time goes into compiling small programs. XLA's older generator 
 Without LLVM's optimisations, which make programs slower than they save in a command that a test
 runs as a process, it is a third within pytest. XLA's own passes over a program, which decide what
 is computed, are the same. `JAXSCORE_TEST_COMPILE=full` compiles as users' runs do; `.ci/run` runs
-tests of numbers so.
+the quick tests of numbers so, and the slow ones outside of models/.
 """
 
 from collections.abc import Mapping

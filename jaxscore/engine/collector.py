@@ -19,6 +19,7 @@ class _Blocks:
     lock = threading.Lock()
     n = 0
     before: tuple[int, int, int] = SELDOM
+    set: tuple[int, int, int] = SELDOM  # as Python tells it: some releases have no third number
     passed_over = False
 
 
@@ -29,6 +30,7 @@ def calm() -> Iterator[None]:
         if not _Blocks.n:
             _Blocks.before = gc.get_threshold()
             gc.set_threshold(*SELDOM)
+            _Blocks.set = gc.get_threshold()
         _Blocks.n += 1
     try:
         yield
@@ -36,7 +38,7 @@ def calm() -> Iterator[None]:
         with _Blocks.lock:
             _Blocks.n -= 1
             if not _Blocks.n:
-                if gc.get_threshold() == SELDOM:  # nobody has asked for another since
+                if gc.get_threshold() == _Blocks.set:  # nobody has asked for another since
                     gc.set_threshold(*_Blocks.before)
                 if _Blocks.passed_over:
                     gc.unfreeze()

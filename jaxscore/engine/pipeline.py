@@ -188,7 +188,7 @@ class Pipeline:
                 yield from finished()
             try:
                 window = next(planned, None)
-            except BaseException:  # of reading, encoding or planning: what is computed is kept
+            except Exception:  # of reading, encoding or planning: what is computed is kept
                 fetch_all()
                 yield from finished()
                 raise

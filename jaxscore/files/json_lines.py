@@ -46,7 +46,10 @@ def extra(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
 
 def _plain(array: np.ndarray) -> Any:
     """A list of the numbers that the other records of a file have for such an array."""
-    return orjson.loads(orjson.dumps(np.ascontiguousarray(array), option=OPTIONS))
+    try:
+        return orjson.loads(orjson.dumps(np.asarray(array, order="C"), option=OPTIONS))
+    except TypeError:  # of texts, objects or another byte order
+        return json_safe(array.tolist())
 
 
 def _is_safe(item: Any) -> bool:

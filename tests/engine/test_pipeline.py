@@ -323,6 +323,7 @@ def test_what_is_computed_when_a_window_cannot_be_made_is_handed_out_and_kept():
     ended()
     assert dispatch.n_waiting == 0
     assert set(journal.rows) == {one.digest() for window in given for one in window}
+    assert_right(given, found)
 
 
 @pytest.mark.parametrize("made", [None, joined])

@@ -40,6 +40,12 @@ def test_a_whole_number_beyond_64_bits(extra):
     assert b'"logprob":[0.1,null,null,-10.353353,1e-30]' in line
 
 
+@pytest.mark.parametrize("array", [np.array(["a", "b"]), np.array([1, None]), np.array([1], ">i4")])
+def test_arrays_that_orjson_does_not_know(array):
+    assert json.loads(json_line({"n": 2**70, "x": array}))["x"] == array.tolist()
+    assert json.loads(json_line({"x": array}))["x"] == array.tolist()
+
+
 def test_other_scripts_stay_as_they_are():
     assert json_line({"a": "Þórr ☃"}).decode() == '{"a":"Þórr ☃"}\n'
     assert json_line({"a": ["Þórr", 1, 2.5, float("inf")]}).decode() == (
