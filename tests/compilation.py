@@ -1,10 +1,10 @@
 """Which code XLA makes for the CPU in tests: code that is quick to make, or that of users' runs.
 
-Most of a test's time goes into compiling small programs. XLA's older generator of code halves it.
-Without LLVM's optimisations, which make programs slower than they save in a command that a test
-runs as a process, it is a third within pytest. XLA's own passes over a program, which decide what
-is computed, are the same. `JAXSCORE_TEST_COMPILE=full` compiles as users' runs do; `.ci/run` runs
-the quick tests of numbers so, and the slow ones outside of models/.
+Compiling small programs takes most of the time of many tests. Two choices shorten it. XLA's older
+code generator is used everywhere. LLVM's optimisations are left out within pytest alone: commands
+that a test runs as processes compute for longer than they compile. XLA's own passes over a program,
+which decide what is computed, are the same. `JAXSCORE_TEST_COMPILE=full` compiles as users' runs
+do; `.ci/run` runs the quick tests of numbers so, and the slow ones outside of models/.
 """
 
 from collections.abc import Mapping

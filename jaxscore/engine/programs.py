@@ -74,27 +74,16 @@ class Programs:
         key = function_key(function), abstract, donate, outputs if self.mesh is not None else None
         program = self._programs.get(key)
         if program is None:
-            with self._making:  # another thread may have made it meanwhile
-                program = self._programs.get(key)
-                if program is None:
-                    program = self._made(name, function, args, progress, donate, outputs)
-                    self._programs[key] = program
+            with (
+                self._making,
+                progress.says(f"compiling {name[0]} for {' x '.join(map(str, name[1:]))}"),
+            ):
+                if key not in self._programs:  # no other thread has made it meanwhile
+                    if self.mesh is not None:
+                        function = self.mesh.over(function, specs_of(args), outputs)
+                    self._programs[key] = self._compile(name, function, args, donate)
+            program = self._programs[key]
         return program(*args)
-
-    def _made(
-        self,
-        name: tuple[Any, ...],
-        function: Any,
-        args: tuple[Any, ...],
-        progress: Progress,
-        donate: tuple[int, ...],
-        outputs: Any,
-    ) -> Any:
-        """The program of these arguments of `run`."""
-        with progress.says(f"compiling {name[0]} for {' x '.join(map(str, name[1:]))}"):
-            if self.mesh is not None:
-                function = self.mesh.over(function, specs_of(args), outputs)
-            return self._compile(name, function, args, donate)
 
     def _abstract(self, arg: Any) -> Hashable:
         """See `abstract_value`; of a tree of parameters it is remembered, as it is large and the

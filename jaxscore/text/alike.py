@@ -26,15 +26,12 @@ def windows(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int
         The requests' places in their new order, and sizes that add up to their number. A text
         shares at most `MOST_SHARED` characters with any text of another window, and equals none.
     """
-    lengths = [
-        0 if isinstance(one, Unusable) else len(one.context) + len(one.continuation)
-        for one in requests
-    ]
-    if sum(lengths) < 2 * FIRST:
-        return list(range(len(requests))), [len(requests)] if requests else []
     texts = [
         "" if isinstance(one, Unusable) else one.context + one.continuation for one in requests
     ]
+    lengths = [len(text) for text in texts]
+    if sum(lengths) < 2 * FIRST:
+        return list(range(len(requests))), [len(requests)] if requests else []
     order = sorted(range(len(requests)), key=texts.__getitem__)
     sizes: list[int] = []
     begin, n_characters, wanted = 0, 0, FIRST

@@ -32,7 +32,7 @@ def played(lengths, n_rows, known=frozenset()):
 
 
 def by_the_rule(lengths, n_rows):
-    """The slow twin: a table of who is in which row, looked at anew in each block."""
+    """The slow form: a table with the text of each row, read again for each block."""
     waiting, until, found = list(enumerate(lengths)), [0] * n_rows, {}
     for block in itertools.count():
         if not waiting:
