@@ -83,7 +83,7 @@ class Blocks(NamedTuple):
 
     def expert(self, block):
         """Whose a block is."""
-        return jnp.searchsorted(self.block_end, block, side="right")
+        return _first_above(self.block_end, block)
 
     def pairs(self, block):
         """Of a block's rows the (token, expert) pair, and whether there is one."""
@@ -95,13 +95,21 @@ class Blocks(NamedTuple):
         return self.order[jnp.clip(row, 0, len(self.order) - 1)], mine
 
 
+def _first_above(rising, values):
+    """Where in a rising array the first number is that is above each value.
+
+    All are compared at once: a binary search is a loop, and each of its steps a program of a GPU.
+    """
+    return jnp.searchsorted(rising, values, side="right", method="compare_all")
+
+
 def _blocks(chosen_Tk, count) -> Blocks:
     """Pairs of experts that are elsewhere come last and are in no block."""
     flat = chosen_Tk.reshape(-1)
     expert = jnp.where((flat >= 0) & (flat < count), flat, count)
     order = jnp.argsort(expert, stable=True)
     # Counted where each expert ends; of a scatter the TPU compiler has no estimate.
-    row_end = jnp.searchsorted(expert[order], jnp.arange(count), side="right").astype(jnp.int32)
+    row_end = _first_above(expert[order], jnp.arange(count)).astype(jnp.int32)
     rows = jnp.diff(row_end, prepend=0)
     blocks = (rows + BLOCK - 1) // BLOCK
     return Blocks(order, rows, row_end, jnp.cumsum(blocks))
