@@ -129,6 +129,7 @@ def decode(
     *,
     steps: int,
     greedy: bool,
+    cut: bool,
 ) -> tuple[Decoding, Int[Array, "B T"]]:
     """Up to `steps` tokens for each request that is not done.
 
@@ -138,6 +139,7 @@ def decode(
         eos: ids that end each request's text, -1 is none; one that is drawn is in the output.
         steps: T.
         greedy: no request samples; saves the [B, V] logits where none has a penalty either.
+        cut: see `sampling.draw`.
 
     Returns:
         The state and the tokens, `NONE` after a request's last one. `BROKEN` ends a request.
@@ -155,7 +157,8 @@ def decode(
         # A logit of minus infinity is a token that is never drawn; the largest is NaN if one is.
         sound = jnp.isfinite(logits_BV.max(axis=1))
         best = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
-        return jnp.where(sound, best if greedy else draw(logits_BV, sampling, drawn), BROKEN)
+        chosen = best if greedy else draw(logits_BV, sampling, drawn, cut=cut)
+        return jnp.where(sound, chosen, BROKEN)
 
     def step(carry):
         t, new, (cache, token, done, left, drawn, seen), out = carry

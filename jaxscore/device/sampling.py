@@ -35,7 +35,7 @@ def penalized(
 
 
 def draw(
-    logits_BV: Float[Array, "B V"], sampling: Sampling, drawn: Int[Array, " B"]
+    logits_BV: Float[Array, "B V"], sampling: Sampling, drawn: Int[Array, " B"], *, cut: bool
 ) -> Int[Array, " B"]:
     """One token per row: greedy, or drawn from softmax(logits / temperature) over some tokens.
 
@@ -43,11 +43,29 @@ def draw(
     the nucleus remains, the smallest set of most probable tokens with at least `top_p` of the
     probability (arXiv 1904.09751). Drawing is the argmax of logits with Gumbel noise, of a key
     that depends on the request's seed and on how many tokens it has drawn, and on nothing else.
+
+    Args:
+        cut: some request has a `top_k`, or a `top_p` below 1. Where none has, nothing is sorted,
+            which takes longer than the rest.
     """
     temperature = sampling.temperature[:, None]
     # From the largest down, so that a very small temperature gives -inf and never inf - inf.
     z = logits_BV - logits_BV.max(axis=1, keepdims=True)
     z = z / jnp.where(temperature > 0, temperature, 1.0)
+
+    def noise(seed, n):
+        key = jax.random.fold_in(jax.random.key(seed), n)
+        return jax.random.gumbel(key, (z.shape[1],), jnp.float32)
+
+    noisy = z + jax.vmap(noise)(sampling.seed, drawn)
+    if cut:
+        noisy = jnp.where(z >= _lowest(z, sampling), noisy, -jnp.inf)
+    chosen = jnp.where(temperature > 0, noisy, logits_BV)
+    return jnp.argmax(chosen, axis=1).astype(jnp.int32)
+
+
+def _lowest(z, sampling):
+    """The lowest of the logits that may be drawn, [B, 1]; of a request that cuts none, -inf."""
     down = -jnp.sort(-z, axis=1)
     last = jnp.where(sampling.top_k > 0, jnp.minimum(sampling.top_k, z.shape[1]), z.shape[1]) - 1
     within = down >= jnp.take_along_axis(down, last[:, None], axis=1)
@@ -55,11 +73,6 @@ def draw(
     before = jnp.cumsum(p, axis=1) - p
     kept = (within & (before < sampling.top_p[:, None])).at[:, 0].set(True)
     lowest = jnp.where(kept, down, jnp.inf).min(axis=1, keepdims=True)
-
-    def noise(seed, n):
-        key = jax.random.fold_in(jax.random.key(seed), n)
-        return jax.random.gumbel(key, (z.shape[1],), jnp.float32)
-
-    noisy = jnp.where(z >= lowest, z + jax.vmap(noise)(sampling.seed, drawn), -jnp.inf)
-    chosen = jnp.where(temperature > 0, noisy, logits_BV)
-    return jnp.argmax(chosen, axis=1).astype(jnp.int32)
+    # Sums of float32 reach 1 before the last tokens.
+    every = (sampling.top_k == 0) & (sampling.top_p >= 1.0)
+    return jnp.where(every[:, None], -jnp.inf, lowest)

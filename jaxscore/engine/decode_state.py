@@ -18,19 +18,23 @@ class Facts(NamedTuple):
 
     Attributes:
         greedy: none of them samples.
+        cut: some that sample have a `top_k`, or a `top_p` below 1.
         penalties: some have a repetition penalty.
         n_eos: most ids that end a text, a power of two: few shapes to compile.
     """
 
     greedy: bool
+    cut: bool
     penalties: bool
     n_eos: int
 
 
 def facts_of(asked: Sequence[TokenRequest]) -> Facts:
     most = max(len(one.eos_ids) for one in asked)
+    drawn = [one for one in asked if one.temperature > 0]
     return Facts(
-        all(one.temperature == 0 for one in asked),
+        not drawn,
+        any(one.top_k or one.top_p < 1 for one in drawn),
         any(one.repetition_penalty != 1 for one in asked),
         1 << max(0, most - 1).bit_length(),
     )

@@ -154,10 +154,11 @@ class Lane:
             variant.model.unembedding,
             steps=STEPS,
             greedy=self._facts.greedy,
+            cut=self._facts.cut,
         )
         sizes = self._n_rows, self._slots, self._prefill.prefix_slots
         state, tokens = variant.programs.run(
-            ("decode", *sizes, self._facts.greedy, self._facts.penalties),
+            ("decode", *sizes, *self._facts[:3]),
             step,
             (variant.model.params, state, sampling, prefix, eos),
             self._prefill.progress,

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device.sampling import Sampling, draw, penalized
+from jaxscore.device.sampling import Sampling, _lowest, penalized
+from jaxscore.device.sampling import draw as drawn_by
 
 V = 23
 
@@ -19,6 +20,15 @@ def sampling(n, temperature, top_p, seeds=None, top_k=0):
         jnp.ones(n),
         jnp.array(list(seeds), jnp.uint32),
     )
+
+
+def draw(logits, sampling, drawn):
+    """With the cut, and where no request has one, the same tokens without it."""
+    out = jax.jit(drawn_by, static_argnames="cut")(logits, sampling, drawn, cut=True)
+    if not sampling.top_k.any() and (sampling.top_p >= 1).all():
+        without = jax.jit(drawn_by, static_argnames="cut")(logits, sampling, drawn, cut=False)
+        assert without.tolist() == out.tolist()
+    return out
 
 
 def nucleus(logits, temperature, top_p, top_k=0):
@@ -57,7 +67,7 @@ def test_draws_have_the_shares_of_the_nucleus(temperature, top_p, top_k):
     logits = np.random.default_rng(3).normal(size=V).astype(np.float32) * 1.5
     logits[7] = logits[11] = np.sort(logits)[-5]  # equal ones at the fifth place stay together
     kept, shares = nucleus(logits, temperature, top_p, top_k)
-    drawn = jax.jit(draw)(
+    drawn = draw(
         jnp.tile(logits, (n, 1)),
         sampling(n, temperature, top_p, top_k=top_k),
         jnp.zeros(n, jnp.int32),
@@ -160,6 +170,15 @@ def test_what_leaves_one_token_draws_the_most_probable(temperature, top_p):
     logits = jnp.tile(jnp.array([10.0, 19.0, -5.0, 20.0, 19.5]), (64, 1))
     drawn = draw(logits, sampling(64, temperature, top_p), jnp.zeros(64, jnp.int32))
     assert drawn.tolist() == [3] * 64
+
+
+def test_every_token_may_be_drawn_where_nothing_is_cut():
+    """Also those behind the place at which sums of float32 reach 1."""
+    logits = jnp.array([[0.0, -40.0, -41.0]])
+    assert float(jax.nn.softmax(logits)[0, 0]) == 1
+    assert _lowest(logits, sampling(1, 1.0, 1.0)).tolist() == [[-np.inf]]
+    assert _lowest(logits, sampling(1, 1.0, 0.9)).tolist() == [[0.0]]
+    assert _lowest(logits, sampling(1, 1.0, 1.0, top_k=2)).tolist() == [[0.0]]
 
 
 def test_a_very_high_temperature_draws_from_all_alike():

@@ -174,6 +174,7 @@ class Case:
             self.model.unembedding,
             steps=steps,
             greedy=greedy,
+            cut=not greedy,
         )
         return function, (self.model.params, state, sampling, (self.cache(1, slots),), eos)
 

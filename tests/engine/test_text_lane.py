@@ -264,7 +264,16 @@ def test_facts_of_a_lane_decide_its_programs():
     one = scorer()
     mixed = requests(40, temperature=0.0) + requests(9, repetition_penalty=1.3)
     texts, _ = writing(one, mixed)
-    assert {name[-2:] for name in decoders(one)} == {(False, True)}
+    assert {name[-3:] for name in decoders(one)} == {(False, True, True)}
     greedy, _ = writing(one, mixed[:40])
-    assert {name[-2:] for name in decoders(one)} == {(False, True), (True, False)}
+    assert {name[-3:] for name in decoders(one)} == {(False, True, True), (True, False, False)}
     assert told(texts[:40]) == told(greedy)
+
+
+def test_texts_that_cut_no_token_beside_others_that_do():
+    one = scorer()
+    mixed = requests(40, top_p=1.0) + requests(9, top_p=0.5) + requests(9, top_p=1.0, top_k=3)
+    texts, _ = writing(one, mixed)
+    alone, _ = writing(one, mixed[:40])
+    assert {name[-3:] for name in decoders(one)} == {(False, True, False), (False, False, False)}
+    assert told(texts[:40]) == told(alone)
