@@ -60,11 +60,13 @@ def _may_be_a_pair(given: Any) -> bool:
 
 
 def _request(item: Any, position: int) -> Request | Unusable:
+    if type(item) is str:
+        return Request(position, "", item)
     if isinstance(item, Unusable) or _usable(item):
         return item
     if isinstance(item, Request):
         fields: Mapping[str, Any] = {name: getattr(item, name) for name in FIELDS}
-    elif isinstance(item, str):
+    elif isinstance(item, str):  # of a class of its own, such as NumPy's
         fields = {"continuation": item}
     elif isinstance(item, tuple | list) and len(item) == 2:
         fields = {"context": item[0], "continuation": item[1]}

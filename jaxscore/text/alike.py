@@ -4,6 +4,8 @@ A device can then compute the first window while the next ones are encoded. Text
 begin with, so sorted texts are cut where two neighbours begin differently.
 """
 
+import bisect
+import itertools
 from collections.abc import Sequence
 
 from jaxscore.request_forms import Unusable
@@ -11,7 +13,8 @@ from jaxscore.requests import Request
 
 # In characters, about four for each token: small windows first, so that a device begins early, and
 # large ones later, since each one's last rows are filled up. A window is encoded and planned while
-# the one before is computed, so they grow slowly.
+# the one before is computed, so they grow slowly, and none has more than half of what is left:
+# while the last one is planned, nothing else happens.
 FIRST, LARGEST, GROWTH = 1 << 19, 1 << 22, 1.5
 MOST_SHARED = 32  # characters that two windows may have in common, and compute twice
 SEARCHED = 256  # places that are looked at together for where neighbours share the least
@@ -33,27 +36,25 @@ def windows(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int
     if sum(lengths) < 2 * FIRST:
         return list(range(len(requests))), [len(requests)] if requests else []
     order = sorted(range(len(requests)), key=texts.__getitem__)
+    until = [0, *itertools.accumulate(lengths[k] for k in order)]  # characters before each place
     sizes: list[int] = []
-    begin, n_characters, wanted = 0, 0, FIRST
-    at = 0
+    begin = at = 0
+    grown = float(FIRST)
     while at < len(order):
-        n_characters += lengths[order[at]]
-        at += 1
-        if n_characters < wanted:
-            continue
+        left = until[-1] - until[begin]
+        wanted = min(grown, LARGEST, max(FIRST, left / 2))
+        at = max(at, bisect.bisect_left(until, until[begin] + wanted))
         cut = _cut([texts[k] for k in order[at - 1 : at + SEARCHED]])
         if cut is None:  # no place to cut among these
-            step = order[at : at + SEARCHED - 1]
-            n_characters += sum(lengths[k] for k in step)
-            at += len(step)
+            at += SEARCHED
             continue
         stop = at + cut
         sizes.append(stop - begin)
         begin = at = stop
-        n_characters, wanted = 0, min(int(GROWTH * wanted), LARGEST)
+        grown *= GROWTH
     if begin < len(order):
         sizes.append(len(order) - begin)
-        if len(sizes) > 1 and n_characters < FIRST:  # too little for rows of its own
+        if len(sizes) > 1 and until[-1] - until[begin] < FIRST:  # too little for rows of its own
             sizes[-2:] = [sum(sizes[-2:])]
     return order, sizes
 
