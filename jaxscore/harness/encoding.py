@@ -112,7 +112,7 @@ class Encoder:
         for add in (False, True):
             places = [k for k, text in enumerate(texts) if adds(text) is add]
             for first, some in _chunks([(texts[k],) for k in places]):
-                found = self._backend.encode_batch(
+                found = self._backend.encode_batch_fast(
                     [text for (text,) in some], add_special_tokens=add
                 )
                 for k, one in enumerate(found):

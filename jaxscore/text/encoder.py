@@ -79,8 +79,7 @@ class TextEncoder:
         contexts = [request.context for request in requests]
         continuations = [request.continuation for request in requests]
         if boundary in ("separate", "after"):
-            heads = [e.ids for e in self._encode(contexts)]
-            tails = [e.ids for e in self._encode(continuations)]
+            heads, tails = self._ids(contexts), self._ids(continuations)
             ids = [_with_prefix(prefix, a + b) for a, b in zip(heads, tails, strict=True)]
             if boundary == "after":
                 ids = [a + [0] * bool(b) for a, b in zip(ids, tails, strict=True)]
@@ -90,36 +89,54 @@ class TextEncoder:
             ]
         texts = [a + b for a, b in zip(contexts, continuations, strict=True)]
         if boundary == "last_query":
-            ids = [_with_prefix(prefix, e.ids) for e in self._encode_spaced(texts)]
-            alone = [_with_prefix(prefix, e.ids) for e in self._encode_spaced(continuations)]
+            ids = [_with_prefix(prefix, one) for one in _ids_of(self._spaced, texts)]
+            alone = [_with_prefix(prefix, one) for one in _ids_of(self._spaced, continuations)]
             return [
                 (_sequence(all_ids, max(0, len(all_ids) - len(query) if text else len(all_ids))),)
                 for all_ids, query, text in zip(ids, alone, continuations, strict=True)
             ]
-        encodings = self._encode(texts)
-        ids = [_with_prefix(prefix, e.ids) for e in encodings]
         if boundary in ("joint", "exact"):
             limits = [len(c if boundary == "exact" else c.rstrip()) for c in contexts]
-            starts = [
-                len(all_ids) - len(e) + (_first_after(e.offsets, limit, text) if limit else 0)
-                for all_ids, e, limit, text in zip(ids, encodings, limits, texts, strict=True)
-            ]
+            ids, starts = self._parted(texts, limits, prefix)
         else:  # "skip_context"
-            starts = [len(_with_prefix(prefix, e.ids)) for e in self._encode(contexts)]
+            ids = [_with_prefix(prefix, one) for one in self._ids(texts)]
+            starts = [len(_with_prefix(prefix, one)) for one in self._ids(contexts)]
         return [
             (_sequence(all_ids, min(start, len(all_ids)) if text else len(all_ids)),)
             for all_ids, start, text in zip(ids, starts, continuations, strict=True)
         ]
 
+    def _parted(
+        self, texts: list[str], limits: list[int], prefix: list[int]
+    ) -> tuple[list[list[int]], list[int]]:
+        """The ids of each text, and the first of them that reaches beyond so many characters.
+
+        Where the limit is 0 that is the first of the text, which takes no offsets.
+        """
+        cut = [k for k, limit in enumerate(limits) if limit]
+        encodings = dict(zip(cut, self._encode([texts[k] for k in cut]), strict=True))
+        whole = iter(
+            self._ids([text for text, limit in zip(texts, limits, strict=True) if not limit])
+        )
+        ids, starts = [], []
+        for k, (text, limit) in enumerate(zip(texts, limits, strict=True)):
+            own = encodings[k].ids if limit else next(whole)
+            ids.append(_with_prefix(prefix, own))
+            before = len(ids[-1]) - len(own)
+            starts.append(
+                before + (_first_after(encodings[k].offsets, limit, text) if limit else 0)
+            )
+        return ids, starts
+
     def _reencoded(self, requests: Sequence[Request], prefix: list[int]) -> list[Encoded]:
-        targets = [e.ids for e in self._encode([request.continuation for request in requests])]
+        targets = self._ids([request.continuation for request in requests])
         prompts = [request.context for request in requests]
         out: list[list[TokenSequence]] = [[] for _ in requests]
         for step in range(max(map(len, targets), default=0)):
             active = [k for k, ids in enumerate(targets) if step < len(ids)]
-            for k, encoding in zip(active, self._encode([prompts[k] for k in active]), strict=True):
+            for k, own in zip(active, self._ids([prompts[k] for k in active]), strict=True):
                 target = targets[k][step]
-                ids = _with_prefix(prefix, [*encoding.ids, target])
+                ids = _with_prefix(prefix, [*own, target])
                 out[k].append(_sequence(ids, len(ids) - 1))
                 prompts[k] += self.tokenizer.decode([target])
         return [tuple(sequences) for sequences in out]
@@ -160,10 +177,10 @@ class TextEncoder:
         """
         first: dict[int, str] = {}
         for label in labels:
-            [encoding] = self._encode([label])
-            if not encoding.ids:
+            [ids] = self._ids([label])
+            if not ids:
                 raise InputError(f"label {label!r} has no tokens")
-            id = encoding.ids[0]
+            id = ids[0]
             if id in first:
                 [token] = self.tokens(np.array([id]))
                 raise InputError(
@@ -178,10 +195,11 @@ class TextEncoder:
         return self._names.of(ids)
 
     def _encode(self, texts: list[str]) -> list[Any]:
+        """With offsets; without them it takes a quarter less time."""
         return self._backend.encode_batch(texts, add_special_tokens=False)
 
-    def _encode_spaced(self, texts: list[str]) -> list[Any]:
-        return self._spaced.encode_batch(texts, add_special_tokens=False)
+    def _ids(self, texts: list[str]) -> list[list[int]]:
+        return _ids_of(self._backend, texts)
 
     @functools.cached_property
     def _spaced(self) -> Tokenizer:
@@ -191,6 +209,11 @@ class TextEncoder:
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
         return spaced
+
+
+def _ids_of(backend: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """The ids of each text, without offsets."""
+    return [one.ids for one in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 class _Names:

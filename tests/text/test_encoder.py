@@ -3,16 +3,18 @@
 tiny-gpt2: no BOS, the GPT-2 pattern. tiny-llama3: a BOS. tiny-qwen2: no BOS, NFC.
 """
 
+import functools
 import unicodedata
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from jaxscore import Request
 from jaxscore.text.boundary_audit import boundary_audit
-from jaxscore.text.encoder import BOUNDARIES, TextEncoder
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder, _ids_of
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
@@ -246,3 +248,24 @@ def test_a_prompt_without_the_tokenizers_bos():
     assert written.tolist() == ids.tolist()
     n = len(LLAMA_BOS)  # it stands in the text, so it has its characters
     assert its_starts == [0, *(n + start for start in bare_starts)]
+
+
+WRITTEN = st.lists(
+    st.sampled_from(["<|begin_of_text|>", "<s>", "[MASK]", " ", "e\u0301", "\u2581"])
+)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "metaspace", "unigram", "word_piece", *MODELS])
+@given(texts=st.lists(st.text(), max_size=3), written=WRITTEN)
+def test_ids_without_offsets_are_those_with(kind, texts, written):
+    """`encode_batch_fast` of tokenizers, which leaves the offsets out."""
+    path = CASES / ("models" if kind in MODELS else "tokenizers") / kind / "tokenizer.json"
+    backend = backend_of(path)
+    some = [*texts, "".join(written), "".join(map(str.join, written, [texts] * len(written)))]
+    want = backend.encode_batch(some, add_special_tokens=False)
+    assert _ids_of(backend, some) == [one.ids for one in want]
+
+
+@functools.cache
+def backend_of(path):
+    return Tokenizer.from_file(str(path))

@@ -124,7 +124,7 @@ class Bem:
         ]
 
     def _ids(self, texts: list[str]) -> dict[str, list[int]]:
-        encoded = self._backend.encode_batch(texts, add_special_tokens=False)
+        encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         return {text: one.ids for text, one in zip(texts, encoded, strict=True)}
 
     def _input(self, parts: list[list[int]]) -> tuple[tuple[np.ndarray, np.ndarray], int]:
