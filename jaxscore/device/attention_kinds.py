@@ -52,12 +52,12 @@ def stored_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
 
 
 def stored(keys_values, config: DecoderConfig, build: Build, dtype) -> Any:
-    """Keys and values [R, L, K, H] as a KV cache has them."""
+    """Keys and values [R, L, K, H] as a KV cache has them, [R, K, L, H]."""
     heads, width = stored_shape(config, build)
 
     def one(x):
-        short = (0, heads - x.shape[2]), (0, width - x.shape[3])
-        return jnp.pad(x.astype(dtype), ((0, 0), (0, 0), *short))
+        x = x.astype(dtype).swapaxes(1, 2)
+        return jnp.pad(x, ((0, 0), (0, heads - x.shape[1]), (0, 0), (0, width - x.shape[3])))
 
     return to_storage(tuple(map(one, keys_values)), build.forms.integers)
 
@@ -117,7 +117,7 @@ def attention_half(params, config, build, weights, layer, x, layout, own: PerLay
 def _of_kind(cache, here: DecoderConfig, build: Build):
     """A layer's cache less what is stored beyond its own sizes."""
     heads, width = _own_shape(here, build)
-    key, value = (x[..., :heads, :width] for x in (cache.key, cache.value))
+    key, value = (x[:, :heads, :, :width] for x in (cache.key, cache.value))
     return cache._replace(key=key, value=value)
 
 

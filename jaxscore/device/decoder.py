@@ -26,7 +26,7 @@ from jaxscore.device.per_layer_input import PerLayerInput
 from jaxscore.device.rows import Unembedding
 
 Params = dict[str, Any]
-KeysValues = tuple[Num[Array, "N R L K H"], Num[Array, "N R L K H"]]  # of all N layers, as stored
+KeysValues = tuple[Num[Array, "N R K L H"], Num[Array, "N R K L H"]]  # of all N layers, as stored
 
 
 def by_tokens(
@@ -72,7 +72,7 @@ def extend(
     caches: tuple[KVCache, ...] = (),
     build: Build = ON_CPU,
 ) -> tuple[Float[Array, "R L D"], KeysValues]:
-    """`hidden_states`, and every layer's keys and values [layers, R, L, K, H] as stored."""
+    """`hidden_states`, and every layer's keys and values [layers, R, K, L, H] as stored."""
     return _run(params, config, ids, position, subtree_end, caches, build, keep=True)
 
 

@@ -73,17 +73,17 @@ def store(
     A row is filled to its end, so that nothing of it depends on who had it before.
 
     Args:
-        cache: of all layers, [layers, B, S, K, H].
-        kept: keys and values of a batch of rows, [layers, R, L, K, H].
+        cache: of all layers, [layers, B, K, S, H].
+        kept: keys and values of a batch of rows, [layers, R, K, L, H].
         source: for each slot the token of the flattened [R * L] that it takes; R * L is none,
             and a zero.
         row: of the cache, for each of `source`; B is none.
     """
 
-    def taken(cache: Num[Array, "N B S K H"], rows: Num[Array, "N R L K H"]) -> jax.Array:
-        flat = rows.reshape(rows.shape[0], -1, *rows.shape[3:])
-        own = flat.at[:, source].get(mode="fill", fill_value=0)
-        return cache.at[:, row].set(own, mode="drop")
+    def taken(cache: Num[Array, "N B K S H"], rows: Num[Array, "N R K L H"]) -> jax.Array:
+        row_of, token_of = jnp.divmod(source, rows.shape[3])
+        own = rows.at[:, row_of, :, token_of].get(mode="fill", fill_value=0)  # [W, S, N, K, H]
+        return cache.at[:, row].set(own.transpose(2, 0, 3, 1, 4), mode="drop")
 
     key, value = kept
     return cache._replace(key=taken(cache.key, key), value=taken(cache.value, value))
@@ -168,8 +168,8 @@ def decode(
             params, token[:, None], at[:, None], jnp.ones((B, 1), jnp.int32), before
         )
         new = new._replace(
-            key=lax.dynamic_update_slice_in_dim(new.key, key, t, axis=2),
-            value=lax.dynamic_update_slice_in_dim(new.value, value, t, axis=2),
+            key=lax.dynamic_update_slice_in_dim(new.key, key, t, axis=3),
+            value=lax.dynamic_update_slice_in_dim(new.value, value, t, axis=3),
             length=new.length + jnp.where(done, 0, 1),
         )
         drawn_token = next_token(hidden[:, 0], drawn, seen)
@@ -196,23 +196,32 @@ def decode(
 def _new(cache: KVCache, steps: int) -> KVCache:
     """Room for the tokens of some steps behind those of a cache.
 
-    Every row's token of a step has the same slot here, so that a step writes one slice. Written
-    into the cache itself, at another slot in each row, they would make a TPU move all of it to
-    another layout and back in each step.
+    Every row's token of a step has the same slot here, so that a step writes one slice. In the
+    cache itself each row has another slot, and a step would scatter, see `_joined`.
     """
-    n, B, _, K, H = cache.key.shape
-    room = jnp.zeros((n, B, steps, K, H), cache.key.dtype)
+    n, B, K, _, H = cache.key.shape
+    room = jnp.zeros((n, B, K, steps, H), cache.key.dtype)
     return KVCache(room, room, cache.first + cache.length, jnp.zeros(B, jnp.int32))
 
 
 def _joined(cache: KVCache, new: KVCache) -> KVCache:
-    """The cache with the tokens of `_new` behind those that it had."""
-    B, steps = new.key.shape[1:3]
-    slot = cache.length[:, None] + jnp.arange(steps)
-    slot = jnp.where(jnp.arange(steps) < new.length[:, None], slot, cache.key.shape[2])  # is none
+    """The cache with the tokens of `_new` behind those that it had.
+
+    One layer after the other: for a scatter into all of them, the compiler for a TPU copies the
+    whole cache into another layout and back, where heads have 64 channels or where there is one.
+    """
+    n, B, _, S, _ = cache.key.shape
+    step = jnp.arange(new.key.shape[3])
+    slot = jnp.where(step < new.length[:, None], cache.length[:, None] + step, S)  # S is none
     rows = jnp.arange(B)[:, None]
-    return cache._replace(
-        key=cache.key.at[:, rows, slot].set(new.key, mode="drop"),
-        value=cache.value.at[:, rows, slot].set(new.value, mode="drop"),
-        length=cache.length + new.length,
-    )
+
+    def of_layer(layer, stored):
+        def joined(old, fresh):
+            by_token = fresh[layer].transpose(0, 2, 1, 3)  # [B, T, K, H]
+            own = old[layer].at[rows, :, slot].set(by_token, mode="drop")
+            return lax.dynamic_update_index_in_dim(old, own, layer, 0)
+
+        return jax.tree.map(joined, stored, (new.key, new.value))
+
+    key, value = lax.fori_loop(0, n, of_layer, (cache.key, cache.value))
+    return cache._replace(key=key, value=value, length=cache.length + new.length)

@@ -17,7 +17,7 @@ from jaxscore.device.sharding import DATA, MeshShape, check, spec
 
 ROWS = PartitionSpec(DATA)
 EVERYWHERE = PartitionSpec()
-KEYS_VALUES = PartitionSpec(None, None, None, MODEL)  # [layers, rows, slots, heads, channels]
+KEYS_VALUES = PartitionSpec(None, None, MODEL)  # [layers, rows, heads, slots, channels]
 
 
 class DeviceMesh:

@@ -109,7 +109,7 @@ class Dispatch:
         progress: Progress,
         wanted: Wanted,
     ) -> Scores:
-        slots = [one.key.shape[-3] for one in caches]
+        slots = [one.key.shape[-2] for one in caches]
         values = side_by_side(batches, self.n_together)
         own = self.variants[variant]
         what = f"score with {wanted.name()}" if any(wanted) else "score"

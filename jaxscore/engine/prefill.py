@@ -50,7 +50,7 @@ class Prefill:
     @property
     def prefix_slots(self) -> int:
         """Of the cache that holds the prefix."""
-        return self.prefix[0].key.shape[2] if self.prefix else 0
+        return self.prefix[0].key.shape[3] if self.prefix else 0
 
     def prompts(self, group: Sequence[Writing]) -> Iterator["Prompt"]:
         """Each text of a group with its prompt, batch after batch; nothing is computed yet.
@@ -122,7 +122,7 @@ class Batch:
 
     @functools.cached_property
     def kept(self) -> KeysValues:
-        """Of all tokens, [layers, rows, length, K, H]; zeros where there are none."""
+        """Of all tokens, [layers, rows, K, length, H]; zeros where there are none."""
         variant, prefix = self._prefill.variant, self._prefill.prefix
         if self._rows is None:
             return empty_cache(variant, 1, 1, self._prefill.progress)
@@ -162,7 +162,7 @@ def cached(variant: Variant) -> Cached:
 
 
 def empty_cache(variant: Variant, rows: int, slots: int, progress: Progress) -> KeysValues:
-    """Keys and values of all layers, zeros, [layers, rows, slots, K, H]."""
+    """Keys and values of all layers, zeros, [layers, rows, K, slots, H]."""
     kept: KeysValues = variant.programs.run(
         ("empty cache", rows, slots),
         functools.partial(cached(variant).empty_cache, rows, slots),

@@ -31,7 +31,7 @@ class Cached(NamedTuple):
     """What a model with keys and values of its own can do besides `hidden_states`.
 
     `extend` is `decoder.extend`; `empty_cache(rows, slots)` makes empty keys and values of all
-    layers [layers, rows, slots, K, H], as stored.
+    layers [layers, rows, K, slots, H], as stored.
     """
 
     extend: Extend

@@ -141,7 +141,8 @@ def from_params(
     kept = storage_dtype(NUMPY_DTYPES[dtype], build.forms.integers)
 
     def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
-        shape = (config.n_layers, rows, slots, *stored_shape(config, build))
+        heads, width = stored_shape(config, build)
+        shape = config.n_layers, rows, heads, slots, width
         return jnp.zeros(shape, kept), jnp.zeros(shape, kept)
 
     def hidden_states(p: Any, ids: Any, at: Any, end: Any, caches: Any = ()) -> jax.Array:

@@ -35,18 +35,19 @@ def test_all_logits_by_blocks(softcap):
 def test_store_fills_its_rows_and_no_others():
     """To their end, so that nothing of an older text stays, and of the prompts nothing but what is
     asked for."""
-    cache = jnp.full((2, 3, 4, 1, 2), jnp.nan)
+    cache = jnp.full((2, 3, 2, 4, 2), jnp.nan)
     cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 1]))
-    rows = jnp.arange(2 * 1 * 5 * 1 * 2, dtype=jnp.float32).reshape(2, 1, 5, 1, 2)
-    rows = rows.at[:, :, 0].set(jnp.nan)  # a token of another prompt
-    source = jnp.array([[3, 5, 5, 5], [4, 1, 5, 5], [5, 5, 5, 5]])  # 5 is none
+    rows = jnp.arange(2 * 2 * 2 * 5 * 2, dtype=jnp.float32).reshape(2, 2, 2, 5, 2)
+    rows = rows.at[:, :, :, 0].set(jnp.nan)  # a token of another prompt
+    source = jnp.array([[3, 10, 10, 10], [9, 1, 10, 10], [10] * 4])  # 10 is none
     filled = generate.store(cache, (rows, -rows), source, jnp.array([2, 0, 3]))  # 3 is none
-    for layer in range(2):
-        np.testing.assert_array_equal(filled.key[layer, 0, :2], rows[layer, 0, jnp.array([4, 1])])
-        np.testing.assert_array_equal(filled.value[layer, 2, 0], -rows[layer, 0, 3])
+    for layer, head in np.ndindex(2, 2):
+        own = rows[layer, :, head].reshape(10, 2)
+        np.testing.assert_array_equal(filled.key[layer, 0, head, :2], own[jnp.array([9, 1])])
+        np.testing.assert_array_equal(filled.value[layer, 2, head, 0], -own[3])
         for part in (filled.key, filled.value):
-            assert (part[layer, 0, 2:] == 0).all()
-            assert (part[layer, 2, 1:] == 0).all()
+            assert (part[layer, 0, head, 2:] == 0).all()
+            assert (part[layer, 2, head, 1:] == 0).all()
             assert jnp.isnan(part[layer, 1]).all()
 
 
@@ -61,7 +62,7 @@ def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
 
     asked = [request(seed) for seed in range(6)]
     facts = decode_state.facts_of(asked)._replace(penalties=penalties)
-    cache = jnp.zeros((1, 4, 8, 1, 2))
+    cache = jnp.zeros((1, 4, 1, 8, 2))
     cache = KVCache(cache, cache, jnp.int32(3), jnp.zeros(4, jnp.int32))
 
     def put(tree):
@@ -72,7 +73,7 @@ def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
     want = {}
     for some in ([(0, 5, 0), (2, 1, 1)], [(2, 7, 2), (3, 0, 3)], [(1, 2, 4)], [(2, 4, 5)]):
         new = [(row, length, asked[k]) for row, length, k in some]
-        kept = jnp.full((1, 1, 8, 1, 2), len(want) + 1.0)
+        kept = jnp.full((1, 1, 1, 8, 2), len(want) + 1.0)
         source = jnp.broadcast_to(jnp.arange(8), (2, 8))
         begun = decode_state.begun(new, 2, 4, facts, V, put)
         everything = generate.begin(*everything, (kept, -kept), source, begun)

@@ -92,7 +92,8 @@ class Case:
         """Of all layers, with the key heads of all shards."""
         shards = 1 if self.mesh is None else self.mesh.shape.model
         empty = jax.eval_shape(lambda: self.model.cached.empty_cache(rows, slots))
-        shape = (*empty[0].shape[:3], shards * empty[0].shape[3], empty[0].shape[4])
+        layers, _, heads, _, width = empty[0].shape
+        shape = layers, rows, shards * heads, slots, width
         kept = self.placed(jax.ShapeDtypeStruct(shape, empty[0].dtype), KEYS_VALUES)
         first, length = self.placed((_ints(), _ints(rows)))
         return KVCache(kept, kept, first, length)

@@ -104,7 +104,7 @@ def bits(monkeypatch):
         key, value = np.asarray(cache.key), np.asarray(cache.value)
         for row, text in self._running.items():
             n = len(text.request.ids) - 1 - int(cache.first) + len(text.written)
-            parts = key[:, row, :n], value[:, row, :n], tokens[row]
+            parts = key[:, row, :, :n], value[:, row, :, :n], tokens[row]
             digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
             seen[text.request.digest(), len(text.written)] = row, digest
         return everything, tokens

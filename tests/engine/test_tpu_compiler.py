@@ -71,15 +71,17 @@ def test_memory_of_one_chip(case, most):
 
 
 @pytest.mark.parametrize(
-    ("case", "cache", "most"),
+    ("case", "most"),
     [
-        ("v5e 1x1 0.5B step:32x512", 2 * 24 * 2 * 64, 30e6),
-        ("v5p 1x1 8B-int8 step:32x512", 2 * 32 * 8 * 128, 300e6),
+        ("v5e 1x1 0.5B step:32x512", 30e6),
+        ("v5p 1x1 8B-int8 step:32x512", 300e6),
+        ("v5p 1x1 latent step:32x512", 500e6),
     ],
 )
-def test_memory_of_a_step_of_one_chip(case, cache, most):
-    """Beside the parameters and a second KV cache, which a run that overwrites its own has not."""
-    assert said(case)["temporary_bytes"] < 32 * 512 * 2 * cache + most
+def test_memory_of_a_step_of_one_chip(case, most):
+    """Beside the parameters; no copy of the KV cache (201 MB, 2.1 GB, 1 GB), with wide heads, with
+    narrow ones and with a single one."""
+    assert said(case)["temporary_bytes"] < most
 
 
 @pytest.mark.parametrize(
@@ -160,8 +162,7 @@ def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once():
 
 @pytest.mark.parametrize(("slots", "rows"), [(64, 256), (128, 128)])
 def test_a_lane_fits_beside_the_model(slots, rows):
-    """Drawn tokens, with the largest batch of prompts whose rows are not free yet. 256 x 128 is
-    refused (17.5 GiB, greedy)."""
+    """Drawn tokens, with the largest batch of prompts whose rows are not free yet."""
     told = said(f"v5e 1 8B-int8 lane:{slots}")
     assert told["rows"] == rows
     assert told["bytes"] < told["limit"]

@@ -162,7 +162,7 @@ def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype)
         if len(lane._running) < lane._n_rows:
             row, value = min(lane._running), state.cache.value
             kind = jnp.uint16 if value.dtype.itemsize == 2 else jnp.uint32
-            moved = jax.lax.bitcast_convert_type(value, kind).at[-1, row, 0, -1, -1].add(1)
+            moved = jax.lax.bitcast_convert_type(value, kind).at[-1, row, -1, 0, -1].add(1)
             moved = jax.lax.bitcast_convert_type(moved, value.dtype)
             state = state._replace(cache=state.cache._replace(value=moved))
         return (state, sampling, eos), tokens

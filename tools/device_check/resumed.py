@@ -108,8 +108,8 @@ def _sums(state: generate.Decoding) -> jax.Array:
     def of(stored: jax.Array) -> list[jax.Array]:
         kind = {2: jnp.uint16, 4: jnp.uint32}[stored.dtype.itemsize]
         bits = jax.lax.bitcast_convert_type(stored, kind).astype(jnp.uint32)
-        used = jnp.arange(stored.shape[2]) < cache.length[:, None]  # [rows, slots]
-        bits = jnp.where(used[None, :, :, None, None], bits, 0)
+        used = jnp.arange(stored.shape[3]) < cache.length[:, None]  # [rows, slots]
+        bits = jnp.where(used[None, :, None, :, None], bits, 0)
         n, _, *own = stored.shape
         at = jnp.arange(n * int(np.prod(own)), dtype=jnp.uint32).reshape(n, 1, *own)
         return [(bits * (at * np.uint32(odd) | 1)).sum((0, 2, 3, 4), jnp.uint32) for odd in ODD]

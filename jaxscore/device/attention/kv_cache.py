@@ -26,11 +26,12 @@ class KVCache(NamedTuple):
 
     P is 1, a prefix that all rows share, or R, one of its own for each row. Slot s holds the
     token at position `first + s`, where `first` is one number or one per row; slots from `length`
-    on hold nothing. With all layers together `key` and `value` have a leading layer axis.
+    on hold nothing. With all layers together `key` and `value` have a leading layer axis. The slots
+    of a head lie side by side: the products with all of them read the cache as it lies.
     """
 
-    key: Num[Array, "*N P S K H"]  # as stored, see `dots.as_integers`
-    value: Num[Array, "*N P S K H"]
+    key: Num[Array, "*N P K S H"]  # as stored, see `dots.as_integers`
+    value: Num[Array, "*N P K S H"]
     first: Int[Array, "*P"]
     length: Int[Array, " P"]
 
@@ -54,7 +55,7 @@ def attend_cache(
         stretch: positions of the cache count in stretches of so many, as `position_RL` does.
     """
     R, L, N, H = q_RLNH.shape
-    P, S, K, _ = cache.key.shape
+    P, K, S, _ = cache.key.shape
     G = N // K
     dtype = compute_dtype(cache.key)
     # One product per cache and key head: all its tokens and query heads are rows of it.
@@ -120,8 +121,8 @@ def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
 
         return _mixed(
             mine(q_PKMH[p, k]),
-            from_storage(cache.key[p, :, k]).astype(q_PKMH.dtype),
-            from_storage(cache.value[p, :, k]).astype(q_PKMH.dtype),
+            from_storage(cache.key[p, k]).astype(q_PKMH.dtype),
+            from_storage(cache.value[p, k]).astype(q_PKMH.dtype),
             mine(at_P1M[p, 0]),
             None if slope_1KM is None else mine(slope_1KM[0, k]),
             jnp.broadcast_to(cache.first, (P,))[p],
@@ -136,7 +137,7 @@ def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
 
 def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
     """A block of queries of all caches and heads at a time, so that each cache is read once."""
-    key, value = (from_storage(x).swapaxes(1, 2) for x in (cache.key, cache.value))  # [P, K, S, H]
+    key, value = from_storage((cache.key, cache.value))
     first = jnp.reshape(cache.first, (-1, 1, 1, 1))
 
     def one(b):

@@ -48,6 +48,11 @@ def padded(x, n):
     return jnp.concatenate([x[:, :n], loud], axis=1)
 
 
+def cached(k, v, first, length):
+    """A cache of keys and values [P, S, K, H]."""
+    return KVCache(k.swapaxes(1, 2), v.swapaxes(1, 2), jnp.int32(first), jnp.asarray(length))
+
+
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     ("window", "kind"),
@@ -68,9 +73,7 @@ def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window,
     position, end, at, ends = whole(rows, n)
     want = reference.attention(q, k, v, at, ends, window, rule=rule, dtype=jnp.float32)
     own = slice(None, 1) if shared else slice(None)
-    before = KVCache(
-        padded(k[own], n), padded(v[own], n), jnp.int32(0), jnp.full(1 if shared else rows, n)
-    )
+    before = cached(padded(k[own], n), padded(v[own], n), 0, [n] * (1 if shared else rows))
     got = fast.attention(
         q[:, n:],
         k[:, n:],
@@ -100,9 +103,7 @@ def test_sinks_and_stretches_of_positions(shared, window, platform):
     how = {"sinks": sinks, "chunked": True}
     want = reference.attention(q, k, v, at, ends, window, rule=RULE, dtype=jnp.float32, **how)
     own = slice(None, 1) if shared else slice(None)
-    before = KVCache(
-        padded(k[own], n), padded(v[own], n), jnp.int32(0), jnp.full(1 if shared else rows, n)
-    )
+    before = cached(padded(k[own], n), padded(v[own], n), 0, [n] * (1 if shared else rows))
     got = fast.attention(
         q[:, n:],
         k[:, n:],
@@ -140,10 +141,8 @@ def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform)
             jnp.ones((3, 1), jnp.int32),
             jnp.int32(window),
             caches=(
-                KVCache(
-                    padded(k[:1], prefix), padded(v[:1], prefix), jnp.int32(0), jnp.array([prefix])
-                ),
-                KVCache(k[:, prefix:-1], v[:, prefix:-1], jnp.int32(prefix), jnp.array(lengths)),
+                cached(padded(k[:1], prefix), padded(v[:1], prefix), 0, [prefix]),
+                cached(k[:, prefix:-1], v[:, prefix:-1], prefix, lengths),
             ),
             rule=rule,
             dtype=jnp.float32,
@@ -162,9 +161,8 @@ def test_a_stored_bfloat16_past_is_read_as_bfloat16():
     q, k, v = arrays(3, 2, L)
     rounded = [x.astype(jnp.bfloat16) for x in (k, v)]
     at = jnp.full((2, L), SLOTS)
-    lengths = jnp.array([4, 6])
-    stored = KVCache(*as_integers(tuple(rounded)), jnp.int32(0), lengths)
-    exact = KVCache(*(x.astype(jnp.float32) for x in rounded), jnp.int32(0), lengths)
+    stored = cached(*as_integers(tuple(rounded)), 0, [4, 6])
+    exact = cached(*(x.astype(jnp.float32) for x in rounded), 0, [4, 6])
     got, lse = attend_cache(q, stored, at, jnp.int32(0), rule=RULE, forms=CPU)
     want, want_lse = attend_cache(
         q.astype(jnp.bfloat16).astype(jnp.float32), exact, at, jnp.int32(0), rule=RULE, forms=CPU
@@ -178,11 +176,9 @@ def test_a_stored_bfloat16_past_is_read_as_bfloat16():
 def test_an_empty_part_has_no_weight_in_a_merge():
     q, k, v = arrays(4, 2, L)
     at = jnp.full((2, L), SLOTS)
-    full = attend_cache(
-        q, KVCache(k, v, jnp.int32(0), jnp.array([L, L])), at, jnp.int32(0), rule=RULE, forms=CPU
-    )
-    none = attend_cache(
-        q, KVCache(k, v, jnp.int32(0), jnp.array([0, 0])), at, jnp.int32(0), rule=RULE, forms=CPU
+    full, none = (
+        attend_cache(q, cached(k, v, 0, [n, n]), at, jnp.int32(0), rule=RULE, forms=CPU)
+        for n in (L, 0)
     )
     np.testing.assert_array_equal(merge([full, none])[0], full[0])
     np.testing.assert_array_equal(merge([none, full])[0], full[0])
