@@ -14,10 +14,15 @@ from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.vocabulary.blocks import all_logits
 from jaxscore.engine import decode_state
+from jaxscore.engine.decode_state import Facts
 from jaxscore.plan.token_requests import TokenRequest
 
 V = 23
 BY_EIGHT = dataclasses.replace(FORMS["cpu"], vocabulary_columns=8)
+
+
+def put(tree):
+    return jax.tree.map(jnp.asarray, tree)
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
@@ -51,6 +56,37 @@ def test_store_fills_its_rows_and_no_others():
             assert jnp.isnan(part[layer, 1]).all()
 
 
+def test_the_tokens_of_a_block_stand_behind_what_each_row_had():
+    """In every layer and head; a row that is done gets none."""
+
+    def extend(_params, ids, position, _end, _caches):
+        layer, head, channel = (
+            jnp.arange(2.0).reshape(shape) for shape in ((2, 1, 1, 1, 1), (2, 1, 1), (2,))
+        )
+        key = 1000 * layer + 100 * head + 10 * channel + position[None, :, None, :, None]
+        return jnp.ones((*ids.shape, 2)), (key, -key)
+
+    cache = jnp.full((2, 3, 2, 8, 2), -1.0)
+    cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 5]))
+    state, sampling, eos = decode_state.idle(cache, 3, Facts(True, False, False, 1), V, put)
+    state = state._replace(done=jnp.array([False, True, False]), left=jnp.full(3, 3))
+    head = Unembedding(jnp.ones((V, 2)), None, 1.0, None, forms=BY_EIGHT)
+    state, _ = generate.decode(
+        extend, lambda _: head, {}, state, sampling, (), eos, steps=3, greedy=True, cut=False
+    )
+    want = np.full((2, 3, 2, 8, 2), -1.0)
+    other = want.copy()
+    for layer, head, channel in np.ndindex(2, 2, 2):
+        for row, slots in ((0, range(2, 5)), (2, range(5, 8))):
+            for slot in slots:
+                number = 1000 * layer + 100 * head + 10 * channel + slot
+                want[layer, row, head, slot, channel] = number
+                other[layer, row, head, slot, channel] = -number
+    np.testing.assert_array_equal(state.cache.key, want)
+    np.testing.assert_array_equal(state.cache.value, other)
+    assert state.cache.length.tolist() == [5, 0, 8]
+
+
 @pytest.mark.parametrize("penalties", [False, True])
 def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
     def request(seed):
@@ -64,9 +100,6 @@ def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
     facts = decode_state.facts_of(asked)._replace(penalties=penalties)
     cache = jnp.zeros((1, 4, 1, 8, 2))
     cache = KVCache(cache, cache, jnp.int32(3), jnp.zeros(4, jnp.int32))
-
-    def put(tree):
-        return jax.tree.map(jnp.asarray, tree)
 
     everything = decode_state.idle(cache, 4, facts, V, put)
     assert everything[0].done.all()
