@@ -1,6 +1,6 @@
 """What a lane of texts may take of a device, and an error where that does not fit.
 
-parameters | SHARE of the rest: cache, its copy, a block's tokens, prompts, prefix | the rest
+parameters | SHARE of the rest: cache, a block's tokens, prompts, prefix | the rest
 """
 
 import contextlib
@@ -23,8 +23,6 @@ from jaxscore.models.model import Model
 MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
 MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
 SHARE = 0.8  # of the memory beside the parameters; logits and activations take the rest
-# The compiler for a TPU copies keys and values into another layout before each block of steps.
-TIMES = 2
 
 Fits = Callable[[int, int], bool]  # of rows and slots
 
@@ -50,10 +48,10 @@ def fitting(model: Model, shared: int, steps: int, limit: int | None = None) -> 
     room = _room(model, limit)
     if room is not None:
         prefix = prefix_slots(model, shared) if shared else 0
-        room -= (MOST_PREFILL + TIMES * prefix) * slot
+        room -= (MOST_PREFILL + prefix) * slot
 
     def fits(rows: int, slots: int) -> bool:
-        working = rows * (TIMES * slots + steps) * slot
+        working = rows * (slots + steps) * slot
         return rows * slots * slot <= most and (room is None or working <= room)
 
     return fits

@@ -39,11 +39,9 @@ def test_a_device_that_does_not_say_leaves_the_constant(model):
 
 @pytest.mark.parametrize("shared", [0, 70])
 @pytest.mark.parametrize(("rows", "slots"), [(32, 64), (8, 512)])
-def test_the_cache_counts_twice_beside_a_blocks_tokens_prompts_and_prefix(
-    model, rows, slots, shared
-):
+def test_the_cache_counts_beside_a_blocks_tokens_prompts_and_prefix(model, rows, slots, shared):
     prefix = prefix_slots(model, shared) if shared else 0
-    need = rows * (2 * slots + STEPS) + MOST_PREFILL + 2 * prefix
+    need = rows * (slots + STEPS) + MOST_PREFILL + prefix
     assert fitting(model, shared, STEPS, limit(model, need))(rows, slots)
     assert not fitting(model, shared, STEPS, limit(model, need - 1))(rows, slots)
 
@@ -56,7 +54,7 @@ def test_more_memory_than_the_constant_asks_for_changes_nothing(model, monkeypat
 
 
 def test_of_several_processes_the_first_decides(model, monkeypatch):
-    told = limit(model, MOST_PREFILL + 8 * (2 * 64 + STEPS))
+    told = limit(model, MOST_PREFILL + 8 * (64 + STEPS))
     for own, first, fit in ((None, told, False), (1 << 50, told, False), (told, 0, True)):
         monkeypatch.setattr(lane_memory, "limit_bytes", lambda own=own: own)
         monkeypatch.setattr(
@@ -69,7 +67,7 @@ def test_of_several_processes_the_first_decides(model, monkeypatch):
 def test_a_lane_has_fewer_rows_where_memory_is_small_and_the_same_texts(monkeypatch):
     want, _ = writing(scorer(), requests())
     one = scorer()
-    need = MOST_PREFILL + 8 * (2 * 64 + STEPS)
+    need = MOST_PREFILL + 8 * (64 + STEPS)
     monkeypatch.setattr(lane_memory, "limit_bytes", lambda: limit(one.model, need))
     got, _ = writing(one, requests())
     assert {name[1] for name in decoders(one)} == {8}

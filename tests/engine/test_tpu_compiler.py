@@ -160,7 +160,7 @@ def test_tokens_that_are_drawn_with_a_penalty_gather_the_logits_once():
     assert told["temporary_bytes"] < 1e9
 
 
-@pytest.mark.parametrize(("slots", "rows"), [(64, 256), (128, 128)])
+@pytest.mark.parametrize(("slots", "rows"), [(64, 256), (128, 256), (256, 128)])
 def test_a_lane_fits_beside_the_model(slots, rows):
     """Drawn tokens, with the largest batch of prompts whose rows are not free yet."""
     told = said(f"v5e 1 8B-int8 lane:{slots}")
