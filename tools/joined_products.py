@@ -135,16 +135,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", choices=CONFIGS, default="0.5B", help="its shape")
     parser.add_argument("--program", default="layer:8x512", help="layer:RxL or step:RxS")
     args = parser.parse_args(arguments)
-    target, first = targets.tpu(args.topology), 0.0
+    target, first, first_cycles = targets.tpu(args.topology), 0.0, 0
     for way in WAYS:
         program = compiled(target, CONFIGS[args.model], args.program, way)
         text = text_of(program)
         seconds, _ = estimates.seconds_of(program, text)
         cycles = sum(map(int, re.findall(r'"estimated_cycles":"(\d+)"', text)))
-        first = first or seconds or 0.0
+        first, first_cycles = first or seconds or 0.0, first_cycles or cycles
         told = "no estimate" if seconds is None else f"{seconds * 1e6:9.1f} us"
         gain = f" {seconds / first - 1:+.1%}" if seconds and first else ""
-        print(f"{way:11} {told}{gain}, {cycles} cycles", flush=True)
+        more = f"{cycles / first_cycles - 1:+.1%}"
+        print(f"{way:11} {told}{gain}, {cycles} cycles {more}", flush=True)
     return 0
 
 
