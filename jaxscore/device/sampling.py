@@ -3,11 +3,15 @@
 The order is transformers': repetition penalty, temperature, top_k, top_p.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
+
+HALVINGS = 31  # of the float32 from minus infinity to 0, of which there are fewer than 2^31
 
 
 class Sampling(NamedTuple):
@@ -45,8 +49,8 @@ def draw(
     that depends on the request's seed and on how many tokens it has drawn, and on nothing else.
 
     Args:
-        cut: some request has a `top_k`, or a `top_p` below 1. Where none has, nothing is sorted,
-            which takes longer than the rest.
+        cut: some request has a `top_k`, or a `top_p` below 1. Where none has, the search for what
+            may be drawn is left out, see `_kept`; it takes longer than all the rest.
     """
     temperature = sampling.temperature[:, None]
     # From the largest down, so that a very small temperature gives -inf and never inf - inf.
@@ -59,20 +63,46 @@ def draw(
 
     noisy = z + jax.vmap(noise)(sampling.seed, drawn)
     if cut:
-        noisy = jnp.where(z >= _lowest(z, sampling), noisy, -jnp.inf)
+        noisy = jnp.where(_kept(z, sampling), noisy, -jnp.inf)
     chosen = jnp.where(temperature > 0, noisy, logits_BV)
     return jnp.argmax(chosen, axis=1).astype(jnp.int32)
 
 
-def _lowest(z, sampling):
-    """The lowest of the logits that may be drawn, [B, 1]; of a request that cuts none, -inf."""
-    down = -jnp.sort(-z, axis=1)
-    last = jnp.where(sampling.top_k > 0, jnp.minimum(sampling.top_k, z.shape[1]), z.shape[1]) - 1
-    within = down >= jnp.take_along_axis(down, last[:, None], axis=1)
-    p = jax.nn.softmax(jnp.where(within, down, -jnp.inf), axis=1)
-    before = jnp.cumsum(p, axis=1) - p
-    kept = (within & (before < sampling.top_p[:, None])).at[:, 0].set(True)
-    lowest = jnp.where(kept, down, jnp.inf).min(axis=1, keepdims=True)
+def _kept(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"]:
+    """Which tokens may be drawn, by their scaled logits, of which the largest are 0.
+
+    Nothing is sorted. A token stays where fewer than `top_k` logits are above its own, and where
+    those above it that stay hold less than `top_p` of their probability. So each of the two is the
+    least logit of which that is true, and is found by halving.
+    """
+    key = _rising(z_BV)
+    k = jnp.where(sampling.top_k > 0, sampling.top_k, z_BV.shape[1])
+    kth = _least(lambda at: (key > at).sum(axis=1) < k, len(z_BV))
+    share = jnp.where(key >= kth, jnp.exp(z_BV), 0.0)
+    enough = sampling.top_p * share.sum(axis=1)
+    nucleus = _least(lambda at: jnp.where(key > at, share, 0.0).sum(axis=1) < enough, len(z_BV))
     # Sums of float32 reach 1 before the last tokens.
-    every = (sampling.top_k == 0) & (sampling.top_p >= 1.0)
-    return jnp.where(every[:, None], -jnp.inf, lowest)
+    whole = (sampling.top_p >= 1.0)[:, None]
+    return (key >= kth) & (whole | (key >= nucleus))
+
+
+def _rising(z):
+    """float32 as int32 in the same order: below zero the bits of the size are turned over. Both
+    zeros are 0."""
+    bits = lax.bitcast_convert_type(jnp.where(z == 0, 0.0, z), jnp.int32)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+def _least(holds: Callable[[Int[Array, "B 1"]], Bool[Array, " B"]], n: int) -> Int[Array, "B 1"]:
+    """The least key of each of n rows, at most 0, for which `holds` is true, which it then is for
+    every greater one."""
+
+    def halved(_, bounds):
+        low, high = bounds
+        middle = low + (high - low) // 2
+        here = holds(middle[:, None])
+        return jnp.where(here, low, middle + 1), jnp.where(here, middle, high)
+
+    least = jnp.broadcast_to(_rising(jnp.float32(-jnp.inf)), (n,))
+    bounds = least, jnp.zeros(n, jnp.int32)
+    return lax.fori_loop(0, HALVINGS, halved, bounds)[1][:, None]

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device.sampling import Sampling, _lowest, penalized
+from jaxscore.device.sampling import Sampling, _kept, penalized
 from jaxscore.device.sampling import draw as drawn_by
 
 V = 23
@@ -176,9 +176,31 @@ def test_every_token_may_be_drawn_where_nothing_is_cut():
     """Also those behind the place at which sums of float32 reach 1."""
     logits = jnp.array([[0.0, -40.0, -41.0]])
     assert float(jax.nn.softmax(logits)[0, 0]) == 1
-    assert _lowest(logits, sampling(1, 1.0, 1.0)).tolist() == [[-np.inf]]
-    assert _lowest(logits, sampling(1, 1.0, 0.9)).tolist() == [[0.0]]
-    assert _lowest(logits, sampling(1, 1.0, 1.0, top_k=2)).tolist() == [[0.0]]
+    assert _kept(logits, sampling(1, 1.0, 1.0)).tolist() == [[True, True, True]]
+    assert _kept(logits, sampling(1, 1.0, 0.9)).tolist() == [[True, False, False]]
+    assert _kept(logits, sampling(1, 1.0, 1.0, top_k=2)).tolist() == [[True, True, False]]
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.999, 0.9, 0.5, 0.01, 1e-30])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 40, 10**6])
+def test_what_may_be_drawn_is_what_a_sort_finds(top_p, top_k):
+    """Rows of many and of few tokens, equal ones, and some without any probability."""
+    draw = np.random.default_rng(top_k)
+    z = draw.normal(0, np.array([[0.1], [3.0], [30.0], [1.0]]), (4, 301)).astype(np.float32)
+    z[3] = np.round(z[3])  # a handful of values, several of them the largest
+    z[1, 5:9] = -np.inf
+    z -= z.max(axis=1, keepdims=True)
+    z[2:, ::2] = np.where(z[2:, ::2] == 0, -0.0, z[2:, ::2])  # equal to the other zeros
+    kept = np.asarray(_kept(jnp.asarray(z), sampling(4, 1.0, top_p, top_k=top_k)))
+    for row, own in zip(z, kept, strict=True):
+        within = row >= np.sort(row)[::-1][min(top_k or 301, 301) - 1]
+        share = np.where(within, np.exp(row.astype(np.float64)), 0)
+        above = np.array([share[row > one].sum() for one in row]) / share.sum()
+        near = np.abs(above - top_p) < 1e-6  # sums of float32 may fall on either side
+        want = within & ((above < top_p) | (top_p == 1))
+        assert (own == want)[~near].all()
+        assert own.any()
+        assert len(set(row[own].tolist()) & set(row[~own].tolist())) == 0  # equal ones together
 
 
 def test_a_very_high_temperature_draws_from_all_alike():
