@@ -158,7 +158,7 @@ class Lane:
         )
         sizes = self._n_rows, self._slots, self._prefill.prefix_slots
         state, tokens = variant.programs.run(
-            ("decode", *sizes, *self._facts[:3]),
+            ("decode", *sizes, self._facts.greedy, self._facts.cut, self._facts.penalties),
             step,
             (variant.model.params, state, sampling, prefix, eos),
             self._prefill.progress,

@@ -13,8 +13,8 @@ from jaxscore.requests import Request
 
 # In characters, about four for each token: small windows first, so that a device begins early, and
 # large ones later, since each one's last rows are filled up. A window is encoded and planned while
-# the one before is computed, so they grow slowly, and none has more than half of what is left:
-# while the last one is planned, nothing else happens.
+# the one before is computed, so they grow slowly, and end soon after half of what is left: while
+# the last one is planned, nothing else happens.
 FIRST, LARGEST, GROWTH = 1 << 19, 1 << 22, 1.5
 MOST_SHARED = 32  # characters that two windows may have in common, and compute twice
 SEARCHED = 256  # places that are looked at together for where neighbours share the least

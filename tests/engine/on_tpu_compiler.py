@@ -37,6 +37,7 @@ from jaxscore.engine.programs import keys_and_values
 from jaxscore.engine.text_lane import STEPS
 from jaxscore.models import native
 from jaxscore.plan import decode_groups
+from jaxscore.plan.decode_rows import chunk
 from tests.models import published
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
@@ -148,6 +149,26 @@ class Case:
         prompts = MOST_PREFILL * lane_memory.slot_bytes(self.model)
         taken = told.argument_size_in_bytes + told.temp_size_in_bytes + prompts
         return {"rows": rows, "bytes": taken, "limit": HBM[self.target.name]}
+
+    def begin(self, rows: int, slots: int) -> dict[str, Any]:
+        """New texts in an eighth of the rows of a lane, from a whole batch of prompts."""
+        _, (_, state, sampling, _, eos) = self._decoding(rows, slots, 1, greedy=True)
+        width = chunk(rows)
+
+        def of_begun(leaf: Any) -> Any:
+            return jax.ShapeDtypeStruct((width, *leaf.shape[1:]), leaf.dtype)
+
+        count, own = self.placed((_ints(width), jax.tree.map(of_begun, (sampling, eos))))
+        begun = generate.Begun(count, count, count, count, None, *own)
+        prompts = self.cache(MOST_PREFILL // slots, slots)
+        source = self.placed(_ints(width, slots))
+        args = state, sampling, eos, (prompts.key, prompts.value), source, begun
+        with targets.compiling_for(self.device):
+            program = jax.jit(generate.begin, donate_argnums=(0, 1, 2)).lower(*args).compile()
+        return {
+            "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
+            "cache_bytes": rows * slots * lane_memory.slot_bytes(self.model),
+        }
 
     def _step(self, rows: int, slots: int, *, greedy: bool) -> dict[str, Any]:
         function, args = self._decoding(rows, slots, 8, greedy=greedy)

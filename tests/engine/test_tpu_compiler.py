@@ -168,6 +168,11 @@ def test_a_lane_fits_beside_the_model(slots, rows):
     assert told["bytes"] < told["limit"]
 
 
+def test_rows_begin_without_a_copy_of_the_cache():
+    told = said("v5e 1x1 8B-int8 begin:256x128")
+    assert told["temporary_bytes"] < told["cache_bytes"] / 2
+
+
 def test_the_command(tmp_path):
     """A topology of one chip, with what only libtpu can say; a row that does not fit is a row."""
     out = tmp_path / "plan.json"
@@ -191,7 +196,9 @@ def test_joined_products():
     """Of a step the compiler has an estimate for each way, so that they can be compared."""
     lines = process("tools/joined_products.py", "--program", "step:8x64").splitlines()
     assert len(lines) == 5
-    assert all(re.search(r" [0-9.]+ us [+-][0-9.]+%, [0-9]+ cycles$", line) for line in lines)
+    assert all(
+        re.search(r" [0-9.]+ us [+-][0-9.]+%, [0-9]+ cycles [+-][0-9.]+%$", line) for line in lines
+    )
 
 
 @pytest.mark.parametrize("name", ["v5e:2x3", "v99:2x2", "v5e:0x2"])
