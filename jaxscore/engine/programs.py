@@ -64,7 +64,7 @@ class Programs:
         """`function(*args)` by its compiled program, made at the first call of its kind.
 
         Args:
-            name: what it does and some sizes, for people.
+            name: what it does and some sizes, for people, who are shown no flags behind them.
             function: the same object in each call, or `functools.partial`s of the same objects.
             args: on the devices, see `put`.
             donate: arguments whose memory the result may take.
@@ -74,10 +74,8 @@ class Programs:
         key = function_key(function), abstract, donate, outputs if self.mesh is not None else None
         program = self._programs.get(key)
         if program is None:
-            with (
-                self._making,
-                progress.says(f"compiling {name[0]} for {' x '.join(map(str, name[1:]))}"),
-            ):
+            sizes = " x ".join(str(one) for one in name[1:] if not isinstance(one, bool))
+            with self._making, progress.says(f"compiling {name[0]} for {sizes}"):
                 if key not in self._programs:  # no other thread has made it meanwhile
                     if self.mesh is not None:
                         function = self.mesh.over(function, specs_of(args), outputs)
