@@ -3,6 +3,7 @@
 import codecs
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,17 @@ from jaxscore.errors import InputError
 UTF8 = "a readable file of UTF-8 text"
 MOST_NESTED = 100  # what can be read may still be too deep to be written
 TOO_DEEP = f"nested more than {MOST_NESTED} deep"
+BYTE_ORDER_MARKS = {  # those of UTF-32 first: one of them starts with one of UTF-16
+    "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
+NULL_PATTERNS = (  # encoding, bytes of an ASCII character, which of them are 0
+    ("UTF-16LE", 2, (1,)),
+    ("UTF-16BE", 2, (0,)),
+    ("UTF-32LE", 4, (1, 2, 3)),
+    ("UTF-32BE", 4, (0, 1, 2)),
+)
+SNIFFED = 8  # bytes at the start of a file that tell its encoding
 
 
 def read_text(path: Path, expected: str = UTF8) -> str:
@@ -26,7 +38,8 @@ def read_text(path: Path, expected: str = UTF8) -> str:
     try:
         raw = path.read_bytes()
     except (OSError, ValueError) as problem:
-        raise _unreadable(path, problem, expected) from None
+        raise unreadable(path, problem, expected) from None
+    check_encoding(path, raw)
     marked = raw.startswith(codecs.BOM_UTF8)
     try:
         return raw.decode("utf-8-sig")
@@ -62,6 +75,8 @@ def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
     try:
         with open(path, "rb") as file:
             for number, raw in enumerate(file, start=1):
+                if number == 1:
+                    check_encoding(path, raw)
                 marked = number == 1 and raw.startswith(codecs.BOM_UTF8)
                 try:
                     text = raw.decode("utf-8-sig" if marked else "utf-8")
@@ -70,16 +85,53 @@ def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
                     raise _not_utf8(path, number, column) from None
                 yield number, text if ends else text.rstrip("\r\n")
     except (OSError, ValueError) as problem:
-        raise _unreadable(path, problem, UTF8) from None
+        raise unreadable(path, problem, UTF8) from None
 
 
 def _not_utf8(path: Path, line: int, column: int) -> InputError:
     return InputError(f"{path}:{line}: byte {column} is not UTF-8; save the file as UTF-8")
 
 
-def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:
-    """A name can hold a zero byte or half a surrogate pair, which is a ValueError."""
+def check_encoding(path: Path, start: bytes) -> None:
+    """Refuse UTF-16 and UTF-32 by name, with or without a byte-order mark.
+
+    Args:
+        start: the first bytes of the file.
+
+    Raises:
+        InputError: with the command that converts the file.
+    """
+    if (encoding := _wide_encoding(start[:SNIFFED])) is not None:
+        raise InputError(
+            f"{path}: found {encoding}, expected UTF-8; convert it: "
+            f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > NEW"
+        )
+
+
+def _wide_encoding(start: bytes) -> str | None:
+    """Name of the UTF-16 or UTF-32 encoding that a file starts in, or None if it is neither."""
+    for name, marks in BYTE_ORDER_MARKS.items():
+        if start.startswith(marks):
+            return name
+    nulls = [byte == 0 for byte in start]
+    for name, period, zeros in NULL_PATTERNS:
+        if len(start) >= 2 * period and nulls == [k % period in zeros for k in range(len(start))]:
+            return name
+    return None
+
+
+def unreadable(path: Path, problem: Exception, expected: str) -> InputError:
+    """The refusal of a file that cannot be read; names a missing folder as such.
+
+    Args:
+        problem: an `OSError`, or a `ValueError` for a name with a zero byte or half a surrogate
+            pair.
+        expected: what should have been there, for people.
+    """
     reason = getattr(problem, "strerror", None) or problem
+    if isinstance(problem, FileNotFoundError) and not path.parent.exists():
+        missing = next(one for one in (*path.parents[-2::-1], path) if not one.exists())
+        reason = f"the folder {missing} is missing"
     return InputError(f"{path}: {reason}; expected {expected}")
 
 

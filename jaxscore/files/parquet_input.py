@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import check_names, kind_of
+from jaxscore.files.json_input import check_names, kind_of, unreadable
 
 INSTALL = "pip install pyarrow"
 TOGETHER = 256  # rows that are held at a time
@@ -90,9 +90,10 @@ def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:
+    if isinstance(problem, OSError) and problem.strerror:
+        return unreadable(path, problem, expected)
     lines = str(problem).strip().splitlines() or [type(problem).__name__]
-    reason = getattr(problem, "strerror", None) or lines[0]
-    return InputError(f"{path}: {reason}; expected {expected}")
+    return InputError(f"{path}: {lines[0]}; expected {expected}")
 
 
 def _plain_row(row: dict[str, Any], where: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import kind_of
+from jaxscore.files.json_input import check_encoding, kind_of, unreadable
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -25,13 +25,14 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 if number == 1:
+                    check_encoding(path, line)
                     line = line.removeprefix(codecs.BOM_UTF8)
                 if not line.strip():
                     continue
                 found = True
                 yield number, _parsed(line, f"{path}:{number}")
     except OSError as problem:
-        raise InputError(f"{path}: {problem.strerror}; expected a readable file") from None
+        raise unreadable(path, problem, "a readable file") from None
     if not found:
         raise InputError(f"{path}: the file is empty, expected one JSON object a line")
 

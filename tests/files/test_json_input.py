@@ -1,9 +1,15 @@
 """Every unusable file gets a message with its name, the line and what was expected."""
 
+from pathlib import Path
+
 import pytest
 
 from jaxscore.errors import InputError
+from jaxscore.files import result_lines
+from jaxscore.files.csv_input import read_csv
+from jaxscore.files.json_array import read_array
 from jaxscore.files.json_input import read_json, read_jsonl, read_lines, read_text, take
+from jaxscore.files.yaml_input import read_yaml
 
 
 @pytest.fixture
@@ -85,9 +91,56 @@ def test_an_empty_file_is_refused(write, content):
         list(read_jsonl(write(content)))
 
 
-def test_utf_16_is_named_as_not_utf_8(write):
-    with pytest.raises(InputError, match=r":1: byte 1 is not UTF-8"):
-        list(read_jsonl(write('{"a": 1}\n'.encode("utf-16"))))
+READERS = {
+    "jsonl": lambda path: list(read_jsonl(path)),
+    "json": lambda path: read_json(path, "an object"),
+    "csv": lambda path: list(read_csv(path)),
+    "tsv": lambda path: list(read_csv(path)),
+    "txt": read_text,
+    "yaml": read_yaml,
+    "array.json": read_array,
+    "results.jsonl": lambda path: list(result_lines.read_lines(path)),
+}
+
+
+@pytest.mark.parametrize("kind", READERS)
+@pytest.mark.parametrize(
+    ("encoding", "name"),
+    [
+        ("utf-16", "UTF-16"),
+        ("utf-16-le", "UTF-16LE"),
+        ("utf-16-be", "UTF-16BE"),
+        ("utf-32", "UTF-32"),
+        ("utf-32-le", "UTF-32LE"),
+    ],
+)
+def test_utf_16_is_named_with_the_command_that_converts_it(tmp_path, kind, encoding, name):
+    path = tmp_path / f"a b.{kind}"
+    path.write_bytes('{"a": "é"}\n'.encode(encoding))
+    with pytest.raises(InputError) as found:
+        READERS[kind](path)
+    assert str(found.value) == (
+        f"{path}: found {name}, expected UTF-8; convert it: "
+        f"iconv -f {name} -t UTF-8 '{path}' > NEW"
+    )
+
+
+def test_a_text_with_zero_bytes_is_not_taken_for_utf_16(tmp_path):
+    path = tmp_path / "in.txt"
+    for text in ("a\0", "ab\0\0", "\0" * 8):
+        path.write_text(text, encoding="utf-8")
+        assert read_text(path) == text
+
+
+@pytest.mark.parametrize("name", ["none/in.jsonl", "none/deeper/in.jsonl"])
+@pytest.mark.parametrize("kind", READERS)
+def test_a_missing_folder_is_called_missing(tmp_path, monkeypatch, name, kind):
+    monkeypatch.chdir(tmp_path)
+    for place, missing in ((Path(name), "none"), (tmp_path / name, tmp_path / "none")):
+        path = place.with_suffix(f".{kind}")
+        with pytest.raises(InputError) as found:
+            READERS[kind](path)
+        assert str(found.value).startswith(f"{path}: the folder {missing} is missing; expected a")
 
 
 def test_what_is_no_file_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from jaxscore.errors import InputError
 from jaxscore.files.csv_input import DELIMITERS
 from jaxscore.files.digest import digest
 from jaxscore.files.item_files import read_items
-from jaxscore.files.json_input import read_json, read_jsonl
+from jaxscore.files.json_input import read_json, read_jsonl, unreadable
 from jaxscore.files.result_lines import read_lines, read_rows
 from jaxscore.tasks.compare import facts as run_facts
 from jaxscore.tasks.compare import recognised
@@ -94,8 +94,7 @@ def open_run(path: Path) -> Opened:
     try:
         kind = _kind(path)
     except (OSError, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or problem
-        raise InputError(f"{path}: {reason}; expected {recognised.EXPECTED}") from None
+        raise unreadable(path, problem, recognised.EXPECTED) from None
     made = run_facts.manifest(path)
     if kind == "object":
         return _of_report(path, made)

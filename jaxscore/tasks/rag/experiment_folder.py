@@ -111,9 +111,10 @@ def folders(experiments: Path, split: str, file: str = "out") -> list[Path]:
     try:
         found = sorted(path for path in experiments.iterdir() if path.is_dir())
     except OSError as problem:
+        missing = isinstance(problem, FileNotFoundError)
         raise InputError(
-            f"{experiments}: {problem.strerror}; expected a folder of experiments, or give one "
-            "experiment with --folder"
+            f"{experiments}: {'no such folder' if missing else problem.strerror}; expected a "
+            "folder of experiments, or give one experiment with --folder"
         ) from None
     for path in found:
         if path.name != path.name.encode("utf-8", "replace").decode():

@@ -148,7 +148,7 @@ def test_config_json(checkpoint):
 
 def test_folders(checkpoint, tmp_path):
     folder = checkpoint("llama")
-    refused(tmp_path / "nowhere", tmp_path / "nowhere", "No such file")
+    refused(tmp_path / "nowhere", tmp_path / "nowhere", "the folder")
     with pytest.raises(InputError, match=r"model /.*/nowhere: no such folder"):
         files.resolve(str(tmp_path / "nowhere"), None)
     file = folder / "model.safetensors"

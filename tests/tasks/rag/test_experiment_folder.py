@@ -237,7 +237,7 @@ def test_folders(tmp_path):
     assert [path.name for path in experiment_folder.folders(tmp_path, "test")] == ["other"]
     with pytest.raises(InputError, match=r"none of its 4 folders holds eval_dev_metrics\.json"):
         experiment_folder.folders(tmp_path, "dev", "metrics")
-    with pytest.raises(InputError, match="No such file"):
+    with pytest.raises(InputError, match="no such folder"):
         experiment_folder.folders(tmp_path / "nowhere", "dev")
     with pytest.raises(InputError, match="Not a directory"):
         experiment_folder.folders(tmp_path / "file", "dev")
