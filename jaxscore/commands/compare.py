@@ -1,7 +1,9 @@
 """`jaxscore compare`: two finished runs of one system."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxscore.commands import closing, html_flags, model_flags, outputs
 from jaxscore.commands.help_pages import advanced
@@ -55,6 +57,8 @@ NOISE = {  # the runs that were audited -> how many flips lie within the noise
     "B": "{} within the noise floor of B; A is not audited",
 }
 LONGEST = 80  # bytes of a run's name in the default name
+FIRST_SETTINGS = ("model", "reference", "weights", "lora", "dtype", "quantize", "boundary")
+MOST_SETTINGS = 8  # on stdout; the report lists all
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -144,10 +148,24 @@ def _name(a: Path, b: Path) -> str:
     return "-vs-".join(fitting(name, LONGEST) for name in names)
 
 
+def _differing(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line with the settings in which A and B differ, or none if nothing differs."""
+    if not differences:
+        return []
+    ordered = sorted(differences, key=lambda one: one["setting"] not in FIRST_SETTINGS)
+    named = [
+        f"{one['setting']} ({one_line(str(one['a']), 32)} and {one_line(str(one['b']), 32)})"
+        for one in ordered[:MOST_SETTINGS]
+    ]
+    more = len(ordered) - len(named)
+    return [f"A and B differ in {', '.join(named)}{f' and {more} more' if more else ''}"]
+
+
 def told(report: Report) -> list[str]:
-    """What is printed before the closing block: each result, and each kind of flips."""
+    """What is printed before the closing block: differing settings, results, kinds of flips."""
     found = report.evaluation
-    lines = [one["verdict"] for one in found.details["results"]]
+    lines = _differing(found.details["differences"])
+    lines += [one["verdict"] for one in found.details["results"]]
     for one in found.details["decisions"]:
         n_flips = len(found.long["flips"][one["name"]])
         if one["n"] < 2:

@@ -227,6 +227,20 @@ def test_settings_that_count_otherwise_are_refused(run, two, tmp_path):
     assert [one["setting"] for one in result(tmp_path)["differences"]] == ["boundary", "dtype"]
 
 
+def test_settings_that_differ_are_on_stdout(run, two):
+    """The models first, and of many settings how many more the report lists."""
+    same = dict.fromkeys("abcdefgh", 1)
+    made = (
+        made_by("score", **same, model="one", dtype="float32"),
+        made_by("score", **dict.fromkeys(same, 2), model="other", dtype="bfloat16"),
+    )
+    first = run("compare", *two(lines(), lines(1.0), *made)).out.splitlines()[0]
+    assert first.startswith("A and B differ in model (one and other), dtype (float32 and bfloat16)")
+    assert first.endswith(", f (1 and 2) and 2 more")
+    alike = run("compare", *two(lines(), lines(1.0), made[0], made[0]))
+    assert "differ in" not in alike.out
+
+
 def test_an_input_is_not_written_over(run, two, tmp_path):
     a, b = two(lines(), lines(), made_by("score"))
     shutil.copy(b, tmp_path / "out.report.json")
