@@ -11,7 +11,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.commands import messages, plan_target
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.sharding import MeshShape
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine.abstract_models import abstract_model
 from jaxscore.engine.estimates import estimate_layer, estimate_vocabulary
 from jaxscore.engine.footprint import Footprint, measure, refused

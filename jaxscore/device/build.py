@@ -4,8 +4,7 @@ import dataclasses
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.forms import FORMS, Forms
-
-MODEL = "model"  # mesh axis
+from jaxscore.device.mesh_shape import MODEL
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxscore.device.build import MODEL
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.sharding import DATA, MeshShape, check, spec
+from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
+from jaxscore.device.sharding import check, spec
 
 ROWS = PartitionSpec(DATA)
 EVERYWHERE = PartitionSpec()

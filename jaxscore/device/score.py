@@ -9,9 +9,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.mesh_shape import DATA
 from jaxscore.device.packed_rows import unpacked
 from jaxscore.device.rows import Rows, Scores, Unembedding
-from jaxscore.device.sharding import DATA
 from jaxscore.device.vocabulary.pairs import Pair, score_pair
 from jaxscore.device.vocabulary.queries import score_queries
 

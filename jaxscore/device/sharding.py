@@ -11,7 +11,6 @@ A product's outputs are split (its weight's first axis, with bias and scales), t
 reads them is split along its inputs, and the sums of the shards are added.
 """
 
-import dataclasses
 import functools
 import math
 import re
@@ -20,10 +19,9 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from jaxscore.device.build import MODEL
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
 
-DATA = "data"
 HEADS, KV_HEADS, EXPERTS = "query heads", "key heads", "experts"
 INNER, SHARED_INNER = "MLP channels", "shared MLP channels"
 OTHER_INNER, OTHER_KV_HEADS = "MLP channels of other layers", "key heads of other layers"
@@ -31,26 +29,6 @@ VOCABULARY = "vocabulary columns"
 
 Path = tuple[str, ...]  # keys of the parameter tree
 Axes = tuple[str | None, ...]  # of a parameter: what each of its axes counts, if it may be split
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshShape:
-    """Devices along each axis of a mesh."""
-
-    data: int = 1
-    model: int = 1
-
-    def __post_init__(self) -> None:
-        if self.data < 1 or self.model < 1:
-            raise ValueError(f"mesh {self}: expected at least 1 along each axis")
-
-    @property
-    def size(self) -> int:
-        """Devices in all."""
-        return self.data * self.model
-
-    def __str__(self) -> str:
-        return f"{DATA}={self.data},{MODEL}={self.model}"
 
 
 def _product(path: str, *axes: str | None) -> tuple[tuple[str, Axes], ...]:

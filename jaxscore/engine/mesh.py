@@ -1,15 +1,14 @@
 """`--mesh`: how many devices share the rows, and how many share each layer."""
 
 import functools
-import re
 from typing import Any
 
 import jax
 
-from jaxscore.device.build import MODEL
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh import DeviceMesh
-from jaxscore.device.sharding import DATA, MeshShape, bytes_a_device, divides, specs
+from jaxscore.device.mesh_shape import MODEL, MeshShape
+from jaxscore.device.sharding import bytes_a_device, divides, specs
 from jaxscore.engine.defaults import AUTO
 from jaxscore.engine.device_memory import limit_bytes
 from jaxscore.errors import InputError
@@ -27,16 +26,10 @@ def parse_mesh(text: str) -> MeshShape | None:
     """
     if text == AUTO:
         return None
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        match = re.fullmatch(rf"({DATA}|{MODEL})=([1-9][0-9]{{0,5}})", part)
-        if match is None or match[1] in found:
-            raise InputError(
-                f"mesh {text!r}: {part!r} is not expected there; give auto, or "
-                f"{DATA}=N,{MODEL}=M with whole numbers from 1, each once"
-            )
-        found[match[1]] = int(match[2])
-    return MeshShape(**found)
+    try:
+        return MeshShape.parse(text)
+    except ValueError as problem:
+        raise InputError(str(problem)) from None
 
 
 def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:

@@ -8,7 +8,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from jaxscore.commands import plan_programs, plan_target
-from jaxscore.device.sharding import MeshShape
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import targets
 from jaxscore.engine.mesh import parameter_bytes
 from jaxscore.engine.target_variables import VARIABLES

@@ -5,9 +5,10 @@ from typing import get_args
 
 import pytest
 
-from jaxscore.device.build import MODEL, Build
+from jaxscore.device.build import Build
 from jaxscore.device.decoder_config import CHOICES, Activation, DecoderConfig
 from jaxscore.device.feed_forward import ACTIVATIONS
+from jaxscore.device.mesh_shape import MODEL
 from tests.device.configs import llamalike
 
 NAMES = ("norm", "norm_place", "parallel", "qk_norm", "activation", "quantized")

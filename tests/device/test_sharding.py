@@ -139,7 +139,8 @@ import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxscore.device import decoder, initial
 from jaxscore.device.rows import Asked, Rows
-from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
+from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.device.sharding import bytes_a_device, specs
 from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.forms import FORMS
 from jaxscore.device.vocabulary.queries import score_queries
@@ -210,7 +211,8 @@ from jaxscore.device import decoder, initial
 from jaxscore.device.attention import interval
 from jaxscore.device.build import Build
 from jaxscore.device.forms import FORMS
-from jaxscore.device.sharding import MeshShape, specs
+from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.device.sharding import specs
 from jaxscore.engine.platform import use_compilation_cache
 from tests.device.attention.test_kernels import whole
 from tests.device.test_sharding import OVER_SHARDS

@@ -26,8 +26,8 @@ from jaxscore.device.attention.kernel_tpu import kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sampling import Sampling
-from jaxscore.device.sharding import MeshShape
 from jaxscore.engine import estimates, lane_memory, targets
 from jaxscore.engine.abstract_models import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring

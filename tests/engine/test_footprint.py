@@ -12,8 +12,8 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.packed_rows import unpacked
-from jaxscore.device.sharding import MeshShape
 from jaxscore.engine.dispatch import side_by_side
 from jaxscore.engine.footprint import (
     Refused,

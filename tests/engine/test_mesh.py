@@ -5,7 +5,7 @@ import pytest
 
 from jaxscore.device import initial
 from jaxscore.device.mesh import DeviceMesh
-from jaxscore.device.sharding import MeshShape
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine.mesh import auto_mesh, chosen, mesh_choice, parameter_bytes, parse_mesh
 from jaxscore.errors import InputError
 from tests.device.configs import llamalike

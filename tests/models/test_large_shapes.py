@@ -11,8 +11,9 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding
 
 from jaxscore.device.dots import storage_dtype
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.score import score_rows
-from jaxscore.device.sharding import MeshShape, bytes_a_device, specs
+from jaxscore.device.sharding import bytes_a_device, specs
 from jaxscore.engine.footprint import abstract_rows, measure
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import shapes_of

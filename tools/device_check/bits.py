@@ -12,7 +12,7 @@ import numpy as np
 from jaxscore.device.compiler_options import same_bits
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh import DeviceMesh
-from jaxscore.device.sharding import MeshShape
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine.engine import Engine
 from jaxscore.plan.token_requests import TokenSequence
 from tools.device_check import qwen, random_model, resumed
