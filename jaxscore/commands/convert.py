@@ -71,6 +71,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
+    model_flags.check_model(args, args.model, args.revision)
+    model_flags.tell_lora(args)
     # Here: they import JAX.
     import jax
 
@@ -84,7 +86,6 @@ def run(args: argparse.Namespace) -> int:
     folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)
     if converted.is_converted(folder):
         raise InputError(f"--model {args.model}: is already converted; give the original")
-    model_flags.tell_lora(args)
     started = time.perf_counter()
     dtype: Dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
     model = load(folder, dtype=dtype, implementation="native", adapter=args.lora)

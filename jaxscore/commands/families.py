@@ -4,9 +4,10 @@ import argparse
 import json
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from jaxscore.commands import closing
+from jaxscore.commands import closing, model_flags
 from jaxscore.commands.help_pages import WIDTH, advanced
 from jaxscore.errors import InputError
 from jaxscore.files.json_output import json_text, plain
@@ -63,10 +64,11 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
+    file = None if args.model is None else model_flags.config_file(args.model)
     from jaxscore.engine.platform import use_device  # here: it imports JAX
 
     use_device("cpu")  # nothing is computed, and accelerators stay free
-    return _list(args) if args.model is None else _look(args)
+    return _list(args) if file is None else _look(args, file)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -100,11 +102,10 @@ def _list(args: argparse.Namespace) -> int:
     return closing.block(done=done, failures=[])
 
 
-def _look(args: argparse.Namespace) -> int:
-    from jaxscore.commands.plan_facts import config_file
+def _look(args: argparse.Namespace, file: Path) -> int:
     from jaxscore.models.looking import look
 
-    found = look(config_file(args.model).parent, args.model_impl)
+    found = look(file.parent, args.model_impl)
     if args.json:
         print(json_text(found), end="")
     else:

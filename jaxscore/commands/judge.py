@@ -125,6 +125,7 @@ def _close(metric: Metric, work: Work, judged: Sequence[Judged], scorer: "Scorer
 def _source(args: argparse.Namespace, *written: Path) -> Any:
     """What judges, see `jaxscore.evaluate`; `written` are the files that the run writes."""
     if args.bem is not None:
+        model_flags.check_model(args, args.bem, args.revision)
         from jaxscore.engine.platform import use_compilation_cache, use_device
 
         use_device(args.device)

@@ -1,6 +1,7 @@
 """Flags of every command that scores, and the scorer that they describe."""
 
 import argparse
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.commands import distributed_flags
 from jaxscore.commands.help_pages import advanced
 from jaxscore.commands.messages import remark
+from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import collector
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
+from jaxscore.errors import InputError
+from jaxscore.models import refused_families
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
+from jaxscore.models.weights import checkpoint
 from jaxscore.plan.row_shapes import SHORTEST_ROW
 from jaxscore.reports import manifest
 
@@ -27,6 +32,7 @@ UNUSED = {  # where another program computes, and what they are if nobody gives 
     "journal": None,
 }
 MOST_BATCH_TOKENS = 1 << 22
+CONFIG = "config.json"
 
 
 def add_model_flags(
@@ -94,6 +100,7 @@ def add_model_flags(
     advanced(
         group,
         "--mesh",
+        type=_mesh,
         default=AUTO,
         metavar="auto|data=N,model=M",
         help="devices that share the rows of a batch, and devices that share each layer (default "
@@ -185,6 +192,15 @@ def _batch_tokens(text: str) -> int | str:
     return value
 
 
+def _mesh(text: str) -> str:
+    if text != AUTO:
+        try:
+            MeshShape.parse(text)
+        except ValueError as problem:
+            raise argparse.ArgumentTypeError(str(problem)) from None
+    return text
+
+
 def count(text: str) -> int:
     """argparse type: a whole number from 0."""
     value = _whole(text)
@@ -228,11 +244,15 @@ def load_scorer(
     """
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
-    from jaxscore.engine.platform import use_device
+    check_model(args, model, getattr(args, "revision", None))
+    if (reference := getattr(args, "reference", None)) is not None:
+        check_model(args, reference, args.reference_revision)
+    tell_lora(args)
+    place = _journal(args, output, written)
+    from jaxscore.engine.platform import use_device  # here: they import JAX, which takes a second
     from jaxscore.scorer import Scorer
 
     use_device(args.device)
-    tell_lora(args)
     args.loaded = (loader or Scorer.from_pretrained)(
         model,
         dtype=args.dtype,
@@ -246,7 +266,7 @@ def load_scorer(
         reproducible=args.reproducible,
         batch_tokens=args.batch_tokens,
         progress=not args.quiet,
-        journal=_journal(args, output, written),
+        journal=place,
     )
     collector.pass_over()
     for one in args.loaded.models:
@@ -259,6 +279,39 @@ def load_scorer(
     for one in args.loaded.models:
         tell_left_out(args, one)
     return args.loaded
+
+
+def config_file(model: str) -> Path:
+    """The config.json of what `--model` names.
+
+    Raises:
+        InputError: neither a folder nor a config.json.
+    """
+    path = checkpoint.resolve(model, None) if model == "demo" else Path(model)
+    with contextlib.suppress(OSError, ValueError):  # too long, not permitted, a zero byte
+        if path.is_dir():
+            return path / CONFIG
+        if path.name == CONFIG and path.exists():
+            return path
+    raise InputError(
+        f"--model {model}: neither a folder nor a {CONFIG}; give one of the two (a hub id would "
+        f"fetch the weights too, and only {CONFIG} is needed)"
+    )
+
+
+def check_model(args: argparse.Namespace, model: str, revision: str | None) -> None:
+    """Refuse a model that is missing or not covered, without importing JAX.
+
+    Raises:
+        InputError: no such folder or hub id, no config.json, or a refused model type.
+    """
+    folder = checkpoint.resolve(
+        model,
+        revision,
+        with_code=getattr(args, "trust_remote_code", False),
+        cache_dir=getattr(args, "cache_dir", None),
+    )
+    refused_families.check(checkpoint.read_config(folder), str(folder / CONFIG))
 
 
 def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:

@@ -139,13 +139,13 @@ def run(args: argparse.Namespace) -> int:
         set_variables("tpu")
     if args.gpu_target is not None:
         set_variables("gpu")
+    file = model_flags.config_file(args.model)
     # Here: they import JAX.
     from jaxscore.commands import plan_facts
     from jaxscore.engine.platform import use_device
 
     ahead = args.topology is not None or args.gpu_target is not None
     use_device("cpu" if ahead else args.device)
-    file = plan_facts.config_file(args.model)
     if args.output is None:
         facts = plan_facts.report(args, file)
     else:

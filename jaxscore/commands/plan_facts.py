@@ -1,7 +1,6 @@
 """What `plan` says of a model: parameters, bytes, FLOPs, memory of compiled programs."""
 
 import argparse
-import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,8 @@ from typing import Any
 from jaxscore.commands import plan_programs, plan_target
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.sharding import MeshShape, bytes_a_device, check, divides, specs, whole
+from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.device.sharding import bytes_a_device, check, divides, specs, whole
 from jaxscore.engine import provenance
 from jaxscore.engine.footprint import batch_shapes
 from jaxscore.engine.mesh import auto_mesh, parameter_bytes, parse_mesh
@@ -23,7 +23,6 @@ from jaxscore.models.weights.params import shapes_of
 from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.row_shapes import SHORTEST_ROW, row_lengths
 
-CONFIG = "config.json"
 MATRICES: dict[str, Dtype] = {
     "float64": "float32",
     "float32": "float32",
@@ -31,24 +30,6 @@ MATRICES: dict[str, Dtype] = {
     "bfloat16": "bfloat16",
 }
 SHOWN = "n_layers width n_heads n_kv_heads vocab_size max_positions".split()
-
-
-def config_file(model: str) -> Path:
-    """The config.json of what `--model` names.
-
-    Raises:
-        InputError: neither a folder nor a config.json.
-    """
-    path = checkpoint.resolve(model, None) if model == "demo" else Path(model)
-    with contextlib.suppress(OSError, ValueError):  # too long, not permitted, a zero byte
-        if path.is_dir():
-            return path / CONFIG
-        if path.name == CONFIG and path.exists():
-            return path
-    raise InputError(
-        f"--model {model}: neither a folder nor a {CONFIG}; give one of the two (a hub id would "
-        f"fetch the weights too, and only {CONFIG} is needed)"
-    )
 
 
 def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:

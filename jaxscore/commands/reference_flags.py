@@ -1,7 +1,6 @@
 """Flags of a second model, and the scorer of two."""
 
 import argparse
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +49,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def loader(args: argparse.Namespace) -> Callable[..., "DivergenceScorer"]:
     """What loads both models, and otherwise takes what `Scorer.from_pretrained` takes."""
-    from jaxscore.divergence_scorer import DivergenceScorer
-
     own: dict[str, Any] = {name: getattr(args, f"reference_{name}") for name in FLAGS}
     own["implementation"] = own.pop("model_impl")
-    return functools.partial(
-        DivergenceScorer.from_pretrained,
-        reference=args.reference,
-        **{f"reference_{name}": value for name, value in own.items()},
-    )
+
+    def load(model: str, **settings: Any) -> "DivergenceScorer":
+        from jaxscore.divergence_scorer import DivergenceScorer  # here: it imports JAX
+
+        return DivergenceScorer.from_pretrained(
+            model,
+            reference=args.reference,
+            **{f"reference_{name}": value for name, value in own.items()},
+            **settings,
+        )
+
+    return load

@@ -152,6 +152,7 @@ def run(args: argparse.Namespace) -> int:
             f"{', '.join(missing)}: not installed, and a server needs it; "
             "pip install 'jaxscore[serve]'"
         )
+    model_flags.check_model(args, args.model, args.revision)
     from jaxscore.server import lifecycle  # here: they import JAX
     from jaxscore.server.service import Service
     from jaxscore.server.settings import Settings

@@ -120,8 +120,7 @@ def test_utf_16_is_named_with_the_command_that_converts_it(tmp_path, kind, encod
     with pytest.raises(InputError) as found:
         READERS[kind](path)
     assert str(found.value) == (
-        f"{path}: found {name}, expected UTF-8; convert it: "
-        f"iconv -f {name} -t UTF-8 '{path}' > NEW"
+        f"{path}: found {name}, expected UTF-8; convert it: iconv -f {name} -t UTF-8 '{path}' > NEW"
     )
 
 
