@@ -79,7 +79,8 @@ class ChatEndpoint:
                 {**full, "max_tokens": n},
                 {**full, "max_completion_tokens": n},  # OpenAI's newer name
                 {**bare, "max_completion_tokens": n},  # reasoning models take no temperature
-            ]
+            ],
+            n,
         )
         choice = response_fields.choice(answer)
         return response_fields.generated(

@@ -28,6 +28,13 @@ WINDOW = 1024  # requests of a stream that are in memory together
 MOST_GENERATED = (0, 1)  # while scoring: some servers refuse 0; the token is then left out
 MOST_LISTED = (20, 5)  # what vLLM takes unless told otherwise, and OpenAI
 UNKNOWN_ID = -1
+# The logarithm of a probability is at most 0. Servers subtract a float32 log-sum-exp from a logit,
+# which errs by up to 1e-4 for logits up to a thousand; such a value is read as 0. What is above it
+# is no log-probability, and would make a perplexity below 1.
+ROUNDING = 1e-4
+LEAST = -float(np.finfo(np.float32).max)
+# No text has more tokens for each of its bytes: a normalizer may make eleven bytes of one.
+TOKENS_PER_BYTE = 16
 NO_ECHO = (
     "the answer's tokens are not those of the text; the server must take `echo` together with "
     "`logprobs`, as vLLM does"
@@ -176,6 +183,8 @@ class CompletionsEndpoint:
         values = response_fields.take(listed, "token_logprobs", list, "logprobs")
         if not all(isinstance(token, str) for token in tokens):
             raise Failed('the answer has something else than strings in "tokens"')
+        if len(tokens) > TOKENS_PER_BYTE * (len(text.encode()) + 1):
+            raise Failed(f"the answer has {len(tokens)} tokens for {len(text.encode())} bytes")
         if len(values) != len(tokens):
             raise Failed(f"the answer has {len(tokens)} tokens and {len(values)} log-probabilities")
         offsets = listed.get("text_offset")
@@ -232,6 +241,7 @@ class CompletionsEndpoint:
                 "seed": request.seed,
                 **({"stop": list(request.stop)} if request.stop else {}),
             },
+            request.max_new_tokens,
         )
         choice = response_fields.choice(answer)
         return response_fields.generated(
@@ -269,7 +279,7 @@ def _prompt_lengths(answer: dict[str, Any], n: int, n_generated: int) -> list[in
     """How many of `n` tokens may be the text's, the likeliest first; the rest was generated."""
     usage = answer.get("usage")
     counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-    guesses = [counted if isinstance(counted, int) else 0, n - n_generated, n]
+    guesses = [counted if type(counted) is int else 0, n - n_generated, n]
     return [guess for guess in dict.fromkeys(guesses) if 0 < guess <= n]
 
 
@@ -277,11 +287,21 @@ def _number(value: Any, k: int | None) -> float:
     """A log-probability; only the first token of a text may have none."""
     if value is None and k == 0:
         return math.nan
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    if not known or not math.isfinite(value):
+    if (usable := _logprob(value)) is None:
         where = "" if k is None else f" for token {k + 1}"
-        raise Failed(f"the answer has no log-probability{where}, but {shown(repr(value))}")
-    return float(value)
+        raise Failed(
+            f"the answer has no log-probability{where}, but {shown(repr(value))}; "
+            "expected a finite number, at most 0"
+        )
+    return usable
+
+
+def _logprob(value: Any) -> float | None:
+    """A value as a log-probability; None if it is none, or too far below 0 for float32."""
+    # Compared first: `float` of a whole number of 400 digits is an OverflowError.
+    if type(value) in (int, float) and LEAST <= value <= ROUNDING:
+        return min(float(value), 0.0)
+    return None
 
 
 def _greedy(top: Any, values: list[Any]) -> np.ndarray:
@@ -295,8 +315,8 @@ def _greedy(top: Any, values: list[Any]) -> np.ndarray:
     out: list[bool | None] = []
     for listed, value in itertools.zip_longest(lists[: len(values)], values):
         others = listed.values() if isinstance(listed, dict) else ()
-        known = [other for other in others if isinstance(other, int | float)]
-        out.append(value >= max(known) if known and value is not None else None)
+        known = [other for other in map(_logprob, others) if other is not None]
+        out.append(min(value, 0.0) >= max(known) if known and value is not None else None)
     silent = [one is None and value is not None for one, value in zip(out, values, strict=True)]
     return np.array(out, object) if any(silent) else np.array(list(map(bool, out)), bool)
 

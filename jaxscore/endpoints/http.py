@@ -5,6 +5,9 @@
 
 urllib3 can try again by itself, but it is done here: it sees neither an answer that breaks off
 after its headers nor that somebody pressed Ctrl-C while it waits.
+
+A server may be broken or hostile: an answer has at most so many bytes and so many seconds, and what
+is no usable JSON fails its item alone.
 """
 
 import dataclasses
@@ -16,22 +19,33 @@ import queue
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 from tqdm import tqdm
-from urllib3.exceptions import InvalidHeader, NameResolutionError, NewConnectionError
+from urllib3.exceptions import (
+    HTTPError,
+    InvalidHeader,
+    NameResolutionError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
 from urllib3.util import Retry
 
 from jaxscore.errors import InputError
+from jaxscore.files.json_input import MOST_NESTED, TOO_DEEP, check_text, nests_beyond
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 CONNECT_RETRIES = 2  # nobody listens: known at once, and a user waits to hear of it
 SHOWN = 300  # characters of what a server says
+PIECE = 1 << 16  # bytes of an answer that are read at a time
+# Bytes that an answer may have: some in any case, and more for each byte that is sent, which may be
+# a token with its log-probability, its offset and its rivals, and for each token to generate.
+ANSWER_BYTES, BYTES_PER_TOKEN = 1 << 20, 1 << 10
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,6 +63,7 @@ class Limits:
         longest_wait: seconds between two attempts, at most, whatever Retry-After says.
         connect_timeout, read_timeout: seconds until a connection stands, and without a byte of
             the answer.
+        total_timeout: seconds from sending a request to the last byte of its answer.
         give_up_after: when so many requests in a row failed for good, the rest is not sent.
     """
 
@@ -58,10 +73,12 @@ class Limits:
     longest_wait: float = 60.0
     connect_timeout: float = 10.0
     read_timeout: float = 600.0
+    total_timeout: float = 900.0
     give_up_after: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("in_flight", "connect_timeout", "read_timeout", "give_up_after"):
+        above = ("in_flight", "connect_timeout", "read_timeout", "total_timeout", "give_up_after")
+        for name in above:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected more than 0")
         for name in ("retries", "backoff", "longest_wait"):
@@ -83,6 +100,24 @@ class Failed(Exception):
     ) -> None:
         super().__init__(message)
         self.status, self.misdirected = status, misdirected
+
+
+class _Reply(NamedTuple):
+    """A server's answer.
+
+    Attributes:
+        content: its body, of one that is too long the beginning.
+        is_whole: whether that is all of it.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    is_whole: bool
+
+
+class _TooSlow(Exception):
+    """An answer was not whole within the total time."""
 
 
 class Client:
@@ -115,7 +150,7 @@ class Client:
         self._key_would_leak = not (encrypted or local)
         self._not_found = not_found
         self._progress = progress
-        self._session = requests.Session()
+        self._session = _Session()
         # A proxy of the environment leads out, never to this machine itself.
         self._session.trust_env = not local
         # Always given: requests would else send what a .netrc holds for the host.
@@ -205,13 +240,18 @@ class Client:
             bar.close()
         return results
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: dict[str, Any], n_generated: int = 0) -> dict[str, Any]:
         """The server's answer to one request, after as many attempts as it takes.
 
         Tried again: 408, 429 and 5xx, no connection, none within the time, a broken answer.
 
+        Args:
+            n_generated: most tokens that the server is asked to generate; the limit of the
+                answer's bytes grows with them and with the body.
+
         Raises:
-            Failed: in the end there was no answer, or it is no JSON object.
+            Failed: in the end there was no answer, it is too long or not whole in the total
+                time, or it is no usable JSON object.
         """
         if self._failed_in_a_row >= self.limits.give_up_after:
             raise Failed(f"not sent, since {self._failed_in_a_row} requests before it failed")
@@ -220,29 +260,29 @@ class Client:
         except UnicodeEncodeError:
             raise Failed("its text has half a surrogate pair, which is no character") from None
         url = self.base_url + path
+        most_bytes = ANSWER_BYTES + BYTES_PER_TOKEN * (len(data) + n_generated)
         for attempt in itertools.count():
             wait = None
             most = self.limits.retries
             self._asked = True
             try:
-                response = self._session.post(
-                    url,
-                    data=data,
-                    headers={"Content-Type": "application/json"},
-                    timeout=(self.limits.connect_timeout, self.limits.read_timeout),
-                    allow_redirects=False,
+                reply = self._fetch(url, data, most_bytes)
+            except _TooSlow:
+                failure, most = (
+                    Failed(f"{url}: no whole answer within {self.limits.total_timeout:g} s"),
+                    0,  # another attempt would take as long
                 )
-            except requests.RequestException as problem:
+            except (requests.RequestException, HTTPError) as problem:
                 failure, most = self._broken(url, problem)
             else:
-                if response.status_code < 300:
+                if reply.status < 300:
                     self._failed_in_a_row = 0
-                    return _json(url, response)
-                failure = self._refused(url, response)
-                if response.status_code not in (408, 429) and response.status_code < 500:
+                    return _json(url, reply, most_bytes)
+                failure = self._refused(url, reply)
+                if reply.status not in (408, 429) and reply.status < 500:
                     self._failed_in_a_row = 0
                     raise failure
-                wait = _retry_after(response)
+                wait = _retry_after(reply)
             if attempt >= most:
                 with self._lock:
                     self._failed_in_a_row += 1
@@ -253,12 +293,63 @@ class Client:
                 raise Failed("interrupted")
         raise AssertionError  # the loop ends by return or raise
 
+    def _fetch(self, url: str, data: bytes, most_bytes: int) -> _Reply:
+        """One attempt, in a thread of its own: no socket has a limit for all its reads together.
+
+        A thread that is too slow is left behind. It ends at the next byte of the body, or with
+        the connection; `give_up_after` bounds how many there are.
+
+        Raises:
+            _TooSlow: the answer was not whole within the total time.
+            RequestException, HTTPError: on the way, before and after its headers.
+        """
+        outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        too_slow = threading.Event()
+
+        def fetch() -> None:
+            try:
+                outcome.put(self._read(url, data, most_bytes, too_slow))
+            except BaseException as problem:
+                outcome.put(problem)
+
+        threading.Thread(target=fetch, daemon=True).start()
+        try:
+            found = outcome.get(timeout=self.limits.total_timeout)
+        except queue.Empty:
+            too_slow.set()
+            raise _TooSlow from None
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _read(self, url: str, data: bytes, most_bytes: int, too_slow: threading.Event) -> _Reply:
+        # Not compressed: a kilobyte may stand for gigabytes.
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        with self._session.post(
+            url,
+            data=data,
+            headers=headers,
+            timeout=(self.limits.connect_timeout, self.limits.read_timeout),
+            stream=True,
+        ) as response:
+            parts, size = [], 0
+            while size <= most_bytes and not too_slow.is_set():
+                part = response.raw.read1(PIECE, decode_content=False)
+                if not part:
+                    break
+                parts.append(part)
+                size += len(part)
+            content = b"".join(parts)
+            return _Reply(response.status_code, response.headers, content, size <= most_bytes)
+
     def _wait(self, attempt: int, asked: float | None) -> float:
         """Seconds until the next attempt."""
         doubled = self.limits.backoff * 2.0 ** min(attempt, 32) * random.uniform(0.5, 1.0)
         return min(asked or doubled, self.limits.longest_wait)
 
-    def _broken(self, url: str, problem: requests.RequestException) -> tuple[Failed, int]:
+    def _broken(
+        self, url: str, problem: requests.RequestException | HTTPError
+    ) -> tuple[Failed, int]:
         """What went wrong on the way, and how many retries it is worth."""
         reason = problem.args[0] if problem.args else problem
         reason = getattr(reason, "reason", None) or reason
@@ -286,24 +377,22 @@ class Client:
                 "or give the URL that it listens at",
                 misdirected=True,
             ), connect
-        if isinstance(problem, requests.ReadTimeout) or "timed out" in str(reason):
+        slow = isinstance(problem, requests.ReadTimeout | ReadTimeoutError)
+        if slow or "timed out" in str(reason):
             return Failed(
                 f"{url}: no answer within {self.limits.read_timeout:g} s"
             ), self.limits.retries
         if isinstance(
-            problem,
-            requests.ConnectionError
-            | requests.exceptions.ChunkedEncodingError
-            | requests.exceptions.ContentDecodingError,
+            problem, requests.ConnectionError | requests.exceptions.ChunkedEncodingError | HTTPError
         ):
             return Failed(
                 f"{url}: the connection broke off before the answer was complete"
             ), self.limits.retries
         return Failed(f"{url}: {type(problem).__name__}; check the URL", misdirected=True), 0
 
-    def _refused(self, url: str, response: requests.Response) -> Failed:
+    def _refused(self, url: str, reply: _Reply) -> Failed:
         """What a status that is no success means, and what to do."""
-        status, said = response.status_code, _said(response)
+        status, said = reply.status, _said(reply)
         told = f"{url}: HTTP {status}" + (f", {said}" if said else "")
         if status in (401, 403):
             return Failed(f"{told}; {self._about_the_key()}", status=status, misdirected=True)
@@ -328,6 +417,13 @@ class Client:
                 "give an https URL, or one on localhost that a tunnel leads to the server"
             )
         return f"the server does not take the key in the environment variable {KEY_VARIABLE}"
+
+
+class _Session(requests.Session):
+    """Follows no redirect: even if told so, requests reads such an answer whole."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        return None
 
 
 class _Authorization(AuthBase):
@@ -386,44 +482,81 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _retry_after(response: requests.Response) -> float | None:
+def _retry_after(reply: _Reply) -> float | None:
     """Seconds that the server asks to wait; None where it says nothing that makes sense."""
     try:
-        return Retry(0).parse_retry_after(response.headers["Retry-After"])
+        return Retry(0).parse_retry_after(reply.headers["Retry-After"])
     except (KeyError, InvalidHeader, OverflowError, ValueError):
         return None
 
 
-def _json(url: str, response: requests.Response) -> dict[str, Any]:
-    try:
-        value = json.loads(response.content)
-    except (ValueError, RecursionError):
-        raise Failed(
-            f"{url}: the answer is no JSON ({_text(response)!a})", status=response.status_code
-        ) from None
-    if not isinstance(value, dict):
-        raise Failed(
-            f"{url}: the answer is a {type(value).__name__}, expected a JSON object",
-            status=response.status_code,
-        )
+class _Twice(ValueError):
+    """An object has two fields of one name."""
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _Twice(name)
+        found[name] = value
+    return found
+
+
+def _parsed(content: bytes) -> Any:
+    """The value of a JSON text that can be told from others and be written again.
+
+    NaN and infinities are taken: many servers are written in Python. What reads a number
+    checks it.
+
+    Raises:
+        ValueError, RecursionError: it is none.
+    """
+    value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_fields)
+    if nests_beyond(value, MOST_NESTED):
+        raise InputError(TOO_DEEP)
+    check_text(value, "in it")
     return value
 
 
-def _said(response: requests.Response) -> str:
+def _json(url: str, reply: _Reply, most_bytes: int) -> dict[str, Any]:
+    def unusable(why: str) -> Failed:
+        return Failed(f"{url}: the answer {why}", status=reply.status)
+
+    if not reply.is_whole:
+        raise unusable(f"has more than {most_bytes} bytes, expected less for this request")
+    encoding = reply.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise unusable(f"is encoded as {shown(encoding)!a}, which was not asked for")
+    try:
+        value = _parsed(reply.content)
+    except _Twice as problem:
+        name = shown(str(problem))
+        raise unusable(f"has the field {name!a} twice, and they may differ") from None
+    except InputError as problem:
+        raise unusable(f"is no usable JSON ({problem})") from None
+    except (ValueError, RecursionError):
+        raise unusable(f"is no JSON ({_text(reply)!a})") from None
+    if not isinstance(value, dict):
+        raise unusable(f"is a {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def _said(reply: _Reply) -> str:
     """The message in an answer that is no success: JSON as servers write it, or its text."""
     try:
-        value = json.loads(response.content)
-    except (ValueError, RecursionError):
-        return _text(response)
+        value = _parsed(reply.content)
+    except (ValueError, RecursionError, InputError):
+        return _text(reply)
     for name in ("error", "message", "detail"):
         if isinstance(value, dict) and value.get(name):
             value = value[name]
     return shown(value if isinstance(value, str) else json.dumps(value))
 
 
-def _text(response: requests.Response) -> str:
-    """Not `response.text`, which guesses an encoding from the whole of it."""
-    return shown(response.content[: 8 * SHOWN].decode("utf-8", "replace"))
+def _text(reply: _Reply) -> str:
+    """The beginning of an answer, as one line."""
+    return shown(reply.content[: 8 * SHOWN].decode("utf-8", "replace"))
 
 
 def shown(text: str) -> str:

@@ -69,6 +69,7 @@ class OllamaEndpoint:
                 "stream": False,
                 "options": options,
             },
+            request.max_new_tokens,
         )
         return response_fields.generated(
             request.id,

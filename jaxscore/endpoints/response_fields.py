@@ -20,22 +20,23 @@ class Spellings:
         self._client, self._path = client, path
         self.taken: int | None = None  # which one it was, once a request has succeeded
 
-    def post(self, bodies: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def post(self, bodies: Sequence[dict[str, Any]], n_generated: int = 1) -> dict[str, Any]:
         """The answer to one request.
 
         Args:
             bodies: its spellings, the preferred one first; always as many, in the same order.
+            n_generated: as `Client.post`.
 
         Raises:
             Failed: as `Client.post`; where no spelling is taken, with what the server says to
                 each of them.
         """
         if self.taken is not None:
-            return self._client.post(self._path, bodies[self.taken])
+            return self._client.post(self._path, bodies[self.taken], n_generated)
         complaints: list[str] = []
         for k, body in enumerate(bodies):
             try:
-                answer = self._client.post(self._path, body)
+                answer = self._client.post(self._path, body, n_generated)
             except Failed as problem:
                 if problem.status not in (400, 422):
                     raise

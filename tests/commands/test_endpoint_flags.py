@@ -61,6 +61,31 @@ def lines(path):
     return [strict(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def test_score_keeps_the_others_of_answers_that_are_no_log_probabilities(run, place, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    given = {"digits": 10**4000, "above": 5.0, "nan": float("nan"), "fine": -1.0}
+
+    def behave(path, body, attempt):
+        if body["prompt"] == "a long":
+            return Answer(b" " * 4096, endless="chunked")
+        values = [None, given[body["prompt"].removeprefix("a ")]]
+        shown = {"tokens": ["a", body["prompt"][1:]], "token_logprobs": values}
+        return Answer({"choices": [{"text": "", "logprobs": shown}]})
+
+    names = [*given, "long"]
+    folder = place(*({"id": name, "context": "a", "continuation": f" {name}"} for name in names))
+    with Server(behave) as server:
+        words = ("--model", "m", "--api-base", server.url, "--quiet")
+        out = folder / "out.jsonl"
+        done = run("score", "--input", folder / "in.jsonl", "--output", out, *words)
+    assert done.code == 1
+    assert done.err.splitlines()[-1] == "4 failed, the others are kept"
+    found = {line["id"]: line for line in lines(out)}
+    assert [found[name].get("sum_logprob") for name in names] == [None, None, None, -1.0, None]
+    assert ["no log-prob" in found[name].get("error", "") for name in names[:3]] == [True] * 3
+    assert "bytes, expected less for this request" in found["long"]["error"]
+
+
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet"])
 def test_score(both, place, ending):
     folder = place(*TEXTS, {"id": "u", "context": "unlucky", "continuation": " x", "tag": 2})

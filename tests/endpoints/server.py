@@ -14,7 +14,9 @@ class Answer(NamedTuple):
     """What goes back.
 
     `body` is sent as JSON, bytes as they are. `wait` seconds pass before. `drop` closes the
-    connection "before" the answer or "within" it.
+    connection "before" the answer or "within" it. `endless` repeats the body until the client goes
+    away, "stated" under a length of 3 GB or "chunked". `pause` seconds pass before each byte, of
+    the head too.
     """
 
     body: Any = b""
@@ -22,6 +24,8 @@ class Answer(NamedTuple):
     headers: dict[str, str] = {}  # noqa: RUF012
     wait: float = 0.0
     drop: str = ""
+    endless: str = ""
+    pause: float = 0.0
 
 
 class Seen(NamedTuple):
@@ -39,6 +43,7 @@ class Server:
     def __init__(self, behave: Behaviour) -> None:
         self.seen: list[Seen] = []
         self.most_in_flight = 0
+        self.n_sent = 0  # bytes of endless answers
         self._in_flight = 0
         self._attempts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -68,7 +73,14 @@ class Server:
                 payload = answer.body
                 if not isinstance(payload, bytes):
                     payload = json.dumps(payload).encode()
-                if answer.drop != "before":
+                if answer.endless:
+                    self._repeat(answer)
+                elif answer.pause:
+                    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(payload)}\r\n\r\n"
+                    for byte in head.encode() + payload:
+                        time.sleep(answer.pause)
+                        self.wfile.write(bytes([byte]))
+                elif answer.drop != "before":
                     self.send_response(answer.status)
                     for name, value in answer.headers.items():
                         self.send_header(name, value)
@@ -80,6 +92,20 @@ class Server:
                     self.wfile.flush()
                     self.connection.shutdown(socket.SHUT_RDWR)
                     self.close_connection = True
+
+            def _repeat(self, answer: Answer) -> None:
+                self.send_response(answer.status)
+                if answer.endless == "stated":
+                    self.send_header("Content-Length", str(3 * 10**9))
+                else:
+                    self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                part = answer.body
+                if answer.endless == "chunked":
+                    part = b"%x\r\n%b\r\n" % (len(part), part)
+                while True:
+                    self.wfile.write(part)
+                    server.n_sent += len(part)
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -150,6 +150,15 @@ def answer(logprobs, **more):
         (answer(listed(values=[None, True])), "no log-probability for token 2, but True"),
         (answer(listed(values=[None, math.nan])), "no log-probability for token 2, but nan"),
         (answer(listed(values=[None, -math.inf])), "no log-probability for token 2, but -inf"),
+        (answer(listed(values=[None, 10**4000])), "no log-probability for token 2, but 1000"),
+        (answer(listed(values=[None, -(10**4000)])), "no log-probability for token 2, but -1000"),
+        (answer(listed(values=[None, 10**400])), "no log-probability for token 2, but 1000"),
+        (answer(listed(values=[None, -1e39])), "no log-probability for token 2, but -1e+39"),
+        (answer(listed(values=[None, 5])), "for token 2, but 5; expected a finite number, at mo"),
+        (answer(listed(values=[None, 1.1e-4])), "no log-probability for token 2, but 0.00011"),
+        (answer(listed(values=[5.0, -1.0])), "no log-probability for token 1, but 5.0"),
+        (answer(listed(["a", *[""] * 99, " b"], [None, *[0] * 100])), "101 tokens for 3 bytes"),
+        (Answer(b'{"choices": [], "choices": [1]}'), "the field 'choices' twice"),
         (Answer({"error": {"message": "too long"}}, 400), "HTTP 400, too long"),
         (Answer(b"", 401), "HTTP 401"),
         (Answer(b"", 500), "HTTP 500 (6 attempts)"),
@@ -203,6 +212,21 @@ def test_what_is_missing_and_not_needed(serve, fields):
     assert one.error is None
     assert one.logprob.tolist() == [-1.0]
     assert one.greedy.tolist() == [None]
+
+
+def test_a_rounding_error_above_zero_is_zero(serve):
+    """A float32 log-sum-exp may be below its largest term by as much."""
+    shown = listed(values=[None, 9e-5], top_logprobs=[None, {" b": 9e-5, " c": 8e-5}])
+    [one] = endpoint(serve(always(answer(shown)))).score([Request(1, "a", " b")])
+    assert one.logprob.tolist() == [0.0]
+    assert one.greedy.tolist() == [True]
+
+
+@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf, 0.5, True, 10**4000, "x"])
+def test_a_rival_without_a_log_probability_says_nothing(serve, strange):
+    shown = listed(top_logprobs=[None, {" c": strange}])
+    [one] = endpoint(serve(always(answer(shown)))).score([Request(1, "a", " b")])
+    assert (one.error, one.logprob.tolist(), one.greedy.tolist()) == (None, [-1.0], [None])
 
 
 def test_greedy_is_what_no_listed_token_beats(serve):
@@ -322,6 +346,17 @@ def test_a_server_that_lists_five_at_most(serve):
         np.testing.assert_allclose(got.probability, [1 - share, share, np.nan])
         assert got.missing_at_most == pytest.approx(math.exp(-2))
     assert [seen.body["logprobs"] for seen in server.seen][:2] == [20, 5]
+
+
+@pytest.mark.parametrize("bad", [0.5, 10**4000, math.nan, -math.inf, None, "x"])
+def test_a_label_without_a_log_probability_fails_its_item(serve, bad):
+    server = serve(
+        lambda path, body, attempt: labelled([{" A": bad if body["prompt"] == "b" else -1.0}])
+    )
+    requests = [TextLabelRequest(k, prompt, (" A",)) for k, prompt in enumerate("abc")]
+    got = endpoint(server).label(requests)
+    assert [one.error is None for one in got] == [True, False, True]
+    assert "no log-probability" in got[1].error
 
 
 def test_no_label_is_listed(serve):

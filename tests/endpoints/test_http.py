@@ -140,6 +140,13 @@ def test_what_does_not_pass_fails_that_item_alone(serve, answer, message, bad):
         (Answer(b"[" * 100_000), "the answer is no JSON"),
         (Answer(b""), "the answer is no JSON ('')"),
         (Answer([1, 2]), "the answer is a list, expected a JSON object"),
+        (Answer(b'{"n": ' + b"9" * 5000 + b"}"), "the answer is no JSON"),
+        (Answer(b'{"n": 1}'.decode().encode("utf-16")), "the answer is no JSON"),
+        (Answer(b'{"n": "\xed\xa0\xbd"}'), "the answer is no JSON"),
+        (Answer(b'{"n": "\\ud83d"}'), "no usable JSON (in it: a string has half a surrogate"),
+        (Answer(b'{"n":' * 200 + b"1" + b"}" * 200), "no usable JSON (nested more than 100 deep)"),
+        (Answer(b'{"n": 1, "m": {"x": 1, "x": 2}}'), "the answer has the field 'x' twice"),
+        (Answer(b"", headers={"Content-Encoding": "gzip"}), "encoded as 'gzip', which was not"),
         (Answer({"detail": [{"msg": "no"}]}, 422), 'HTTP 422, [{"msg": "no"}]'),
         (Answer({"message": "prompt too long"}, 400), "HTTP 400, prompt too long"),
         (Answer(b"", 400), "HTTP 400"),
@@ -152,6 +159,43 @@ def test_an_answer_that_would_be_no_better_again(serve, answer, message, bad):
     assert message in str(got[bad])
     assert [n for k, n in enumerate(got) if k != bad] == [k for k in range(4) if k != bad]
     assert attempts(server, bad) == 1
+
+
+@pytest.mark.parametrize("status", [200, 400, 307])
+@pytest.mark.parametrize("endless", ["stated", "chunked"])
+def test_an_answer_without_end_is_read_up_to_the_limit_of_its_request(serve, endless, status):
+    bad = Answer(b"[1]," * 4096, status, {"Location": "/"}, endless=endless)
+    server = serve(failing(bad, on={1}))
+    got = ask(client(server.url), range(3))
+    assert (got[0], got[2]) == (0, 2)
+    most = http.ANSWER_BYTES + http.BYTES_PER_TOKEN * len(b'{"item": 1}')
+    expected = f"has more than {most} bytes" if status == 200 else f"HTTP {status}"
+    assert expected in str(got[1])
+    assert attempts(server, 1) == 1
+    assert server.n_sent < 10 * most  # the rest of it is what sockets hold
+
+
+def test_the_limit_of_an_answer_grows_with_what_is_asked(serve):
+    def behave(path, body, attempt):
+        return Answer({"n": "x" * (http.ANSWER_BYTES + http.BYTES_PER_TOKEN * 900)})
+
+    one = client(serve(behave).url)
+    assert "has more than" in str(ask(one, ["a"])[0])
+    assert len(one.post("/x", {"item": "a" * 1000})["n"]) > http.ANSWER_BYTES
+    assert len(one.post("/x", {}, 1000)["n"]) > http.ANSWER_BYTES
+
+
+@pytest.mark.parametrize("body", [b"", b'{"n": 1}' + b" " * 100])
+def test_an_answer_a_byte_at_a_time_has_a_time_limit(serve, body):
+    """Each byte comes within the limit of one read, in the head (an empty body) as behind it."""
+    pause = 0.02 if body else 0.1
+    server = serve(failing(Answer(body, pause=pause), on={1}))
+    started = time.monotonic()
+    got = ask(client(server.url, total_timeout=1.5), range(4))
+    assert time.monotonic() - started < 10
+    assert [got[0], *got[2:]] == [0, 2, 3]
+    assert str(got[1]) == f"{server.url}/x: no whole answer within 1.5 s"
+    assert attempts(server, 1) == 1
 
 
 def test_a_long_message_is_cut(serve):
@@ -394,7 +438,13 @@ def test_an_error_of_ours_is_not_hidden(serve, position):
 
 @pytest.mark.parametrize(
     "options",
-    [{"in_flight": 0}, {"retries": -1}, {"backoff": -0.1}, {"read_timeout": 0.0}],
+    [
+        {"in_flight": 0},
+        {"retries": -1},
+        {"backoff": -0.1},
+        {"read_timeout": 0.0},
+        {"total_timeout": 0.0},
+    ],
 )
 def test_limits_that_make_no_sense(options):
     with pytest.raises(ValueError, match=next(iter(options))):
