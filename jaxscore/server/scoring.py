@@ -27,6 +27,7 @@ from jaxscore.server.settings import MOST_PROMPTS
 from jaxscore.tasks.score.evaluation import BOUNDARIES
 
 TOGETHER = 1024  # lines that are scored together
+MOST_BLANK = 1000  # blank lines in a row; each takes a microsecond, and a body has millions
 AHEAD = 2  # such batches that wait or are in work
 MOMENT = 0.1  # seconds after which a full queue is looked at again
 WORDS = {"true": True, "false": False}
@@ -78,7 +79,8 @@ async def _answer(call: Call, fields: Mapping[str, Field], prepare: Prepare) -> 
     service.check_model(asked["model"])
     ready = functools.partial(_prepared, service, len(call.body), prepare, asked)
     if in_lines or NDJSON in call.headers.get("accept", ""):
-        return Stream(_records(service, items, ready), NDJSON, lambda error: error + b"\n")
+        records = _records(service, len(call.body), items, ready)
+        return Stream(records, NDJSON, lambda error: error + b"\n")
     one = await _encoded(service, list(items), 1, ready)
     service.worker.add(one.job)
     lines = await _finished(service, one)
@@ -101,9 +103,12 @@ class _Encoded(NamedTuple):
 
 
 async def _records(
-    service: Service, items: Iterator[Any], ready: Ready
+    service: Service, size: int, items: Iterator[Any], ready: Ready
 ) -> AsyncGenerator[bytes, None]:
     """A line for each item, in order.
+
+    Args:
+        size: bytes of the body that `items` are read from, some at a time.
 
     Raises:
         ApiError: as the first items have it, 429 where too much waits already; later ones wait.
@@ -112,7 +117,7 @@ async def _records(
     first = 1
     try:
         while True:
-            some = list(itertools.islice(items, TOGETHER))
+            some = await service.apart(size, lambda: list(itertools.islice(items, TOGETHER)))
             if some:
                 one = await _encoded(service, some, first, ready)
                 while not _added(service, one.job, waits=first > 1):
@@ -180,12 +185,21 @@ def _lines(raw: bytes) -> Iterator[Any]:
     """The objects of a body, one in each line that is not blank.
 
     Raises:
-        ApiError: 400, a line is none.
+        ApiError: 400, a line is none, or too many are blank.
     """
-    start, number = 0, 0
+    start = number = n_blank = 0
     while start < len(raw):
         end = raw.find(b"\n", start)
         end = len(raw) if end < 0 else end
         line, start, number = raw[start:end].strip(), end + 1, number + 1
         if line:
+            n_blank = 0
             yield json_body.parse(line, f"line {number}")
+            continue
+        n_blank += 1
+        if n_blank > MOST_BLANK:
+            raise ApiError(
+                400,
+                f"line {number} ends more than {MOST_BLANK} blank lines in a row, expected a "
+                "request in each line; leave blank lines out",
+            )

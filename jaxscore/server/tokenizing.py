@@ -1,6 +1,6 @@
 """The tokenizer over HTTP: `/tokenize`, `/detokenize`, `/tokenizer_info`, as lm-eval asks them."""
 
-import functools
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -30,8 +30,7 @@ IDS = {
 async def tokenize(call: Call) -> Answer:
     """The ids of a text."""
     service = call.service
-    asked = read(json_body.parse(call.body), TEXT)
-    service.check_model(asked["model"])
+    asked = await _asked(call, TEXT)
     _check_length("prompt", "characters", len(asked["prompt"]), service.room(cut=True))
 
     def ids() -> list[int]:
@@ -47,12 +46,13 @@ async def tokenize(call: Call) -> Answer:
 async def detokenize(call: Call) -> Answer:
     """The text of ids, special tokens included, as transformers decodes it."""
     service = call.service
-    asked = read(json_body.parse(call.body), IDS)
-    service.check_model(asked["model"])
+    asked = await _asked(call, IDS)
     _check_length("tokens", "ids", len(asked["tokens"]), service.room(cut=True))
-    ids = _checked(service, asked["tokens"])
-    decode = functools.partial(service.encoder.tokenizer.decode, ids)
-    return _json({"prompt": await service.apart(len(call.body), decode)})
+
+    def text() -> str:
+        return service.encoder.tokenizer.decode(_checked(service, asked["tokens"]))
+
+    return _json({"prompt": await service.apart(len(call.body), text)})
 
 
 async def tokenizer_info(call: Call) -> Answer:
@@ -68,6 +68,14 @@ async def tokenizer_info(call: Call) -> Answer:
             "chat_template": tokenizer.chat_template,
         }
     )
+
+
+async def _asked(call: Call, fields: Mapping[str, Field]) -> dict[str, Any]:
+    """The fields of a body."""
+    service = call.service
+    asked = await service.apart(len(call.body), lambda: read(json_body.parse(call.body), fields))
+    service.check_model(asked["model"])
+    return asked
 
 
 def _check_length(field: str, what: str, n: int, most: int) -> None:

@@ -1,13 +1,16 @@
 """`/jaxscore/score` and `/jaxscore/label`: their lines are those of the commands."""
 
 import json
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from jaxscore.files.json_lines import json_line
 from jaxscore.requests import LabelRequest, Request
-from jaxscore.server import scoring
+from jaxscore.server import json_body, scoring
+from jaxscore.server.service import LONG
 from jaxscore.tasks.score import requests_file
 from tests.server.conftest import refused
 
@@ -221,6 +224,44 @@ def test_lines_that_are_none(served):
     refused(served.ask(SCORE, content=b"\n \n", headers=NDJSON), 400)
     error = refused(served.ask(SCORE, content=b'{"a": 1}\n{"a"', headers=NDJSON), 400)
     assert "line 2" in error["message"]
+
+
+def test_thirty_million_blank_lines_are_refused_at_once(served):
+    started = time.monotonic()
+    error = refused(served.ask(SCORE, content=b"\n" * 30_000_000, headers=NDJSON), 400)
+    assert time.monotonic() - started < 3
+    assert "line 1001 ends more than 1000 blank lines in a row" in error["message"]
+
+
+def test_blank_lines_between_requests_are_skipped(served):
+    raw = (b"\n" * 1000).join([b"", *lines(ITEMS).splitlines(), b""])
+    answer = served.ask(SCORE, content=raw, headers=NDJSON)
+    assert [json.loads(line)["id"] for line in answer.text.splitlines()] == ["a", 2, 7]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (SCORE, b'{"continuation": "a"}\n' * 3000),
+        (SCORE, b'{"requests": [{"continuation": "a"}]%b}' % (b" " * LONG)),
+        ("/v1/completions", b'{"prompt": "a", "max_tokens": 0%b}' % (b" " * LONG)),
+        ("/tokenize", b'{"prompt": "a"%b}' % (b" " * LONG)),
+        ("/detokenize", b'{"tokens": [1]%b}' % (b" " * LONG)),
+    ],
+)
+def test_a_large_body_is_parsed_beside_the_event_loop(served, monkeypatch, path, body):
+    threads = set()
+    real = json_body.parse
+
+    def parse(*given):
+        threads.add(threading.current_thread())
+        return real(*given)
+
+    monkeypatch.setattr(json_body, "parse", parse)
+    headers = NDJSON if body.endswith(b"\n") else {"Content-Type": "application/json"}
+    assert served.ask(path, content=body, headers=headers).status_code == 200
+    assert threads
+    assert threading.current_thread() not in threads  # which runs the loop of this test
 
 
 def test_a_line_that_is_none_after_good_ones(served, monkeypatch):
