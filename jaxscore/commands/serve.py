@@ -82,8 +82,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--window-tokens",
         type=model_flags.positive,
         metavar="N",
-        help="most distinct tokens that are planned together; a small request waits for one such "
-        "window at most (default: 8 times the tokens per batch)",
+        help="most distinct tokens that are planned together; fewer where the device needs more "
+        "than 0.1 s for them (default: 8 times the tokens per batch)",
     )
     advanced(
         group,

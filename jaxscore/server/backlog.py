@@ -1,6 +1,7 @@
 """What waits for the worker, and what it does next: fair windows and groups of texts in turn."""
 
 import contextlib
+import sys
 import threading
 import time
 from collections import deque
@@ -10,15 +11,22 @@ from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
 from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import Job, ScoringJob, WritingJob, path
 from jaxscore.server.trie_size import TrieSize
+from jaxscore.server.window_size import WindowSize
 
 RETRY_AFTER = 5  # seconds that a client is told to wait
 MOST_WAITING = 1 << 20  # prompts that wait and are in work, each a kilobyte however short
 
 
 class Window(NamedTuple):
-    """Pieces that are planned together: a job, and the place of one of its pieces."""
+    """Pieces that are planned together.
+
+    Attributes:
+        pieces: a job, and the place of one of its pieces.
+        n_tokens: what is computed for them.
+    """
 
     pieces: list[tuple[ScoringJob, int]]
+    n_tokens: int
 
 
 class Group(NamedTuple):
@@ -35,16 +43,23 @@ class Backlog:
     """
 
     def __init__(
-        self, window_tokens: int, group_texts: int, max_tokens: int, gather: float
+        self,
+        window_size: WindowSize,
+        group_texts: int,
+        max_tokens: int,
+        gather: float,
+        *,
+        shares_text: bool = True,
     ) -> None:
         """Args:
-        window_tokens: most distinct tokens of a window.
+        window_size: limits windows; the worker's thread alone uses it.
         group_texts: most texts of a group.
         max_tokens: most tokens that wait and are in work.
         gather: seconds for which the first job of an idle worker waits for others.
+        shares_text: whether what pieces of a window share is computed once.
         """
-        self._window_tokens, self._group_texts = window_tokens, group_texts
-        self._max_tokens, self._gather = max_tokens, gather
+        self._window_size, self._group_texts = window_size, group_texts
+        self._max_tokens, self._gather, self._shares_text = max_tokens, gather, shares_text
         self._changed = threading.Condition()
         self._scoring: deque[ScoringJob] = deque()
         self._writing: deque[WritingJob] = deque()
@@ -125,7 +140,7 @@ class Backlog:
     def _wait_for_others(self) -> None:
         until = time.monotonic() + self._gather
         while not self._closed and (left := until - time.monotonic()) > 0:
-            if sum(job.n_tokens for job in self._scoring) >= self._window_tokens:
+            if sum(job.n_tokens for job in self._scoring) >= self._window_size.n_tokens:
                 return
             self._changed.wait(left)
 
@@ -133,10 +148,10 @@ class Backlog:
         """One piece of each job in turn until the window is full.
 
         The turns go on where the last window ended, so that a job of many pieces delays another
-        one by a window at most. `add` waits while this runs, and with it the event loop: so many
-        pieces take a tenth of a second.
+        one by the window in work and its own. `add` waits while this runs, and with it the event
+        loop: so many pieces take a tenth of a second.
         """
-        size, n_given = TrieSize(), 0
+        size, n_given = TrieSize(self._shares_text), 0
         out: list[tuple[ScoringJob, int]] = []
         while self._scoring:
             job = self._scoring[0]
@@ -144,14 +159,14 @@ class Backlog:
             if len(out) == WINDOW or (out and n_given + len(ids) > WINDOW_TOKENS):
                 break
             # The first piece has a window whatever its size.
-            n_added = size.add(ids, self._window_tokens - size.n_tokens if out else len(ids))
+            n_added = size.add(ids, self._window_size.limit if out else _any_size)
             if n_added is None:
                 break
             job.added += n_added
             n_given += len(ids)
             out.append((job, job.left.pop()))
             _next_turn(self._scoring)
-        return Window(out)
+        return Window(out, size.n_tokens)
 
     def _group(self) -> Group:
         """One text of each job in turn until the group is full; the turns go on likewise."""
@@ -171,6 +186,10 @@ class Backlog:
             for waiting in (self._scoring, self._writing):
                 with contextlib.suppress(ValueError):
                     waiting.remove(job)  # type: ignore[arg-type]
+
+
+def _any_size(n_shared: int) -> int:
+    return sys.maxsize
 
 
 def _next_turn(jobs: deque[Any]) -> None:

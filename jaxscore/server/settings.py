@@ -23,7 +23,7 @@ class Settings:
     Attributes:
         names: what the model is called, at least one.
         gather: seconds for which the first request of an idle server waits for others.
-        window_tokens: distinct tokens that are planned together at most.
+        window_tokens: distinct tokens that are planned together at most, see `WindowSize`.
         max_body: bytes of a request's body.
         max_queue_tokens: tokens that wait and are in work; a request beyond them gets 429.
         max_logprobs: most probable tokens of one place, up to `MOST_LOGPROBS`.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxscore.engine.lane_memory import most_rows
+from jaxscore.plan.row_shapes import TAIL
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 from jaxscore.server.backlog import Backlog, Group, Window
@@ -17,6 +18,7 @@ from jaxscore.server.jobs import Job, ScoringJob, after, every_token, together_o
 from jaxscore.server.metrics import Metrics
 from jaxscore.server.settings import TOPS, Settings
 from jaxscore.server.texts import Texts
+from jaxscore.server.window_size import WindowSize
 
 WARM_UP_TOKENS = 64
 
@@ -33,11 +35,14 @@ class Worker:
     def __init__(self, scorer: Scorer, settings: Settings, metrics: Metrics) -> None:
         self._scorer, self._metrics = scorer, metrics
         self._texts = Texts(scorer, metrics, self._between)
+        # A batch has no fewer tokens than its smallest part, whatever of it is padding.
+        self._window_size = WindowSize(scorer.batch_tokens // TAIL, settings.window_tokens)
         self.backlog = Backlog(
-            settings.window_tokens,
+            self._window_size,
             most_rows(scorer.model),
             settings.max_queue_tokens,
             settings.gather,
+            shares_text=not scorer.reproducible,
         )
         metrics.watch_queue(lambda: self.backlog.n_prompts, lambda: self.backlog.n_tokens)
         self.ready: concurrent.futures.Future[None] = concurrent.futures.Future()
@@ -103,8 +108,11 @@ class Worker:
         elif turn.pieces:
             started = time.perf_counter()
             self._window(turn.pieces)
-            self._metrics.window_seconds.observe(time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._metrics.window_seconds.observe(seconds)
             self._metrics.window_prompts.observe(len(turn.pieces))
+            if not self._count_programs():
+                self._window_size.observe(turn.n_tokens, seconds)
         self._count_programs()
 
     def _between(self) -> None:
@@ -132,7 +140,9 @@ class Worker:
         self._metrics.tokens_computed.inc(statistics.tokens_laid_out - computed)
         return scores
 
-    def _count_programs(self) -> None:
+    def _count_programs(self) -> int:
+        """Count programs that were compiled since the last call, and return their number."""
         n = sum(len(one.programs.compiled) for one in self._scorer.engine.variants)
-        self._metrics.programs.inc(n - self._n_programs)
-        self._n_programs = n
+        n_new, self._n_programs = n - self._n_programs, n
+        self._metrics.programs.inc(n_new)
+        return n_new

@@ -11,6 +11,7 @@ from jaxscore.server import backlog as backlog_module
 from jaxscore.server.backlog import Backlog, Group, Window
 from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import ScoringJob, WritingJob, after, every_token
+from jaxscore.server.window_size import WindowSize
 
 
 def job(*texts):
@@ -24,7 +25,7 @@ def text(taken):
 
 
 def backlog(*jobs, window=10, most=10**6, gather=0.0):
-    out = Backlog(window, 3, most, gather)
+    out = Backlog(WindowSize(window, window), 3, most, gather)
     for one in jobs:
         out.add(one)
     return out
@@ -61,6 +62,24 @@ def test_shared_text_counts_once():
     jobs = [job(f"{prefix}{k}") for k in range(10)]
     assert len(windows(backlog(*jobs, window=len(prefix) + 10))) == 1
     assert [one.added for one in jobs] == [len(prefix) + 1] + [1] * 9
+
+
+def test_a_window_goes_on_where_the_next_one_would_repeat_a_long_prefix():
+    """Until the prefix is an eighth of it, or `most` is reached."""
+    prefix, size = "prefix", WindowSize(10, 100)
+    some = Backlog(size, 3, 10**6, 0.0)
+    some.add(job(*(f"{prefix}{k:03}" for k in range(100))))
+    taken = some.take()
+    assert len(set(map(text, taken.pieces))) > 10
+    assert 8 * len(prefix) - 4 < taken.n_tokens <= 8 * (len(prefix) + 2)
+
+
+def test_where_nothing_is_shared_all_tokens_count():
+    some = Backlog(WindowSize(10, 100), 3, 10**6, 0.0, shares_text=False)
+    one = job(*["aaaa"] * 5)
+    some.add(one)
+    assert windows(some) == [["aaaa", "aaaa"], ["aaaa", "aaaa"], ["aaaa"]]
+    assert one.added == 20
 
 
 def test_a_text_beyond_a_window_has_one_of_its_own():

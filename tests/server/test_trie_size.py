@@ -14,7 +14,7 @@ def test_it_counts_distinct_prefixes(sequences):
         new = {tuple(ids[:n]) for n in range(1, len(ids) + 1)} - prefixes
         prefixes |= new
         array = np.array(ids, np.int32)
-        if new:
-            assert size.add(array, len(new) - 1) is None
-        assert size.add(array, len(new)) == len(new)
+        n_shared, n_tokens = len(ids) - len(new), len(prefixes)
+        assert size.add(array, lambda n, most=n_tokens - 1, want=n_shared: most + n - want) is None
+        assert size.add(array, lambda n, most=n_tokens, want=n_shared: most + n - want) == len(new)
         assert size.n_tokens == len(prefixes)

@@ -79,6 +79,52 @@ def test_what_arrives_while_the_device_works_is_one_window(served, gate):
     assert served.service.worker.backlog.n_tokens == 0
 
 
+def test_a_small_request_waits_for_a_tenth_of_a_second_of_a_large_one(start, gate, monkeypatch):
+    """On a device that takes 0.05 ms for a token, and so 0.3 s for the large one."""
+    served = start()
+    real = served.scorer.engine.run
+
+    def run(windows, **options):
+        some = list(windows)
+        time.sleep(5e-5 * sum(len(one.ids) for one in some[0]))
+        return real(iter(some), **options)
+
+    monkeypatch.setattr(served.scorer.engine, "run", run)
+    # No two share a token, so that a window has all of its tokens.
+    large = {"prompt": [[k] + [k % 7 + 5] * 59 for k in range(20, 120)], **ECHO}
+    small = {"prompt": [5, 6, 7], **ECHO}
+    for _ in range(2):  # the first one compiles
+        assert served.ask(PATH, large).status_code == 200
+    gate.hold()
+
+    async def both():
+        async with served.client() as client:
+            first = asyncio.ensure_future(client.post(PATH, json=large))
+            await asyncio.to_thread(gate.entered.wait, 60)
+            second = asyncio.ensure_future(client.post(PATH, json=small))
+            await until(lambda: served.service.worker.backlog.n_prompts == 101)
+            gate.open.set()
+            await second
+            n_windows = len(gate.windows)
+            return n_windows, (await first).status_code
+
+    n_windows, status = asyncio.run(both())
+    assert (n_windows <= 3, status) == (True, 200)
+    assert any(one.ids.tolist() == small["prompt"] for one in gate.windows[1])
+    assert max(sum(len(one.ids) for one in window) for window in gate.windows) <= 2100
+
+
+def test_a_window_that_compiled_a_program_teaches_no_size(start, monkeypatch):
+    served, seen = start(), []
+    worker = served.service.worker
+    monkeypatch.setattr(worker._window_size, "observe", lambda *given: seen.append(given))
+    for n_new in (1, 0):
+        monkeypatch.setattr(worker, "_count_programs", lambda n=n_new: n)
+        assert served.ask(PATH, prompt(0)).status_code == 200
+    [(n_tokens, seconds)] = seen
+    assert n_tokens > 0 < seconds
+
+
 def test_a_client_that_goes_away_drops_its_work(served, gate):
     gate.hold()
 
