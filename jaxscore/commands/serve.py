@@ -91,7 +91,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=_size,
         default=32_000_000,
         metavar="SIZE",
-        help="largest body of a request, such as 32MB (the default)",
+        help="largest body of a request, in bytes or such as 32MB (the default)",
     )
     advanced(
         group,
@@ -247,6 +247,6 @@ def _limit(text: str) -> float:
 
 def _size(text: str) -> int:
     try:
-        return parse_bytes(text)
+        return parse_bytes(text, unit_required=False)
     except InputError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None

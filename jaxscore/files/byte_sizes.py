@@ -11,17 +11,28 @@ UNITS = {
 }
 
 
-def parse_bytes(text: str) -> int:
+def parse_bytes(text: str, *, unit_required: bool = True) -> int:
     """Bytes from a number with its unit: 16GB is 16 * 1000**3, 16GiB 16 * 1024**3.
+
+    Args:
+        unit_required: False takes a whole number alone as bytes, for sizes that nobody thinks of
+            in GB.
 
     Raises:
         InputError: no such number or unit, or nothing at all.
     """
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)", text)
-    size = int(float(match[1]) * UNITS[match[2]]) if match and match[2] in UNITS else 0
+    if not unit_required and re.fullmatch(r"[0-9]{1,18}", text):
+        size = int(text)
+    else:
+        size = int(float(match[1]) * UNITS[match[2]]) if match and match[2] in UNITS else 0
     if size < 1:
+        units = ", ".join(UNITS)
         raise InputError(
-            f"{text!r} is not a size in bytes; give a number above 0 and one of {', '.join(UNITS)}"
+            f"{text!r} is not a size in bytes; give a number above 0 and one of {units}"
+            if unit_required
+            else f"{text!r} is not a size in bytes; give a whole number above 0, or a number and "
+            f"one of {units}"
         )
     return size
 

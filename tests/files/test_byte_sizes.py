@@ -32,6 +32,17 @@ def test_no_sizes(text):
         parse_bytes(text)
 
 
+@pytest.mark.parametrize(("text", "size"), [("100000", 100_000), ("1", 1), ("2MiB", 2_097_152)])
+def test_a_number_without_a_unit_is_bytes_where_that_is_allowed(text, size):
+    assert parse_bytes(text, unit_required=False) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "1e9", "9" * 19, "٣", "16gb"])
+def test_no_sizes_where_a_unit_may_be_left_out(text):
+    with pytest.raises(InputError, match="give a whole number above 0, or a number and one of B"):
+        parse_bytes(text, unit_required=False)
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [
