@@ -19,6 +19,14 @@ class InputError(Exception):
         return one_line(super().__str__(), LONGEST)
 
 
+def install_extra(name: str) -> str:
+    """What to do so that the packages of an extra are there, for messages.
+
+    jaxscore is on no package index yet, so `pip install 'jaxscore[NAME]'` would find nothing.
+    """
+    return f"in jaxscore's clone run pip install -e '.[{name}]'"
+
+
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """See that an argument is one of its choices.
 

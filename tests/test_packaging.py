@@ -1,11 +1,16 @@
 """What a user installs holds the files that are no code."""
 
+import itertools
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
+
+from jaxscore.errors import install_extra
 
 ROOT = Path(__file__).parents[1]
 DATA = (".css", ".html", ".jinja", ".js", ".json", ".jsonl", ".safetensors", ".txt", ".yaml")
@@ -24,6 +29,22 @@ def build(kind, sources, out):
     assert done.returncode == 0, done.stderr
     [built] = out.iterdir()
     return built
+
+
+def test_hints_install_extras_that_exist_from_a_clone():
+    """Not by jaxscore's name, which no package index has yet."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
+    named = set()
+    for folder, ending in itertools.product((".", "jaxscore", "tests", "tools"), ("md", "py")):
+        for path in (ROOT / folder).glob(f"*.{ending}" if folder == "." else f"**/*.{ending}"):
+            text = path.read_text(encoding="utf-8")
+            by_name = re.search(r"pip install[^`\n]*\bjaxscore\[(?!NAME)", text)
+            assert by_name is None, f"{path}: {by_name}"
+            named |= set(re.findall(r"-e '\.\[([a-z-]+)\]'", text))
+            named |= set(re.findall(r"install_extra\([\"']([a-z-]+)", text))
+    assert {"serve", "lm-eval", "flax-classes", "tpu-compiler"} <= named <= set(extras)
+    assert install_extra("serve") == "in jaxscore's clone run pip install -e '.[serve]'"
 
 
 def test_a_wheel_by_way_of_an_sdist(tmp_path):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from jaxscore.commands import distributed_flags
 from jaxscore.engine import processes
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, install_extra
 from jaxscore.files.yaml_input import read_yaml
 
-INSTALL = "pip install 'jaxscore[lm-eval]'"
 OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
 ABOUT = """\
 jaxscore lm-eval ARGS: lm-evaluation-harness' own arguments, which follow. The
@@ -43,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     if args.arguments in ([], ["-h"], ["--help"], ["run"]):
         print(ABOUT)
     if importlib.util.find_spec("lm_eval") is None:
-        raise InputError(f"lm-evaluation-harness is not installed; {INSTALL}")
+        raise InputError(f"lm-evaluation-harness is not installed; {install_extra('lm-eval')}")
     importlib.import_module("jaxscore.lm_eval")
     from lm_eval.__main__ import cli_evaluate
 

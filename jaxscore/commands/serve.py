@@ -9,7 +9,7 @@ from pathlib import Path
 from jaxscore.commands import model_flags
 from jaxscore.commands.help_pages import advanced
 from jaxscore.commands.messages import remark
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, install_extra
 from jaxscore.files.byte_sizes import parse_bytes
 from jaxscore.files.json_input import read_text
 
@@ -149,8 +149,7 @@ def run(args: argparse.Namespace) -> int:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
-            f"{', '.join(missing)}: not installed, and a server needs it; "
-            "pip install 'jaxscore[serve]'"
+            f"{', '.join(missing)}: not installed, and a server needs it; {install_extra('serve')}"
         )
     model_flags.check_model(args, args.model, args.revision)
     from jaxscore.server import lifecycle  # here: they import JAX

@@ -19,7 +19,7 @@ from jax.experimental.topologies import get_topology_desc
 from jaxscore.engine.chips import CHIPS
 from jaxscore.engine.gpu_targets import GPUS, config_text
 from jaxscore.engine.target_variables import TargetPlatform
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, install_extra
 
 CUDA_PLUGIN = "jax-cuda13-plugin"
 HOST = (2, 2, 1)  # chips of one host along each axis, as libtpu has it where it is not told
@@ -54,8 +54,8 @@ def tpu(name: str) -> Target:
     """
     if importlib.util.find_spec("libtpu") is None:
         raise InputError(
-            f"--topology {name}: the TPU compiler is not installed; install the extra "
-            "tpu-compiler (pip install -e '.[tpu-compiler]'), which takes JAX's own version"
+            f"--topology {name}: the TPU compiler is not installed; "
+            f"{install_extra('tpu-compiler')}, which takes JAX's own version"
         )
     advice = "give one that libtpu knows, such as v5e:2x2, v5p:2x2x1 or v6e:2x2"
     match = re.fullmatch(r"\w+:([0-9]{1,3}(?:x[0-9]{1,3}){1,2})", name)

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.errors import InputError, install_extra
+
 try:
     # Before `register_model`: get_model imports the other models only while none is registered.
     import lm_eval.models  # noqa: F401
@@ -20,7 +22,7 @@ except ModuleNotFoundError as problem:
     if (problem.name or "").partition(".")[0] != "lm_eval":
         raise
     raise ModuleNotFoundError(
-        "jaxscore.lm_eval needs lm-evaluation-harness: pip install 'jaxscore[lm-eval]'",
+        f"jaxscore.lm_eval needs lm-evaluation-harness; {install_extra('lm-eval')}",
         name="lm_eval",
     ) from None
 
@@ -30,7 +32,6 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import configure_pad_token
 
 from jaxscore.engine import processes
-from jaxscore.errors import InputError
 from jaxscore.harness import arguments, encoding
 from jaxscore.harness import model as making
 from jaxscore.harness.encoding import Asked, Encoder

@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from jaxscore.commands.lm_eval import with_model
+from jaxscore.errors import install_extra
 from jaxscore.lm_eval import JaxscoreLM
 from tests.commands.conftest import run  # noqa: F401
 from tests.conftest import ROOT
@@ -54,7 +55,7 @@ def test_without_lm_eval(run, monkeypatch):  # noqa: F811
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
     code, out, err = run("lm-eval", "--tasks", "a")
     assert (code, out) == (2, "")
-    assert err.endswith("is not installed; pip install 'jaxscore[lm-eval]'\n")
+    assert err.endswith(f"is not installed; {install_extra('lm-eval')}\n")
 
 
 def test_help_is_theirs():

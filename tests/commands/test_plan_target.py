@@ -140,7 +140,7 @@ def test_flags_that_cannot_be_meant(run, tmp_path, target, words, message):
 def test_a_compiler_that_is_absent(run, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *_: None)
     for words, message in (
-        (("--topology", "v5e:2x2"), "install the extra tpu-compiler"),
+        (("--topology", "v5e:2x2"), "pip install -e '.[tpu-compiler]'"),
         (("--gpu-target", "h100"), "pip install jax-cuda13-plugin=="),
     ):
         code, out, err = run("plan", "--model", QWEN, *words)

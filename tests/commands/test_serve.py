@@ -13,6 +13,7 @@ import time
 import pytest
 
 from jaxscore.commands import serve
+from jaxscore.errors import install_extra
 from jaxscore.server import lifecycle
 from tests.conftest import CASES, ROOT
 
@@ -177,14 +178,22 @@ def test_without_its_packages(run, monkeypatch, package):
     code, out, err = run("serve", "--model", MODEL)
     assert (code, out) == (2, "")
     assert f"{package}: not installed" in err
-    assert "pip install 'jaxscore[serve]'" in err
+    assert install_extra("serve") in err
+
+
+@pytest.mark.parametrize(("text", "size"), [("100000", 100_000), ("1kB", 1000)])
+def test_the_largest_body_is_bytes_or_has_a_unit(run, monkeypatch, text, size):
+    found = []
+    monkeypatch.setattr(lifecycle, "run", lambda service, *_, **__: found.append(service))
+    assert run("serve", "--model", MODEL, "--port", "0", "--max-body", text)[0] == 0
+    assert found[0].settings.max_body == size
 
 
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
         ("--port", "-1"), ("--port", "65536"), ("--port", "http"), ("--gather", "5"),
-        ("--gather", "5 weeks"), ("--gather", "-5ms"), ("--max-body", "32"), ("--max-body", "big"),
+        ("--gather", "5 weeks"), ("--gather", "-5ms"), ("--max-body", "0"), ("--max-body", "big"),
         ("--max-logprobs", "21"), ("--max-logprobs", "-1"), ("--window-tokens", "0"),
         ("--served-model-name", "a,,b"), ("--allowed-hosts", ""), ("--request-timeout", "0s"),
         ("--receive-timeout", "nan"), ("--journal", "x"), ("--truncate", "left"),

@@ -3,7 +3,7 @@
 import importlib.metadata
 from importlib.util import find_spec
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, install_extra
 
 
 def require_flax_classes(who: str) -> None:
@@ -19,6 +19,6 @@ def require_flax_classes(who: str) -> None:
         version = importlib.metadata.version("transformers")
         raise InputError(
             f"{who} runs on a Flax class of transformers, and transformers {version} has none; "
-            "pip install 'jaxscore[flax-classes]', which takes transformers 4.57, the last line "
-            "that has them"
+            f"{install_extra('flax-classes')}, which takes transformers 4.57, the last line that "
+            "has them"
         )

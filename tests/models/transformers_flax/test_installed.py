@@ -5,14 +5,14 @@ import shutil
 
 import pytest
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, install_extra
 from jaxscore.models.load import load
 from jaxscore.models.transformers_flax import installed
 from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
 from tests.conftest import CASES
 from tests.releases import HAS_FLAX_CLASSES
 
-INSTALL = re.escape("has none; pip install 'jaxscore[flax-classes]', which takes transformers 4.57")
+INSTALL = re.escape(f"has none; {install_extra('flax-classes')}, which takes transformers 4.57")
 
 
 @pytest.fixture(autouse=True)
