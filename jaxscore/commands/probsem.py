@@ -41,7 +41,7 @@ inputs, in --input-dir:
                                        "expected": 0}],
                           "posttext": "The correct answer is:",
                           "queries": ["True", "False"]}
-  `expected` is the index of the right query; -1 in one context disables the
+  `expected` is the index of the right query; -1 leaves a context out of the
   suite's accuracy.
 
 text scored, without its empty parts:
@@ -182,7 +182,7 @@ def run(args: argparse.Namespace) -> int:
     for result in report.items:
         if "error" not in result:
             print(many_lines(sample_text(result)))
-    print(summary_text(report.summary["accuracy"]))
+    print(summary_text(report.summary["accuracy"], report.summary["n_without_answer"]))
     return closing.close(args, report, "contexts", [*paths, manifest], scorer)
 
 
@@ -241,7 +241,7 @@ def sample_text(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", RULE])
 
 
-def summary_text(accuracy: Estimate | None) -> str:
+def summary_text(accuracy: Estimate | None, n_without_answer: int = 0) -> str:
     """The suite's accuracy as the published script prints it, `nan` where there is none."""
     mean = math.nan if accuracy is None or accuracy.mean is None else accuracy.mean
     lines = [RULE, f"TEST SUITE ACCURACY:\t{mean:.3f}"]
@@ -249,4 +249,6 @@ def summary_text(accuracy: Estimate | None) -> str:
         lines.append(DISABLED)
     elif accuracy.low is not None and accuracy.high is not None:
         lines.append(f"95% interval {accuracy.low:.3f} to {accuracy.high:.3f}, n {accuracy.n}")
+    if accuracy is not None and n_without_answer:
+        lines.append(f"contexts that expect -1, in no accuracy: {n_without_answer}")
     return "\n".join([*lines, RULE])

@@ -17,7 +17,7 @@ def report(record: Mapping[str, Any]) -> str:
     title = f"{', '.join(named)}: {text(settings['model'])}".removeprefix(": ")
     parts = [
         f"# ProbSem, {title}",
-        *_accuracy(record["accuracy"], len(good)),
+        *_accuracy(record["accuracy"], len(good), record["n_without_answer"]),
         *sections.boundary(settings["boundary"], record["boundary_audit"], "queries"),
         *sections.noise(record),
         *sections.remarks(record["remarks"]),
@@ -30,14 +30,17 @@ def report(record: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _accuracy(accuracy: Any, n_scored: int) -> list[str]:
+def _accuracy(accuracy: Any, n_scored: int, n_without_answer: int) -> list[str]:
     if accuracy is None:
-        return [f"{n_scored} contexts. Accuracy is disabled, since a context expects -1."]
+        return [f"{n_scored} contexts. Accuracy is disabled, since every context expects -1."]
     cells = [number(accuracy.mean, 4), interval(accuracy.low, accuracy.high), str(accuracy.n)]
+    left_out = (
+        f" {n_without_answer} contexts expect -1 and are left out." if n_without_answer else ""
+    )
     return [
         table(["", "Accuracy", "95% interval", "Contexts"], [["Suite", *cells]]),
         "Accuracy: share of contexts whose expected query has the highest score, with Wilson's "
-        "score interval; a dash stands where fewer than two contexts cannot tell.",
+        "score interval; a dash stands where fewer than two contexts cannot tell." + left_out,
     ]
 
 

@@ -108,21 +108,22 @@ def test_a_suite_of_which_nobody_knows_the_answers(run, models, tmp_path):
     code, out, _ = run(*flags(INPUTS, tmp_path, "--quiet", test="B"))
     assert code == 0
     assert "TEST SAMPLE" not in out
-    assert "TEST SUITE ACCURACY:\tnan\naccuracy is disabled, since a context expects -1" in out
+    assert "TEST SUITE ACCURACY:\tnan\naccuracy is disabled, since every context expects -1" in out
     results, page = other_files(tmp_path)
     assert results["accuracy"] is None
-    assert "Accuracy is disabled, since a context expects -1." in page
+    assert "Accuracy is disabled, since every context expects -1." in page
     assert "no query is right" not in page
     assert page.count("No verdict, expected is -1") == len(results["contexts"])
 
 
-def test_one_open_context_disables_the_accuracy_alone(run, models, suite):
+def test_one_open_context_is_left_out_of_the_accuracy(run, models, suite):
     contexts = [{"text": "Tova lived in Merrow.", "expected": k} for k in (0, -1, 1)]
     folder = suite(context=contexts)
     code, out, _ = run(*flags(folder, folder / "out", "--quiet"))
     assert code == 0
     assert out.count("TEST SAMPLE") == 2
-    assert "ACCURACY:\tnan" in out
+    assert "ACCURACY:\t0.500\n" in out
+    assert "contexts that expect -1, in no accuracy: 1\n" in out
 
 
 def test_bad_contexts_fail_alone(run, models, suite):

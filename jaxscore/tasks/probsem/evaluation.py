@@ -14,7 +14,7 @@ from jaxscore.tasks.probsem import fewshot, query_scores
 from jaxscore.tasks.prompt_settings import PromptSettings, remarks
 from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
-DISABLED = "accuracy is disabled, since a context expects -1"
+DISABLED = "accuracy is disabled, since every context expects -1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,15 +84,20 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
     noise = run.noise()
     decisions = [] if noise is None else query_scores.mark(results, noise, **how)
     accuracy = query_scores.accuracy(results)
+    n_open = query_scores.n_without_answer(results)
     n_scored = sum("error" not in result for result in results)
     return Evaluation(
-        summary={"accuracy": accuracy, "n_scored": n_scored},
+        summary={"accuracy": accuracy, "n_scored": n_scored, "n_without_answer": n_open},
         items=results,
         n_items=len(known.contexts) + len(known.unusable),
         rows=_rows(results),
-        details={"accuracy": accuracy, "boundary_audit": run.boundary_counts("queries")},
+        details={
+            "accuracy": accuracy,
+            "n_without_answer": n_open,
+            "boundary_audit": run.boundary_counts("queries"),
+        },
         long={"contexts": results},
-        headline=headline(accuracy, n_scored),
+        headline=headline(accuracy, n_scored, n_open),
         failures=query_scores.failures(known, results),
         remarks=[*query_scores.remarks(known), *remarks(n_left_out)],
         boundary=run.boundary_line(),
@@ -126,13 +131,16 @@ def _rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def headline(accuracy: Estimate | None, n_scored: int) -> str:
-    """The accuracy with its interval, or why there is none."""
+def headline(accuracy: Estimate | None, n_scored: int, n_without_answer: int = 0) -> str:
+    """The accuracy with its interval and what it leaves out, or why there is none."""
     if not n_scored:
         return "no context was scored"
     if accuracy is None:
         return f"{n_scored} contexts scored; {DISABLED}"
+    if accuracy.mean is None:
+        return f"{n_scored} contexts scored, none of those that say which query is expected"
     span = ""
     if accuracy.low is not None and accuracy.high is not None:
         span = f", 95% interval {accuracy.low:.3f} to {accuracy.high:.3f}"
-    return f"accuracy {accuracy.mean:.3f}{span}, {accuracy.n} contexts"
+    left_out = f"; {n_without_answer} expect -1 and are left out" if n_without_answer else ""
+    return f"accuracy {accuracy.mean:.3f}{span}, {accuracy.n} contexts{left_out}"

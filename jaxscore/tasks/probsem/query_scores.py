@@ -26,7 +26,7 @@ BOUNDARIES: dict[str, Boundary] = {
     "separate": "separate",
     "upstream": "last_query",
 }
-NO_ANSWER = -1  # as `expected`: nobody says which query is right; the suite has no accuracy
+NO_ANSWER = -1  # as `expected`: nobody says which query is right; outside the accuracy
 EXPECTED = "an object with `pretext`, `context`, `posttext` and `queries`"
 SHOWN = 60  # characters of a context in a message
 
@@ -173,7 +173,7 @@ def context_from(entry: Any, index: int, n_queries: int, where: str) -> Context:
     if expected != NO_ANSWER and not 0 <= expected < n_queries:
         raise InputError(
             f"{where}: expected is {expected}, and the queries are 0 to {n_queries - 1}; give the "
-            f"index of one, or {NO_ANSWER} to disable the suite's accuracy"
+            f"index of one, or {NO_ANSWER} to leave the context out of the accuracy"
         )
     return Context(index, text, expected)
 
@@ -305,14 +305,20 @@ def rows(results: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float
 
 
 def accuracy(results: Sequence[dict[str, Any]]) -> Estimate | None:
-    """Share of contexts that passed, of those that were scored.
+    """Share of contexts that passed, of those that were scored and say what is expected.
 
-    None where a context of the suite expects -1, be it scored or not: whether accuracy is
-    disabled does not depend on the length of a text.
+    None if every context expects -1, scored or not: whether there is an accuracy does not depend
+    on the length of a text.
     """
-    if any(result["expected"] == NO_ANSWER for result in results):
+    judged = [result for result in results if result["expected"] != NO_ANSWER]
+    if not judged:
         return None
-    return proportion([result["passed"] for result in results if "error" not in result])
+    return proportion([result["passed"] for result in judged if "error" not in result])
+
+
+def n_without_answer(results: Sequence[Mapping[str, Any]]) -> int:
+    """How many contexts expect -1, scored or not."""
+    return sum(result["expected"] == NO_ANSWER for result in results)
 
 
 def failures(suite: Suite, results: Sequence[dict[str, Any]]) -> list[Failure]:

@@ -70,7 +70,20 @@ def test_nothing_scored_and_accuracy_disabled_are_no_zero(scorer):
     assert (report.summary["accuracy"].mean, report.headline) == (None, "no context was scored")
     report = evaluate("probsem", scorer, SUITE | {"context": [{"text": "x", "expected": -1}]})
     assert report.summary["accuracy"] is None
-    assert report.headline == "1 contexts scored; accuracy is disabled, since a context expects -1"
+    assert (
+        report.headline == "1 contexts scored; accuracy is disabled, since every context expects -1"
+    )
+
+
+def test_minus_one_for_one_context_leaves_the_accuracy_of_the_others(scorer):
+    known = evaluate("probsem", scorer, SUITE)
+    contexts = [*SUITE["context"], {"text": "It hails.", "expected": -1}]
+    report = evaluate("probsem", scorer, SUITE | {"context": contexts})
+    assert report.summary["accuracy"] == known.summary["accuracy"]
+    assert report.to_dict()["n_without_answer"] == 1
+    assert report.items[2]["passed"] is None
+    assert report.headline == f"{known.headline}; 1 expect -1 and are left out"
+    assert "1 contexts expect -1 and are left out." in report.markdown()
 
 
 @pytest.mark.parametrize(

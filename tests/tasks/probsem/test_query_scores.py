@@ -190,7 +190,7 @@ def test_a_tie_passes_as_it_does_in_the_published_accuracy(tmp_path):
     assert query_scores.remarks(loaded(tmp_path)) == []
 
 
-def test_accuracy_is_over_what_was_scored_and_off_where_nobody_knows(tmp_path):
+def test_accuracy_is_over_what_was_scored_and_says_what_is_expected(tmp_path):
     suite = loaded(tmp_path)
     answers = [scored(-1.0), scored(-2.0), scored(-1.0), failed("2.1", "too long")]
     results = evaluate(suite, answers)
@@ -205,10 +205,15 @@ def test_accuracy_is_over_what_was_scored_and_off_where_nobody_knows(tmp_path):
     open_ = loaded(tmp_path, context=[SUITE["context"][0], {"text": "x", "expected": -1}])
     results = evaluate(open_, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, None]
-    assert query_scores.accuracy(results) is None
+    assert query_scores.accuracy(results) == Estimate(1, 1.0, None, None)
+    assert query_scores.n_without_answer(results) == 1
     results = evaluate(open_, [scored(-1.0), scored(-2.0), scored(-1.0), failed("2.1", "long")])
     assert "error" in results[1]
-    assert query_scores.accuracy(results) is None
+    assert query_scores.accuracy(results) == Estimate(1, 1.0, None, None)
+    results = evaluate(open_, [scored(-1.0), failed("1.1", "long"), scored(-1.0), scored(-1.0)])
+    assert query_scores.accuracy(results).mean is None  # the only one that says what is expected
+    nobody = loaded(tmp_path, context=[{"text": "x", "expected": -1}])
+    assert query_scores.accuracy(evaluate(nobody, [scored(-1.0)] * 2)) is None
 
 
 def test_the_cases_as_they_are_read():

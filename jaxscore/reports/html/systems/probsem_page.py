@@ -39,7 +39,7 @@ def page(source: Source) -> Page:
         sections=closing(record, "contexts"),
         about=[
             "Accuracy is the share of contexts whose expected query has the highest score, with "
-            "Wilson's score interval.",
+            "Wilson's score interval; contexts that expect -1 are left out.",
             *sections.boundary(settings["boundary"], record["boundary_audit"], "queries"),
         ],
     )
