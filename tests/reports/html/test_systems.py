@@ -89,6 +89,11 @@ def test_paths(scorer):
     assert header["strips"]["shows"][1]["top"] == math.log(scorer.model.vocab_size)
 
 
+def test_the_table_of_paths_shows_the_path(scorer):
+    table, _ = columns(evaluate("paths", scorer, PATHS[:1]).html())
+    assert sorted(table["Path"]) == ["Ada → born in → Oslo", "Ada → is → b"]
+
+
 def test_the_strips_are_those_of_their_path(scorer):
     """exp(mean log-probability) of each strip is the probability beside it."""
     report = evaluate("paths", scorer, PATHS)

@@ -98,13 +98,16 @@ def _items(source: Source) -> Items:
         n_all=len(paths) + len(source.record["failures"]),
         columns=[
             Column("Question", "text", [one["question"] for one in paths]),
-            Column("Answer", "text", [one["answer"] for one in paths]),
+            Column("Path", "text", [" → ".join(one["path"]) for one in paths]),
             Column("Without", "number", column("baseline_prob"), "probability without the path"),
             Column("With", "number", column("retrieved_prob"), "probability with the path"),
             Column("Gain", "number", gains, "≈: rounding could change its sign"),
             Column("Entities", "number", [str(len(one["path"])) for one in paths]),
         ],
-        fields=[Field("Path", [" → ".join(one["path"]) for one in paths])],
+        fields=[
+            Field("Path", [" → ".join(one["path"]) for one in paths]),
+            Field("Answer", [one["answer"] for one in paths]),
+        ],
         tables=[
             Rows(
                 "Probability of the answer under each system prompt",
