@@ -46,6 +46,8 @@ inputs, in --input-dir:
 
 text scored, without its empty parts:
   {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}
+  --boundary upstream keeps the line ends of an empty prompt and an empty text,
+  and scores the last line alone of a query with several, as published.
 
 A query's logp is the sum of its tokens' log-probabilities (--normalize: their
 mean), divided by the temperature; the scores of a context are the softmax over

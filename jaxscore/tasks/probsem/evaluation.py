@@ -67,7 +67,8 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
     if not is_local(source):
         settings.check_endpoint()
     shots = settings.drawn(functools.partial(fewshot.read, known))
-    prompting = settings.prompting(source, fewshot.examples(known, shots))
+    layout = query_scores.Layout(as_published=settings.boundary == "upstream")
+    prompting = settings.prompting(source, fewshot.examples(known, shots, layout))
     n_left_out = prompting.n_left_out(one.text for one in known.contexts)
     run = ScoringRun(
         source,
@@ -78,7 +79,7 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
         audit_noise=settings.audit_noise,
     )
     how: dict[str, Any] = {"normalize": settings.normalize, "temperature": settings.temperature}
-    requests = query_scores.requests(known, prompting)
+    requests = query_scores.requests(known, prompting, layout)
     scored = run.score(requests)
     results = query_scores.evaluate(known, scored, boundary=settings.boundary, **how)
     noise = run.noise()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.probsem.query_scores import NO_ANSWER, Context, Suite, context_from
+from jaxscore.tasks.probsem.query_scores import NO_ANSWER, Context, Layout, Suite, context_from
 from jaxscore.tasks.prompting import Example
 
 
@@ -24,6 +24,8 @@ def read(suite: Suite, given: Any, position: int, where: str) -> Context:
     return given
 
 
-def examples(suite: Suite, shots: Sequence[Context]) -> list[Example]:
+def examples(suite: Suite, shots: Sequence[Context], layout: Layout) -> list[Example]:
     """Each context with its expected query."""
-    return [Example(suite.asked(one), suite.queries[one.expected], one.text) for one in shots]
+    return [
+        Example(*layout.split(suite, one, suite.queries[one.expected]), one.text) for one in shots
+    ]

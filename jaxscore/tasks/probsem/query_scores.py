@@ -69,15 +69,29 @@ class Suite:
         """What stands between prompt and query; empty parts are left out."""
         return "\n".join(filter(None, (self.pretext, context.text, self.posttext)))
 
-    @property
-    def opening(self) -> str:
-        """The prompt, with its line end."""
-        return f"{self.prompt}\n" if self.prompt else ""
 
-    def asked(self, context: Context) -> str:
-        """What stands between prompt and query, with its line end."""
-        shown = self.shown(context)
-        return f"{shown}\n" if shown else ""
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How the parts of a suite and a query are joined.
+
+    Attributes:
+        as_published: as the published package joins them, for the boundary "upstream": an
+            empty prompt and an empty text keep their line ends, and of a query
+            with line ends the last line alone is scored, after the others.
+    """
+
+    as_published: bool = False
+
+    def opening(self, suite: Suite) -> str:
+        """The prompt, with its line end."""
+        return f"{suite.prompt}\n" if suite.prompt or self.as_published else ""
+
+    def split(self, suite: Suite, context: Context, query: str) -> tuple[str, str]:
+        """What stands between prompt and query, with its line end, and the text that is scored."""
+        *lines, scored = query.split("\n") if self.as_published else [query]
+        parts = (suite.pretext, context.text, suite.posttext)
+        text = "\n".join([*filter(None, parts), *lines])
+        return (f"{text}\n" if text or self.as_published else ""), scored
 
 
 def load(folder: Path, prompt: str, test: str, limit: int | None = None) -> Suite:
@@ -189,15 +203,21 @@ def remarks(suite: Suite) -> list[str]:
     ]
 
 
-def requests(suite: Suite, prompting: Prompting = PLAIN) -> list[Request]:
+def requests(
+    suite: Suite, prompting: Prompting = PLAIN, layout: Layout = Layout()
+) -> list[Request]:
     """Every query after every context; the suite's prompt stands before the examples."""
-    own = dataclasses.replace(prompting, opening=suite.opening)
-    return [
-        Request(f"{context.index}.{k}", whole, prompting.continuation_of(query))
-        for context in suite.contexts
-        for whole in [own.context_of(suite.asked(context), context.text)]
-        for k, query in enumerate(suite.queries)
-    ]
+    own = dataclasses.replace(prompting, opening=layout.opening(suite))
+    out = []
+    for context in suite.contexts:
+        whole: dict[str, str] = {}  # prompt -> text before the query: mostly the same of all
+        for k, query in enumerate(suite.queries):
+            prompt, scored = layout.split(suite, context, query)
+            if prompt not in whole:
+                whole[prompt] = own.context_of(prompt, context.text)
+            continuation = prompting.continuation_of(scored)
+            out.append(Request(f"{context.index}.{k}", whole[prompt], continuation))
+    return out
 
 
 def strips(

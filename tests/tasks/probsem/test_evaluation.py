@@ -102,3 +102,15 @@ def test_minus_one_for_one_context_leaves_the_accuracy_of_the_others(scorer):
 def test_what_cannot_be_used(suite, settings, message):
     with pytest.raises(InputError, match=message):
         evaluate("probsem", None, suite, **settings)
+
+
+def test_upstream_scores_what_the_package_scores_with_an_empty_prompt(scorer):
+    """The line end of the empty prompt is read, and of two lines the last one is scored."""
+    suite = SUITE | {"prompt": "", "queries": ["True", "two\nlines"]}
+    report = evaluate("probsem", scorer, suite, boundary="upstream")
+    text = "\nTrue or False?\nIt rains.\nAnswer:\n"
+    pairs = [(text, "True"), (f"{text}two\n", "lines")]
+    want = [one.sum_logprob for one in scorer.score(pairs, boundary="last_query")]
+    assert report.items[0]["logp"] == pytest.approx(want, abs=1e-4)
+    joint = evaluate("probsem", scorer, suite, boundary="joint").items[0]["logp"]
+    assert joint != pytest.approx(want, abs=1e-3)

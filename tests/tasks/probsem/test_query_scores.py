@@ -228,3 +228,34 @@ def test_a_limit_is_of_contexts(tmp_path):
     suite = query_scores.load(written(tmp_path, context=given), "p", "t", limit=2)
     assert [context.index for context in suite.contexts] == [1]
     assert [failure.name for failure in suite.unusable] == ["context 2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "context", "query"),
+    [
+        ({}, "A prompt.\n\nTrue or False?\nIt rains.\nAnswer:\n", "True"),
+        ({"prompt": b""}, "\nTrue or False?\nIt rains.\nAnswer:\n", "True"),
+        ({"pretext": ""}, "A prompt.\n\nIt rains.\nAnswer:\n", "True"),
+        ({"queries": ["a\nb", "c"]}, "A prompt.\n\nTrue or False?\nIt rains.\nAnswer:\na\n", "b"),
+        ({"queries": ["a\n", "c"]}, "A prompt.\n\nTrue or False?\nIt rains.\nAnswer:\na\n", ""),
+        (
+            {
+                "prompt": b"",
+                "pretext": "",
+                "posttext": "",
+                "context": [{"text": "", "expected": 0}],
+            },
+            "\n\n",
+            "True",
+        ),
+    ],
+)
+def test_upstream_joins_what_the_package_joins(tmp_path, change, context, query):
+    """Its words: "\\n".join([prompt, text, query]), where text and query are split at line ends."""
+    suite = loaded(tmp_path, **change)
+    first = query_scores.requests(suite, layout=query_scores.Layout(as_published=True))[0]
+    assert (first.context, first.continuation) == (context, query)
+    parts = [suite.pretext, suite.contexts[0].text, suite.posttext, suite.queries[0]]
+    lines = "\n".join(part for part in parts if part).split("\n")
+    whole = "\n".join([suite.prompt, "\n".join(lines[:-1]), lines[-1]])
+    assert first.context + first.continuation == whole
