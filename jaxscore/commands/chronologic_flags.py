@@ -83,6 +83,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "(default); separate: encoded apart; upstream: as many tokens are skipped as the "
         "context has alone, as the published script does",
     )
+    prompting_flags.add_separator(parser, "a blank")
     parser.add_argument(
         "--include-negation",
         action="store_true",
@@ -155,6 +156,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "shuffle": not args.no_shuffle,
         "calibrate": args.calibrate,
         "boundary": args.boundary,
+        "answer_separator": args.answer_separator,
         "n_bootstrap": args.n_bootstrap,
         **prompting_flags.settings(args, fewshot.read),
         **model_flags.common_settings(args),

@@ -82,6 +82,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="separate: prompt and answer encoded apart (default); joint: as one text; "
         "upstream: encoded again after each token, as the published script does",
     )
+    prompting_flags.add_separator(parser, "nothing")
     html_flags.add(parser)
     advanced(
         parser,
@@ -106,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
     systems = path_gain.system_prompts(args.system_prompts, args.system_prompts_file)
     settings = {
         "boundary": args.boundary,
+        "answer_separator": args.answer_separator,
         "system_prompts": systems,
         "n_bootstrap": args.n_bootstrap,
         **prompting_flags.settings(args, fewshot.read),

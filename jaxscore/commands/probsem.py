@@ -62,7 +62,8 @@ outputs, in --output-dir:
   <the table>.run.json                   what the result was made of and with
   A flag that changes the numbers adds a suffix after <model>, so that runs with
   different flags keep separate files: --normalize _norm, --temperature 2
-  _temp2, --boundary upstream _upstream, --truncate left _truncate-left,
+  _temp2, --boundary upstream _upstream, --answer-separator X
+  _separator-X, --truncate left _truncate-left,
   --limit 9 _first9, --dtype float32 _float32, --quantize int8 _int8,
   --revision X _revision-X, --lora X _lora-X, --api-base URL _endpoint,
   --apply-chat-template _chat, --system X _system-X, --fewshot X --num-fewshot 2
@@ -111,6 +112,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
         "the query has alone, as the published script does",
     )
+    prompting_flags.add_separator(parser, "a line end")
     html_flags.add(parser)
     advanced(
         parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
@@ -147,6 +149,7 @@ def run(args: argparse.Namespace) -> int:
         "normalize": args.normalize,
         "temperature": args.temperature,
         "boundary": args.boundary,
+        "answer_separator": args.answer_separator,
         **prompting_flags.settings(args, functools.partial(fewshot.read, suite)),
         **model_flags.common_settings(args),
     }
@@ -214,6 +217,7 @@ def variant(args: argparse.Namespace) -> list[str]:
         ("norm", args.normalize),
         (f"temp{temperature}", args.temperature != 1),
         (args.boundary, args.boundary != "joint"),
+        (f"separator-{_short(args.answer_separator)}", args.answer_separator is not None),
         (f"truncate-{args.truncate}", args.truncate),
         (f"first{args.limit}", args.limit),
         (args.dtype, args.dtype != "auto"),

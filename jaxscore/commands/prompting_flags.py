@@ -50,6 +50,20 @@ def add(parser: argparse.ArgumentParser, line: str) -> None:
     )
 
 
+def add_separator(parser: argparse._ActionsContainer, published: str) -> None:
+    """--answer-separator.
+
+    Args:
+        published: what stands there by default, for the help.
+    """
+    parser.add_argument(
+        "--answer-separator",
+        metavar="TEXT",
+        help=f"text between a prompt and its answer, scored with the answer (default: {published}, "
+        "as published)",
+    )
+
+
 def settings(args: argparse.Namespace, read: Callable[[Any, int, str], Any]) -> dict[str, Any]:
     """The flags as settings of `evaluate`.
 

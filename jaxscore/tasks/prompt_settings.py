@@ -139,6 +139,35 @@ class PromptSettings(ScoringSettings):
         return places[: self.num_fewshot]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnswerSettings(PromptSettings):
+    """`PromptSettings` of a published system that scores answers after a prompt of its own.
+
+    Attributes:
+        answer_separator: text between a prompt and its answer, in examples too; scored with the
+            answer. None is what the system publishes: nothing (`paths`), a blank (`chronologic`),
+            a line end (`probsem`).
+    """
+
+    answer_separator: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check all values; see `PromptSettings`."""
+        super().__post_init__()
+        separator = self.answer_separator
+        if separator is None:
+            return
+        if not isinstance(separator, str):
+            raise InputError(f"setting answer_separator is {separator!r}, expected a string")
+        if not is_text(separator):
+            raise InputError(f"setting answer_separator {HALF_PAIR}")
+        if self.apply_chat_template:
+            raise InputError(
+                "answer_separator and apply_chat_template: in a conversation the template writes "
+                "what stands between a prompt and its answer; give one of the two"
+            )
+
+
 def remarks(n_left_out: int) -> list[str]:
     """That some items are examples themselves."""
     if not n_left_out:

@@ -42,6 +42,7 @@ COLUMNS = {
 LISTS = ("answer_strings", "answer_probabilities", "answer_types")
 FIELDS = ("main_question", "metadata_frame", "question_category", *LISTS)
 NO_CATEGORY = "(none)"
+SEPARATOR = " "  # published, between `ANSWER:` and an answer; part of the context
 SHOWN = 60  # characters of a question in a message
 
 
@@ -239,17 +240,39 @@ def context(question: Question, *, metadata: bool = True) -> str:
     return f"{frame}QUESTION: {question.text}\nANSWER: "
 
 
+def split(prompt: str, answer: str, separator: str | None) -> tuple[str, str]:
+    """A context and an answer with another separator between them than the published one.
+
+    Args:
+        prompt: as `context` makes it.
+        separator: becomes part of the answer; None leaves the two as they are.
+    """
+    if separator is None:
+        return prompt, answer
+    return prompt.removesuffix(SEPARATOR), separator + answer
+
+
 def requests(
-    questions: Sequence[Question], *, metadata: bool = True, prompting: Prompting = PLAIN
+    questions: Sequence[Question],
+    *,
+    metadata: bool = True,
+    prompting: Prompting = PLAIN,
+    separator: str | None = None,
 ) -> list[Request]:
-    """One per answer."""
-    return [
-        Request(f"{question.line}.{k + 1}", whole, prompting.continuation_of(answer))
-        for question in questions
-        for prompt in [context(question, metadata=metadata)]
-        for whole in [prompting.context_of(prompt, prompt)]
-        for k, answer in enumerate(question.answers)
-    ]
+    """One per answer.
+
+    Args:
+        separator: as of `split`.
+    """
+    out = []
+    for question in questions:
+        key = context(question, metadata=metadata)
+        prompt, _ = split(key, "", separator)
+        whole = prompting.context_of(prompt, key)
+        for k, answer in enumerate(question.answers, start=1):
+            _, answer = split(key, answer, separator)
+            out.append(Request(f"{question.line}.{k}", whole, prompting.continuation_of(answer)))
+    return out
 
 
 def evaluate(

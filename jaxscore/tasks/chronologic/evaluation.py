@@ -76,7 +76,11 @@ def _score(
 ) -> Evaluation:
     """Brier scores of the answers' probabilities."""
     shots = settings.drawn(fewshot.read)
-    examples = fewshot.examples(shots, metadata=settings.metadata)
+    form: dict[str, Any] = {
+        "metadata": settings.metadata,
+        "separator": settings.answer_separator,
+    }
+    examples = fewshot.examples(shots, **form)
     prompting = settings.prompting(source, examples)
     n_left_out = _n_left_out(prompting, questions, settings)
     run = ScoringRun(
@@ -87,7 +91,7 @@ def _score(
         seed=settings.seed,
         audit_noise=settings.audit_noise,
     )
-    requests = answer_scores.requests(questions, metadata=settings.metadata, prompting=prompting)
+    requests = answer_scores.requests(questions, prompting=prompting, **form)
     scored = run.score(requests)
     results = answer_scores.evaluate(questions, scored, settings.boundary)
     noise = run.noise()

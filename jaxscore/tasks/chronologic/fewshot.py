@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.chronologic.answer_scores import Question, context, question_from
+from jaxscore.tasks.chronologic.answer_scores import Question, context, question_from, split
 from jaxscore.tasks.chronologic.multiple_choice import Quiz, quizzes
 from jaxscore.tasks.prompting import Example, Prompting
 
@@ -27,11 +27,17 @@ def read(given: Any, position: int, where: str) -> Question:
     return given
 
 
-def examples(shots: Sequence[Question], *, metadata: bool = True) -> list[Example]:
-    """Each question with its first right answer."""
+def examples(
+    shots: Sequence[Question], *, metadata: bool = True, separator: str | None = None
+) -> list[Example]:
+    """Each question with its first right answer.
+
+    Args:
+        separator: as of `split`.
+    """
     prompts = [context(one, metadata=metadata) for one in shots]
     return [
-        Example(prompt, one.answers[one.truth.index(1.0)], prompt)
+        Example(*split(prompt, one.answers[one.truth.index(1.0)], separator), prompt)
         for prompt, one in zip(prompts, shots, strict=True)
     ]
 

@@ -7,7 +7,7 @@ from jaxscore.errors import InputError
 from jaxscore.tasks import endpoint_checks
 from jaxscore.tasks.chronologic.answer_scores import BOUNDARIES
 from jaxscore.tasks.evaluation import CommonSettings, check_at_least, check_setting
-from jaxscore.tasks.prompt_settings import PromptSettings
+from jaxscore.tasks.prompt_settings import AnswerSettings
 
 MODES = ("sample", "full", "mcq")
 # setting -> the modes that it has an effect in; the others have one in each
@@ -16,13 +16,14 @@ EFFECTIVE = {
     "boundary": ("sample", "full"),
     "calibrate": ("sample", "full"),
     "truncate": ("sample", "full"),
+    "answer_separator": ("sample", "full"),
     "include_negation": ("mcq",),
     "shuffle": ("mcq",),
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(PromptSettings, CommonSettings):
+class Settings(AnswerSettings, CommonSettings):
     """Settings of `chronologic`.
 
     Attributes:

@@ -15,12 +15,12 @@ from jaxscore.tasks.evaluation import (
     check_setting,
 )
 from jaxscore.tasks.paths import fewshot, path_gain
-from jaxscore.tasks.prompt_settings import PromptSettings, remarks
+from jaxscore.tasks.prompt_settings import AnswerSettings, remarks
 from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(PromptSettings, CommonSettings):
+class Settings(AnswerSettings, CommonSettings):
     """Settings of `paths`.
 
     Attributes:
@@ -86,7 +86,8 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
     path_gain.check_any_path(known)
     systems = settings.system_prompts
     shots = settings.drawn(fewshot.read)
-    examples = fewshot.examples(shots)
+    separator = settings.answer_separator or ""
+    examples = fewshot.examples(shots, separator)
     system = next(filter(None, systems), None)
     prompting = settings.prompting(source, examples[0], system=system)
     n_left_out = prompting.n_left_out(one.question for one in known)
@@ -98,7 +99,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         seed=settings.seed,
         audit_noise=settings.audit_noise,
     )
-    requests = path_gain.requests(known, systems, prompting, examples)
+    requests = path_gain.requests(known, systems, prompting, examples, separator)
     scored = run.score(requests)
     results = path_gain.evaluate(known, systems, scored)
     noise = run.noise()

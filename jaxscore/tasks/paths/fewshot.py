@@ -23,11 +23,17 @@ def read(given: Any, position: int, where: str) -> Item:
     return found
 
 
-def examples(shots: Sequence[Item]) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
-    """Examples of baseline prompts, and the same of retrieved ones, with their paths."""
+def examples(
+    shots: Sequence[Item], separator: str = ""
+) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
+    """Examples of baseline prompts, and the same of retrieved ones, with their paths.
+
+    Args:
+        separator: what an answer begins with.
+    """
     known = [(shot, next(filter(None, shot.paths))) for shot in shots]
     baseline, retrieved = (
-        tuple(Example(prompts(*one)[k], one[1][-1], one[0].question) for one in known)
+        tuple(Example(prompts(*one)[k], separator + one[1][-1], one[0].question) for one in known)
         for k in (0, 1)
     )
     return baseline, retrieved

@@ -164,12 +164,14 @@ def requests(
     systems: Sequence[str],
     prompting: Prompting = PLAIN,
     examples: Sequence[tuple[Example, ...]] = ((), ()),
+    separator: str = "",
 ) -> list[Request]:
     """For each path, for each system prompt: the baseline and the retrieved prompt.
 
     Args:
         prompting: whether they are conversations.
         examples: those before baseline and before retrieved prompts, with questions as keys.
+        separator: what an answer begins with.
     """
     pairs = [
         [
@@ -182,7 +184,7 @@ def requests(
         Request(
             _name(item.id, path),
             one.context_of(prompt, item.question),
-            one.continuation_of(path[-1]),
+            one.continuation_of(separator + path[-1]),
         )
         for item, path in cases(items)
         for pair in pairs

@@ -11,14 +11,14 @@ from jaxscore.metrics.bootstrap import Estimate
 from jaxscore.tasks import endpoint_checks
 from jaxscore.tasks.evaluation import Evaluation, check_setting
 from jaxscore.tasks.probsem import fewshot, query_scores
-from jaxscore.tasks.prompt_settings import PromptSettings, remarks
+from jaxscore.tasks.prompt_settings import AnswerSettings, remarks
 from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
 DISABLED = "accuracy is disabled, since every context expects -1"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(PromptSettings):
+class Settings(AnswerSettings):
     """Settings of `probsem`; the accuracy has Wilson's interval, which draws nothing.
 
     Attributes:
@@ -32,7 +32,7 @@ class Settings(PromptSettings):
     boundary: str = "joint"
 
     def __post_init__(self) -> None:
-        """Check all values; see `PromptSettings`."""
+        """Check all values; see `AnswerSettings`."""
         super().__post_init__()
         check_setting("normalize", self.normalize, (True, False))
         check_setting("boundary", self.boundary, tuple(query_scores.BOUNDARIES))
@@ -67,7 +67,7 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
     if not is_local(source):
         settings.check_endpoint()
     shots = settings.drawn(functools.partial(fewshot.read, known))
-    layout = query_scores.Layout(as_published=settings.boundary == "upstream")
+    layout = query_scores.Layout(settings.boundary == "upstream", settings.answer_separator)
     prompting = settings.prompting(source, fewshot.examples(known, shots, layout))
     n_left_out = prompting.n_left_out(one.text for one in known.contexts)
     run = ScoringRun(

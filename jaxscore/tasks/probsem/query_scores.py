@@ -76,21 +76,26 @@ class Layout:
 
     Attributes:
         as_published: as the published package joins them, for the boundary "upstream": an
-            empty prompt and an empty text keep their line ends, and of a query
-            with line ends the last line alone is scored, after the others.
+            empty prompt and an empty text keep their line ends, and of a query with line ends the
+            last line alone is scored, after the others.
+        separator: between text and query, scored with the query; None is the published line end,
+            which is not.
     """
 
     as_published: bool = False
+    separator: str | None = None
 
     def opening(self, suite: Suite) -> str:
         """The prompt, with its line end."""
         return f"{suite.prompt}\n" if suite.prompt or self.as_published else ""
 
     def split(self, suite: Suite, context: Context, query: str) -> tuple[str, str]:
-        """What stands between prompt and query, with its line end, and the text that is scored."""
+        """What stands between prompt and query, and the text that is scored."""
         *lines, scored = query.split("\n") if self.as_published else [query]
         parts = (suite.pretext, context.text, suite.posttext)
         text = "\n".join([*filter(None, parts), *lines])
+        if self.separator is not None:
+            return text, self.separator + scored
         return (f"{text}\n" if text or self.as_published else ""), scored
 
 
