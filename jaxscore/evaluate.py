@@ -110,6 +110,7 @@ class Report:
         noise = None if found.noise is None else found.noise.record(found.decisions)
         return {
             **found.details,
+            **({"findings": list(found.findings)} if found.findings else {}),
             "remarks": list(found.remarks),
             "failures": [one._asdict() for one in found.failures],
             **({"noise": noise} if found.audited else {}),

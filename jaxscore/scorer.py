@@ -1,5 +1,6 @@
 """Text in, scores out: requests encoded, checked, scored and told again as results."""
 
+import contextlib
 import dataclasses
 import itertools
 import weakref
@@ -214,6 +215,19 @@ class Scorer:
         """What an output was made of and what it took, as JSON has it; for its manifest."""
         stored_as = self.model.stored_as
         return ({"stored_as": stored_as} if stored_as else {}) | self.engine.facts()
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Score in here without a progress bar, outside the counters and the plan of `facts`."""
+        engine, pipeline = self.engine, self.engine.pipeline
+        before = engine.statistics, pipeline.progress
+        engine.statistics = pipeline.statistics = RunStatistics()
+        pipeline.progress = False
+        try:
+            yield
+        finally:
+            engine.statistics, pipeline.progress = before
+            pipeline.statistics = engine.statistics
 
     def other_layouts(self) -> dict[str, "Scorer"]:
         """Scorers of the same model that lay requests out in other ways, by a name for people.

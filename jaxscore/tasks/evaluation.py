@@ -32,8 +32,10 @@ class Evaluation:
         long: its fields that come last, since they hold all items.
         headline: the result in one line.
         failures: items that could not be evaluated.
+        findings: sentences without a full stop that say how the headline is to be read; told
+            before it.
         remarks: what is legal and still worth telling.
-        boundary: the boundary audit in one line; None without one.
+        boundary: the boundary audit, see `ScoringRun.boundary_line`; None without one.
         noise: the noise floor; None without an audit, or where nothing was scored.
         audited: whether a noise audit was asked for.
         decisions: those that the noise floor marks.
@@ -53,6 +55,7 @@ class Evaluation:
     long: Mapping[str, Any]
     headline: str
     failures: Sequence[Failure]
+    findings: Sequence[str] = ()
     remarks: Sequence[str] = ()
     boundary: str | None = None
     noise: Noise | None = None

@@ -167,6 +167,14 @@ class AnswerSettings(PromptSettings):
                 "what stands between a prompt and its answer; give one of the two"
             )
 
+    def why_no_blanks(self) -> str:
+        """Why no sample of answers is scored with a blank before them; empty if one is."""
+        if self.answer_separator is not None:
+            return "answer_separator is given"
+        if self.apply_chat_template:
+            return "the chat template writes what stands before an answer"
+        return ""
+
 
 def remarks(n_left_out: int) -> list[str]:
     """That some items are examples themselves."""

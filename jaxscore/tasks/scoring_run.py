@@ -8,13 +8,27 @@ from jaxscore.engine.noise import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
 from jaxscore.requests import LabelRequest, Request
 from jaxscore.results import LabelScores, ScoredRequest
-from jaxscore.text.boundary_audit import boundary_audit
+from jaxscore.tasks.answer_sample import (
+    SAMPLED,
+    Sample,
+    blank_record,
+    blank_scores,
+    compared,
+    spread,
+)
+from jaxscore.text.boundary_audit import boundary_audit, differing
 from jaxscore.text.encoder import Boundary
 
 AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
 NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
 AUDITED_ALL, AUDITED_EVERY = 4096, 16  # so many first requests, and then one in so many
 AUDITED_CHARACTERS = 1000  # longest continuation that is encoded again for each of its tokens
+RESCORED_CHARACTERS = 100_000  # of a sampled stream's texts that are scored again, together
+JOINT_OR_SEPARATE = (  # advice of systems with these two boundaries
+    "joint, the text as the model reads it; take separate to compare with programs that "
+    "encode context and continuation apart"
+)
+NO_BLANKS = "an endpoint computes whole prompts for it"
 
 
 def check_source(system: str, source: object, *methods: str) -> None:
@@ -51,6 +65,8 @@ class ScoringRun:
         n_passed_over: requests beyond the first `AUDITED_ALL` that are not in its sample, which
             is each `AUDITED_EVERY`-th one.
         changed: name of each other boundary -> audited requests that it would change.
+        blank: what a blank before the answers would do, see `answer_sample.blank_record`; or why
+            it is not known, as `not_scored`.
     """
 
     def __init__(
@@ -64,6 +80,7 @@ class ScoringRun:
         seed: int = 0,
         audit_noise: int = 0,
         audit_boundary: bool = True,
+        advice: str = "",
     ) -> None:
         """Nothing is scored yet.
 
@@ -76,7 +93,9 @@ class ScoringRun:
             truncate, special_tokens: as of `Scorer.score`.
             seed: draws the requests of the noise audit.
             audit_noise: requests that are scored again in other layouts; 0 for none.
-            audit_boundary: whether to count the requests that another boundary would change.
+            audit_boundary: whether to count the requests that another boundary would change, and
+                to say by how much the result would move.
+            advice: which of `policies` to believe, by name first, and what the others are for.
 
         Raises:
             InputError: a noise audit of an endpoint.
@@ -91,6 +110,12 @@ class ScoringRun:
         self._audited = audit_boundary and self._local and bool(others)
         self.changed = dict.fromkeys(others, 0) if self._audited else {}
         self.n_audited = self.n_too_long = self.n_passed_over = 0
+        self._advice = advice
+        self._sample: Sample | None = None
+        self._sampled: list[tuple[Request, ScoredRequest]] = []  # the sample's requests
+        self._effect: dict[str, Any] | None = None
+        self._effect_known = False
+        self.blank: dict[str, Any] = {"not_scored": NO_BLANKS}
         self._draw = Draw(audit_noise, seed)
         self._asked_labels = False
         self._noise: Noise | None = None
@@ -107,22 +132,55 @@ class ScoringRun:
         """Columns of the model's distribution; None of an endpoint, which does not say."""
         return self.source.model.vocab_size if self._local else None
 
-    def score(self, requests: Iterable[Request]) -> list[ScoredRequest]:
-        """Scores of all requests, in their order, see `Scorer.score`."""
+    def score(
+        self, requests: Iterable[Request], sample: Sample | None = None
+    ) -> list[ScoredRequest]:
+        """Scores of all requests, in their order, see `Scorer.score`.
+
+        Args:
+            sample: of the requests, which is scored in other ways too; None for none. An endpoint
+                scores none: it computes the prompts again.
+        """
         started = time.perf_counter()
         watched = list(self._draw.watch(self._watch(requests)))
-        if self._local:
-            found = self.source.score(
-                watched,
-                boundary=self.policy,
-                truncate=self.truncate,
-                special_tokens=self.special_tokens,
-            )
-        else:
+        if not self._local:
             found = self.source.score(watched, boundary=self.policy, truncate=self.truncate)
-        scored = list(self._draw.results(found))
+            scored = list(self._draw.results(found))
+        elif sample is None:
+            scored = list(self._draw.results(self._scores(watched, self.policy)))
+        else:
+            blanks = self._blanks(sample, [watched[place] for place in sample.places])
+            found = self._scores([*watched, *blanks], self.policy)
+            scored = list(self._draw.results(found[: len(watched)]))
+            self._sample = sample
+            self._sampled = [(watched[place], scored[place]) for place in sample.places]
+            if blanks:
+                own = [one for _, one in self._sampled]
+                others = blank_scores(sample, found[len(watched) :])
+                self.blank = blank_record(sample, own, others, self.boundary)
         self.seconds += time.perf_counter() - started
         return scored
+
+    def _blanks(self, sample: Sample, own: list[Request]) -> list[Request]:
+        """Those of a sample's requests with a blank that are to be scored."""
+        self.blank = {"not_scored": sample.why_no_blanks}
+        pairs = [
+            (one, other)
+            for one, other in zip(own, sample.blanks, strict=False)
+            if other is not None
+        ]
+        if not pairs:
+            return []
+        if not any(differing(self.source.encoder, pairs, self.policy, self.policy)):
+            self.blank = {"not_scored": "a blank is part of the answers already"}
+            return []
+        return [other for _, other in pairs]
+
+    def _scores(self, requests: list[Request], policy: Boundary) -> list[ScoredRequest]:
+        found: list[ScoredRequest] = self.source.score(
+            requests, boundary=policy, truncate=self.truncate, special_tokens=self.special_tokens
+        )
+        return found
 
     def stream(
         self,
@@ -145,8 +203,14 @@ class ScoringRun:
         if self._local:
             how |= {"special_tokens": self.special_tokens}
             how |= {"window": window, "n_requests": n_requests, "measures": measures, "top": top}
+        kept: dict[int, Request] = {}
+        if self._audited:
+            watched = _keeping(watched, spread(n_requests or SAMPLED), kept)
         found = self.source.stream(watched, **how)
-        yield from self._draw.results(found)
+        for place, one in enumerate(self._draw.results(found)):
+            if place in kept:
+                self._sampled.append((kept.pop(place), one))
+            yield one
         self.seconds += time.perf_counter() - started
 
     def label(self, requests: Iterable[LabelRequest]) -> list[LabelScores]:
@@ -174,6 +238,12 @@ class ScoringRun:
         self._noise_known = True
         return self._noise
 
+    @property
+    def findings(self) -> list[str]:
+        """How the result is to be read, see `Evaluation.findings`."""
+        finding = self.blank.get("finding")
+        return [] if finding is None else [finding]
+
     def boundary_counts(self, what: str) -> dict[str, Any] | None:
         """The boundary audit as JSON has it; `what` (answers, queries) names its count."""
         if not self._audited:
@@ -183,10 +253,49 @@ class ScoringRun:
             counts["n_too_long"] = self.n_too_long
         if self.n_passed_over:
             counts["n_passed_over"] = self.n_passed_over
+        if effect := self.effect():
+            counts["effect"] = effect
         return counts
 
+    def effect(self) -> dict[str, Any] | None:
+        """How far the other boundaries move the result, over the sample.
+
+        Scores again what they change of the sample, and nothing if they change nothing.
+
+        Returns:
+            `what` the items of the sample are, `results` of each boundary, see
+            `answer_sample.compared`, and `advice`; None if no boundary changes anything, or
+            nothing was scored.
+        """
+        if not self._effect_known and any(self.changed.values()) and self._sampled:
+            own = [one for _, one in self._sampled]
+            measure = _mean_logprobs if self._sample is None else self._sample.measure
+            ways = {self.boundary: measure(own, self.boundary)}
+            for name in self.changed:
+                ways[name] = measure(self._under(name), name)
+            if results := compared(ways):
+                what = "requests" if self._sample is None else self._sample.what
+                self._effect = {"what": what, "results": results, "advice": self._advice}
+        self._effect_known = True
+        return self._effect
+
+    def _under(self, boundary: str) -> list[ScoredRequest]:
+        """Scores of the sample's requests under another boundary."""
+        out = [one for _, one in self._sampled]
+        if not self.changed[boundary]:
+            return out
+        policy = self._policies[boundary]
+        pairs = [(request, request) for request, _ in self._sampled]
+        differs = differing(self.source.encoder, pairs, self.policy, policy)
+        again = [place for place, differ in enumerate(differs) if differ]
+        with self.source.uncounted():
+            found = self._scores([self._sampled[place][0] for place in again], policy)
+        for place, one in zip(again, found, strict=True):
+            out[place] = one
+        return out
+
     def boundary_line(self) -> str | None:
-        """The boundary audit in one line; None where no request was audited."""
+        """The boundary audit in a line, and its effect in a second one; None without an audit."""
         if not self.n_audited:
             return None
         parts = [f"{name} would change {count}" for name, count in self.changed.items()]
@@ -197,7 +306,16 @@ class ScoringRun:
         )
         if self.n_passed_over:
             left_out += f"; a sample, {self.n_passed_over} others are not audited"
-        return f"{self.boundary}: of {self.n_audited} requests {', '.join(parts)}{left_out}"
+        line = f"{self.boundary}: of {self.n_audited} requests {', '.join(parts)}{left_out}"
+        if (effect := self.effect()) is None:
+            return line
+        moved = [
+            f"{name} over {one['n']} {effect['what']}: "
+            + ", ".join(f"{one[way]:.4g} ({way})" for way in (self.boundary, *self.changed))
+            for name, one in effect["results"].items()
+        ]
+        moved.append(f"believe {effect['advice']}")
+        return f"{line}\n{'; '.join(moved)}"
 
     def _watch(self, requests: Iterable[Request]) -> Iterator[Request]:
         """The same requests, audited as they pass."""
@@ -228,3 +346,21 @@ class ScoringRun:
         for policy, count in found.items():
             self.changed[others[policy]] += count
         return part
+
+
+def _keeping(
+    requests: Iterable[Request], places: Iterable[int], kept: dict[int, Request]
+) -> Iterator[Request]:
+    """The same requests; those at some places are kept, while their texts are short together."""
+    wanted, left = set(places), RESCORED_CHARACTERS
+    for place, request in enumerate(requests):
+        length = len(request.context) + len(request.continuation)
+        if place in wanted and length <= left:
+            left -= length
+            kept[place] = request
+        yield request
+
+
+def _mean_logprobs(scored: Iterable[ScoredRequest], boundary: str) -> dict[str, list[float | None]]:
+    """The measure of a system whose result is the log-probability of its requests."""
+    return {"mean log-probability per token": [one.mean_logprob for one in scored]}

@@ -33,6 +33,22 @@ def boundary_audit(
     }
 
 
+def differing(
+    encoder: TextEncoder,
+    pairs: Sequence[tuple[Request, Request]],
+    chosen: Boundary,
+    other: Boundary,
+) -> list[bool]:
+    """Whether the second request of each pair scores other tokens, or after other ones.
+
+    Args:
+        pairs: the first of each is encoded by `chosen`, the second by `other`.
+    """
+    first = encoder.encode([one for one, _ in pairs], chosen)
+    second = encoder.encode([one for _, one in pairs], other)
+    return [_differ(a, b) for a, b in zip(first, second, strict=True)]
+
+
 def _differ(one: Encoded, other: Encoded) -> bool:
     """Whether the two score other tokens, or the same after another context."""
     if len(one) == len(other) == 1:

@@ -17,7 +17,7 @@ from jaxscore.tasks.choose.items import Item, Unread, read
 from jaxscore.tasks.chronologic.by_category import Column, summarise
 from jaxscore.tasks.chronologic.calibrate import calibration
 from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
-from jaxscore.tasks.scoring_run import ScoringRun, check_source
+from jaxscore.tasks.scoring_run import JOINT_OR_SEPARATE, ScoringRun, check_source
 from jaxscore.text.encoder import Boundary
 
 BOUNDARIES: dict[str, Boundary] = {"joint": "joint", "separate": "separate"}
@@ -71,6 +71,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
+        advice=JOINT_OR_SEPARATE,
     )
     texts = list(dict.fromkeys(option for one in usable for option in one.options))
     n_requests = len(texts) + sum(len(one.options) for one in usable)

@@ -34,6 +34,11 @@ BOUNDARIES: dict[str, Boundary] = {
     "separate": "separate",
     "upstream": "skip_context",
 }
+ADVICE = (
+    "joint, the formula of the paper: all tokens of the answer; separate splits off the "
+    "blank before it, as no text does; upstream drops its first token, and an answer of one token "
+    "then scores 0, the best there is: take it to repeat published numbers alone"
+)
 COLUMNS = {
     "brier": Column("brier"),
     "uniform_brier": Column("uniform_brier"),

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks import prompt_settings
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+from jaxscore.tasks import answer_sample, prompt_settings
+from jaxscore.tasks.answer_sample import Sample
 from jaxscore.tasks.chronologic import (
     answer_scores,
     by_category,
@@ -90,9 +93,10 @@ def _score(
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
+        advice=answer_scores.ADVICE,
     )
     requests = answer_scores.requests(questions, prompting=prompting, **form)
-    scored = run.score(requests)
+    scored = run.score(requests, _sample(questions, settings, prompting))
     results = answer_scores.evaluate(questions, scored, settings.boundary)
     noise = run.noise()
     decisions = [] if noise is None else answer_scores.mark(results, noise)
@@ -102,6 +106,7 @@ def _score(
     )
     details: dict[str, Any] = {
         "summary": summary,
+        "answer_blank": run.blank,
         "boundary_audit": run.boundary_counts("answers"),
         "calibration": calibrate.calibration(
             [result["probabilities"] for result in good], [result["truth"] for result in good]
@@ -119,6 +124,7 @@ def _score(
         headline=scored_headline(summary["overall"]),
         failures=[*failures, *answer_scores.failures(questions, results)],
         remarks=[*remarks, *prompt_settings.remarks(n_left_out)],
+        findings=run.findings,
         boundary=run.boundary_line(),
         noise=noise,
         audited=settings.audit_noise > 0,
@@ -127,6 +133,37 @@ def _score(
         prompting=settings.facts(prompting, n_left_out),
         strips=answer_scores.strips(questions, requests, scored),
         vocabulary=run.vocabulary,
+    )
+
+
+def _sample(questions: Sequence[Question], settings: Settings, prompting: Prompting) -> Sample:
+    """Questions that are scored in other ways too.
+
+    The published context ends in a blank, so "with a blank" is the answer together with it. Where
+    the boundary reads it so already, nothing changes.
+    """
+    chosen = answer_sample.spread(len(questions))
+    sampled = [questions[k] for k in chosen]
+
+    def measure(scored: Sequence[ScoredRequest], boundary: str) -> dict[str, list[float | None]]:
+        results = answer_scores.evaluate(sampled, scored, boundary)
+        return {"mean Brier score": [result.get("brier") for result in results]}
+
+    why = settings.why_no_blanks()
+    blanks: list[Request | None] = []
+    if not why:
+        answers = [answer for question in sampled for answer in question.answers]
+        asked = answer_scores.requests(
+            sampled, metadata=settings.metadata, prompting=prompting, separator=" "
+        )
+        blanks = answer_sample.unless_blank(asked, answers)
+    return Sample(
+        what="questions",
+        places=answer_sample.places([len(one.answers) for one in questions], chosen),
+        measure=measure,
+        blanks=blanks,
+        why_no_blanks=why,
+        with_blank="With the blank before the answer as part of it",
     )
 
 

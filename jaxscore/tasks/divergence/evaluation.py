@@ -21,7 +21,7 @@ from jaxscore.tasks.score import given_items
 from jaxscore.tasks.score.evaluation import BOUNDARIES, SHOWN
 from jaxscore.tasks.score.requests_file import Line
 from jaxscore.tasks.score.scored_items import scored_items
-from jaxscore.tasks.scoring_run import ScoringRun
+from jaxscore.tasks.scoring_run import JOINT_OR_SEPARATE, ScoringRun
 from jaxscore.text.decoder import TextDecoder
 
 ALIKE = "both models have the same weights and settings, so a divergence comes from rounding alone"
@@ -89,6 +89,7 @@ def evaluate(
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
+        advice=JOINT_OR_SEPARATE,
     )
     totals = Totals(TextDecoder(source.encoder.tokenizer).shown)
     n_items = 0

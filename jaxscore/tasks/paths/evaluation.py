@@ -1,12 +1,15 @@
 """Path Evaluation as one call: items and settings in, an `Evaluation` out."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks import endpoint_checks
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+from jaxscore.tasks import answer_sample, endpoint_checks
+from jaxscore.tasks.answer_sample import Sample
 from jaxscore.tasks.evaluation import (
     CommonSettings,
     Evaluation,
@@ -16,6 +19,7 @@ from jaxscore.tasks.evaluation import (
 )
 from jaxscore.tasks.paths import fewshot, path_gain
 from jaxscore.tasks.prompt_settings import AnswerSettings, remarks
+from jaxscore.tasks.prompting import Example, Prompting
 from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
 
@@ -98,9 +102,10 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
+        advice=path_gain.ADVICE,
     )
     requests = path_gain.requests(known, systems, prompting, examples, separator)
-    scored = run.score(requests)
+    scored = run.score(requests, _sample(known, settings, prompting, examples))
     results = path_gain.evaluate(known, systems, scored)
     noise = run.noise()
     decisions = [] if noise is None else path_gain.mark(results, noise)
@@ -116,12 +121,14 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
             "by_length": [
                 {"entities": n, "gain": gain} for n, gain in summary.gain_by_length.items()
             ],
+            "answer_blank": run.blank,
             "boundary_audit": run.boundary_counts("answers"),
         },
         long={"paths": ordered},
         headline=headline(summary.means["absolute"]),
         failures=[Failure(*one) for one in summary.failures],
         remarks=remarks(n_left_out),
+        findings=run.findings,
         boundary=run.boundary_line(),
         noise=noise,
         decisions=decisions,
@@ -130,6 +137,38 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         prompting=settings.facts(prompting, n_left_out),
         strips=path_gain.strips(results, requests, scored),
         vocabulary=run.vocabulary,
+    )
+
+
+def _sample(
+    items: Sequence[path_gain.Item],
+    settings: Settings,
+    prompting: Prompting,
+    examples: Sequence[tuple[Example, ...]],
+) -> Sample:
+    """Paths that are scored in other ways too; the examples before them stay as they are."""
+    every, systems = list(path_gain.cases(items)), settings.system_prompts
+    chosen = answer_sample.spread(len(every))
+    paths = [dataclasses.replace(every[k][0], paths=[every[k][1]]) for k in chosen]
+    n_requests = 2 * len(systems)
+
+    def measure(scored: Sequence[ScoredRequest], _: str) -> dict[str, list[float | None]]:
+        results = path_gain.evaluate(paths, systems, scored)
+        gains = [result["path_evaluations"][0]["absolute_improvement"] for result in results]
+        return {"mean improvement": gains}
+
+    why = settings.why_no_blanks()
+    blanks: list[Request | None] = []
+    if not why:
+        answers = [one.paths[0][-1] for one in paths for _ in range(n_requests)]
+        asked = path_gain.requests(paths, systems, prompting, examples, " ")
+        blanks = answer_sample.unless_blank(asked, answers)
+    return Sample(
+        what="paths",
+        places=answer_sample.places([n_requests] * len(every), chosen),
+        measure=measure,
+        blanks=blanks,
+        why_no_blanks=why,
     )
 
 

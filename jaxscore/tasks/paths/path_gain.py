@@ -34,6 +34,11 @@ BOUNDARIES: dict[str, Boundary] = {
     "joint": "joint",
     "upstream": "reencoded",
 }
+ADVICE = (
+    "separate, the formula of the paper: the answer's ids after the prompt's; joint reads "
+    "both as one text; take upstream to repeat numbers of the published script, which encodes the "
+    "text again after each token"
+)
 FIELDS = ("id", "question", "paths")
 # name of a mean -> the field of an evaluation that it is over
 COLUMNS = {

@@ -8,10 +8,15 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks import endpoint_checks
+from jaxscore.requests import Request
+from jaxscore.results import ScoredRequest
+from jaxscore.tasks import answer_sample, endpoint_checks
+from jaxscore.tasks.answer_sample import Sample
 from jaxscore.tasks.evaluation import Evaluation, check_setting
 from jaxscore.tasks.probsem import fewshot, query_scores
+from jaxscore.tasks.probsem.query_scores import Suite
 from jaxscore.tasks.prompt_settings import AnswerSettings, remarks
+from jaxscore.tasks.prompting import Prompting
 from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
 
 DISABLED = "accuracy is disabled, since every context expects -1"
@@ -77,10 +82,11 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
         truncate=settings.truncate,
         seed=settings.seed,
         audit_noise=settings.audit_noise,
+        advice=query_scores.ADVICE,
     )
     how: dict[str, Any] = {"normalize": settings.normalize, "temperature": settings.temperature}
     requests = query_scores.requests(known, prompting, layout)
-    scored = run.score(requests)
+    scored = run.score(requests, _sample(known, settings, prompting))
     results = query_scores.evaluate(known, scored, boundary=settings.boundary, **how)
     noise = run.noise()
     decisions = [] if noise is None else query_scores.mark(results, noise, **how)
@@ -95,12 +101,14 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
         details={
             "accuracy": accuracy,
             "n_without_answer": n_open,
+            "answer_blank": run.blank,
             "boundary_audit": run.boundary_counts("queries"),
         },
         long={"contexts": results},
         headline=headline(accuracy, n_scored, n_open),
         failures=query_scores.failures(known, results),
         remarks=[*query_scores.remarks(known), *remarks(n_left_out)],
+        findings=run.findings,
         boundary=run.boundary_line(),
         noise=noise,
         audited=settings.audit_noise > 0,
@@ -109,6 +117,44 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
         prompting=settings.facts(prompting, n_left_out),
         strips=query_scores.strips(known, requests, scored),
         vocabulary=run.vocabulary,
+    )
+
+
+def _sample(suite: Suite, settings: Settings, prompting: Prompting) -> Sample:
+    """Contexts that are scored in other ways too."""
+    chosen = answer_sample.spread(len(suite.contexts))
+    sampled = dataclasses.replace(suite, contexts=tuple(suite.contexts[k] for k in chosen))
+
+    def measure(scored: Sequence[ScoredRequest], boundary: str) -> dict[str, list[float | None]]:
+        results = query_scores.evaluate(
+            sampled,
+            scored,
+            boundary=boundary,
+            normalize=settings.normalize,
+            temperature=settings.temperature,
+        )
+        passed = [result.get("passed") for result in results]
+        logp = [result.get("logp") for result in results]
+        return {
+            "accuracy": [None if one is None else float(one) for one in passed],
+            "mean logp": [one and math.fsum(one) / len(one) for one in logp],
+        }
+
+    why = settings.why_no_blanks()
+    blanks: list[Request | None] = []
+    if not why:
+        asked = query_scores.requests(
+            sampled, prompting, query_scores.Layout(settings.boundary == "upstream", " ")
+        )
+        blanks = answer_sample.unless_blank(asked, [one.continuation[1:] for one in asked])
+    return Sample(
+        what="contexts",
+        places=answer_sample.places([len(suite.queries)] * len(suite.contexts), chosen),
+        measure=measure,
+        blanks=blanks,
+        why_no_blanks=why,
+        with_blank="With a blank before the query, in place of the line end,",
+        statistic="mean_logprob" if settings.normalize else "sum_logprob",
     )
 
 

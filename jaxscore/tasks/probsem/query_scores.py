@@ -26,6 +26,11 @@ BOUNDARIES: dict[str, Boundary] = {
     "separate": "separate",
     "upstream": "last_query",
 }
+ADVICE = (
+    "joint, the formula of the paper: the tokens of the query alone; separate splits "
+    "tokens that a text joins; upstream counts tokens too many or too few: take it to repeat "
+    "published numbers alone"
+)
 NO_ANSWER = -1  # as `expected`: nobody says which query is right; outside the accuracy
 EXPECTED = "an object with `pretext`, `context`, `posttext` and `queries`"
 SHOWN = 60  # characters of a context in a message

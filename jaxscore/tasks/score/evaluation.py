@@ -20,7 +20,7 @@ from jaxscore.tasks.score import fewshot, given_items, requests_file
 from jaxscore.tasks.score.measures import Measures, MeasureSettings
 from jaxscore.tasks.score.requests_file import Line
 from jaxscore.tasks.score.scored_items import scored_items
-from jaxscore.tasks.scoring_run import ScoringRun, check_source, is_local
+from jaxscore.tasks.scoring_run import JOINT_OR_SEPARATE, ScoringRun, check_source, is_local
 from jaxscore.text.encoder import Boundary
 
 BOUNDARIES: dict[str, Boundary] = {"joint": "joint", "separate": "separate"}
@@ -107,6 +107,7 @@ def evaluate(
         seed=settings.seed,
         audit_noise=settings.audit_noise,
         audit_boundary=settings.audit_boundary,
+        advice=JOINT_OR_SEPARATE,
     )
     wanted = settings.wanted(arrays=not settings.summary_only)
     if local and wanted["top"] > source.model.vocab_size:
