@@ -101,6 +101,7 @@ def run(args: argparse.Namespace) -> int:
             browser.write(report.html())
     paths = _write(folder, KINDS[settings.mode], args, report)
     manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
+    closing.print_findings(report)
     return closing.close(args, report, "questions", [*paths, *pages, manifest], scorer)
 
 

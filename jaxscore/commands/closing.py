@@ -76,15 +76,24 @@ def block(
         lines.append(("model", model(scorer)))
     lines += _titled("result", results)
     if boundary is not None:
-        lines.append(("boundary", boundary))
+        lines += _titled("boundary", boundary.split("\n"))
     lines += _titled("files", map(str, files))
     if scorer is not None and scorer.journal is not None and scorer.journal.path.is_file():
         counted = scorer.statistics
         found = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
         lines.append(("journal", f"{scorer.journal.path}, {found}"))
+    _print(lines)
+    return tell_failures(failures)
+
+
+def print_findings(report: Report) -> None:
+    """Print how the numbers are to be read, before any of them."""
+    _print(_titled("finding", report.evaluation.findings))
+
+
+def _print(lines: Iterable[tuple[str, str]]) -> None:
     for title, text in lines:
         print(f"{title:{WIDTH}}{one_line(text)}")
-    return tell_failures(failures)
 
 
 def _titled(title: str, texts: Iterable[str]) -> list[tuple[str, str]]:

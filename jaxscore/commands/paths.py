@@ -128,6 +128,7 @@ def run(args: argparse.Namespace) -> int:
     manifest = outputs.write_manifest(
         args, scorer, args.output, report, **prompting_flags.about(args)
     )
+    closing.print_findings(report)
     print(text(report.summary))
     return closing.close(args, report, "items", [*written, manifest], scorer)
 

@@ -187,6 +187,7 @@ def run(args: argparse.Namespace) -> int:
     for result in report.items:
         if "error" not in result:
             print(many_lines(sample_text(result)))
+    closing.print_findings(report)
     print(summary_text(report.summary["accuracy"], report.summary["n_without_answer"]))
     return closing.close(args, report, "contexts", [*paths, manifest], scorer)
 

@@ -50,8 +50,10 @@ def _scored_report(record: Mapping[str, Any]) -> str:
     ).split("|")
     parts = [
         f"# ChronoLogic, probabilities of answers: {text(record['settings']['model'])}",
+        *sections.findings(record),
         table(header, rows),
         SCORED_INTRODUCTION.format(n_bootstrap=record["settings"]["n_bootstrap"]),
+        *sections.answer_blank(record),
         *sections.boundary(record["settings"]["boundary"], record["boundary_audit"], "answers"),
         *sections.noise(record),
         *calibration_section.section(record["calibration"], "answers"),

@@ -22,13 +22,16 @@ def report(record: Mapping[str, Any]) -> str:
     rows = [[title, *_cells(record["summary"][name])] for name, title in MEANS.items()]
     parts = [
         f"# Path Evaluation: {text(settings['model'])}",
+        *sections.findings(record),
         table(["", "Mean", "95% interval", "Paths"], rows),
         f"The interval holds 95% of {settings['n_bootstrap']} bootstrap means that resample "
         "questions, since paths of one question are not independent; - where one question or "
         "equal values cannot tell. Relative improvement leaves out paths whose baseline is 0.",
+        *sections.answer_blank(record),
         *sections.boundary(settings["boundary"], audit, "answers"),
         *sections.noise(record),
         *_by_length(record),
+        *sections.remarks(record.get("remarks", ())),
         *sections.failures(record["failures"], "paths"),
         *_least_gain_first(record),
         *sections.settings(settings),

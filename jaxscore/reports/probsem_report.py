@@ -17,7 +17,9 @@ def report(record: Mapping[str, Any]) -> str:
     title = f"{', '.join(named)}: {text(settings['model'])}".removeprefix(": ")
     parts = [
         f"# ProbSem, {title}",
+        *sections.findings(record),
         *_accuracy(record["accuracy"], len(good), record["n_without_answer"]),
+        *sections.answer_blank(record),
         *sections.boundary(settings["boundary"], record["boundary_audit"], "queries"),
         *sections.noise(record),
         *sections.remarks(record["remarks"]),

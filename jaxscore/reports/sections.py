@@ -24,17 +24,39 @@ NOISE = {
 }
 
 
+def findings(record: Mapping[str, Any]) -> list[str]:
+    """How the numbers are to be read: what comes before them."""
+    return [f"**{text(line)}.**" for line in record.get("findings", ())]
+
+
+def answer_blank(record: Mapping[str, Any]) -> list[str]:
+    """What a blank before the answers would do, unless `findings` says it."""
+    found = record.get("answer_blank", {})
+    if not found.get("results") or found["finding"] is not None:
+        return []
+    moved = " and the ".join(
+        f"{name} {significant(one['with_blank'], 4)} instead of "
+        f"{significant(one['as_published'], 4)}"
+        for name, one in found["results"].items()
+    )
+    return [
+        f"A sample of {found['n_items']} items was scored with a blank before the answers too: it "
+        f"raises the probability of {found['n_raised']} of {found['n_answers']} answers, and would "
+        f"make the {moved}. `--answer-separator` puts it there."
+    ]
+
+
 def remarks(lines: Sequence[str]) -> list[str]:
     """What is legal and still worth telling."""
     return ["## Remarks", "\n".join(f"- {text(line)}" for line in lines)] if lines else []
 
 
 def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[str]:
-    """The boundary of a run, and how many of its `what` (answers, queries) another would change.
+    """The boundary of a run, and what another would change of its `what` (answers, queries).
 
     Args:
-        audit: `n_<what>` and `changed`, and `n_too_long` and `n_passed_over` where some were left
-            out; None without an audit.
+        audit: `n_<what>` and `changed`, `n_too_long` and `n_passed_over` if some were left out,
+            and `effect`, see `ScoringRun.effect`, if another changes some; None without an audit.
     """
     if audit is None:
         return []
@@ -47,9 +69,23 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
     if n := audit.get("n_passed_over"):
         left_out += f" They are a sample; {n} others are not audited."
     n_audited = audit[f"n_{what}"]
-    return [
+    out = [
         f"Boundary `{chosen}` says where {what} start. Of {n_audited} {what} {others}.{left_out}"
     ]
+    if effect := audit.get("effect"):
+        ways = [chosen, *audit["changed"]]
+        rows = [
+            [f"{name[:1].upper()}{name[1:]}", *(significant(one[way], 4) for way in ways),
+             str(one["n"])]
+            for name, one in effect["results"].items()
+        ]  # fmt: skip
+        sampled = effect["what"]
+        out += [
+            f"On a sample of the {sampled} the boundaries give the following. Which one to "
+            f"believe: {effect['advice']}.",
+            table(["", *(f"`{way}`" for way in ways), sampled.capitalize()], rows),
+        ]
+    return out
 
 
 def failures(failed: Sequence[Mapping[str, str]], what: str) -> list[str]:

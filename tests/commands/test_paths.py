@@ -1,5 +1,6 @@
 """`paths`: the documented JSON and the averages."""
 
+import itertools
 import json
 import re
 
@@ -126,7 +127,7 @@ def test_no_path_was_scored(run, place):
 
 
 def test_a_baseline_of_zero_is_infinity_in_json(run, place, monkeypatch):
-    values = iter([0.0, 0.5, 0.25, 0.5, 0.25, 0.25])
+    values = itertools.cycle([0.0, 0.5, 0.25, 0.5, 0.25, 0.25])  # of each scoring of the paths
     monkeypatch.setattr(path_gain, "probability", lambda _: next(values))
     folder = place(*LINES)
     code, out, _ = run(*flags(folder, "--quiet"))

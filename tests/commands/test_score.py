@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -146,8 +147,13 @@ def test_the_closing_block(run, place):
     code, out, _ = run(*words)
     assert code == 0
     block = {line.split()[0]: line for line in out.splitlines()}
-    titles = "done shared model result boundary files   journal"
+    titles = "done shared model result boundary  files   journal"
     assert [line[:9].strip() for line in out.splitlines()] == titles.split(" ")
+    assert re.search(
+        r"\n {9}mean log-probability per token over 1 requests: -\d+\.\d+ \(joint\), -\d+\.\d+ "
+        r"\(separate\); believe joint, the text as the model reads it; take separate to compare",
+        out,
+    )
     # ANSWER : ĠO s lo, and x; `lo` is only a target and `x` has nothing before it.
     assert "6 tokens given, 4 computed, 1.5 given per computed token, 3 scored" in block["shared"]
     assert block["model"] == "model    qwen2, native, float32"

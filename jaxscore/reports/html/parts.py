@@ -23,6 +23,12 @@ def sentence(headline: str) -> str:
     return f"{headline[:1].upper()}{headline[1:]}."
 
 
+def verdict(source: Source) -> str:
+    """The headline as a sentence, after the findings that say how it is to be read."""
+    findings = source.record.get("findings", ())
+    return " ".join([*map(sentence, findings), sentence(source.headline)])
+
+
 Shown = Callable[[float | None], str]  # writes a number as the Markdown does
 
 

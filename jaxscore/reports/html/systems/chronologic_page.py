@@ -23,6 +23,7 @@ from jaxscore.reports.html.parts import (
     section,
     sentence,
     strips_of,
+    verdict,
     with_failures,
     yes_no,
 )
@@ -54,7 +55,7 @@ def _scored(source: Source) -> Page:
     return Page(
         system="chronologic",
         title=f"ChronoLogic, probabilities of answers: {model_of(record)}",
-        verdict=sentence(source.headline),
+        verdict=verdict(source),
         cards=[
             estimate_card("Brier", overall["brier"], digits(6), "questions", digits(4)),
             estimate_card("Uniform", overall["uniform_brier"], digits(5), "questions", digits(4)),
@@ -71,6 +72,7 @@ def _scored(source: Source) -> Page:
         ],
         about=[
             _one_line(SCORED_INTRODUCTION.format(n_bootstrap=settings["n_bootstrap"])),
+            *sections.answer_blank(record),
             *sections.boundary(settings["boundary"], record["boundary_audit"], "answers"),
         ],
     )

@@ -12,8 +12,8 @@ from jaxscore.reports.html.parts import (
     closing,
     estimate_card,
     model_of,
-    sentence,
     strips_of,
+    verdict,
     with_failures,
 )
 from jaxscore.reports.html.source import Source
@@ -28,7 +28,7 @@ def page(source: Source) -> Page:
     return Page(
         system="paths",
         title=f"Path Evaluation: {model_of(record)}",
-        verdict=sentence(source.headline),
+        verdict=verdict(source),
         cards=[
             estimate_card(title, record["summary"][name], significant, "paths")
             for name, title in MEANS.items()
@@ -40,6 +40,7 @@ def page(source: Source) -> Page:
             f"Intervals hold 95% of {settings['n_bootstrap']} bootstrap means that resample "
             "questions, since paths of one question are not independent. Relative improvement "
             "leaves out paths whose baseline is 0.",
+            *sections.answer_blank(record),
             *sections.boundary(settings["boundary"], record["boundary_audit"], "answers"),
         ],
     )

@@ -13,8 +13,8 @@ from jaxscore.reports.html.parts import (
     digits,
     estimate_card,
     model_of,
-    sentence,
     strips_of,
+    verdict,
     with_failures,
     yes_no,
 )
@@ -32,7 +32,7 @@ def page(source: Source) -> Page:
     return Page(
         system="probsem",
         title=f"ProbSem, {', '.join(named)}: {model_of(record)}".replace("ProbSem, :", "ProbSem:"),
-        verdict=sentence(source.headline),
+        verdict=verdict(source),
         cards=[*_accuracy(record), Card("Contexts", f"{len(good):,}", "scored")],
         charts=_charts(good),
         items=_items(source),
@@ -40,6 +40,7 @@ def page(source: Source) -> Page:
         about=[
             "Accuracy is the share of contexts whose expected query has the highest score, with "
             "Wilson's score interval; contexts that expect -1 are left out.",
+            *sections.answer_blank(record),
             *sections.boundary(settings["boundary"], record["boundary_audit"], "queries"),
         ],
     )
