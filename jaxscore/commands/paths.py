@@ -37,6 +37,9 @@ prompts:
   retrieved  {system prompt}\\nSupport Path: {A -> B -> C}\\nQuestion: {question}
              Answer:
 
+The answer follows without a blank, as published. A sample is scored with one
+too; if it raises most answers, the output says so first (--answer-separator).
+
 A probability is exp(mean log-probability of the answer's tokens), averaged over
 system prompts.
 

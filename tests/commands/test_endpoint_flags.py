@@ -159,9 +159,10 @@ def test_score_of_a_server_that_lists_nothing(run, place, monkeypatch):
     assert arrays["unsure"].tolist() == [0b110]  # that no token stands before the first is known
 
 
-def test_paths(both, place):
+@pytest.mark.parametrize("more", [(), ("--answer-separator", " ")])
+def test_paths(both, place, more):
     folder = place(*ITEMS)
-    words = ("paths", "--input", folder / "in.jsonl", "--boundary", "joint", "--output")
+    words = ("paths", "--input", folder / "in.jsonl", "--boundary", "joint", *more, "--output")
     served, local = both((*words, folder / "l.json"), (*words, folder / "s.json"))
     assert served.code == local.code == 0
     here, there = (strict((folder / f"{k}.json").read_text(encoding="utf-8")) for k in "ls")
@@ -173,6 +174,8 @@ def test_paths(both, place):
     report = strict((folder / "s_report.json").read_text(encoding="utf-8"))
     assert report["settings"]["endpoint"].startswith("http://127.0.0.1")
     assert report["boundary_audit"] is None
+    assert report["answer_blank"] == {"not_scored": "an endpoint computes whole prompts for it"}
+    assert report["settings"]["answer_separator"] == (more[1] if more else None)
 
 
 def test_probsem(both, place):

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from jaxscore.tasks import scoring_run
 from jaxscore.tasks.paths import path_gain
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -108,6 +109,31 @@ def test_a_path_that_cannot_be_scored(run, place):
     assert evaluation["prompt_results"] == []
     assert "1024 positions" in evaluation["error"]
     assert "error" not in got[1]["path_evaluations"][0]
+
+
+def test_the_answer_separator_is_a_flag_and_a_setting(run, place):
+    folder = place(*LINES)
+    code, out, _ = run(*flags(folder, "--quiet", "--answer-separator", " "))
+    assert code == 0
+    assert "finding" not in out
+    report = strict((folder / "out_report.json").read_text(encoding="utf-8"))
+    assert report["settings"]["answer_separator"] == " "
+    manifest = strict((folder / "out.json.run.json").read_text(encoding="utf-8"))
+    assert manifest["flags"]["answer_separator"] == " "
+    got = strict((folder / "out.json").read_text(encoding="utf-8"))
+    assert got[0]["path_evaluations"][0]["answer"] == "Oslo"
+    run(*flags(folder, "--quiet"))
+    plain = strict((folder / "out.json").read_text(encoding="utf-8"))
+    assert got != plain
+
+
+def test_a_finding_is_the_first_line(run, place, monkeypatch):
+    """Of the blank: every answer is made to be raised by it."""
+    monkeypatch.setattr(scoring_run, "blank_record", lambda *_: {"finding": "With a blank 2"})
+    code, out, _ = run(*flags(place(*LINES), "--quiet"))
+    assert code == 0
+    assert out.splitlines()[0] == "finding  With a blank 2"
+    assert out.splitlines()[1].startswith("Average baseline probability: ")
 
 
 def test_no_path_at_all(run, place):

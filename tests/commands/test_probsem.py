@@ -301,6 +301,9 @@ def test_every_flag_that_changes_the_numbers_is_in_the_name():
     one, other = variant("--lora", "a/x"), variant("--lora", "b/x")
     assert one != other
     assert one[0].startswith("lora-a_x")
+    separators = [variant("--answer-separator", text) for text in ("", " ", "\n")]
+    assert len({one for [one] in separators}) == 3
+    assert all(one.startswith("separator-") for [one] in separators)
     assert variant("--temp", "2.0000001") != variant("--temp", "2") == ["temp2"]
     assert command.run_name("p", "t", "m", *variant("--norm")) == "p_t_m_norm"
 

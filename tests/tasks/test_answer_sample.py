@@ -3,15 +3,18 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
-from jaxscore import Scorer, evaluate
+from jaxscore import Request, Scorer, evaluate
 from jaxscore.results import failed
 from jaxscore.tasks import answer_sample, scoring_run
 from jaxscore.tasks.answer_sample import Sample
 from jaxscore.tasks.chronologic import answer_scores
 from jaxscore.tasks.paths import path_gain
 from jaxscore.tasks.probsem import query_scores
+from jaxscore.text.encoder import TextEncoder
 from tests.conftest import CASES
 from tests.tasks.probsem.test_query_scores import scored
 
@@ -102,6 +105,9 @@ def test_the_blank_of_the_sample_is_that_of_the_flag(scorer, system, boundary):
         == (2 * found["n_raised"] > found["n_answers"])
     )
     assert plain.evaluation.findings == [found["finding"]] * found["raises_most"]
+    told = f"raises the probability of {found['n_raised']} of {found['n_answers']} answers"
+    assert told in plain.markdown()
+    assert told in plain.html()
     assert flag.to_dict()["answer_blank"] == {"not_scored": "answer_separator is given"}
 
 
@@ -204,3 +210,20 @@ def test_findings_come_before_all_numbers(scorer, system):
     assert report.markdown().split("\n\n")[1] == r"**With a \*blank\* it is 2.**"
     assert '<p class="verdict">With a *blank* it is 2. ' in report.html()
     assert report.to_dict()["findings"] == ["With a *blank* it is 2"]
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "blank_alone", "blank_joint"),
+    [("byte_level", False, False), ("metaspace", True, False), ("unigram", True, False)],
+)
+def test_where_the_answer_of_paths_has_the_scripts_blank(tokenizer, blank_alone, blank_joint):
+    """The script encodes it alone: a dummy prefix writes a blank, which `joint` has not."""
+    encoder = TextEncoder(AutoTokenizer.from_pretrained(CASES / "tokenizers" / tokenizer))
+    script = encoder.tokenizer.encode("Oslo", add_special_tokens=False)
+    names = encoder.tokens(np.array(script))
+    assert names[0].startswith(("▁", "Ġ")) == blank_alone
+    for policy, blank in (("separate", blank_alone), ("joint", blank_joint)):
+        [[one]] = encoder.encode([Request(0, "Question: Where? Answer:", "Oslo")], policy)
+        ids = one.ids[one.first_scored :]
+        assert encoder.tokens(ids)[0].startswith(("▁", "Ġ")) == blank
+        assert (ids.tolist() == script) == (blank == blank_alone)

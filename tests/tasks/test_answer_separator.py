@@ -5,6 +5,7 @@ import math
 import pytest
 
 from jaxscore import InputError, evaluate
+from jaxscore.commands import chronologic_flags, listing
 from jaxscore.tasks.paths.path_gain import DEFAULT_SYSTEM_PROMPT as SYSTEM
 
 PATHS = [{"question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"]]}]
@@ -103,6 +104,12 @@ def test_by_default_texts_are_the_published_ones(scorer):
 def test_separators_that_cannot_be_used(system, settings, message):
     with pytest.raises(InputError, match=message):
         evaluate(system, None, ITEMS[system], **settings)
+
+
+def test_chronologic_has_the_flag():
+    words = ["m", "q.jsonl", "--answer-separator", ""]
+    args = listing.parser("chronologic").parse_args(words)
+    assert chronologic_flags.settings(args)["answer_separator"] == ""
 
 
 def test_a_separator_has_no_effect_on_letters(scorer):
