@@ -12,6 +12,7 @@ from typing import Any, get_args
 from jaxscore.engine import batch_budget, provenance
 from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.engine import Engine
+from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.engine.statistics import RunStatistics
@@ -218,16 +219,16 @@ class Scorer:
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Score in here without a progress bar, outside the counters and the plan of `facts`."""
+        """Score in here with the same programs, but without journal, counters and progress bar."""
         engine, pipeline = self.engine, self.engine.pipeline
-        before = engine.statistics, pipeline.progress
+        before = pipeline.statistics, pipeline.journaled, pipeline.progress
         engine.statistics = pipeline.statistics = RunStatistics()
-        pipeline.progress = False
+        pipeline.journaled, pipeline.progress = JournaledScores(None), False
         try:
             yield
         finally:
-            engine.statistics, pipeline.progress = before
-            pipeline.statistics = engine.statistics
+            pipeline.statistics, pipeline.journaled, pipeline.progress = before
+            engine.statistics = pipeline.statistics
 
     def other_layouts(self) -> dict[str, "Scorer"]:
         """Scorers of the same model that lay requests out in other ways, by a name for people.

@@ -183,11 +183,17 @@ def test_what_is_scored_again_is_bounded(scorer, monkeypatch):
     assert effect["results"]["mean log-probability per token"]["n"] == 2
 
 
-def test_scoring_again_is_in_no_counter(scorer):
-    before = scorer.statistics.tokens_scored
-    report = evaluate("score", scorer, [("ANSWER: ", "Oslo")])
-    assert "effect" in report.to_dict()["boundary_audit"]
-    assert scorer.statistics.tokens_scored - before == len(report.items[0]["token_ids"])
+def test_scoring_again_is_in_no_counter_and_no_journal(tmp_path):
+    with Scorer.from_pretrained(
+        str(CASES / "models/tiny-gpt2"), dtype="float32", journal=tmp_path / "journal"
+    ) as scorer:
+        for restored in (0, 1):
+            report = evaluate("score", scorer, [("ANSWER: ", "Oslo")])
+            assert "effect" in report.to_dict()["boundary_audit"]
+            assert scorer.statistics.sequences == 1 + restored
+            assert scorer.statistics.sequences_restored == restored
+        scorer.score([("ANSWER: ", "Oslo")], boundary="separate")
+        assert scorer.statistics.sequences_restored == 1
 
 
 def test_a_run_that_is_resumed_gives_the_same_record(tmp_path):
