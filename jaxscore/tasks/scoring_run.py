@@ -163,7 +163,8 @@ class ScoringRun:
 
     def _blanks(self, sample: Sample, own: list[Request]) -> list[Request]:
         """Those of a sample's requests with a blank that are to be scored."""
-        self.blank = {"not_scored": sample.why_no_blanks}
+        why = sample.why_no_blanks or "no sampled answer is without a blank before it"
+        self.blank = {"not_scored": why}
         pairs = [
             (one, other)
             for one, other in zip(own, sample.blanks, strict=False)
