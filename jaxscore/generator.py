@@ -1,5 +1,6 @@
 """Prompts in, text out: greedy or seeded sampling with a KV cache."""
 
+import functools
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from jaxscore.plan.sequence_checks import complaints
 from jaxscore.plan.token_requests import TokenRequest, TokenSequence
 from jaxscore.requests import GenerationRequest
 from jaxscore.results import Generated, Results
+from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
 
@@ -115,9 +117,10 @@ class Generator:
             for request, error in zip(requests, errors, strict=True)
         ]
         texts = [k for k, prompt in enumerate(prompts) if isinstance(prompt, str)]
-        encoded = self.encoder.prompt_ids([prompts[k] for k in texts])
-        for k, ids in zip(texts, encoded, strict=True):
-            prompts[k] = ids
+        encode = functools.partial(self.encoder.prompt_ids, most=self.model.max_positions)
+        for k, ids in zip(texts, encode_each(encode, [prompts[k] for k in texts]), strict=True):
+            prompts[k] = NO_IDS if isinstance(ids, TextError) else ids
+            errors[k] = str(ids) if isinstance(ids, TextError) else None
         unusable = complaints(
             [TokenSequence(ids, 0) for ids in prompts],
             vocab_size=self.model.vocab_size,

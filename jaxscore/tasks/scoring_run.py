@@ -17,6 +17,7 @@ from jaxscore.tasks.answer_sample import (
     spread,
 )
 from jaxscore.text.boundary_audit import boundary_audit, differing
+from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import Boundary
 
 AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
@@ -132,6 +133,11 @@ class ScoringRun:
         """Columns of the model's distribution; None of an endpoint, which does not say."""
         return self.source.model.vocab_size if self._local else None
 
+    @property
+    def _most(self) -> int | None:
+        """Tokens of a text that does not fail for its length; None if longer ones are cut."""
+        return self.source.model.max_positions if self.truncate is None else None
+
     def score(
         self, requests: Iterable[Request], sample: Sample | None = None
     ) -> list[ScoredRequest]:
@@ -172,7 +178,7 @@ class ScoringRun:
         ]
         if not pairs:
             return []
-        if not any(differing(self.source.encoder, pairs, self.policy, self.policy)):
+        if not any(differing(self.source.encoder, pairs, self.policy, self.policy, self._most)):
             self.blank = {"not_scored": "a blank is part of the answers already"}
             return []
         return [other for _, other in pairs]
@@ -287,7 +293,7 @@ class ScoringRun:
             return out
         policy = self._policies[boundary]
         pairs = [(request, request) for request, _ in self._sampled]
-        differs = differing(self.source.encoder, pairs, self.policy, policy)
+        differs = differing(self.source.encoder, pairs, self.policy, policy, self._most)
         again = [place for place, differ in enumerate(differs) if differ]
         with self.source.uncounted():
             found = self._scores([self._sampled[place][0] for place in again], policy)
@@ -339,11 +345,15 @@ class ScoringRun:
         self.n_passed_over += len(part) - len(audited)
         n_chosen = len(audited)
         if "reencoded" in (self._policies[name] for name in self.changed):
-            audited = [one for one in audited if len(one.continuation) <= AUDITED_CHARACTERS]
+            audited = [
+                one
+                for one in audited
+                if len(one.continuation) <= AUDITED_CHARACTERS and len(one.context) <= PIECE
+            ]
         self.n_audited += len(audited)
         self.n_too_long += n_chosen - len(audited)
         others = {self._policies[name]: name for name in self.changed}
-        found = boundary_audit(self.source.encoder, audited, self.policy, list(others))
+        found = boundary_audit(self.source.encoder, audited, self.policy, list(others), self._most)
         for policy, count in found.items():
             self.changed[others[policy]] += count
         return part

@@ -22,7 +22,7 @@ Self-Certainty). They can count a token too few or too many, or score other ids;
 import functools
 import threading
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -32,6 +32,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from jaxscore.errors import InputError, check_choice
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import Request
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, Piece
 from jaxscore.text.tokenizer import own_backend, special_prefix
 
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
@@ -45,7 +46,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self._backend = own_backend(tokenizer)
+        self.bounded = BoundedTokenizer(own_backend(tokenizer))
         # What the tokenizer puts after a text (an EOS) would stand between context and
         # continuation, so only what comes before it is kept.
         self.prefix = special_prefix(tokenizer)
@@ -57,6 +58,7 @@ class TextEncoder:
         boundary: Boundary = "joint",
         *,
         special_tokens: bool = True,
+        most: int | None = None,
     ) -> list[Encoded]:
         """Token ids and start of each request's continuation.
 
@@ -64,6 +66,7 @@ class TextEncoder:
             requests: any number.
             boundary: one of `BOUNDARIES`.
             special_tokens: whether the tokenizer's BOS is put before a text that has none.
+            most: positions of the model, if a longer text is not cut; None is no limit.
 
         Returns:
             For each request one sequence; with "reencoded" one for each token of the
@@ -71,82 +74,94 @@ class TextEncoder:
 
         Raises:
             ValueError: a policy that does not exist.
+            TextError: a text that the tokenizer cannot read, or that certainly has more than `most`
+                tokens and one; `bounded_tokenizer.encode_each` finds which.
         """
         check_choice("boundary", boundary, BOUNDARIES)
         prefix = self.prefix if special_tokens else []
         if boundary == "reencoded":
-            return self._reencoded(requests, prefix)
+            return self._reencoded(requests, prefix, most)
         contexts = [request.context for request in requests]
         continuations = [request.continuation for request in requests]
         if boundary in ("separate", "after"):
-            heads, tails = self._ids(contexts), self._ids(continuations)
-            ids = [_with_prefix(prefix, a + b) for a, b in zip(heads, tails, strict=True)]
+            heads, tails = self._ids(contexts, most), self._ids(continuations, most)
+            ids = [_with_prefix(prefix, _joined(a, b)) for a, b in zip(heads, tails, strict=True)]
             if boundary == "after":
-                ids = [a + [0] * bool(b) for a, b in zip(ids, tails, strict=True)]
+                ids = [_joined(a, [0] * bool(len(b))) for a, b in zip(ids, tails, strict=True)]
             return [
                 (_sequence(all_ids, len(all_ids) - len(tail)),)
                 for all_ids, tail in zip(ids, tails, strict=True)
             ]
         texts = [a + b for a, b in zip(contexts, continuations, strict=True)]
         if boundary == "last_query":
-            ids = [_with_prefix(prefix, one) for one in _ids_of(self._spaced, texts)]
-            alone = [_with_prefix(prefix, one) for one in _ids_of(self._spaced, continuations)]
+            spaced = self._spaced
+            ids = [_with_prefix(prefix, one) for one in spaced.ids(texts, most=most)]
+            alone = [_with_prefix(prefix, one) for one in spaced.ids(continuations, most=most)]
             return [
                 (_sequence(all_ids, max(0, len(all_ids) - len(query) if text else len(all_ids))),)
                 for all_ids, query, text in zip(ids, alone, continuations, strict=True)
             ]
         if boundary in ("joint", "exact"):
             limits = [len(c if boundary == "exact" else c.rstrip()) for c in contexts]
-            ids, starts = self._parted(texts, limits, prefix)
+            ids, starts = self._parted(texts, limits, prefix, most)
         else:  # "skip_context"
-            ids = [_with_prefix(prefix, one) for one in self._ids(texts)]
-            starts = [len(_with_prefix(prefix, one)) for one in self._ids(contexts)]
+            ids = [_with_prefix(prefix, one) for one in self._ids(texts, most)]
+            starts = [len(_with_prefix(prefix, one)) for one in self._ids(contexts, most)]
         return [
             (_sequence(all_ids, min(start, len(all_ids)) if text else len(all_ids)),)
             for all_ids, start, text in zip(ids, starts, continuations, strict=True)
         ]
 
     def _parted(
-        self, texts: list[str], limits: list[int], prefix: list[int]
-    ) -> tuple[list[list[int]], list[int]]:
+        self, texts: list[str], limits: list[int], prefix: list[int], most: int | None
+    ) -> tuple[list[Ids], list[int]]:
         """The ids of each text, and the first of them that reaches beyond so many characters.
 
         Where the limit is 0 that is the first of the text, which takes no offsets.
         """
         cut = [k for k, limit in enumerate(limits) if limit]
-        encodings = dict(zip(cut, self._encode([texts[k] for k in cut]), strict=True))
+        parted = self.bounded.pieces_of_each([texts[k] for k in cut], most=most)
         whole = iter(
-            self._ids([text for text, limit in zip(texts, limits, strict=True) if not limit])
+            self._ids([text for text, limit in zip(texts, limits, strict=True) if not limit], most)
         )
         ids, starts = [], []
-        for k, (text, limit) in enumerate(zip(texts, limits, strict=True)):
-            own = encodings[k].ids if limit else next(whole)
+        for limit in limits:
+            own, first = _parted(next(parted), limit) if limit else (next(whole), 0)
             ids.append(_with_prefix(prefix, own))
-            before = len(ids[-1]) - len(own)
-            starts.append(
-                before + (_first_after(encodings[k].offsets, limit, text) if limit else 0)
-            )
+            starts.append(len(ids[-1]) - len(own) + first)
         return ids, starts
 
-    def _reencoded(self, requests: Sequence[Request], prefix: list[int]) -> list[Encoded]:
+    def _reencoded(
+        self, requests: Sequence[Request], prefix: list[int], most: int | None
+    ) -> list[Encoded]:
         targets = self._ids([request.continuation for request in requests])
         prompts = [request.context for request in requests]
         out: list[list[TokenSequence]] = [[] for _ in requests]
         for step in range(max(map(len, targets), default=0)):
             active = [k for k, ids in enumerate(targets) if step < len(ids)]
-            for k, own in zip(active, self._ids([prompts[k] for k in active]), strict=True):
-                target = targets[k][step]
-                ids = _with_prefix(prefix, [*own, target])
+            for k, own in zip(active, self._ids([prompts[k] for k in active], most), strict=True):
+                target = int(targets[k][step])
+                ids = _with_prefix(prefix, _joined(own, [target]))
                 out[k].append(_sequence(ids, len(ids) - 1))
-                prompts[k] += self.tokenizer.decode([target])
+                prompts[k] += self.bounded.decode(self.tokenizer, [target])
+                if most is not None and len(ids) - 1 > most:  # the request fails as a whole
+                    targets[k] = targets[k][: step + 1]
         return [tuple(sequences) for sequences in out]
 
-    def prompt_ids(self, prompts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of each prompt, the tokenizer's BOS before one that writes none."""
-        return [ids for ids, _ in self.prompts(prompts)]
+    def prompt_ids(self, prompts: Sequence[str], *, most: int | None = None) -> list[np.ndarray]:
+        """int32 ids of each prompt, the tokenizer's BOS before one that writes none.
+
+        Args:
+            most: positions of the model, if a longer prompt is not cut; None is no limit.
+
+        Raises:
+            TextError: as `encode`.
+        """
+        found = self._ids(list(prompts), most)
+        return [np.array(_with_prefix(self.prefix, ids), np.int32) for ids in found]
 
     def prompts(
-        self, prompts: Sequence[str], *, special_tokens: bool = True
+        self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None
     ) -> list[tuple[np.ndarray, list[int]]]:
         """int32 ids of each prompt, and how many of its characters stand before each token.
 
@@ -155,17 +170,24 @@ class TextEncoder:
 
         Args:
             special_tokens: whether the tokenizer's BOS is put before a prompt that writes none.
+            most: as of `prompt_ids`.
+
+        Raises:
+            TextError: as `encode`.
         """
         prefix = self.prefix if special_tokens else []
         out = []
-        for encoding in self._encode(list(prompts)):
-            ids = _with_prefix(prefix, encoding.ids)
-            starts = [0] * (len(ids) - len(encoding.ids))
-            end = 0
-            for first, last in encoding.offsets:
-                starts.append(max(min(first, end), starts[-1] if starts else 0))
-                end = max(end, last)
-            out.append((np.array(ids, np.int32), starts))
+        for pieces in self.bounded.pieces_of_each(list(prompts), most=most):
+            own, starts, end = [], [], 0
+            for piece in pieces:
+                own.append(piece.ids)
+                for first, last in piece.offsets:
+                    begin = min(piece.start + first, end)
+                    starts.append(max(begin, starts[-1] if starts else 0))
+                    end = max(end, piece.start + last)
+            found = own[0] if len(own) == 1 else np.concatenate([np.zeros(0, np.int32), *own])
+            ids = _with_prefix(prefix, found)
+            out.append((np.array(ids, np.int32), [0] * (len(ids) - len(found)) + starts))
         return out
 
     def first_ids(self, labels: Sequence[str]) -> tuple[int, ...]:
@@ -194,26 +216,19 @@ class TextEncoder:
         """The tokenizer's names of token ids."""
         return self._names.of(ids)
 
-    def _encode(self, texts: list[str]) -> list[Any]:
-        """With offsets; without them it takes a quarter less time."""
-        return self._backend.encode_batch(texts, add_special_tokens=False)
-
-    def _ids(self, texts: list[str]) -> list[list[int]]:
-        return _ids_of(self._backend, texts)
+    def _ids(self, texts: list[str], most: int | None = None) -> list[Ids]:
+        """Without offsets, which takes a quarter less time."""
+        return self.bounded.ids(texts, most=most)
 
     @functools.cached_property
-    def _spaced(self) -> Tokenizer:
+    def _spaced(self) -> BoundedTokenizer:
         """As if loaded with `add_prefix_space=True`, which only plain ByteLevel heeds."""
-        spaced = Tokenizer.from_str(self._backend.to_str())  # without what is no part of a file
-        spaced.encode_special_tokens = self._backend.encode_special_tokens
+        own = self.bounded.backend
+        spaced = Tokenizer.from_str(own.to_str())  # without what is no part of a file
+        spaced.encode_special_tokens = own.encode_special_tokens
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
-        return spaced
-
-
-def _ids_of(backend: Tokenizer, texts: list[str]) -> list[list[int]]:
-    """The ids of each text, without offsets."""
-    return [one.ids for one in backend.encode_batch_fast(texts, add_special_tokens=False)]
+        return BoundedTokenizer(spaced)
 
 
 class _Names:
@@ -244,9 +259,30 @@ class _Names:
         return names
 
 
-def _with_prefix(prefix: list[int], ids: list[int]) -> list[int]:
+def _with_prefix(prefix: list[int], ids: Ids) -> Ids:
     """A text that writes its own BOS, as chat templates do, gets no second one."""
-    return ids if ids[: len(prefix)] == prefix else prefix + ids
+    return ids if [*ids[: len(prefix)]] == prefix else _joined(prefix, ids)
+
+
+def _joined(a: Ids, b: Ids) -> Ids:
+    if isinstance(a, list) and isinstance(b, list):
+        return a + b
+    return np.concatenate([np.array(a, np.int32), np.array(b, np.int32)])
+
+
+def _parted(pieces: Iterator[Piece], limit: int) -> tuple[Ids, int]:
+    """The ids of a text in pieces, and the index of the first one that ends after `limit`."""
+    ids: list[Any] = []
+    first = n_tokens = 0
+    for piece in pieces:
+        # A piece ends where the tokenizer splits, so that no token reaches into the next one.
+        if piece.start <= limit:
+            first = n_tokens + _first_after(piece.offsets, limit - piece.start, piece.text)
+        ids.append(piece.ids)
+        n_tokens += len(piece.ids)
+    if len(ids) == 1:
+        return ids[0], first
+    return np.concatenate([np.zeros(0, np.int32), *ids]), first
 
 
 def is_text(text: str) -> bool:
@@ -261,7 +297,7 @@ def is_text(text: str) -> bool:
 def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
     """Index of the first token that ends after character `limit`.
 
-    `limit` is above 0. A normalizer that composes gives "é" the offsets of its "e" alone; a mark
+    A normalizer that composes gives "é" the offsets of its "e" alone; a mark
     after `limit` that is in no token of its own therefore takes the token of its letter with it.
     """
     first = next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))

@@ -1,6 +1,7 @@
 """Requests as token sequences that a model can score, or why it cannot."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -11,6 +12,7 @@ from jaxscore.errors import check_choice
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.request_forms import Unusable
 from jaxscore.requests import LabelRequest, Request
+from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder, is_text
 
 # Texts are encoded so many at a time: the tokenizer's own results take 50 bytes for each token.
@@ -56,14 +58,21 @@ class Preparer:
             else NOTHING
             for request in requests
         ]
-        encoded = self._encoder.encode(usable, boundary, special_tokens=special_tokens)
+        most = self._most if truncate is None else None
+
+        def encode(some: Sequence[Request]) -> list[Encoded]:
+            return self._encoder.encode(some, boundary, special_tokens=special_tokens, most=most)
+
+        encoded = encode_each(encode, usable)
         return self._checked(
             [
                 Prepared((), 0, request.error)
                 if isinstance(request, Unusable)
-                else self._truncated(sequences, truncate)
-                if one is request
                 else NO_TEXT
+                if one is not request
+                else Prepared((), 0, str(sequences))
+                if isinstance(sequences, TextError)
+                else self._truncated(sequences, truncate)
                 for request, one, sequences in zip(requests, usable, encoded, strict=True)
             ]
         )
@@ -71,14 +80,17 @@ class Preparer:
     def labels(self, requests: Sequence[LabelRequest], truncate: str | None) -> list[Prepared]:
         """One entry for each request: its prompt, and the labels as choices after it."""
         texts = [_prompt(request) for request in requests]
+        encode = functools.partial(
+            self._encoder.prompt_ids, most=self._most if truncate is None else None
+        )
         prepared = []
-        for request, text, ids in zip(
-            requests, texts, self._encoder.prompt_ids(texts), strict=True
-        ):
+        for request, text, ids in zip(requests, texts, encode_each(encode, texts), strict=True):
             if complaint := _label_complaint(request):
                 item = Prepared((), 0, complaint)
             elif text != request.prompt:
                 item = NO_TEXT
+            elif isinstance(ids, TextError):
+                item = Prepared((), 0, str(ids))
             elif not len(ids):
                 item = Prepared((), 0, "its prompt has no tokens, so nothing comes after it")
             else:

@@ -8,7 +8,7 @@ import codecs
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in a vocabulary with byte fallback
@@ -24,7 +24,7 @@ class TokenBytes:
         self._added = backend.get_added_tokens_decoder()
         self._special = {id for id, token in self._added.items() if token.special}
         self._special |= set(tokenizer.all_special_ids)
-        self._parts = _decoder_parts(backend.decoder)
+        self._parts = list(parts(backend.decoder))
         self._byte_level = any(part["type"] == "ByteLevel" for part in self._parts)
         self._falls_back = any(part["type"] == "ByteFallback" for part in self._parts)
         self._replaced = dict(_replacements(self._parts))
@@ -79,7 +79,7 @@ class TokenBytes:
         if name is None:
             return b""
         if self._byte_level:
-            table = _byte_of_character()
+            table = byte_of_character()
             if all(character in table for character in name):
                 return bytes(table[character] for character in name)
             return str(name).encode("utf-8", "replace")
@@ -102,18 +102,23 @@ class TokenBytes:
         return list(encoded.ids)
 
 
-def _decoder_parts(decoder: Any) -> list[Mapping[str, Any]]:
-    """A decoder of the `tokenizers` library as the JSON that describes it, in order."""
-    if decoder is None:
-        return []
-    state = decoder.__getstate__()
-    found = json.loads(state)
-    parts = found["decoders"] if found["type"] == "Sequence" else [found]
-    return list(parts)
+def parts(component: Any) -> Iterator[Mapping[str, Any]]:
+    """A normalizer, pre-tokenizer or decoder as the JSON that describes it, in order."""
+    if component is not None:
+        yield from _flat(json.loads(component.__getstate__()))
 
 
-def _replacements(parts: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
-    for part in parts:
+def _flat(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if part["type"] != "Sequence":
+        yield part
+        return
+    for name in ("normalizers", "pretokenizers", "decoders"):
+        for one in part.get(name, ()):
+            yield from _flat(one)
+
+
+def _replacements(found: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
+    for part in found:
         if part["type"] == "Metaspace":
             yield part["replacement"], " "
         if part["type"] == "Replace" and "String" in part["pattern"]:
@@ -127,7 +132,7 @@ def _strips(part: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def _byte_of_character() -> dict[str, int]:
+def byte_of_character() -> dict[str, int]:
     """The characters by which GPT-2's byte-level vocabularies write bytes.
 
     Bytes that print stand for themselves; the others, in order, are the characters from U+0100.

@@ -63,7 +63,7 @@ class ModelServer:
         offsets = [sum(lengths[:k]) for k in range(len(tokens))]
         if self.style == "named":
             tokens = encoder.tokens(ids)
-            [encoding] = encoder._encode([text])
+            [[encoding]] = encoder.bounded.pieces_of_each([text])
             offsets = [start for start, _ in encoding.offsets]
             offsets = [0] * (len(ids) - len(offsets)) + offsets
         elif self.style == "hidden_bos":

@@ -14,7 +14,8 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from jaxscore import Request
 from jaxscore.text.boundary_audit import boundary_audit
-from jaxscore.text.encoder import BOUNDARIES, TextEncoder, _ids_of
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
@@ -263,7 +264,7 @@ def test_ids_without_offsets_are_those_with(kind, texts, written):
     backend = backend_of(path)
     some = [*texts, "".join(written), "".join(map(str.join, written, [texts] * len(written)))]
     want = backend.encode_batch(some, add_special_tokens=False)
-    assert _ids_of(backend, some) == [one.ids for one in want]
+    assert BoundedTokenizer(backend).ids(some) == [one.ids for one in want]
 
 
 @functools.cache

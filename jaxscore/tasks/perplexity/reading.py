@@ -5,6 +5,7 @@ groups      windows of one document or of many, planned and scored together
 records     of each document when its last window has come, in order
 """
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import Request
 from jaxscore.tasks.perplexity.documents import Document
 from jaxscore.tasks.perplexity.records import Progress
+from jaxscore.text.bounded_tokenizer import TextError, encode_each
 
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # documents that are encoded together
 NO_TOKENS = "it has no token that has a probability"
@@ -79,9 +81,15 @@ def _cut(
     """Each document with its windows; one that cannot be scored has an error and no window."""
     for chunk in _chunks(documents):
         requests = [Request(0, "", one.text) for one in chunk]
-        encoded = scorer.encoder.encode(requests, special_tokens=prefix_token_id is None)
-        for document, (whole,) in zip(chunk, encoded, strict=True):
-            one, ids = Progress.of(document), whole.ids
+        encode = functools.partial(scorer.encoder.encode, special_tokens=prefix_token_id is None)
+        for document, found in zip(chunk, encode_each(encode, requests), strict=True):
+            one = Progress.of(document)
+            if isinstance(found, TextError):
+                one.error = one.error or str(found)
+                yield one, []
+                continue
+            [whole] = found
+            ids = whole.ids
             if prefix_token_id is None:
                 one.n_tokens = len(ids) - whole.start
                 first = whole.first_scored
@@ -93,8 +101,8 @@ def _cut(
             own = windows(ids, first, max_length, stride) if one.error is None else []
             if not own:
                 one.error = one.error or NO_TOKENS
-            elif found := scorer.engine.complaints(own):
-                one.error, own = found[min(found)], []
+            elif complaints := scorer.engine.complaints(own):
+                one.error, own = complaints[min(complaints)], []
             one.n_windows = len(own)
             yield one, own
 

@@ -1,0 +1,252 @@
+"""Long texts in pieces with the ids of the whole text, bounds by characters, panics as errors."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from jaxscore import Request
+from jaxscore.generator import Generator
+from jaxscore.requests import GenerationRequest, LabelRequest
+from jaxscore.text import bounded_tokenizer, tokenizer_limits
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, encode_each
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder
+from jaxscore.text.tokenizer import load_tokenizer, own_backend
+from tests.conftest import CASES, MODELS
+
+PANICS = "a" * 40 + "b"  # on a pattern of exponential time the regex library gives up, and panics
+
+
+def backend_of(name="tiny-gpt2"):
+    return own_backend(load_tokenizer(CASES / "models" / name))
+
+
+def panicking_backend():
+    backend = backend_of()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex("(a|aa)+$"), "isolated"), pre_tokenizers.ByteLevel(False)]
+    )
+    return backend
+
+
+def variants():
+    out = {name: backend_of(name) for name in MODELS}
+    spaced = backend_of()
+    spaced.pre_tokenizer.add_prefix_space = True
+    digits = backend_of("tiny-gpt2")
+    digits.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    marked = backend_of("tiny-qwen2")
+    marked.add_tokens([AddedToken("<mask>", lstrip=True, rstrip=True, normalized=False)])
+    words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    words.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    words.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation()]
+    )
+    pieces = [(c, -float(k)) for k, c in enumerate(["<u>", "\u2581", "a", "b", "\u2581a", "ab"])]
+    unigram = Tokenizer(models.Unigram(pieces, unk_id=0))
+    unigram.normalizer = normalizers.NFC()
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    return out | {
+        "spaced": spaced,
+        "digits": digits,
+        "marked": marked,
+        "words": words,
+        "unigram": unigram,
+    }
+
+
+VARIANTS = variants()
+PART = st.sampled_from(
+    "<|endoftext|> <|im_start|>".split()
+    + "a|b|it's|A|9|12345| |  |\n|\n\n|\t|,|.|...|\u3002|\u4e2d|\u6587|\u00e9|e\u0301|\ufb01|\uac00|"
+    "<mask>| <mask> |\U0001f600|'|\u3000|\u00a0|!\n|x y".split("|")
+)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@settings(max_examples=60, deadline=None)
+@given(parts=st.lists(PART, max_size=60), size=st.integers(1, 12))
+def test_pieces_have_the_ids_and_offsets_of_the_whole_text(name, parts, size):
+    text, backend = "".join(parts), VARIANTS[name]
+    whole = backend.encode(text, add_special_tokens=False)
+    bounded = BoundedTokenizer(backend)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounded_tokenizer, "PIECE", size)
+        [ids] = bounded.ids([text])
+        pieces = list(bounded.pieces(text))
+    assert [*ids] == whole.ids
+    assert "".join(piece.text for piece in pieces) == text
+    offsets = [(p.start + a, p.start + b) for p in pieces for a, b in p.offsets]
+    assert offsets == whole.offsets
+
+
+def test_long_texts_are_cut_in_every_variant():
+    text = "a b, a b. " * 100
+    for name, backend in VARIANTS.items():
+        starts = BoundedTokenizer(backend)._starts(text * 1000)
+        assert len(starts) > 3, name
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_every_boundary_has_the_same_start_in_pieces(monkeypatch, name, boundary):
+    encoder = TextEncoder(load_tokenizer(CASES / "models" / name))
+    requests = [
+        Request(0, "The cat sat. " * k + "It's a dog, " * k, " and it ran, caf\u00e9 \n" * (3 - k))
+        for k in range(3)
+    ]
+    want = encoder.encode(requests, boundary)
+    monkeypatch.setattr(bounded_tokenizer, "PIECE", 7)
+    got = encoder.encode(requests, boundary)
+    for one, other in zip(want, got, strict=True):
+        assert [s.start for s in one] == [s.start for s in other]
+        for a, b in zip(one, other, strict=True):
+            assert (b.ids.dtype, b.ids.tolist()) == (np.int32, a.ids.tolist())
+    texts = [one.context for one in requests]
+    for (ids, starts), (wanted, known) in zip(
+        encoder.prompts(texts), TextEncoder(encoder.tokenizer).prompts(texts), strict=True
+    ):
+        assert (ids.tolist(), starts) == (wanted.tolist(), known)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        normalizers.Strip(),
+        normalizers.Replace(Regex(" +"), " "),
+        normalizers.Prepend("\u2581"),
+    ],
+)
+def test_a_text_is_not_cut_where_a_normalizer_sees_its_ends(part):
+    backend = backend_of()
+    backend.normalizer = part
+    assert tokenizer_limits.cut_pattern(backend) is None
+
+
+def test_a_text_is_not_cut_across_an_added_token():
+    backend = backend_of()
+    assert tokenizer_limits.cut_pattern(backend) is not None
+    backend.add_tokens([AddedToken("New York", normalized=False)])
+    assert tokenizer_limits.cut_pattern(backend) is None
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "words"])
+@settings(max_examples=60, deadline=None)
+@given(parts=st.lists(PART, min_size=1, max_size=12), times=st.integers(1, 40))
+def test_a_text_that_fits_is_never_refused_by_its_characters(name, parts, times):
+    text, backend = "".join(parts) * times, VARIANTS[name]
+    n_tokens = len(backend.encode(text, add_special_tokens=False).ids)
+    limit = tokenizer_limits.character_limit(backend)
+    assert limit is not None
+    assert not limit.exceeds(text, n_tokens)
+
+
+def test_blanks_that_an_added_token_takes_do_not_count():
+    backend = VARIANTS["marked"]
+    text = "<mask>" + " " * 100_000
+    assert len(backend.encode(text, add_special_tokens=False).ids) == 1
+    BoundedTokenizer(backend).ids([text], most=1)
+    with pytest.raises(TextError, match="100000 characters, the model takes 4 positions"):
+        BoundedTokenizer(backend_of()).ids([" " * 100_000], most=4)
+
+
+def test_a_word_that_is_unknown_has_no_bound():
+    assert tokenizer_limits.character_limit(VARIANTS["words"]) is None
+
+
+def test_a_panic_is_the_error_of_one_text():
+    bounded = BoundedTokenizer(panicking_backend())
+    texts = ["one", PANICS, "two", "three"]
+    found = encode_each(bounded.ids, texts)
+    assert [isinstance(one, TextError) for one in found] == [False, True, False, False]
+    assert "cannot read the text (Onig: Regex search error" in str(found[1])
+    want = backend_of().encode_batch(["one", "two", "three"], add_special_tokens=False)
+    assert [one for one in found if isinstance(one, list)] == [one.ids for one in want]
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError])
+def test_what_is_no_panic_stays_what_it_is(problem):
+    with pytest.raises(problem), bounded_tokenizer.panics_named():
+        raise problem
+
+
+@pytest.fixture
+def panicking(scorers, monkeypatch):
+    scorer = scorers("tiny-gpt2")
+    monkeypatch.setattr(scorer.encoder, "bounded", BoundedTokenizer(panicking_backend()))
+    return scorer
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_panic_fails_one_request_and_the_others_are_scored(panicking, boundary, monkeypatch):
+    monkeypatch.setitem(vars(panicking.encoder), "_spaced", panicking.encoder.bounded)
+    bad, good = Request("bad", "a", PANICS[1:]), Request("good", "The cat", " sat")
+    failed, scored = panicking.score([bad, good], boundary=boundary)
+    if boundary in ("separate", "after"):
+        failed, scored = panicking.score([Request("bad", "x", PANICS), good], boundary=boundary)
+    assert "cannot read the text" in failed.error
+    assert scored.error is None
+    assert len(scored.logprob) > 0
+    found = list(panicking.stream([good, Request("bad", "", PANICS), good], boundary=boundary))
+    assert [one.error is None for one in found] == [True, False, True]
+
+
+def test_a_panic_fails_one_label_request_and_one_generation(panicking):
+    labelled = panicking.label([LabelRequest(0, PANICS, (5, 6)), LabelRequest(1, "x", (5, 6))])
+    assert [one.error is None for one in labelled] == [False, True]
+    requests = [GenerationRequest(k, text, 2) for k, text in enumerate([PANICS, "The cat"])]
+    bad, good = Generator(panicking).generate(requests)
+    assert "cannot read the text" in bad.error
+    assert good.error is None
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError
+from jaxscore.text.tokenizer import load_tokenizer, own_backend
+
+bounded = BoundedTokenizer(own_backend(load_tokenizer(Path(sys.argv[1]))))
+bounded.ids(["a b"] * 64)  # starts the threads
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+limit = pages * resource.getpagesize() + int(sys.argv[2]) * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+"""
+
+REFUSED = """
+try:
+    bounded.ids([{text}], most=1024)
+except TextError:
+    sys.exit(0)
+sys.exit("it is encoded")
+"""
+BLANKS, WORDS = "' ' * 12_000_000", "'some words, and more ' * 400_000"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("code", "megabytes"),
+    [
+        (REFUSED.format(text=BLANKS), 128),
+        (REFUSED.format(text=WORDS), 128),
+        # As a whole it takes 2 GB.
+        (f"[ids] = bounded.ids([{WORDS}])", 768),
+    ],
+)
+def test_a_long_text_takes_little_memory(code, megabytes):
+    command = [sys.executable, "-c", LIMITED + code, CASES / "models/tiny-gpt2", str(megabytes)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
+def test_blanks_without_end_fail_alone_where_nothing_bounds_their_tokens():
+    bounded = BoundedTokenizer(VARIANTS["tiny-llama3"])
+    found = encode_each(bounded.ids, [" " * 3_000_000, "a b"])
+    assert "3000000 characters without a place where" in str(found[0])
+    assert isinstance(found[1], list)
