@@ -10,7 +10,7 @@ def token_texts(names: Sequence[str]) -> list[str]:
     Byte-level tokenizers name bytes by printable characters (`Ġ` is a blank) and sentencepiece
     names a blank `▁`. A token that holds a part of a character shows `�`.
     """
-    table = _byte_of()
+    table = byte_of()
     if any("Ġ" in name or "Ċ" in name for name in names):
         return [
             bytes(table[c] for c in name).decode("utf-8", "replace")
@@ -22,7 +22,7 @@ def token_texts(names: Sequence[str]) -> list[str]:
 
 
 @functools.cache
-def _byte_of() -> dict[str, int]:
+def byte_of() -> dict[str, int]:
     """The byte that each character of a byte-level vocabulary stands for (GPT-2's table).
 
     Printable characters of Latin-1 stand for themselves, and the other bytes, in order, for the

@@ -7,6 +7,7 @@ import numpy as np
 
 from jaxscore.device import generate
 from jaxscore.plan.token_requests import TokenRequest, Written
+from jaxscore.text.bounded_tokenizer import TextError
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.stop_search import StopSearch
 
@@ -39,7 +40,13 @@ class Writing:
         return self.finish is not None or self.error is not None
 
     def take(self, ids: np.ndarray, decoder: TextDecoder) -> None:
-        """Add tokens up to the one that ends the text."""
+        """Add tokens up to the one that ends the text; one that cannot be decoded has an error."""
+        try:
+            self._take(ids, decoder)
+        except TextError as problem:
+            self.error = str(problem)
+
+    def _take(self, ids: np.ndarray, decoder: TextDecoder) -> None:
         search = self._search = self._search or StopSearch(self.request.stop, decoder.shown)
         for id in ids.tolist():
             if id == generate.BROKEN:
@@ -66,10 +73,13 @@ class Writing:
     def restore(self, kept: Written, decoder: TextDecoder) -> None:
         """End as an earlier run did, unless the tokenizer has since come to read it otherwise."""
         ids = kept.ids.tolist()
-        before, whole = (self._holds_stop(decoder.shown(some)) for some in (ids[:-1], ids))
-        if not before and whole == (kept.finish == "stop"):
-            self.written, self.finish, self.eos_id = ids, kept.finish, kept.eos_id
-            self._end(decoder)
+        try:
+            before, whole = (self._holds_stop(decoder.shown(some)) for some in (ids[:-1], ids))
+            if not before and whole == (kept.finish == "stop"):
+                self.written, self.finish, self.eos_id = ids, kept.finish, kept.eos_id
+                self._end(decoder)
+        except TextError as problem:
+            self.error = str(problem)
 
     def _holds_stop(self, text: str) -> bool:
         return any(stop in text for stop in self.request.stop)

@@ -10,16 +10,19 @@
 a text that begins with its BOS gets no second one.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode, encode_each
 from jaxscore.text.encoder import is_text
 from jaxscore.text.tokenizer import own_backend
 
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # texts that are encoded together
+SHOWN = 60  # characters of a text in a message
 Texts = TypeVar("Texts", bound=tuple[str, ...])
 
 
@@ -42,9 +45,9 @@ class Encoder:
         prefix_token_id: None where the tokenizer has neither BOS nor EOS.
         """
         self.tokenizer, self.prefix_token_id = tokenizer, prefix_token_id
-        self._backend = own_backend(tokenizer)
+        self._bounded = BoundedTokenizer(own_backend(tokenizer))
         self._special = True if add_bos_token is None else add_bos_token
-        self._prefix = None if prefix_token_id is None else tokenizer.decode(prefix_token_id)
+        self._prefix = None if prefix_token_id is None else decode(tokenizer, prefix_token_id)
 
     def encode(self, texts: Sequence[str], special: bool | None = None) -> list[list[int]]:
         """Ids of each text.
@@ -112,11 +115,17 @@ class Encoder:
         for add in (False, True):
             places = [k for k, text in enumerate(texts) if adds(text) is add]
             for first, some in _chunks([(texts[k],) for k in places]):
-                found = self._backend.encode_batch_fast(
-                    [text for (text,) in some], add_special_tokens=add
-                )
-                for k, one in enumerate(found):
-                    out[places[first + k]] = one.ids
+                for k, ids in enumerate(self._ids([text for (text,) in some], add)):
+                    out[places[first + k]] = ids
+        return out
+
+    def _ids(self, texts: Sequence[str], special: bool) -> list[list[int]]:
+        encode = functools.partial(self._bounded.ids, special_tokens=special)
+        out = []
+        for text, ids in zip(texts, encode_each(encode, texts), strict=True):
+            if isinstance(ids, TextError):
+                raise TextError(f"the text that begins {text[:SHOWN]!r}: {ids}")
+            out.append(ids if isinstance(ids, list) else ids.tolist())
         return out
 
 

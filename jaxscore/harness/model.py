@@ -110,7 +110,9 @@ def _with_bos(folder: Path, args: Arguments) -> Any:
                 add_bos_token=args.add_bos_token,
                 trust_remote_code=args.trust_remote_code,
             )
-    except Exception as problem:  # each tokenizer fails in its own way
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as problem:  # each tokenizer fails in its own way; a panic is no Exception
         reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         raise InputError(f"{folder}: no tokenizer with add_bos_token ({reason})") from None
     if not tokenizer.is_fast:

@@ -43,6 +43,7 @@ from jaxscore.lm_eval.generation import Texts
 from jaxscore.lm_eval.rolling import Rolling
 from jaxscore.lm_eval.shown import Shown
 from jaxscore.printable import one_line
+from jaxscore.text.bounded_tokenizer import decode
 
 log = logging.getLogger("lm_eval.jaxscore")  # their handler shows what is below theirs
 
@@ -121,7 +122,7 @@ class JaxscoreLM(TemplateLM):
 
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> str:
         """The text of some ids."""
-        return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+        return decode(self.tokenizer, tokens, skip_special_tokens=skip_special_tokens)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True

@@ -18,6 +18,7 @@ from jaxscore.harness.encoding import Encoder, check
 from jaxscore.lm_eval.settings import Settings, settings_of
 from jaxscore.requests import GenerationRequest
 from jaxscore.scorer import Scorer
+from jaxscore.text.bounded_tokenizer import decode
 
 
 class Texts:
@@ -40,7 +41,7 @@ class Texts:
         self._max_length, self._max_gen_toks = max_length, max_gen_toks
         self._think_end = think_end
         eos = self._tokenizer.eos_token_id
-        self._eos = None if eos is None else self._tokenizer.decode(eos)
+        self._eos = None if eos is None else decode(self._tokenizer, eos)
 
     def written(
         self, asked: Sequence[tuple[str, Mapping[str, Any]]], named: Callable[[int], str]
@@ -116,7 +117,7 @@ class Texts:
         end = self._think_end
         if isinstance(end, int) and end in ids:
             ids = ids[len(ids) - ids[::-1].index(end) :]
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
+        text = decode(self._tokenizer, ids, skip_special_tokens=True)
         if isinstance(end, int):
             return postprocess_generated_text(text.lstrip(), list(stop), None)
         return postprocess_generated_text(text, list(stop), end)

@@ -14,6 +14,7 @@ from jaxscore.server import receiving
 from jaxscore.server.calls import JSON, Answer, Call, Function, Stream, headers_of, query_of
 from jaxscore.server.errors import ApiError
 from jaxscore.server.service import Service
+from jaxscore.text.bounded_tokenizer import TextError
 
 Scope = MutableMapping[str, Any]
 LAST_PART = 5.0  # seconds to say that the time is over
@@ -42,6 +43,8 @@ class Endpoint:
             self._service.metrics.cancelled.inc()
         except ApiError as problem:
             await answering.error(problem)
+        except TextError as problem:
+            await answering.error(ApiError(400, str(problem)))
         except asyncio.CancelledError:
             raise
         except Exception:

@@ -77,7 +77,9 @@ def encoded(service: Service, value: Any, special_tokens: bool) -> list[Prompt]:
                     f"{service.max_positions} positions can hold; shorten it",
                     TOO_LONG,
                 )
-        found = service.encoder.prompts(texts, special_tokens=special_tokens)
+        found = service.encoder.prompts(
+            texts, special_tokens=special_tokens, most=service.max_positions
+        )
         prompts = [Prompt(ids, t, starts) for t, (ids, starts) in zip(texts, found, strict=True)]
     for k, prompt in enumerate(prompts):
         if not len(prompt.ids):

@@ -61,7 +61,9 @@ class Service:
 
     def room(self, *, cut: bool = False) -> int:
         """Most characters of a text that is tokenized; `cut` where it need not fit as a whole."""
-        fits = self.max_positions * self.longest_token
+        fits = self.encoder.bounded.most_characters(self.max_positions)
+        if fits is None:  # the encoder refuses the texts that are too long for certain
+            return max(self.max_positions * self.longest_token, MOST_CHARACTERS)
         return max(fits, MOST_CHARACTERS) if cut else fits
 
     def check_model(self, name: str | None) -> None:

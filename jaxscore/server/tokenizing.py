@@ -10,6 +10,7 @@ from jaxscore.server.calls import Answer, Call
 from jaxscore.server.errors import refused
 from jaxscore.server.fields import Field, flag, is_int, is_string, read
 from jaxscore.server.service import Service
+from jaxscore.text.bounded_tokenizer import decode
 
 MODEL = Field("a name that /v1/models tells", is_string)
 TEXT = {
@@ -50,7 +51,7 @@ async def detokenize(call: Call) -> Answer:
     _check_length("tokens", "ids", len(asked["tokens"]), service.room(cut=True))
 
     def text() -> str:
-        return service.encoder.tokenizer.decode(_checked(service, asked["tokens"]))
+        return decode(service.encoder.tokenizer, _checked(service, asked["tokens"]))
 
     return _json({"prompt": await service.apart(len(call.body), text)})
 

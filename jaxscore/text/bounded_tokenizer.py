@@ -8,7 +8,7 @@ characters, where that is not certain. The ids are those of the whole text eithe
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -61,8 +61,19 @@ def panics_named(failure: str = "the tokenizer cannot read the text") -> Iterato
         raise TextError(f"{failure} ({reason[0]})") from None
 
 
+def decode(tokenizer: Any, ids: Any, **how: Any) -> str:
+    """What a checkpoint's tokenizer makes of some ids; `how` as of its own `decode`.
+
+    Raises:
+        TextError: it panics.
+    """
+    with panics_named("the tokenizer cannot decode its ids"):
+        text: str = tokenizer.decode(ids, **how)
+    return text
+
+
 def encode_each(
-    encode: Callable[[Sequence[Item]], list[Encoded]], items: Sequence[Item]
+    encode: Callable[[Sequence[Item]], Iterable[Encoded]], items: Sequence[Item]
 ) -> list[Encoded | TextError]:
     """What `encode` gives for each item; where it fails, halves find the items that fail."""
     try:
@@ -143,16 +154,6 @@ class BoundedTokenizer:
                 yield Piece(start, own, ids, one.offsets if offsets else [])
             if most is not None and n_tokens > most + 1:
                 raise TextError(_too_long(f"more than {n_tokens} tokens", most))
-
-    def decode(self, tokenizer: Any, ids: Any, **how: Any) -> str:
-        """What the checkpoint's `tokenizer` makes of some ids.
-
-        Raises:
-            TextError: it panics.
-        """
-        with panics_named("the tokenizer cannot decode these ids"):
-            text: str = tokenizer.decode(ids, **how)
-        return text
 
     def most_characters(self, n_tokens: int) -> int | None:
         """Characters that a text of so many tokens has at most; None where that is not known."""

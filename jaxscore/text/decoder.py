@@ -3,24 +3,27 @@
 from collections.abc import Sequence
 from typing import Any
 
+from jaxscore.text.bounded_tokenizer import decode
+
 PIECE = "\ufffd"  # what stands for bytes that are no whole character
 
 
 class TextDecoder:
-    """What a tokenizer makes of token ids, as its own `decode` does."""
+    """What a tokenizer makes of token ids, as its own `decode` does.
+
+    Each method raises a `TextError` if the tokenizer panics.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     def text(self, ids: Sequence[int]) -> str:
         """Without special tokens."""
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
-        return text
+        return decode(self._tokenizer, ids, skip_special_tokens=True)
 
     def shown(self, ids: Sequence[int]) -> str:
         """With special tokens by name."""
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
-        return text
+        return decode(self._tokenizer, ids, skip_special_tokens=False)
 
     def text_before(self, ids: Sequence[int], stop: Sequence[str]) -> str:
         """The text up to where a stop string begins first, special tokens left out.

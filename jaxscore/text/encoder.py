@@ -32,7 +32,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from jaxscore.errors import InputError, check_choice
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.requests import Request
-from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, Piece
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, Piece, decode
 from jaxscore.text.tokenizer import own_backend, special_prefix
 
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
@@ -143,22 +143,26 @@ class TextEncoder:
                 target = int(targets[k][step])
                 ids = _with_prefix(prefix, _joined(own, [target]))
                 out[k].append(_sequence(ids, len(ids) - 1))
-                prompts[k] += self.bounded.decode(self.tokenizer, [target])
+                prompts[k] += decode(self.tokenizer, [target])
                 if most is not None and len(ids) - 1 > most:  # the request fails as a whole
                     targets[k] = targets[k][: step + 1]
         return [tuple(sequences) for sequences in out]
 
-    def prompt_ids(self, prompts: Sequence[str], *, most: int | None = None) -> list[np.ndarray]:
+    def prompt_ids(
+        self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None
+    ) -> list[np.ndarray]:
         """int32 ids of each prompt, the tokenizer's BOS before one that writes none.
 
         Args:
+            special_tokens: whether the tokenizer's BOS is put before a prompt that writes none.
             most: positions of the model, if a longer prompt is not cut; None is no limit.
 
         Raises:
             TextError: as `encode`.
         """
         found = self._ids(list(prompts), most)
-        return [np.array(_with_prefix(self.prefix, ids), np.int32) for ids in found]
+        prefix = self.prefix if special_tokens else []
+        return [np.array(_with_prefix(prefix, ids), np.int32) for ids in found]
 
     def prompts(
         self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None
@@ -178,7 +182,9 @@ class TextEncoder:
         prefix = self.prefix if special_tokens else []
         out = []
         for pieces in self.bounded.pieces_of_each(list(prompts), most=most):
-            own, starts, end = [], [], 0
+            own: list[Any] = []
+            starts: list[int] = []
+            end = 0
             for piece in pieces:
                 own.append(piece.ids)
                 for first, last in piece.offsets:
@@ -316,5 +322,5 @@ def _composes(text: str, at: int) -> bool:
     return at < len(text) and len(together) == len(unicodedata.normalize("NFC", before))
 
 
-def _sequence(ids: list[int], start: int) -> TokenSequence:
+def _sequence(ids: Ids, start: int) -> TokenSequence:
     return TokenSequence(np.array(ids, np.int32), start)

@@ -6,10 +6,13 @@ text's first word. Bytes lose neither: those of a text's tokens, joined, are the
 
 import codecs
 import functools
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from jaxscore.text.bounded_tokenizer import decode, panics_named
+from jaxscore.text.tokenizer_limits import parts
+from jaxscore.token_texts import byte_of
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in a vocabulary with byte fallback
 _KNOWN = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
@@ -79,7 +82,7 @@ class TokenBytes:
         if name is None:
             return b""
         if self._byte_level:
-            table = byte_of_character()
+            table = byte_of()
             if all(character in table for character in name):
                 return bytes(table[character] for character in name)
             return str(name).encode("utf-8", "replace")
@@ -93,28 +96,14 @@ class TokenBytes:
 
     def _after_another(self, id: int) -> str:
         """What a token adds to a text that has begun, as the tokenizer decodes it."""
-        decode, before = self._tokenizer.decode, self._before
-        return decode([*before, id])[len(decode(before)) :]
+        before = self._before
+        return decode(self._tokenizer, [*before, id])[len(decode(self._tokenizer, before)) :]
 
     @functools.cached_property
     def _before(self) -> list[int]:
-        encoded = self._tokenizer.backend_tokenizer.encode("a", add_special_tokens=False)
+        with panics_named():
+            encoded = self._tokenizer.backend_tokenizer.encode("a", add_special_tokens=False)
         return list(encoded.ids)
-
-
-def parts(component: Any) -> Iterator[Mapping[str, Any]]:
-    """A normalizer, pre-tokenizer or decoder as the JSON that describes it, in order."""
-    if component is not None:
-        yield from _flat(json.loads(component.__getstate__()))
-
-
-def _flat(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if part["type"] != "Sequence":
-        yield part
-        return
-    for name in ("normalizers", "pretokenizers", "decoders"):
-        for one in part.get(name, ()):
-            yield from _flat(one)
 
 
 def _replacements(found: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, str]]:
@@ -129,16 +118,3 @@ def _strips(part: Mapping[str, Any]) -> bool:
     if part["type"] == "Metaspace":
         return bool(part.get("prepend_scheme") != "never")
     return bool(part["type"] == "Strip" and part["content"] == " " and part["start"] > 0)
-
-
-@functools.cache
-def byte_of_character() -> dict[str, int]:
-    """The characters by which GPT-2's byte-level vocabularies write bytes.
-
-    Bytes that print stand for themselves; the others, in order, are the characters from U+0100.
-    """
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    other = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {
-        chr(0x100 + k): byte for k, byte in enumerate(other)
-    }

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer
 
 from jaxscore.errors import InputError
 from jaxscore.text import tokenizer_files
+from jaxscore.text.bounded_tokenizer import panics_named
 from jaxscore.text.transformers_log import errors_only
 
 # Classes whose tokenizer transformers 4.57 and 5.x make alike from a vocabulary without
@@ -43,9 +44,9 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
                 "class has a fast tokenizer"
             )
         return _made_by_transformers(folder, trust_remote_code=brings_code)
-    except InputError:
+    except (InputError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except Exception as problem:  # each tokenizer fails in its own way
+    except BaseException as problem:  # each tokenizer fails in its own way; a panic is no Exception
         reason = str(problem).strip().splitlines() or [type(problem).__name__]
         raise InputError(
             f"{folder}: no usable tokenizer ({reason[0]}); expected tokenizer.json beside the model"
@@ -75,8 +76,9 @@ def _made_by_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
 def special_prefix(tokenizer: Any) -> list[int]:
     """Ids that the tokenizer puts before a text, found on one that it knows."""
     for probe in ("a", "0", "e", ".", " "):
-        bare = tokenizer(probe, add_special_tokens=False)["input_ids"]
-        full = tokenizer(probe, add_special_tokens=True)["input_ids"]
+        with panics_named(f"{tokenizer.name_or_path}: the tokenizer cannot read {probe!r}"):
+            bare = tokenizer(probe, add_special_tokens=False)["input_ids"]
+            full = tokenizer(probe, add_special_tokens=True)["input_ids"]
         for k in range(len(full) - len(bare) + 1):
             if bare and full[k : k + len(bare)] == bare:
                 return full[:k]

@@ -5,16 +5,17 @@ Each rule holds for known parts alone. A part that is not known gives no guarant
 
 import base64
 import itertools
+import json
 import math
 import re
 import string
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from jaxscore.text.token_bytes import byte_of_character, parts
+from jaxscore.token_texts import byte_of
 
 ALPHANUMERIC = string.ascii_letters + string.digits
 # Letters in every version of Unicode that a regex library may have.
@@ -121,7 +122,7 @@ def _left_out(backend: Tokenizer, vocabulary: Mapping[str, int]) -> list[int] | 
     """First bytes in UTF-8 of characters that a model of bytes may leave out, since it has no token
     for them; None if the model may leave out any character."""
     if any(part["type"] == "ByteLevel" for part in parts(backend.pre_tokenizer)):
-        names = {byte: name for name, byte in byte_of_character().items()}
+        names = {byte: name for name, byte in byte_of().items()}
     elif getattr(backend.model, "byte_fallback", False):
         names = {byte: f"<0x{byte:02X}>" for byte in range(256)}
     else:
@@ -220,3 +221,18 @@ def _growth(part: Mapping[str, Any]) -> int:
         replacements = raw[4 + struct.unpack("<I", raw[:4])[0] :]
         return max(1, *(len(one) for one in replacements.split(b"\0")))
     return 1
+
+
+def parts(component: Any) -> Iterator[Mapping[str, Any]]:
+    """A normalizer, pre-tokenizer or decoder as the JSON that describes it, in order."""
+    if component is not None:
+        yield from _flat(json.loads(component.__getstate__()))
+
+
+def _flat(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    if part["type"] != "Sequence":
+        yield part
+        return
+    for name in ("normalizers", "pretokenizers", "decoders"):
+        for one in part.get(name, ()):
+            yield from _flat(one)

@@ -64,8 +64,8 @@ def variants():
 VARIANTS = variants()
 PART = st.sampled_from(
     "<|endoftext|> <|im_start|>".split()
-    + "a|b|it's|A|9|12345| |  |\n|\n\n|\t|,|.|...|\u3002|\u4e2d|\u6587|\u00e9|e\u0301|\ufb01|\uac00|"
-    "<mask>| <mask> |\U0001f600|'|\u3000|\u00a0|!\n|x y".split("|")
+    + "a|b|it's|A|9|12345| |  |\n|\n\n|\t|,|.|...|\u3002|\u4e2d|\u6587|\u00e9|e\u0301|\ufb01|"
+    "\uac00|<mask>| <mask> |\U0001f600|'|\u3000|\u00a0|!\n|x y".split("|")
 )
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.tasks.rag.records import Record
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids
 from jaxscore.text.tokenizer import load_tokenizer, own_backend
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
@@ -95,7 +96,7 @@ class Bem:
                 "not equivalent, equivalent"
             )
         tokenizer = load_tokenizer(folder)
-        self._backend = own_backend(tokenizer)
+        self._tokenizer = BoundedTokenizer(own_backend(tokenizer))
         self._cls, self._sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if self._cls is None or self._sep is None:
             raise InputError(f"{folder}: its tokenizer has no [CLS] or no [SEP]")
@@ -123,11 +124,10 @@ class Bem:
             for record, left_out in zip(records, trimmed, strict=True)
         ]
 
-    def _ids(self, texts: list[str]) -> dict[str, list[int]]:
-        encoded = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return {text: one.ids for text, one in zip(texts, encoded, strict=True)}
+    def _ids(self, texts: list[str]) -> dict[str, Ids]:
+        return dict(zip(texts, self._tokenizer.ids(texts), strict=True))
 
-    def _input(self, parts: list[list[int]]) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    def _input(self, parts: list[Ids]) -> tuple[tuple[np.ndarray, np.ndarray], int]:
         """ids and types, and how many tokens were left out at the end of the longest parts."""
         room = self.classifier.max_positions - len(parts) - 1
         lengths = fitted([len(part) for part in parts], room)

@@ -217,11 +217,11 @@ def _with_prefix(encoder: TextEncoder, text: str) -> str:
 
     SentencePiece's first word has a blank before it, which after a written BOS is written too.
     """
-    [(wanted, _)] = encoder.prompts([text])
+    [wanted] = encoder.prompt_ids([text])
     head = "".join(encoder.tokenizer.convert_ids_to_tokens(encoder.prefix))
     candidates = [text, f"{head}{text}", f"{head} {text}"]
-    found = encoder.prompts(candidates, special_tokens=False)
-    for candidate, (ids, _) in zip(candidates, found, strict=True):
+    found = encoder.prompt_ids(candidates, special_tokens=False)
+    for candidate, ids in zip(candidates, found, strict=True):
         if ids.tolist() == wanted.tolist():
             return candidate
     return f"{head}{text}"
