@@ -12,6 +12,7 @@ from jaxscore.harness.arguments import Arguments
 from jaxscore.harness.lengths import max_length
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer
+from jaxscore.text import tokenizer_files
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.text.transformers_log import errors_only
@@ -103,6 +104,8 @@ def _with_bos(folder: Path, args: Arguments) -> Any:
     """transformers' own tokenizer: what `add_bos_token` does is for its class to say."""
     from transformers import AutoTokenizer
 
+    if (path := folder / tokenizer_files.TRUTH).exists():
+        tokenizer_files.check_patterns(path)
     try:
         with errors_only():
             tokenizer = AutoTokenizer.from_pretrained(

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
-
 from jaxscore.errors import InputError
+from jaxscore.text import checkpoint_process
+from jaxscore.text.checkpoint_process import TemplateError
 
 log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness shows what is below its own
 
@@ -41,7 +41,7 @@ class ChatTemplate:
             )
         try:
             return self._rendered(messages, add_generation_prompt)
-        except jinja2.TemplateError as problem:
+        except TemplateError as problem:
             others = [one for one in messages if one["role"] != "system"]
             if len(others) == len(messages):
                 raise InputError(f"the chat template refuses the messages: {problem}") from None
@@ -50,17 +50,23 @@ class ChatTemplate:
             self._told = True
         try:
             return self._rendered(others, add_generation_prompt)
-        except jinja2.TemplateError as problem:
+        except TemplateError as problem:
             raise InputError(
                 f"the chat template refuses the messages without system too: {problem}"
             ) from None
 
     def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        text: str = self._tokenizer.apply_chat_template(
-            list(messages),
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-            **self._more,
-        )
-        return text
+        try:
+            return checkpoint_process.render(
+                self._tokenizer,
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+                **self._more,
+            )
+        except TemplateError:
+            raise
+        except InputError as problem:
+            raise InputError(
+                f"{self._tokenizer.name_or_path}: its chat template fails ({problem})"
+            ) from None

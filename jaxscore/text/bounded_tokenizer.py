@@ -169,15 +169,14 @@ class BoundedTokenizer:
 
     def _starts(self, text: str) -> list[int]:
         """Where the pieces of a text start, and its length."""
-        starts, most_whole = [0], MOST_WHOLE // self._growth
-        size = max(1, PIECE // self._growth)
-        while len(text) - starts[-1] > size:
-            cut = None if self._cut is None else self._cut.search(text, starts[-1] + size)
+        starts = [0]
+        while len(text) - starts[-1] > PIECE:
+            cut = None if self._cut is None else self._cut.search(text, starts[-1] + PIECE)
             end = len(text) if cut is None else cut.start()
-            if end - starts[-1] > most_whole:
+            if end - starts[-1] > MOST_WHOLE:
                 raise TextError(
                     f"{end - starts[-1]} characters without a place where this tokenizer certainly "
-                    f"splits a text; at most {most_whole} can be encoded together: shorten the "
+                    f"splits a text; at most {MOST_WHOLE} can be encoded together: shorten the "
                     "text, or write it in parts"
                 )
             starts.append(end)
@@ -192,10 +191,6 @@ class BoundedTokenizer:
     @functools.cached_property
     def _cut(self) -> Any:
         return tokenizer_limits.cut_pattern(self.backend)
-
-    @functools.cached_property
-    def _growth(self) -> int:
-        return tokenizer_limits.growth(self.backend)
 
     @functools.cached_property
     def _around(self) -> tuple[list[int], list[int]]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.text import checkpoint_process
 
 Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
 NO_SYSTEM = (
@@ -24,14 +25,13 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> str:
     A template that writes a BOS writes it into the text; `text.TextEncoder` adds no second one.
 
     Raises:
-        InputError: there is no template, or it does not take these messages.
+        InputError: there is no template, or it does not take these messages, or takes too much
+            time or memory.
     """
-    template = _template(tokenizer)
+    _template(tokenizer)
     try:
-        return tokenizer.apply_chat_template(
-            list(messages), chat_template=template, add_generation_prompt=True, tokenize=False
-        )
-    except Exception as problem:  # a template is a program and fails in its own way
+        return checkpoint_process.render(tokenizer, messages, add_generation_prompt=True)
+    except InputError as problem:  # a template is a program and fails in its own way
         roles = ", ".join(message["role"] for message in messages)
         raise InputError(
             f"{_name(tokenizer)}: its chat template refuses messages of {roles} ({problem})"
@@ -94,10 +94,8 @@ def answer_start(tokenizer: Any) -> str:
     answered = [*asked, {"role": "assistant", "content": "probe."}]
     prompt = render(tokenizer, asked)
     try:
-        whole = tokenizer.apply_chat_template(
-            answered, chat_template=_template(tokenizer), tokenize=False
-        )
-    except Exception:  # it takes no answer, so nothing is known of what stands before one
+        whole = checkpoint_process.render(tokenizer, answered)
+    except InputError:  # it takes no answer, so nothing is known of what stands before one
         return ""
     start, found, _ = whole.removeprefix(prompt).partition("probe.")
     known = whole.startswith(prompt) and found and not start.strip(" ")

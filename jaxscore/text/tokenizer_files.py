@@ -10,6 +10,8 @@ and gives added tokens other flags; 4.57 resets a ByteLevel's prefix blank. So t
 library reads tokenizer.json here, and transformers holds names and templates.
 """
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,14 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from jaxscore.errors import InputError
 from jaxscore.files.json_input import check_regular, read_json, read_text
+from jaxscore.text import checkpoint_process, tokenizer_limits
 from jaxscore.text.tokenizer_classes import BOS, CLASSES, EOS, OF_MODEL_TYPE, PLAIN, SPECIAL
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
+MOST_GROWTH = 64  # one character in Unicode's compatibility form has up to 18
+PATTERN = re.compile(rb'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"')
+ESCAPED = re.compile(rb"\\u00(?:52|65|67|78)")  # a letter of that key, as no writer of JSON has it
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
@@ -38,8 +45,10 @@ def read(folder: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     settings = read_settings(folder)
-    check_regular(folder / TRUTH)
+    check_patterns(folder / TRUTH)
     backend = Tokenizer.from_file(str(folder / TRUTH))
+    _check_growth(folder / TRUTH, backend)
+    backend.no_padding()  # to a length that the file names
     known = CLASSES.get(class_name(folder, settings), PLAIN)
     roles = _roles(folder, settings)
     for role, name in known.special.items():
@@ -70,6 +79,39 @@ def read(folder: Path) -> Any:
     # Each release changes a tokenizer that it is given, so it gets this one after that.
     tokenizer._tokenizer = backend
     return tokenizer
+
+
+def check_patterns(path: Path) -> None:
+    """Read a tokenizer.json in another process first if a pattern in it is not a known one.
+
+    A pattern may take all memory when it is compiled, and for ever when it is matched.
+
+    Raises:
+        InputError: it takes too much time or memory.
+    """
+    check_regular(path)
+    if path.stat().st_size > MOST_BYTES:
+        raise InputError(f"{path}: found more than {MOST_BYTES >> 20} MB, expected a tokenizer")
+    raw = path.read_bytes()
+    found = {json.loads(b'"%b"' % one) for one in PATTERN.findall(raw)}
+    if not found <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
+        checkpoint_process.check_tokenizer(path)
+
+
+def _check_growth(path: Path, backend: Tokenizer) -> None:
+    """Refuse a tokenizer whose replacements multiply text.
+
+    Raises:
+        InputError: naming the part and the factor.
+    """
+    for name in ("normalizer", "decoder"):
+        times = tokenizer_limits.growth(getattr(backend, name))
+        if times > MOST_GROWTH:
+            shown = times if times < 10**9 else "more than a billion"
+            raise InputError(
+                f"{path}: its {name} can make a text {shown} times longer, expected at most "
+                f"{MOST_GROWTH} times; its Replace, Prepend or Precompiled parts multiply text"
+            )
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -192,34 +192,27 @@ def cut_pattern(backend: Tokenizer) -> re.Pattern[str] | None:
     return pattern
 
 
-def growth(backend: Tokenizer) -> int:
-    """How many times longer the parts that replace text can make it, as written in the file."""
-    out = 1
-    for part in parts(backend.normalizer):
-        out *= _growth(part)
-    return out
-
-
-def decoder_growth(backend: Tokenizer) -> int:
-    """The same of a decoder."""
-    out = 1
-    for part in parts(backend.decoder):
-        out *= _growth(part)
-    return out
+def growth(component: Any) -> int:
+    """How many times longer the parts of a normalizer or decoder that replace text can make it."""
+    return math.prod(map(_growth, parts(component)))
 
 
 def _growth(part: Mapping[str, Any]) -> int:
     if part["type"] == "Replace":
         n = len(part["content"])
-        if (found := part["pattern"].get("String")) is None:
-            return 1 + n  # a pattern may match nothing, between two characters
-        return math.ceil(n / len(found)) if n and found else 1 + n
+        found = part["pattern"].get("String")
+        if found is None and part["pattern"]["Regex"] in KNOWN_PATTERNS:
+            return max(1, n)
+        # What may match nothing does so between two characters.
+        return max(1, math.ceil(n / len(found))) if found else 1 + n
+    if part["type"] == "Prepend":
+        return max(1, len(part["prepend"]))
     if part["type"] == "Precompiled":
         raw = base64.b64decode(part["precompiled_charsmap"] or "")
         if len(raw) < 4:
             return 1
-        replacements = raw[4 + struct.unpack("<I", raw[:4])[0] :]
-        return max(1, *(len(one) for one in replacements.split(b"\0")))
+        replacements = raw[4 + struct.unpack("<I", raw[:4])[0] :].decode("utf-8", "replace")
+        return max(1, *map(len, replacements.split("\0")))
     return 1
 
 

@@ -5,23 +5,18 @@ process can stop it reliably. So each question has a time limit, after which the
 and the two answers count as different; the next question starts another.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
-import threading
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from jaxscore.child_process import ChildProcess
 from jaxscore.errors import InputError
 
 WORKER = Path(__file__).with_name("symbolic_worker.py")
 TIME_LIMIT = 5.0  # seconds, as published
 INSTALL = "pip install sympy 'antlr4-python3-runtime==4.11.*'"  # as the extra `math` has them
-START_LIMIT = 120.0  # seconds for importing SymPy on a slow disk
 LONGEST = 2000  # characters; longer answers are texts, not expressions
 # Of one item, after which its answers are compared as text: questions without a reply in time,
 # and time limits that all its questions may take together, since many may each need nearly one.
@@ -37,7 +32,7 @@ class SymbolicComparison:
     def __init__(self, time_limit: float = TIME_LIMIT) -> None:
         self.time_limit = time_limit
         self.timeouts, self._seconds = 0, 0.0  # of this item
-        self._worker: _Worker | None = None
+        self._worker: ChildProcess | None = None
         self._known: dict[str, bool] = {}  # whether SymPy can work with a text
         self._equal: dict[tuple[str, str], bool] = {}
 
@@ -91,7 +86,7 @@ class SymbolicComparison:
     def _ask(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """The reply; None when there was none in time, or the process died of the question."""
         if self._worker is None:
-            self._worker = _Worker(self.time_limit)
+            self._worker = _started(self.time_limit)
         started = time.monotonic()
         reply = self._worker.ask(question, self.time_limit)
         self._seconds += time.monotonic() - started
@@ -106,58 +101,18 @@ class SymbolicComparison:
             self._worker = None
 
 
-class _Worker:
-    """The running process."""
-
-    def __init__(self, time_limit: float) -> None:
-        # -P: the script's own folder holds modules that could shadow others. A fixed hash seed:
-        # the order of SymPy's sets, and with it what simplify finds, is the same every time.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(WORKER), str(time_limit)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONHASHSEED": "0"},
-            encoding="utf-8",
+def _started(time_limit: float) -> ChildProcess:
+    # A fixed hash seed: the order of SymPy's sets, and with it what simplify finds, is the same
+    # every time.
+    process = ChildProcess(WORKER, [str(time_limit)], {"PYTHONHASHSEED": "0"})
+    started = process.started or {"missing": "no reply from its process"}
+    if started["missing"] is not None:
+        process.end()
+        raise InputError(
+            f"SymPy, which compares amps_hard answers, does not start ({started['missing']}); "
+            f"install it with its parser: {INSTALL}"
         )
-        started = self._reply(START_LIMIT) or {"missing": "no reply from its process"}
-        if started["missing"] is not None:
-            self.end()
-            raise InputError(
-                f"SymPy, which compares amps_hard answers, does not start ({started['missing']}); "
-                f"install it with its parser: {INSTALL}"
-            )
-
-    def ask(self, question: dict[str, Any], seconds: float) -> dict[str, Any] | None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
-        except OSError:  # it died since the last reply
-            return None
-        return self._reply(seconds)
-
-    def _reply(self, seconds: float) -> dict[str, Any] | None:
-        assert self._process.stdout is not None
-        late = threading.Event()
-
-        def expire() -> None:
-            late.set()
-            self._process.kill()
-
-        timer = threading.Timer(seconds, expire)
-        timer.start()
-        try:
-            line = self._process.stdout.readline()
-        finally:
-            timer.cancel()
-            timer.join()
-        # A reply of the last moment counts as late too: its process is already being ended.
-        return None if late.is_set() or not line.endswith("\n") else json.loads(line)
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+    return process
 
 
 def expression(answer: str) -> str:

@@ -9,18 +9,19 @@ starts fast. A question is a line of JSON on stdin, its answer a line on stdout:
 It writes one line of its own accord when SymPy is loaded, or was not: {"missing": null or WHY}.
 """
 
-import contextlib
 import functools
 import json
 import os
+import runpy
 import sys
 import warnings
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 MEMORY = 2 << 30  # bytes of address space; a power tower asks for much more
 TOLERANCE = 0.001  # the published one: 0.577 is 1/sqrt(3)
-ORPHANED = 3  # times the limit: whoever should have ended us is gone
+_SHARED = runpy.run_path(str(Path(__file__).parents[2] / "child_process.py"))
+_confine = functools.partial(_SHARED["confine"], MEMORY)
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     _reply(replies, {"missing": None})
     _confine()  # from here on, since the import may write compiled modules
     for line in sys.stdin:
-        with _alarm(ORPHANED * limit):
+        with _SHARED["alarm"](_SHARED["ORPHANED"] * limit):
             answer = _answer(json.loads(line))
         _reply(replies, answer)
 
@@ -86,32 +87,6 @@ def _equal(one: str, other: str) -> bool:
         return bool(Abs(simplify(_parsed(one) - _parsed(other))) < TOLERANCE)
     except Exception:  # what cannot be subtracted or compared is not equal
         return False
-
-
-def _confine() -> None:
-    """No more than some memory, and no files."""
-    try:
-        import resource
-    except ImportError:  # not on Windows; the time limit holds there too
-        return
-    for kind, most in (("AS", MEMORY), ("FSIZE", 0), ("CORE", 0)):
-        with contextlib.suppress(ValueError, OSError, AttributeError):
-            resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (most, most))
-
-
-@contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """End this process after so long, where the system has alarms."""
-    import signal
-
-    if not hasattr(signal, "setitimer"):
-        yield
-        return
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 if __name__ == "__main__":

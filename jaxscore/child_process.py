@@ -1,0 +1,101 @@
+"""A process that answers questions within limits of time and memory, which is ended if it hangs.
+
+Both sides are lines of JSON. The script of the process imports nothing of jaxscore, so that it
+starts fast; it takes `confine` and `alarm` from this file by its path.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+START_LIMIT = 120.0  # seconds for imports on a slow disk
+ORPHANED = 3  # times the limit of a question: whoever should have ended the process is gone
+Reply = dict[str, Any]
+
+
+class ChildProcess:
+    """A running process.
+
+    Attributes:
+        started: the line that it writes when it is ready; None if there was none.
+    """
+
+    def __init__(
+        self, script: Path, arguments: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        # -P: the script's own folder holds modules that could shadow others. A session of its own:
+        # Ctrl-C is for whoever asks.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(script), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            encoding="utf-8",
+            start_new_session=True,
+        )
+        self.started = self._reply(START_LIMIT)
+
+    def ask(self, question: Mapping[str, Any], seconds: float) -> Reply | None:
+        """The reply; None if there is none in time, or the process died."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+        except OSError:  # it died since the last reply
+            return None
+        return self._reply(seconds)
+
+    def _reply(self, seconds: float) -> Reply | None:
+        assert self._process.stdout is not None
+        late = threading.Event()
+
+        def expire() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(seconds, expire)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
+            timer.join()
+        # A reply of the last moment counts as late too: its process is already being ended.
+        return None if late.is_set() or not line.endswith("\n") else json.loads(line)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def confine(memory: int) -> None:
+    """Limit this process to some bytes of address space, and to no files."""
+    try:
+        import resource
+    except ImportError:  # not on Windows; the time limit holds there too
+        return
+    for kind, most in (("AS", memory), ("FSIZE", 0), ("CORE", 0)):
+        with contextlib.suppress(ValueError, OSError, AttributeError):
+            resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (most, most))
+
+
+@contextlib.contextmanager
+def alarm(seconds: float) -> Iterator[None]:
+    """End this process after so long, if the system has alarms."""
+    import signal
+
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

@@ -1,0 +1,107 @@
+"""Chat templates and tokenizers of a checkpoint in a process with limits of time and memory.
+
+A template is a program, and a pattern of a tokenizer may take for ever. Nothing inside a process
+can stop either, so another one runs them: the renderer, which starts with the first conversation
+and renders all of them, and a process that reads a tokenizer before this one does.
+"""
+
+import atexit
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.child_process import ChildProcess, Reply
+from jaxscore.errors import InputError
+from jaxscore.text.checkpoint_worker import MEMORY
+
+WORKER = Path(__file__).with_name("checkpoint_worker.py")
+RENDER_LIMIT, READ_LIMIT = 10.0, 60.0  # seconds of one conversation, and of reading a tokenizer
+# The process needs no torch, which takes seconds to import, and one thread of NumPy.
+ENVIRONMENT = {"USE_TORCH": "0", "USE_TF": "0", "USE_FLAX": "0", "OPENBLAS_NUM_THREADS": "1"}
+
+
+class TemplateError(InputError):
+    """A conversation that a chat template refuses."""
+
+
+class _Renderer:
+    """The process that renders; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: ChildProcess | None = None
+
+    def ask(self, question: Mapping[str, Any]) -> Reply | None:
+        with self._lock:
+            if self._process is None:
+                self._process = _started("render", RENDER_LIMIT)
+            reply = self._process.ask(question, RENDER_LIMIT)
+            if reply is None:
+                self._end()
+            return reply
+
+    def end(self) -> None:
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+_RENDERER = _Renderer()
+atexit.register(_RENDERER.end)
+
+
+def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
+    """What `tokenizer.apply_chat_template(messages, tokenize=False, **more)` gives.
+
+    Raises:
+        TemplateError: the template raises an error.
+        InputError: it takes too much time or memory, or fails in another way.
+        ValueError: there is no template.
+    """
+    template = tokenizer.get_chat_template()
+    question = {
+        "template": template,
+        "messages": list(messages),
+        "more": {**tokenizer.special_tokens_map, **more},
+    }
+    reply = _RENDERER.ask(question)
+    if reply is None:
+        raise InputError(
+            f"it takes more than {RENDER_LIMIT:g} seconds or {MEMORY >> 30} GB of memory"
+        )
+    if "text" in reply:
+        text: str = reply["text"]
+        return text
+    raise (TemplateError if reply.get("refused") else InputError)(reply["error"])
+
+
+def check_tokenizer(path: Path) -> None:
+    """Read a tokenizer.json, and some texts with it, within the limits.
+
+    Raises:
+        InputError: it cannot be read within them, or not at all.
+    """
+    process = _started("read", READ_LIMIT)
+    try:
+        reply = process.ask({"tokenizer": str(path)}, READ_LIMIT)
+    finally:
+        process.end()
+    why = f"more than {READ_LIMIT:g} seconds or {MEMORY >> 30} GB of memory"
+    if reply is None or reply["error"] is not None:
+        raise InputError(f"{path}: cannot be read ({why if reply is None else reply['error']})")
+
+
+def _started(task: str, limit: float) -> ChildProcess:
+    process = ChildProcess(WORKER, [str(limit), task], ENVIRONMENT)
+    if process.started is None:
+        process.end()
+        raise InputError(
+            f"the process that reads a checkpoint's chat template or tokenizer does not start; run "
+            f"it to see why: python -P {WORKER} {limit:g} {task}"
+        )
+    return process
