@@ -460,3 +460,23 @@ def test_equal_requests_are_written_once(monkeypatch, scorers, implementation):
     assert [text.id for text in got] == ["one", "one", "again"]
     assert got[0].token_ids.tolist() == got[2].token_ids.tolist() != got[1].token_ids.tolist()
     assert len(written) == 2
+
+
+def test_a_text_that_the_tokenizer_cannot_decode_fails_alone(scorers, monkeypatch):
+    class Panic(BaseException):
+        pass
+
+    generator = Generator(scorers("tiny-gpt2"))
+    requests = [GenerationRequest(k, text, 3) for k, text in enumerate(["The cat", "A dog"])]
+    bad = generator.generate(requests)[0].token_ids.tolist()
+    decode = generator.encoder.tokenizer.decode
+
+    def panics(ids, **how):
+        if list(ids) == bad:
+            raise Panic("no such byte")
+        return decode(ids, **how)
+
+    monkeypatch.setattr(generator.encoder.tokenizer, "decode", panics)
+    failed, written = generator.generate(requests)
+    assert failed.error == "the tokenizer cannot decode its ids (no such byte)"
+    assert written.error is None

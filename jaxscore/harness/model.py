@@ -105,7 +105,7 @@ def _with_bos(folder: Path, args: Arguments) -> Any:
     from transformers import AutoTokenizer
 
     if (path := folder / tokenizer_files.TRUTH).exists():
-        tokenizer_files.check_patterns(path)
+        tokenizer_files.check_parts(path)
     try:
         with errors_only():
             tokenizer = AutoTokenizer.from_pretrained(

@@ -16,7 +16,7 @@ from jaxscore.errors import InputError
 from jaxscore.text.checkpoint_worker import MEMORY
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
-RENDER_LIMIT, READ_LIMIT = 10.0, 60.0  # seconds of one conversation, and of reading a tokenizer
+RENDER_LIMIT, READ_LIMIT = 10.0, 30.0  # seconds of one conversation, and of reading a tokenizer
 # The process needs no torch, which takes seconds to import, and one thread of NumPy.
 ENVIRONMENT = {"USE_TORCH": "0", "USE_TF": "0", "USE_FLAX": "0", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -91,7 +91,7 @@ def check_tokenizer(path: Path) -> None:
         reply = process.ask({"tokenizer": str(path)}, READ_LIMIT)
     finally:
         process.end()
-    why = f"more than {READ_LIMIT:g} seconds or {MEMORY >> 30} GB of memory"
+    why = f"it takes more than {READ_LIMIT:g} seconds or {MEMORY >> 30} GB, or crashes the library"
     if reply is None or reply["error"] is not None:
         raise InputError(f"{path}: cannot be read ({why if reply is None else reply['error']})")
 

@@ -26,7 +26,9 @@ TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
 MOST_GROWTH = 64  # one character in Unicode's compatibility form has up to 18
 PATTERN = re.compile(rb'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"')
-ESCAPED = re.compile(rb"\\u00(?:52|65|67|78)")  # a letter of that key, as no writer of JSON has it
+# A BPE model with such a prefix and a merge that it does not fit ends the process.
+PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
+ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-fA-F]|[57][0-9aA])")  # a letter, as no writer has it
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
@@ -45,7 +47,7 @@ def read(folder: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     settings = read_settings(folder)
-    check_patterns(folder / TRUTH)
+    check_parts(folder / TRUTH)
     backend = Tokenizer.from_file(str(folder / TRUTH))
     _check_growth(folder / TRUTH, backend)
     backend.no_padding()  # to a length that the file names
@@ -81,20 +83,21 @@ def read(folder: Path) -> Any:
     return tokenizer
 
 
-def check_patterns(path: Path) -> None:
-    """Read a tokenizer.json in another process first if a pattern in it is not a known one.
+def check_parts(path: Path) -> None:
+    """Read a tokenizer.json in another process first if that may take all memory or for ever.
 
-    A pattern may take all memory when it is compiled, and for ever when it is matched.
+    That is so where a pattern is not a known one, or where the library can end the process.
 
     Raises:
-        InputError: it takes too much time or memory.
+        InputError: it takes too much time or memory, or ends the process.
     """
     check_regular(path)
     if path.stat().st_size > MOST_BYTES:
         raise InputError(f"{path}: found more than {MOST_BYTES >> 20} MB, expected a tokenizer")
     raw = path.read_bytes()
     found = {json.loads(b'"%b"' % one) for one in PATTERN.findall(raw)}
-    if not found <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
+    prefixed = b'"BPE"' in raw and PREFIX.search(raw)
+    if prefixed or not found <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
         checkpoint_process.check_tokenizer(path)
 
 

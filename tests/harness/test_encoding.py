@@ -8,8 +8,12 @@ from lm_eval.models.huggingface import HFLM
 
 from jaxscore.errors import InputError
 from jaxscore.harness.encoding import Encoder
-from tests.conftest import MODELS
+from jaxscore.text import bounded_tokenizer
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer
+from jaxscore.text.tokenizer import load_tokenizer
+from tests.conftest import CASES, MODELS
 from tests.lm_eval.folders import case
+from tests.text.test_bounded_tokenizer import PANICS, panicking_backend
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -103,3 +107,21 @@ def test_requests_that_hf_ends_on(pair, prefix, why, scorers):
     encoder = Encoder(scorers("tiny-gpt2").encoder.tokenizer, None, prefix)
     with pytest.raises(InputError, match=why):
         encoder.pairs([pair], named)
+
+
+def test_a_text_that_the_tokenizer_cannot_read_is_named():
+    tokenizer = load_tokenizer(CASES / "models/tiny-gpt2")
+    encoder = Encoder(tokenizer, None, 0)
+    encoder._bounded = BoundedTokenizer(panicking_backend())
+    with pytest.raises(InputError, match=r"the text that begins 'a{40}b': .* \(Onig: Regex"):
+        encoder.pairs([("The cat", " sat"), ("", PANICS)], named)
+
+
+@pytest.mark.parametrize("special", [None, True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_long_texts_in_pieces_have_the_same_ids_with_special_tokens(monkeypatch, name, special):
+    encoder = Encoder(load_tokenizer(CASES / "models" / name), None, 0)
+    text = "The cat sat down. It ran, and ran. " * 4
+    want = encoder.encode([text, "a"], special)
+    monkeypatch.setattr(bounded_tokenizer, "PIECE", 9)
+    assert encoder.encode([text, "a"], special) == want
