@@ -1,7 +1,7 @@
 """Encodes and decodes with bounded memory, and makes errors of a tokenizer's panics.
 
 A text of up to `PIECE` characters is encoded as it is. A longer one is encoded in pieces where the
-tokenizer always splits (`tokenizer_limits.cut_pattern`), and as a whole, up to `MOST_WHOLE`
+tokenizer always splits (`tokenizer_limits.cuts`), and as a whole, up to `MOST_WHOLE`
 characters, where that is not certain. The ids are those of the whole text either way.
 """
 
@@ -141,17 +141,20 @@ class BoundedTokenizer:
     ) -> Iterator[Piece]:
         """A long text in pieces, at most `TOGETHER` of them in memory; see `ids`."""
         starts = self._starts(text)
+        skips = self._cuts is not None and self._cuts.leaves_blank_out
         encode = self.backend.encode_batch if offsets else self.backend.encode_batch_fast
         n_tokens = 0
         for k in range(0, len(starts) - 1, TOGETHER):
             bounds = starts[k : k + TOGETHER + 1]
-            some = [text[a:b] for a, b in itertools.pairwise(bounds)]
+            some = [text[a + (skips and a > 0) : b] for a, b in itertools.pairwise(bounds)]
             with panics_named():
                 found = encode(some, add_special_tokens=False)
-            for start, own, one in zip(bounds, some, found, strict=False):
-                ids = np.array(one.ids, np.int32)
+            for (start, end), one in zip(itertools.pairwise(bounds), found, strict=True):
+                ids, own = np.array(one.ids, np.int32), one.offsets if offsets else []
                 n_tokens += len(ids)
-                yield Piece(start, own, ids, one.offsets if offsets else [])
+                if offsets and skips and start:
+                    own = _with_blank(own, one.tokens[0])
+                yield Piece(start, text[start:end], ids, own)
             if most is not None and n_tokens > most + 1:
                 raise TextError(_too_long(f"more than {n_tokens} tokens", most))
 
@@ -171,7 +174,7 @@ class BoundedTokenizer:
         """Where the pieces of a text start, and its length."""
         starts = [0]
         while len(text) - starts[-1] > PIECE:
-            cut = None if self._cut is None else self._cut.search(text, starts[-1] + PIECE)
+            cut = self._cuts and self._cuts.pattern.search(text, starts[-1] + PIECE)
             end = len(text) if cut is None else cut.start()
             if end - starts[-1] > MOST_WHOLE:
                 raise TextError(
@@ -189,8 +192,8 @@ class BoundedTokenizer:
         return tokenizer_limits.character_limit(self.backend)
 
     @functools.cached_property
-    def _cut(self) -> Any:
-        return tokenizer_limits.cut_pattern(self.backend)
+    def _cuts(self) -> tokenizer_limits.Cuts | None:
+        return tokenizer_limits.cuts(self.backend)
 
     @functools.cached_property
     def _around(self) -> tuple[list[int], list[int]]:
@@ -199,6 +202,13 @@ class BoundedTokenizer:
             bare, full = (self.backend.encode("a", add_special_tokens=s).ids for s in (False, True))
         first = next(k for k in range(len(full)) if full[k : k + len(bare)] == bare)
         return full[:first], full[first + len(bare) :]
+
+
+def _with_blank(offsets: list[tuple[int, int]], first: str) -> list[tuple[int, int]]:
+    """Offsets in a piece with the blank that was left out; its first token has the blank."""
+    moved = [(a + 1, b + 1) for a, b in offsets]
+    moved[0] = (0, 1 if first == tokenizer_limits.MARK else moved[0][1])
+    return moved
 
 
 def _too_long(found: str, most: int) -> str:

@@ -25,6 +25,14 @@ _LETTERS = (
 )
 AFTER_LETTER = re.compile(f"(?<=[{_LETTERS}])(?=[ \n,.\u3001\u3002\uff0c])")
 BEFORE_BLANK = re.compile(f"(?<=[{_LETTERS}])(?= )")
+BETWEEN_WORDS = re.compile(f"(?<=[{_LETTERS}])(?= [{_LETTERS}])")
+MARK = "\u2581"  # SentencePiece's blank
+_SPLIT_AT_BLANKS = {  # after the normalizer there are none
+    "type": "Split",
+    "pattern": {"String": " "},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
 
 _CONTRACTION = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -150,8 +158,51 @@ def _without(left_out: Sequence[int]) -> re.Pattern[str] | None:
     return re.compile(f"[^{''.join(ranges)}]") if ranges else None
 
 
-def cut_pattern(backend: Tokenizer) -> re.Pattern[str] | None:
-    """Finds places at which a text can be cut without another id; None where none is certain."""
+class Cuts(NamedTuple):
+    """Where a text can be cut without another id.
+
+    Attributes:
+        pattern: finds the places, each at the beginning of a piece.
+        leaves_blank_out: whether the blank there must be left out, since the tokenizer puts one
+            before each text.
+    """
+
+    pattern: re.Pattern[str]
+    leaves_blank_out: bool = False
+
+
+def cuts(backend: Tokenizer) -> Cuts | None:
+    """Where a text can be cut; None if no place is certain."""
+    return _cuts_of_sentencepiece(backend) or _cuts_of_words(backend)
+
+
+def _cuts_of_sentencepiece(backend: Tokenizer) -> Cuts | None:
+    """Of a BPE model that reads a text without splitting it, with blanks as `MARK`.
+
+    No merge crosses the place before a mark if no token has one behind another character.
+    """
+    normalizer, cut = list(parts(backend.normalizer)), list(parts(backend.pre_tokenizer))
+    prepends = normalizer[:1] == [{"type": "Prepend", "prepend": MARK}]
+    if normalizer[prepends:] != [
+        {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
+    ] or cut not in ([], [_SPLIT_AT_BLANKS]):
+        return None
+    model, vocabulary = backend.model, backend.get_vocab()
+    if type(model).__name__ != "BPE" or model.dropout or model.ignore_merges:
+        return None
+    crossing = re.compile(f"[^{MARK}]{MARK}")
+    if MARK not in vocabulary or any(map(crossing.search, vocabulary)):
+        return None
+    for token in backend.get_added_tokens_decoder().values():
+        # It may stand across the place, right behind it, or before it and look across it.
+        looks = token.rstrip or token.single_word
+        if re.search(f"[{_LETTERS}] |^[{_LETTERS} ]" + f"|[{_LETTERS}]$" * looks, token.content):
+            return None
+    return Cuts(BETWEEN_WORDS, prepends)
+
+
+def _cuts_of_words(backend: Tokenizer) -> Cuts | None:
+    """Of a tokenizer whose pre-tokenizers split a text at words."""
     for part in parts(backend.normalizer):
         if part["type"] not in _LOCAL:
             return None
@@ -189,7 +240,7 @@ def cut_pattern(backend: Tokenizer) -> re.Pattern[str] | None:
             looks = token.lstrip or token.rstrip or token.single_word
             if pattern.search(content) or (looks and not re.fullmatch(r"[^\w\s,.]*", ends)):
                 return None
-    return pattern
+    return Cuts(pattern)
 
 
 def growth(component: Any) -> int:

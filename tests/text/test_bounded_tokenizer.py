@@ -52,6 +52,25 @@ def variants():
     unigram = Tokenizer(models.Unigram(pieces, unk_id=0))
     unigram.normalizer = normalizers.NFC()
     unigram.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    names = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *"\u2581abitsxyA9,."]
+    merges = [("\u2581", "a"), ("a", "b"), ("\u2581", "\u2581"), ("\u2581a", "b"), ("x", "y")]
+    names += ["".join(pair) for pair in merges]
+    for prepends in (False, True):
+        piece = Tokenizer(
+            models.BPE(
+                {name: k for k, name in enumerate(dict.fromkeys(names))},
+                merges,
+                unk_token="<unk>",
+                fuse_unk=True,
+                byte_fallback=True,
+            )
+        )
+        parts = [normalizers.Prepend("\u2581")] * prepends + [normalizers.Replace(" ", "\u2581")]
+        piece.normalizer = normalizers.Sequence(parts)
+        if not prepends:
+            piece.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+        piece.add_tokens([AddedToken("<mask>", normalized=False), AddedToken("\n\n")])
+        out["llama" if prepends else "gemma"] = piece
     return out | {
         "spaced": spaced,
         "digits": digits,
@@ -126,14 +145,14 @@ def test_every_boundary_has_the_same_start_in_pieces(monkeypatch, name, boundary
 def test_a_text_is_not_cut_where_a_normalizer_sees_its_ends(part):
     backend = backend_of()
     backend.normalizer = part
-    assert tokenizer_limits.cut_pattern(backend) is None
+    assert tokenizer_limits.cuts(backend) is None
 
 
 def test_a_text_is_not_cut_across_an_added_token():
     backend = backend_of()
-    assert tokenizer_limits.cut_pattern(backend) is not None
+    assert tokenizer_limits.cuts(backend) is not None
     backend.add_tokens([AddedToken("New York", normalized=False)])
-    assert tokenizer_limits.cut_pattern(backend) is None
+    assert tokenizer_limits.cuts(backend) is None
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "words"])
