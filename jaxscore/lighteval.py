@@ -24,6 +24,7 @@ from jaxscore.harness.encoding import Asked
 from jaxscore.harness.model import make
 from jaxscore.harness.scoring import answers
 from jaxscore.requests import GenerationRequest
+from jaxscore.text import chat_template
 from jaxscore.text.encoder import is_text
 
 
@@ -55,6 +56,8 @@ class JaxscoreModel(LightevalModel):
         if folder and not args.max_length:  # lighteval never asks the tokenizer
             self.max_length = lengths.of_config(folder) or lengths.DEFAULT
         self._chat = self.tokenizer.chat_template is not None if chat is None else chat
+        if self._chat:
+            chat_template.check(self.tokenizer)  # lighteval renders in this process
         self._prompts = PromptManager(self._chat, self.tokenizer, config.system_prompt)
         self.config = config.model_copy(update={"model_name": args.pretrained})
         # lighteval's cache knows a custom model by its names alone: it is never read.

@@ -56,6 +56,18 @@ def test_the_longest_request_that_fits(scorers):
         scorer.score_sequences([TokenSequence(ids, 1000)])
 
 
+def test_a_text_that_is_too_long_for_certain_says_what_to_do(scorers):
+    scorer = fresh(scorers("tiny-gpt2"), max_positions=32)
+    long = "and then " * 1_000
+    [context, alone] = scorer.score([Request(0, long, " sat"), Request(1, "", long)])
+    assert_failed(context, "9004 characters", "32 positions", "shorten it, or drop its oldest")
+    assert_failed(alone, "9000 characters", "shorten it")
+    assert "--truncate" not in alone.error
+    [kept] = scorer.score([Request(0, long, " sat")], truncate="left")
+    [(whole,)] = scorer.encoder.encode([Request(0, long, " sat")])
+    assert (kept.error, kept.truncated) == (None, len(whole.ids) - 33)
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("boundary", ["joint", "separate"])
 def test_truncate_left_scores_what_is_left_after_the_bos(scorers, name, boundary):

@@ -13,8 +13,9 @@ from typing import Any
 from jaxscore.server import receiving
 from jaxscore.server.calls import JSON, Answer, Call, Function, Stream, headers_of, query_of
 from jaxscore.server.errors import ApiError
+from jaxscore.server.prompts import TOO_LONG
 from jaxscore.server.service import Service
-from jaxscore.text.bounded_tokenizer import TextError
+from jaxscore.text.bounded_tokenizer import TextError, TooLong
 
 Scope = MutableMapping[str, Any]
 LAST_PART = 5.0  # seconds to say that the time is over
@@ -44,7 +45,8 @@ class Endpoint:
         except ApiError as problem:
             await answering.error(problem)
         except TextError as problem:
-            await answering.error(ApiError(400, str(problem)))
+            code = TOO_LONG if isinstance(problem, TooLong) else None
+            await answering.error(ApiError(400, str(problem), code=code))
         except asyncio.CancelledError:
             raise
         except Exception:

@@ -30,6 +30,10 @@ class TextError(InputError):
     """A text that the tokenizer cannot read; the others of its batch can be read without it."""
 
 
+class TooLong(TextError):
+    """A text that has more tokens than the model's positions can hold."""
+
+
 class Piece(NamedTuple):
     """A part of a text.
 
@@ -156,7 +160,7 @@ class BoundedTokenizer:
                     own = _with_blank(own, one.tokens[0])
                 yield Piece(start, text[start:end], ids, own)
             if most is not None and n_tokens > most + 1:
-                raise TextError(_too_long(f"more than {n_tokens} tokens", most))
+                raise TooLong(_too_long(f"at least {n_tokens} tokens", most))
 
     def most_characters(self, n_tokens: int) -> int | None:
         """Characters that a text of so many tokens has at most; None where that is not known."""
@@ -168,7 +172,7 @@ class BoundedTokenizer:
             return
         for text in texts:
             if len(text) > most + 1 and self._limit and self._limit.exceeds(text, most + 1):
-                raise TextError(_too_long(f"{len(text)} characters", most))
+                raise TooLong(_too_long(f"{len(text)} characters", most))
 
     def _starts(self, text: str) -> list[int]:
         """Where the pieces of a text start, and its length."""
@@ -212,7 +216,4 @@ def _with_blank(offsets: list[tuple[int, int]], first: str) -> list[tuple[int, i
 
 
 def _too_long(found: str, most: int) -> str:
-    return (
-        f"its text has {found}, the model takes {most} positions; shorten it, or drop the oldest "
-        "tokens of a context with --truncate left"
-    )
+    return f"its text has {found}, more than the model's {most} positions can hold; shorten it"

@@ -38,6 +38,20 @@ def render(tokenizer: Any, messages: Sequence[Message]) -> str:
         ) from None
 
 
+def check(tokenizer: Any) -> None:
+    """Refuse a template that takes too much time or memory for a short conversation.
+
+    Raises:
+        InputError: it does, or it fails; not if it refuses the conversation.
+    """
+    try:
+        checkpoint_process.render(tokenizer, PROBE[1:], add_generation_prompt=True)
+    except checkpoint_process.TemplateError:
+        return
+    except (InputError, ValueError) as problem:
+        raise InputError(f"{_name(tokenizer)}: its chat template fails ({problem})") from None
+
+
 def takes_system(tokenizer: Any) -> bool:
     """Whether the template mentions `system` and, mentioning it, does not refuse it.
 

@@ -12,7 +12,7 @@ from jaxscore.errors import check_choice
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.request_forms import Unusable
 from jaxscore.requests import LabelRequest, Request
-from jaxscore.text.bounded_tokenizer import TextError, encode_each
+from jaxscore.text.bounded_tokenizer import TextError, TooLong, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder, is_text
 
 # Texts are encoded so many at a time: the tokenizer's own results take 50 bytes for each token.
@@ -70,7 +70,7 @@ class Preparer:
                 if isinstance(request, Unusable)
                 else NO_TEXT
                 if one is not request
-                else Prepared((), 0, str(sequences))
+                else Prepared((), 0, _reason(sequences, one.context))
                 if isinstance(sequences, TextError)
                 else self._truncated(sequences, truncate)
                 for request, one, sequences in zip(requests, usable, encoded, strict=True)
@@ -90,7 +90,7 @@ class Preparer:
             elif text != request.prompt:
                 item = NO_TEXT
             elif isinstance(ids, TextError):
-                item = Prepared((), 0, str(ids))
+                item = Prepared((), 0, _reason(ids, text))
             elif not len(ids):
                 item = Prepared((), 0, "its prompt has no tokens, so nothing comes after it")
             else:
@@ -232,6 +232,12 @@ def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Un
         if n_characters >= CHUNK_CHARACTERS:
             break
     return out
+
+
+def _reason(problem: TextError, context: str) -> str:
+    """Why a request cannot be encoded, and what else there is to do."""
+    hint = ", or drop its oldest tokens with --truncate left"
+    return str(problem) + hint * (isinstance(problem, TooLong) and bool(context))
 
 
 def _prompt(request: Any) -> str:

@@ -171,7 +171,7 @@ def test_blanks_that_an_added_token_takes_do_not_count():
     text = "<mask>" + " " * 100_000
     assert len(backend.encode(text, add_special_tokens=False).ids) == 1
     BoundedTokenizer(backend).ids([text], most=1)
-    with pytest.raises(TextError, match="100000 characters, the model takes 4 positions"):
+    with pytest.raises(TextError, match="100000 characters, more than the model's 4 positions"):
         BoundedTokenizer(backend_of()).ids([" " * 100_000], most=4)
 
 
