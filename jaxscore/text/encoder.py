@@ -267,7 +267,9 @@ class _Names:
 
 def _with_prefix(prefix: list[int], ids: Ids) -> Ids:
     """A text that writes its own BOS, as chat templates do, gets no second one."""
-    return ids if [*ids[: len(prefix)]] == prefix else _joined(prefix, ids)
+    if not prefix or [*ids[: len(prefix)]] == prefix:
+        return ids
+    return _joined(prefix, ids)
 
 
 def _joined(a: Ids, b: Ids) -> Ids:
