@@ -41,6 +41,14 @@ def variants():
     digits.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
+    for k, pattern in enumerate(sorted(tokenizer_limits.SPLITS)):
+        out[f"pattern {k}"] = backend_of()
+        out[f"pattern {k}"].pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(pattern), "isolated"),
+                pre_tokenizers.ByteLevel(False, use_regex=False),
+            ]
+        )
     marked = backend_of("tiny-qwen2")
     marked.add_tokens([AddedToken("<mask>", lstrip=True, rstrip=True, normalized=False)])
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
@@ -89,7 +97,7 @@ PART = st.sampled_from(
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(parts=st.lists(PART, max_size=60), size=st.integers(1, 12))
 def test_pieces_have_the_ids_and_offsets_of_the_whole_text(name, parts, size):
     text, backend = "".join(parts), VARIANTS[name]
@@ -156,7 +164,7 @@ def test_a_text_is_not_cut_across_an_added_token():
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "words"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(parts=st.lists(PART, min_size=1, max_size=12), times=st.integers(1, 40))
 def test_a_text_that_fits_is_never_refused_by_its_characters(name, parts, times):
     text, backend = "".join(parts) * times, VARIANTS[name]
