@@ -17,6 +17,7 @@ from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.errors import check_choice
+from jaxscore.files.local_path import local_path
 from jaxscore.generator import Generator
 from jaxscore.journal.database import Journal
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
@@ -159,7 +160,7 @@ class Scorer:
             InputError: the model or the journal cannot be used, and why.
         """
         use_device(device)
-        lora = None if lora is None else Path(lora)
+        lora = None if lora is None else local_path(str(lora))
         loaded = load_checkpoint(
             model,
             dtype=dtype,
@@ -179,7 +180,7 @@ class Scorer:
                 batch_tokens, loaded.model, reproducible=reproducible
             ),
             progress=progress,
-            journal=None if journal is None else Journal(Path(journal), loaded.about),
+            journal=None if journal is None else Journal(local_path(str(journal)), loaded.about),
             reproducible=reproducible,
         )
         scorer.about, scorer._origin = loaded.about, (model, revision, cache_dir, lora)

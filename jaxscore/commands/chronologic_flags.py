@@ -9,6 +9,7 @@ from jaxscore.commands import endpoint_flags, html_flags, model_flags, prompting
 from jaxscore.commands.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
+from jaxscore.files.local_path import local_path
 from jaxscore.tasks.chronologic import answer_scores, fewshot
 
 PLACES = {"model": ("MODEL", "--model"), "questions": ("QUESTIONS.jsonl", "--input")}
@@ -47,7 +48,13 @@ class Place(argparse.Action):
                 f"once, by its place or by {flag}",
             )
         for name in free[:1]:
-            setattr(namespace, name, Path(word) if name == "questions" else word)
+            setattr(namespace, name, self._value(name, word))
+
+    def _value(self, name: str, word: str) -> str | Path:
+        try:
+            return local_path(word) if name == "questions" else word
+        except InputError as problem:
+            raise argparse.ArgumentError(self, str(problem)) from None
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,11 @@ import itertools
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
+
+from jaxscore.errors import InputError
+from jaxscore.files.local_path import local_path
 
 WIDTH = 80  # columns
 ADVANCED = "advanced"  # attribute of an action that only `--help-all` shows
@@ -34,6 +38,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "allow_abbrev": False, "add_help": False})
+        self.register("type", Path, _path)  # what `type=Path` of every flag means
         self.add_argument("-h", "--help", action=_Help, help="this page")
         advanced(self, "--help-all", action=_Help, help="this page, with all flags")
 
@@ -90,6 +95,13 @@ class Parser(argparse.ArgumentParser):
             hint = f"is it --{like}?" if like else f"{self.prog} --help-all lists all flags"
             self.error(f"{name}: no such flag; {hint}")
         return super().parse_known_args(args, namespace)
+
+
+def _path(text: str) -> Path:
+    try:
+        return local_path(text)
+    except InputError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def _name(action: argparse.Action) -> str:

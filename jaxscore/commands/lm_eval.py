@@ -11,8 +11,10 @@ from pathlib import Path
 from jaxscore.commands import distributed_flags
 from jaxscore.engine import processes
 from jaxscore.errors import InputError, install_extra
+from jaxscore.files.local_path import check_local
 from jaxscore.files.yaml_input import read_yaml
 
+PLACES = ("--output_path", "-o", "--use_cache", "-c", "--include_path", "--config", "-C")
 OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
 ABOUT = """\
 jaxscore lm-eval ARGS: lm-evaluation-harness' own arguments, which follow. The
@@ -33,6 +35,18 @@ def words(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
+def _check_places(arguments: Sequence[str]) -> None:
+    """Refuse addresses: lm-evaluation-harness would make local folders of them.
+
+    Raises:
+        InputError: naming the address.
+    """
+    for k, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in PLACES:
+            check_local(value if equals else "".join(arguments[k + 1 : k + 2]))
+
+
 def run(args: argparse.Namespace) -> int:
     """Run lm-evaluation-harness; its files are kept, and its exit code.
 
@@ -41,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.arguments in ([], ["-h"], ["--help"], ["run"]):
         print(ABOUT)
+    _check_places(args.arguments)
     if importlib.util.find_spec("lm_eval") is None:
         raise InputError(f"lm-evaluation-harness is not installed; {install_extra('lm-eval')}")
     importlib.import_module("jaxscore.lm_eval")

@@ -13,6 +13,7 @@ from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import collector
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.errors import InputError
+from jaxscore.files.local_path import check_local, local_path
 from jaxscore.models import refused_families
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
@@ -287,6 +288,7 @@ def config_file(model: str) -> Path:
     Raises:
         InputError: neither a folder nor a config.json.
     """
+    check_local(model, f"a local folder or a {CONFIG}")
     path = checkpoint.resolve(model, None) if model == "demo" else Path(model)
     with contextlib.suppress(OSError, ValueError):  # too long, not permitted, a zero byte
         if path.is_dir():
@@ -322,7 +324,7 @@ def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Pa
         return None
     from jaxscore.journal.place import beside, check_path
 
-    path = beside(output) if asked is None else Path(asked)
+    path = beside(output) if asked is None else local_path(asked)
     files = [output, *written]
     check_path(path, *files, *map(manifest.path_of, files), getattr(args, "input", None))
     return path

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import platformdirs
 
+from jaxscore.files.local_path import local_path
+
 
 def cache_folder(kind: str) -> Path | None:
     """The folder for one kind of cached files; it may not exist yet.
@@ -17,8 +19,12 @@ def cache_folder(kind: str) -> Path | None:
 
     Returns:
         None where nothing is to be kept.
+
+    Raises:
+        InputError: JAXSCORE_CACHE is an address.
     """
     chosen = os.environ.get("JAXSCORE_CACHE")
     if chosen == "off":
         return None
-    return (Path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore"))) / kind
+    folder = local_path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore"))
+    return folder / kind

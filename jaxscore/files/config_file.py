@@ -21,6 +21,7 @@ from typing import NamedTuple, NoReturn
 import yaml
 
 from jaxscore.errors import InputError
+from jaxscore.files.local_path import local_path
 from jaxscore.files.yaml_input import read_node
 from jaxscore.text.encoder import is_text
 
@@ -100,7 +101,7 @@ def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     path = value if equals else "".join(words[k + 1 : k + 2])
     if not path:
         raise InputError(f"{FLAG}: expected a file after it")
-    return Path(path), [*words[:k], *words[k + n :]]
+    return local_path(path), [*words[:k], *words[k + n :]]
 
 
 def _joined(flags: list[str], places: list[str]) -> list[str]:

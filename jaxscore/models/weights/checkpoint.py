@@ -15,6 +15,7 @@ import numpy as np
 from jaxscore.errors import InputError
 from jaxscore.files import json_input
 from jaxscore.files.json_input import check_regular
+from jaxscore.files.local_path import check_local
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),
@@ -44,6 +45,7 @@ MOST = (1 << 48) - 1  # of a shape, and of an offset
 MOST_AXES = 32  # of a tensor; a model's have at most four
 LARGEST = (1 << 31) - 1  # token id
 GENERATION = "generation_config.json"
+MODEL = "a local folder or a hub id such as NAME/NAME"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -59,8 +61,9 @@ def resolve(
         cache_dir: where snapshots of hub ids are kept; None is the hub's own place.
 
     Raises:
-        InputError: no such folder and no such model on the hub or in its cache.
+        InputError: no such folder and no such model on the hub or in its cache; an address.
     """
+    check_local(model, MODEL)
     if revision is not None and (model == "demo" or Path(model).exists()):
         raise InputError(f"--revision {revision}: model {model} is local and has no revisions")
     if model == "demo":
