@@ -4,13 +4,13 @@ import contextlib
 import errno
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from jaxscore.engine import processes
 from jaxscore.errors import InputError
+from jaxscore.files import temporary
 
 # Bytes that are collected before the file is written: each write lets other threads run, and then
 # waits for them.
@@ -34,34 +34,38 @@ def atomic(path: Path) -> Iterator[TextIO]:
             yield nowhere
         return
     path = Path(os.path.realpath(path))  # a link stays, and what it points to is replaced
+    with contextlib.ExitStack() as stack:
+        handle, name = _opened(path, stack)
+        try:
+            with os.fdopen(handle, "w", BUFFER, encoding="utf-8", newline="\n") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
+            os.replace(name, path)
+        except OSError as problem:
+            if problem.errno not in NO_ROOM:
+                raise
+            raise InputError(
+                f"{path}: cannot be written ({problem.strerror}); make room or give another place"
+            ) from None
+
+
+def _opened(path: Path, stack: contextlib.ExitStack) -> tuple[int, str]:
+    """`temporary.file_beside`, until the stack is closed."""
     try:
         if path.is_dir():
             raise InputError(f"{path}: found a folder, expected the name of a file to write")
         if path.exists() and not path.is_file():  # a file would take the place of /dev/null
             raise InputError(f"{path}: found a device or a pipe, expected the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        return stack.enter_context(temporary.file_beside(path))
     except OSError as problem:
         in_the_way = isinstance(problem, FileExistsError)
         reason = f"{path.parent} is no folder" if in_the_way else problem.strerror
         raise InputError(f"{path}: cannot be written ({reason}); give a place that can") from None
-    try:
-        with os.fdopen(handle, "w", BUFFER, encoding="utf-8", newline="\n") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask)
-        os.replace(name, path)
-    except BaseException as problem:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(problem, OSError) and problem.errno in NO_ROOM:
-            raise InputError(
-                f"{path}: cannot be written ({problem.strerror}); make room or give another place"
-            ) from None
-        raise
 
 
 def json_number(value: float | None) -> float | str | None:

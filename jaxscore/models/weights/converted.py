@@ -12,7 +12,6 @@ import dataclasses
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 from jaxscore.device.decoder import DecoderConfig, Params
 from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
+from jaxscore.files import temporary
 from jaxscore.models.choices import Dtype
 from jaxscore.models.weights.checkpoint import FILES, read_config, read_json
 from jaxscore.models.weights.params import Placement, keys_of, shapes_of
@@ -109,26 +109,21 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
         InputError: it cannot be written.
     """
     check_absent(output)
-    with _as_refusals(output):
-        made = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}.", suffix=".tmp"))
-        try:
-            for pattern in FILES + ["*.py"] * with_code:
-                for file in source.glob(pattern):
-                    if ".safetensors" not in file.name and file.is_file():
-                        shutil.copyfile(file, made / file.name)
-            _write_plain_config(made)
-            _save_params(made / PARAMS, params)
-            text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, indent=2)
-            (made / MARK).write_text(text + "\n", encoding="utf-8")
-            umask = os.umask(0)
-            os.umask(umask)
-            made.chmod(0o777 & ~umask)
-            if output.exists():
-                output.rmdir()
-            made.rename(output)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
+    with _as_refusals(output), temporary.folder_beside(output) as made:
+        for pattern in FILES + ["*.py"] * with_code:
+            for file in source.glob(pattern):
+                if ".safetensors" not in file.name and file.is_file():
+                    shutil.copyfile(file, made / file.name)
+        _write_plain_config(made)
+        _save_params(made / PARAMS, params)
+        text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, indent=2)
+        (made / MARK).write_text(text + "\n", encoding="utf-8")
+        umask = os.umask(0)
+        os.umask(umask)
+        made.chmod(0o777 & ~umask)
+        if output.exists():
+            output.rmdir()
+        made.rename(output)
 
 
 def _write_plain_config(folder: Path) -> None:

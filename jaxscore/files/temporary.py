@@ -1,0 +1,149 @@
+"""Temporary files and folders beside an output, and those that killed runs have left there.
+
+    .NAME.HOST.xxxxxxxx.tmp     HOST is a digest of the host's name
+
+Whoever makes one holds a lock on it until it has its final name. The lock ends with its process,
+however that ends, so what can be locked was left behind. On some shared file systems a host does
+not see the locks of others: only files of this host are removed.
+"""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked there, and nothing is removed
+    fcntl = None  # type: ignore[assignment]
+
+END = ".tmp"
+LONGEST = 200  # bytes of the output's name in it; most file systems take 255 in all
+TRIES = 100  # for a name that nobody has; each has 2**32 of them
+_open: set[str] = set()  # what this process has not given its final name yet
+
+
+@contextlib.contextmanager
+def file_beside(path: Path) -> Iterator[tuple[int, str]]:
+    """A new temporary file for an output: its descriptor, which the caller closes, and its name.
+
+    It is removed when the block ends, unless it has another name by then. Files that killed runs
+    of the same output have left are removed first.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    with _made(path, lambda name: os.open(name, flags, 0o600)) as (handle, name):
+        yield handle if fcntl is None else os.dup(handle), name
+
+
+@contextlib.contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """A new temporary folder for an output that is a folder; see `file_beside`."""
+
+    def make(name: str) -> int:
+        os.mkdir(name, 0o700)
+        return -1 if fcntl is None else os.open(name, os.O_RDONLY)
+
+    with _made(path, make) as (_, name):
+        yield Path(name)
+
+
+def remove_open() -> None:
+    """Remove what this process has not finished; it ends now."""
+    for name in list(_open):
+        with contextlib.suppress(OSError):
+            _remove(name)
+
+
+@contextlib.contextmanager
+def _made(path: Path, make: Callable[[str], int]) -> Iterator[tuple[int, str]]:
+    remove_abandoned(path)
+    handle, name = _locked(path, make)
+    _open.add(name)
+    try:
+        yield handle, name
+    finally:
+        with contextlib.suppress(OSError):
+            _remove(name)
+        _open.discard(name)
+        if fcntl is not None:
+            os.close(handle)  # the lock, last
+
+
+def _locked(path: Path, make: Callable[[str], int]) -> tuple[int, str]:
+    """A new file or folder, which we hold a lock on where there are locks."""
+    for _ in range(TRIES):
+        name = f"{_prefix(path)}{secrets.token_hex(4)}{END}"
+        with contextlib.suppress(FileExistsError):
+            handle = make(name)
+            # Another run may have taken it for abandoned before the lock was ours.
+            if fcntl is None or (_lock(handle) is not False and _is_at(handle, name)):
+                return handle, name
+            os.close(handle)
+    raise FileExistsError(f"no free name for a temporary file beside {path}")
+
+
+def remove_abandoned(path: Path) -> None:
+    """Remove the temporary files of this output whose process is gone."""
+    if fcntl is None:
+        return
+    prefix = os.path.basename(_prefix(path))
+    found: list[str] = []
+    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
+        found += [one.path for one in entries if one.name.startswith(prefix)]
+    for name in found:
+        with contextlib.suppress(OSError):
+            _remove_if_abandoned(name)
+
+
+def _remove_if_abandoned(name: str) -> None:
+    if not name.endswith(END) or name in _open:
+        return
+    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if _lock(handle) and _is_at(handle, name):
+            _remove(name)
+    finally:
+        os.close(handle)
+
+
+def _prefix(path: Path) -> str:
+    host = hashlib.sha256(socket.gethostname().encode(errors="replace")).hexdigest()[:8]
+    name = os.fsencode(path.name)
+    if LONGEST < len(name) <= 255:  # a longer one fits nowhere, as making the file says
+        name = name[:LONGEST]
+    return str(path.parent / f".{os.fsdecode(name)}.{host}.")
+
+
+def _lock(handle: int) -> bool | None:
+    """Whether the lock is ours now; None where the file system has none."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_at(handle: int, name: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.lstat(name))
+    except FileNotFoundError:
+        return False
+
+
+def _remove(name: str) -> None:
+    if stat.S_ISDIR(os.lstat(name).st_mode):
+        shutil.rmtree(name, ignore_errors=True)
+    else:
+        os.unlink(name)
