@@ -4,16 +4,27 @@ What imports JAX is imported on first use, so that the command line prints its h
 """
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.errors import InputError
+try:
+    from jaxscore.errors import InputError
 
-# `evaluate` is imported here and not on first use: importing the module of that name later would
-# put the module in the function's place.
-from jaxscore.evaluate import Report, compare, evaluate
-from jaxscore.requests import GenerationRequest, LabelRequest, Request
-from jaxscore.results import ScoredRequest
-from jaxscore.version import VERSION
+    # `evaluate` is imported here and not on first use: importing the module of that name later
+    # would put the module in the function's place.
+    from jaxscore.evaluate import Report, compare, evaluate
+    from jaxscore.requests import GenerationRequest, LabelRequest, Request
+    from jaxscore.results import ScoredRequest
+    from jaxscore.version import VERSION
+except KeyboardInterrupt:
+    words = sys.orig_argv
+    if ("-m", "jaxscore") not in zip(words, words[1:], strict=False) and not (
+        words[1:] and os.path.basename(words[1]) == "jaxscore"
+    ):
+        raise  # of another program, which decides itself
+    os.write(2, b"jaxscore: interrupted\n")
+    os._exit(130)
 
 if TYPE_CHECKING:
     from jaxscore.divergence_scorer import DivergenceScorer

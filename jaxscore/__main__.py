@@ -1,7 +1,124 @@
-"""`python -m jaxscore`."""
+"""The process of one command: its streams, Ctrl-C while it starts, and how it ends."""
 
+import contextlib
+import io
+import os
+import signal
 import sys
+import traceback
+from types import FrameType
+from typing import Any, NoReturn
 
-from jaxscore.cli import main
+from jaxscore.errors import InputError
 
-sys.exit(main())
+INTERRUPTED = 130
+
+
+class _Stderr(io.RawIOBase):
+    """Standard error; what cannot be written there, as on a full disk, ends no run."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+
+    def write(self, data: Any) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:
+            return len(data)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+
+class _Stdout(_Stderr):
+    """Standard output; raises InputError once where it cannot be written, and then takes all."""
+
+    failed = False
+
+    def write(self, data: Any) -> int:
+        if self.failed:
+            return len(data)
+        try:
+            return os.write(self._descriptor, data)
+        except BrokenPipeError:
+            raise
+        except OSError as problem:
+            self.failed = True
+            raise InputError(
+                f"standard output cannot be written ({problem.strerror}); files that this run has "
+                "finished are kept; make room or give another place"
+            ) from None
+
+
+def run() -> NoReturn:
+    """Run the command of `sys.argv` and end the process with its exit code."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)  # until the command takes Ctrl-C in its own way
+    sys.stderr = _text(_Stderr, sys.stderr, 2, line_buffering=True)
+    sys.stdout = _text(_Stdout, sys.stdout, 1, line_buffering=os.isatty(1))
+    code = _code()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _end(code)
+    except InputError as problem:
+        print(f"jaxscore: error: {problem}", file=sys.stderr)
+        code = code or 2
+    _end(code)
+
+
+def _code() -> int:
+    try:
+        from jaxscore.cli import main
+
+        return main()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        with contextlib.suppress(OSError, InputError):
+            sys.stdout.flush()
+        os._exit(1)  # see `_end`
+
+
+def _text(kind: type[_Stderr], stream: Any, descriptor: int, *, line_buffering: bool) -> Any:
+    """The same stream on a file of ours; a stream that is closed stays so."""
+    if stream is None:
+        return None
+    return io.TextIOWrapper(
+        io.BufferedWriter(kind(descriptor)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=line_buffering,
+    )
+
+
+def _end(code: int) -> NoReturn:
+    """Leave, and let Python end its threads only after a run that has ended well.
+
+    A thread that comes back from native code while the interpreter ends is unwound through that
+    code, which aborts the process.
+    """
+    if code in (0, 1):
+        sys.exit(code)
+    os._exit(code)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """End a process that has not begun with its command: no file is open."""
+    os.write(2, b"jaxscore: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    run()

@@ -12,6 +12,7 @@ from jaxscore.commands import distributed_flags, listing
 from jaxscore.commands.help_pages import near
 from jaxscore.engine import collector, interrupt, processes
 from jaxscore.errors import InputError
+from jaxscore.files import temporary
 from jaxscore.files.config_file import expand
 from jaxscore.version import VERSION
 
@@ -91,7 +92,11 @@ def _code(args: argparse.Namespace) -> int:
         print(f"jaxscore {args.command}{processes.name()}: {text}", file=sys.stderr)
 
     try:
-        with interrupt.listening(), collector.calm(), distributed_flags.joined(args):
+        with (
+            interrupt.listening(temporary.remove_open),
+            collector.calm(),
+            distributed_flags.joined(args),
+        ):
             return args.run(args)
     except BrokenPipeError:  # the reader of our output has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -101,8 +106,13 @@ def _code(args: argparse.Namespace) -> int:
         return 2
     except KeyboardInterrupt:
         tell(f"interrupted; {_left(args)}")
-        return 130
-    except (RuntimeError, ValueError) as problem:
+        return interrupt.CODE
+    except Exception as problem:
+        if interrupt.ended_by_user():  # in an import, say, which then fails in a way of its own
+            tell(f"interrupted; {_left(args)}")
+            return interrupt.CODE
+        if not isinstance(problem, RuntimeError | ValueError):
+            raise
         if (why := _cause(args, problem)) is None:
             raise
         tell(f"error: {why}")

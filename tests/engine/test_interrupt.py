@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -101,3 +104,86 @@ def test_scores_of_the_batch_in_flight_are_kept(scorers, tmp_path, monkeypatch):
     scorer.close()
     assert len(sent) == 2
     assert complete(path) >= 2
+
+
+def child(code, **variables):
+    """A process that runs this code and prints `ready`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **variables},
+    )
+    assert process.stdout.readline() == "ready\n", process.communicate()
+    return process
+
+
+IN_NATIVE_CODE = """
+import hashlib, os
+from jaxscore.engine import interrupt
+interrupt.PATIENCE = float(os.environ["PATIENCE"])
+with interrupt.listening(lambda: os.unlink(os.environ["UNFINISHED"])), interrupt.finishing():
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)  # looks at no signal for minutes
+"""
+
+
+@pytest.mark.parametrize(("n_pressed", "patience"), [(3, "300"), (2, "0.1")])
+def test_a_main_thread_in_native_code_does_not_hold_the_end_up(tmp_path, n_pressed, patience):
+    unfinished = tmp_path / "unfinished"
+    unfinished.touch()
+    process = child(IN_NATIVE_CODE, PATIENCE=patience, UNFINISHED=str(unfinished))
+    for _ in range(n_pressed):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert said == "jaxscore: interrupted; unfinished files are left as they were\n"
+    assert not unfinished.exists()
+
+
+WITH_A_THREAD = """
+import threading, time
+import jaxscore.cli
+from jaxscore.__main__ import run
+
+def main():
+    threading.Thread(target=time.sleep, args=(300,)).start()  # as native code that comes back late
+    print("ready", flush=True)
+    {ends}
+
+jaxscore.cli.main = main
+run()
+"""
+
+
+@pytest.mark.parametrize(("ends", "code"), [("return 130", 130), ("return 2", 2), ("1 / 0", 1)])
+def test_no_thread_outlives_a_run_that_ends_early(ends, code):
+    process = child(WITH_A_THREAD.format(ends=ends))
+    process.communicate(timeout=20)
+    assert process.returncode == code
+
+
+@pytest.mark.parametrize("module", ["numpy", "yaml", "jax"])
+def test_while_modules_are_imported_it_is_one_line(tmp_path, module):
+    """`numpy` is imported with the package, `yaml` with the commands, `jax` by the command."""
+    stands_for = tmp_path / f"modules/{module}.py"
+    stands_for.parent.mkdir()
+    stands_for.write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(300)\n"
+    )
+    (tmp_path / "in.jsonl").write_text('{"context": "a", "continuation": " b"}\n')
+    words = ["score", "--model", "demo", "--input", "in.jsonl", "--output", "out.jsonl"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxscore", *words],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(stands_for.parent)},
+    )
+    assert done.returncode == 130
+    assert re.fullmatch(r"jaxscore.*: interrupted.*\n", done.stderr)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["in.jsonl", "modules"]
