@@ -19,9 +19,8 @@ try:
     from jaxscore.version import VERSION
 except KeyboardInterrupt:
     words = sys.orig_argv
-    if ("-m", "jaxscore") not in zip(words, words[1:], strict=False) and not (
-        words[1:] and os.path.basename(words[1]) == "jaxscore"
-    ):
+    named = words[words.index("-m") + 1 :][:1] if "-m" in words else words[1:2]
+    if [os.path.basename(word) for word in named] != ["jaxscore"]:
         raise  # of another program, which decides itself
     os.write(2, b"jaxscore: interrupted\n")
     os._exit(130)

@@ -38,7 +38,7 @@ class _Stderr(io.RawIOBase):
 
 
 class _Stdout(_Stderr):
-    """Standard output; raises InputError once where it cannot be written, and then takes all."""
+    """Standard output; raises InputError or BrokenPipeError once, and from then on takes all."""
 
     failed = False
 
@@ -47,10 +47,10 @@ class _Stdout(_Stderr):
             return len(data)
         try:
             return os.write(self._descriptor, data)
-        except BrokenPipeError:
-            raise
         except OSError as problem:
             self.failed = True
+            if isinstance(problem, BrokenPipeError):
+                raise
             raise InputError(
                 f"standard output cannot be written ({problem.strerror}); files that this run has "
                 "finished are kept; make room or give another place"

@@ -6,16 +6,18 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxscore.commands import distributed_flags, listing
-from jaxscore.commands.help_pages import near
+from jaxscore.commands.help_pages import OUTPUTS, near
 from jaxscore.engine import collector, interrupt, processes
 from jaxscore.errors import InputError
-from jaxscore.files import temporary
+from jaxscore.files import streams, temporary
 from jaxscore.files.config_file import expand
 from jaxscore.version import VERSION
 
+CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
 CRASHED = 70  # of several processes: an error of ours
 
 
@@ -71,8 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        0 all scored, 1 some items failed, 2 bad usage or unusable input, 130 interrupted; one of
-        several processes ends itself with CRASHED where Python would end with a traceback.
+        0 all scored, 1 some items failed, 2 bad usage or unusable input, 130 interrupted, 141 a
+        stream of data whose reader has ended; one of several processes ends itself with CRASHED
+        where Python would end with a traceback.
     """
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
@@ -96,9 +99,12 @@ def _code(args: argparse.Namespace) -> int:
             interrupt.listening(temporary.remove_open),
             collector.calm(),
             distributed_flags.joined(args),
+            streams.stdout_for_data(_outputs(args)),
         ):
             return args.run(args)
     except BrokenPipeError:  # the reader of our output has seen enough, as `head` has
+        if any(map(streams.is_stream, _outputs(args))):
+            return CUT_OFF
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except InputError as problem:
@@ -120,6 +126,12 @@ def _code(args: argparse.Namespace) -> int:
     finally:
         if (scorer := getattr(args, "loaded", None)) is not None:
             scorer.close()
+
+
+def _outputs(args: argparse.Namespace) -> list[Path]:
+    """The places of the flags that may name a stream."""
+    given = [getattr(args, name, None) for name in OUTPUTS]
+    return [path for path in given if isinstance(path, Path)]
 
 
 def _cause(args: argparse.Namespace, problem: Exception) -> str | None:

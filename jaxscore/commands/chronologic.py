@@ -15,7 +15,7 @@ from jaxscore.commands import (
     table_flags,
 )
 from jaxscore.evaluate import Report, evaluate
-from jaxscore.files import run_files
+from jaxscore.files import run_files, streams
 from jaxscore.files.digest import digest
 from jaxscore.tasks.chronologic import answer_scores
 from jaxscore.tasks.chronologic.evaluation import chosen
@@ -72,6 +72,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.output_dir is not None:
+        streams.check_folder(args.output_dir, "--output-dir")
     chronologic_flags.check(args)
     given = chronologic_flags.settings(args)
     settings = Settings(**given)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jaxscore.commands.messages import remark, tell_failures
 from jaxscore.engine.noise import Noise
 from jaxscore.evaluate import Report
+from jaxscore.files.streams import NOWHERE
 from jaxscore.metrics.margins import Decisions
 from jaxscore.printable import one_line
 
@@ -77,7 +78,7 @@ def block(
     lines += _titled("result", results)
     if boundary is not None:
         lines += _titled("boundary", boundary.split("\n"))
-    lines += _titled("files", map(str, files))
+    lines += _titled("files", (str(path) for path in files if path != NOWHERE))
     if scorer is not None and scorer.journal is not None and scorer.journal.path.is_file():
         counted = scorer.statistics
         found = f"{counted.sequences_restored} of {counted.sequences} texts come from it"

@@ -12,6 +12,7 @@ from jaxscore.evaluate import Report, evaluate
 from jaxscore.files.atomic import atomic
 from jaxscore.files.digest import digest
 from jaxscore.files.run_files import fitting
+from jaxscore.files.streams import is_stream
 from jaxscore.printable import one_line
 from jaxscore.tasks.compare import facts
 
@@ -66,7 +67,10 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument("a", type=Path, metavar="A", help="a finished run")
     parser.add_argument("b", type=Path, metavar="B", help="another one, of the same system")
     parser.add_argument(
-        "--output", type=Path, metavar="OUT", help="name of the files (default: A-vs-B, beside A)"
+        "--output",
+        type=Path,
+        metavar="OUT",
+        help="name of the files (default: A-vs-B, beside A); - is stdout, for the JSON alone",
     )
     model_flags.add_limit_flag(parser, "pairs")
     parser.add_argument(
@@ -103,6 +107,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     output = args.output or args.a.with_name(_name(args.a, args.b))
     page_path, data_path = outputs.report_paths(output)
+    if is_stream(output):
+        data_path = output
     inputs = [args.a, args.b, *map(facts.manifest_file, (args.a, args.b))]
     browser = html_flags.pages(args, page_path, *inputs)
     outputs.check_outputs([output, page_path, data_path, *browser], *inputs)

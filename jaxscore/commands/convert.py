@@ -7,6 +7,7 @@ from pathlib import Path
 from jaxscore.commands import closing, messages, model_flags
 from jaxscore.commands.help_pages import advanced
 from jaxscore.errors import InputError
+from jaxscore.files import streams
 from jaxscore.models.choices import DTYPES, Dtype
 from jaxscore.version import VERSION
 
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxscore.models.load import load
     from jaxscore.models.weights import checkpoint, converted
 
+    streams.check_folder(args.output, "--output")
     use_device("cpu")
     converted.check_absent(args.output)
     folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)

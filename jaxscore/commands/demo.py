@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxscore.commands import closing, listing, model_flags
 from jaxscore.errors import InputError
+from jaxscore.files import streams
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -68,6 +69,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     folder = args.output_dir
+    streams.check_folder(folder, "--output-dir")
     if args.distributed:
         raise InputError("--distributed: the demo runs in one process; leave it out")
     if args.truncate:

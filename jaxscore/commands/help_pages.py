@@ -11,8 +11,10 @@ from typing import Any, NoReturn
 
 from jaxscore.errors import InputError
 from jaxscore.files.local_path import local_path
+from jaxscore.files.streams import descriptor
 
 WIDTH = 80  # columns
+OUTPUTS = ("output", "output_dir", "html")  # names of flags whose place may be a stream
 ADVANCED = "advanced"  # attribute of an action that only `--help-all` shows
 
 
@@ -94,7 +96,15 @@ class Parser(argparse.ArgumentParser):
             like = near(name.lstrip("-"), [*flags, "config"])  # config: see files.config_file
             hint = f"is it --{like}?" if like else f"{self.prog} --help-all lists all flags"
             self.error(f"{name}: no such flag; {hint}")
-        return super().parse_known_args(args, namespace)
+        found = super().parse_known_args(args, namespace)
+        for dest, path in vars(found[0]).items():
+            standard = isinstance(path, Path) and (str(path) == "-" or descriptor(path) == 0)
+            if standard and dest not in OUTPUTS:
+                self.error(
+                    f"{dest} is {path}: standard input is not read; write it to a file and give "
+                    "that"
+                )
+        return found
 
 
 def _path(text: str) -> Path:

@@ -8,7 +8,10 @@ from typing import TextIO
 
 from jaxscore.commands import outputs
 from jaxscore.commands.help_pages import advanced
+from jaxscore.errors import InputError
+from jaxscore.files import streams
 from jaxscore.files.atomic import atomic
+from jaxscore.files.streams import NOWHERE
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +27,20 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def pages(args: argparse.Namespace, report: Path, *inputs: Path | None) -> list[Path]:
-    """The page's file: --html, else beside the Markdown report; none with --no-html.
+    """The page's file: --html, else beside the Markdown report.
+
+    None with --no-html, and none by default where the output is a stream.
 
     Raises:
-        InputError: --html is an input of the run.
+        InputError: --html is an input of the run, or standard output as the output is.
     """
-    if args.no_html:
+    if args.no_html or (args.html is None and report == NOWHERE):
         return []
     if args.html is None:
         return [report.with_suffix(".html")]
+    number = streams.descriptor(args.html)
+    if number is not None and number == streams.descriptor(getattr(args, "output", Path())):
+        raise InputError(f"--html {args.html}: --output is the same stream; give a file")
     outputs.check_place(args.html, *inputs, flag="--html")
     return [args.html]
 

@@ -14,6 +14,7 @@ from jaxscore.engine import collector
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.errors import InputError
 from jaxscore.files.local_path import check_local, local_path
+from jaxscore.files.streams import is_stream
 from jaxscore.models import refused_families
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
@@ -320,7 +321,7 @@ def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Pa
     asked = getattr(args, "journal", None)
     if output is None and asked not in (None, "off"):
         remark(args, f"--journal {asked}: this command keeps no journal")
-    if asked == "off" or output is None:
+    if asked == "off" or output is None or (asked is None and is_stream(output)):
         return None
     from jaxscore.journal.place import beside, check_path
 

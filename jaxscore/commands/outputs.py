@@ -11,6 +11,7 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
 from jaxscore.files.digest import digest
+from jaxscore.files.streams import NOWHERE, is_stream
 from jaxscore.reports import manifest
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -57,6 +58,8 @@ def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--
     Raises:
         InputError: naming the flag and the places.
     """
+    if is_stream(outputs[0]):  # nothing lies beside it
+        return
     check_output(outputs[0], *inputs, flag=flag)
     for output in outputs[1:]:
         check_place(output, *inputs, flag=flag)
@@ -84,11 +87,14 @@ def report_paths(output: Path) -> tuple[Path, Path]:
         OUT.json    OUT_report.md       OUT_report.json
         OUT.jsonl   OUT.jsonl.report.md OUT.jsonl.report.json   and so for any other name
 
-    No two outputs of one folder share them.
+    No two outputs of one folder share them. The report of a stream is not written: its places are
+    `NOWHERE`.
 
     Raises:
         InputError: the output has no file name.
     """
+    if is_stream(output):
+        return NOWHERE, NOWHERE
     if not output.name:
         raise InputError(f"--output {output}: found a folder, expected the name of a file")
     if output.name.endswith(".json"):
@@ -117,8 +123,10 @@ def write_manifest(
         more: further counts and facts.
 
     Returns:
-        Where the manifest lies.
+        Where the manifest lies; `NOWHERE` where the output is a stream.
     """
+    if is_stream(output):
+        return NOWHERE
     found = report.evaluation
     facts: dict[str, Any] = {"versions": provenance.of_run({})}
     if scorer is not None:

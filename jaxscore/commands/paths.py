@@ -62,7 +62,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser = subparsers.add_parser("paths", description=DESCRIPTION)
     table_flags.add_input(parser, "questions and paths:", path_gain.FIELDS)
     parser.add_argument(
-        "--output", required=True, type=Path, metavar="FILE", help="JSON of results"
+        "--output", required=True, type=Path, metavar="FILE", help="JSON of results; - is stdout"
     )
     model_flags.add_limit_flag(parser, "items", "--max-samples")
     parser.add_argument(

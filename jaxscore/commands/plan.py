@@ -128,7 +128,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="a GPU that is not here: memory and collectives; needs JAX's CUDA plugin",
     )
     parser.add_argument(
-        "--output", "--json", type=Path, metavar="FILE", help="the same facts as JSON"
+        "--output", "--json", type=Path, metavar="FILE", help="the same facts as JSON; - is stdout"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     parser.set_defaults(run=run)

@@ -19,7 +19,7 @@ from jaxscore.commands import (
 )
 from jaxscore.commands.help_pages import advanced
 from jaxscore.evaluate import evaluate
-from jaxscore.files import run_files
+from jaxscore.files import run_files, streams
 from jaxscore.files.atomic import atomic
 from jaxscore.files.csv_rows import csv_line
 from jaxscore.files.digest import digest
@@ -140,6 +140,7 @@ def run(args: argparse.Namespace) -> int:
     suite = query_scores.load(args.input_dir, args.prompt, args.test, args.limit)
     name = run_name(args.prompt, args.test, args.model, *variant(args))
     endings = ("_results.csv", "_results.json", "_report.md")
+    streams.check_folder(args.output_dir, "--output-dir")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
     read = (*inputs, *prompting_flags.inputs(args))
     pages = html_flags.pages(args, paths[2], *read)

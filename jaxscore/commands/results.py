@@ -8,6 +8,7 @@ from jaxscore.commands import closing, experiments, model_flags, outputs
 from jaxscore.evaluate import Report
 from jaxscore.files.atomic import atomic
 from jaxscore.files.csv_rows import csv_line
+from jaxscore.files.streams import is_stream
 from jaxscore.reports.markdown import cell
 from jaxscore.tasks.evaluation import Evaluation, Failure
 from jaxscore.tasks.rag import results_table
@@ -86,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
 def _path(args: argparse.Namespace) -> Path:
     """The csv: --output itself where that names one, else a file in that folder."""
     given: Path = args.output_dir
+    if is_stream(given):
+        return given
     if given.suffix.lower() == ".csv" and not given.is_dir():
         return given
     return given / f"{_name(args)}.csv"

@@ -35,7 +35,7 @@ def add_flags(parser: argparse.ArgumentParser, output: str) -> None:
         "--output-file",
         type=Path,
         metavar="FILE",
-        help=f"JSON (default: beside the input, its name with {output})",
+        help=f"JSON (default: beside the input, its name with {output}); - is stdout",
     )
     model_flags.add_limit_flag(parser, "items")
 

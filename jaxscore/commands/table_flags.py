@@ -54,7 +54,11 @@ def add_output(parser: argparse._ActionsContainer, what: str) -> None:
         what: what a record is, as a plural.
     """
     parser.add_argument(
-        "--output", required=True, type=Path, metavar="FILE", help=f"{what}: {record_output.FORMS}"
+        "--output",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help=f"{what}: {record_output.FORMS}; - is stdout",
     )
 
 

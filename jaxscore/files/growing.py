@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
 from jaxscore.files.atomic import atomic, json_safe
+from jaxscore.files.streams import is_stream
 
 PAUSE = 20.0  # seconds between two writings, at least
 SHARE = 30  # and at least this many times what the last one took: each writes the whole file
@@ -33,7 +35,8 @@ class GrowingArray:
         """`finished` gives all objects that are finished by now."""
         self.path, self._finished = path, finished
         self.kept = self._has_more = False
-        self._due = time.monotonic() + PAUSE
+        # A stream gets the array once.
+        self._due = math.inf if is_stream(path) else time.monotonic() + PAUSE
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -47,7 +50,7 @@ class GrowingArray:
                 yield
                 write_array(file, self._finished())
             except BaseException:  # out of memory, interrupted: what was computed stays
-                if self._has_more:
+                if self._has_more and not is_stream(self.path):
                     self._write()
                 raise
 

@@ -11,6 +11,7 @@ from jaxscore.files.csv_input import DELIMITERS
 from jaxscore.files.json_array import read_array
 from jaxscore.files.json_input import MOST_NESTED, nests_beyond
 from jaxscore.files.parquet_input import is_dataset, read_parquet
+from jaxscore.files.streams import is_stream
 from jaxscore.files.table_input import rows
 from jaxscore.printable import one_line
 
@@ -56,7 +57,7 @@ def read_previous(path: Path) -> list[dict[str, Any]]:
     Raises:
         InputError: the file that exists is no array of objects.
     """
-    if not path.is_file() or not path.stat().st_size:
+    if is_stream(path) or not path.is_file() or not path.stat().st_size:
         return []
     try:
         return read_array(path)

@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import socket
 import stat
 
 import pytest
@@ -68,18 +69,25 @@ def test_a_folder_in_the_way(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_device_or_a_pipe_is_not_replaced(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path / "link"):
-        if path.name == "link":
-            path.symlink_to(os.devnull)
+def test_a_device_is_written_and_not_replaced(tmp_path):
+    (tmp_path / "link").symlink_to(os.devnull)
+    for path in (tmp_path / "link", atomic_module.Path(os.devnull)):
+        with atomic(path) as file:
+            file.write("x")
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert [one.name for one in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_socket_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the name of a socket has 108 bytes at most
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("out")
         with (
-            pytest.raises(InputError, match=r"found a device or a pipe, expected the name"),
-            atomic(path),
+            pytest.raises(InputError, match=r"found a device or a socket, expected the name"),
+            atomic(atomic_module.Path("out")),
         ):
             pass
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    assert stat.S_ISSOCK((tmp_path / "out").stat().st_mode)
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

@@ -1,0 +1,92 @@
+"""Outputs that are no files: standard output, as `-`, and devices and pipes, as /dev/stdout.
+
+Nothing is written beside them: no manifest, report or journal. Where standard output carries the
+data, what people read goes to standard error.
+"""
+
+import contextlib
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from jaxscore.engine import processes
+from jaxscore.errors import InputError
+
+NOWHERE = Path(os.devnull)  # stands for a file that is not written
+STANDARD = {"-": 1, "/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+
+
+class _Data:
+    stdout: TextIO | None = None  # as it was before people's text went to standard error
+
+
+def descriptor(path: Path) -> int | None:
+    """The descriptor that a path stands for, open or not; None for the path of a file."""
+    name = str(path)
+    numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", name)
+    return int(numbered[1]) if numbered else STANDARD.get(name)
+
+
+def is_stream(path: Path) -> bool:
+    """Whether an output is standard output, another descriptor, a character device or a pipe."""
+    if descriptor(path) is not None:
+        return True
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # writing it tells why
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """A stream for UTF-8 text; what is written has left when the block ends.
+
+    Raises:
+        InputError: it is not open, or cannot be opened.
+        BrokenPipeError: whoever read it has ended.
+    """
+    try:
+        number = descriptor(path)
+        if number == 1:
+            stdout = _Data.stdout or sys.stdout
+            if stdout is None:
+                raise InputError(f"{path}: standard output is closed; give the name of a file")
+            stdout.flush()
+            number = stdout.fileno()
+        target = path if number is None else os.dup(number)
+        file = open(target, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+    except OSError as problem:
+        raise InputError(f"{path}: cannot be written ({problem.strerror}); give a file") from None
+    with file:
+        yield file
+
+
+@contextlib.contextmanager
+def stdout_for_data(outputs: Iterable[Path]) -> Iterator[None]:
+    """Print to standard error in the block, if an output is standard output."""
+    if not processes.first() or 1 not in map(descriptor, outputs):
+        yield
+        return
+    _Data.stdout = sys.stdout
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _Data.stdout = None
+
+
+def check_folder(path: Path, flag: str) -> None:
+    """Refuse a stream in place of a folder.
+
+    Raises:
+        InputError: naming the flag.
+    """
+    if is_stream(path):
+        raise InputError(
+            f"{flag} {path}: found a stream, and this command writes several files; give a folder"
+        )
