@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxscore.commands import distributed_flags, listing
+from jaxscore.commands.closing import GONE
 from jaxscore.commands.help_pages import OUTPUTS, near
 from jaxscore.engine import collector, interrupt, processes
 from jaxscore.errors import InputError
@@ -159,6 +160,8 @@ def _left(args: argparse.Namespace) -> str:
     """What of an unfinished run is on disk."""
     scorer = getattr(args, "loaded", None)
     files = "unfinished files are left as they were"
+    if scorer is not None and scorer.journal is not None and scorer.journal.is_lost:
+        return f"{files}; {scorer.journal.path}{GONE}"
     if scorer is None or scorer.journal is None or not scorer.journal.path.exists():
         return files
     path = scorer.journal.path

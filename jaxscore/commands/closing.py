@@ -15,6 +15,10 @@ from jaxscore.printable import one_line
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
+GONE = (
+    " was removed or replaced during the run: it does not hold what this run finished, and the "
+    "same command computes it again"
+)
 WIDTH = 9  # columns of a line's title
 
 
@@ -79,7 +83,9 @@ def block(
     if boundary is not None:
         lines += _titled("boundary", boundary.split("\n"))
     lines += _titled("files", (str(path) for path in files if path != NOWHERE))
-    if scorer is not None and scorer.journal is not None and scorer.journal.path.is_file():
+    if scorer is not None and scorer.journal is not None and scorer.journal.is_lost:
+        lines.append(("journal", f"{scorer.journal.path}{GONE}"))
+    elif scorer is not None and scorer.journal is not None and scorer.journal.path.is_file():
         counted = scorer.statistics
         found = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
         lines.append(("journal", f"{scorer.journal.path}, {found}"))

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import itertools
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,7 @@ class Journal:
         """
         self.path = path
         self._about = json.dumps(about, sort_keys=True)
+        self._file: os.stat_result | None = None  # once it has been opened
         self._stack = contextlib.ExitStack()
         self._writing = threading.RLock()  # one transaction at a time
         # One statement at a time: who reads waits for a part of a transaction, and not for all.
@@ -74,8 +76,19 @@ class Journal:
                 ).fetchone()
                 if row is None:  # an index says other than its table
                     raise sqlite3.DatabaseError("damaged: what was written cannot be found")
+            self._file = self.path.stat()
             self._stack = stack.pop_all()
         return database, row[0]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the file that was opened has been removed or replaced: no run can continue."""
+        if self._file is None:
+            return False
+        try:
+            return not os.path.samestat(self._file, self.path.stat())
+        except OSError:
+            return True
 
     def found(
         self, sequences: Sequence[TokenSequence], wanted: Wanted = NOTHING_MORE

@@ -9,11 +9,17 @@ import contextlib
 import os
 import random
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxscore.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 APPLICATION = 0x6A787363  # `jxsc`, in the file's header: no other program's file is taken for ours
 LAYOUT = 4  # of the tables and of what their rows hold
@@ -55,8 +61,9 @@ def opened(path: Path, *, create: bool = False) -> sqlite3.Connection:
         create: make the file, its folder and the tables where they do not exist.
 
     Raises:
-        InputError: another run holds the file for longer than a second; it is no journal, is
-            damaged or has another layout; its folder cannot be written.
+        InputError: another run holds the file for longer than a second; its file system has no
+            locks; it is no journal, is damaged or has another layout; its folder cannot be
+            written.
     """
     with explained(path, REMEDY if create else ""):
         for _ in range(TRIES):
@@ -68,9 +75,29 @@ def opened(path: Path, *, create: bool = False) -> sqlite3.Connection:
             with contextlib.suppress(_Held):
                 return _held_by_us(path, create)
             time.sleep(PAUSE * random.uniform(0.5, 1.5))
+    with explained(path, REMEDY if create else ""):
+        _check_locks(path.parent)
     own = ", or give this one a journal of its own with --journal PATH, or --journal off"
     remedy = f"wait for that one{own}" if create else "look again when that one has ended"
     raise InputError(f"journal {path}: another run holds it; {remedy}")
+
+
+def _check_locks(folder: Path) -> None:
+    """See that the file system has locks: SQLite says `busy` too where it has none.
+
+    Raises:
+        sqlite3.OperationalError: it has none.
+    """
+    if fcntl is None:
+        return
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody else can hold one on it
+        except OSError as problem:
+            raise sqlite3.OperationalError(
+                f"its file system supports no locks ({problem.strerror}), expected one that does, "
+                "such as a local disk"
+            ) from None
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from jaxscore.commands import closing
 from jaxscore.engine.noise import Noise, Spread
 from jaxscore.metrics.margins import Decisions
+from tests.commands.conftest import QWEN
 
 
 def scorer(*, journal=None, given=12, unique=4):
@@ -34,7 +35,7 @@ def test_every_line(capsys, tmp_path):
         results=["the headline", "noise floor: none"],
         boundary="joint: of 2 requests separate would change 1",
         files=[Path("out.json"), Path("out\x1b.json")],
-        scorer=scorer(journal=SimpleNamespace(path=kept)),
+        scorer=scorer(journal=SimpleNamespace(path=kept, is_lost=False)),
         seconds=1.25,
     )
     captured = capsys.readouterr()
@@ -62,7 +63,7 @@ def test_what_there_is_not_has_no_line(capsys):
 
 def test_a_journal_without_a_file_is_not_named(capsys, tmp_path):
     """A run that computes nothing, as where every request fails, makes none."""
-    absent = SimpleNamespace(path=tmp_path / "j")
+    absent = SimpleNamespace(path=tmp_path / "j", is_lost=False)
     closing.block(done="1 item", failures=[], scorer=scorer(journal=absent))
     assert "journal" not in capsys.readouterr().out
 
@@ -83,3 +84,22 @@ def test_the_noise_floor_is_told_where_an_audit_was_asked_for():
         "noise floor: 4 requests in 2 layouts move by at most 2e-07 (logprob); greedy differs on "
         "1 of 9 tokens; decisions within that: sign 2 of 8"
     )
+
+
+def test_a_journal_that_is_removed_during_the_run_is_told_at_the_end(run, place, monkeypatch):
+    from jaxscore.commands import score
+
+    folder, real = place({"context": "a", "continuation": " b"}), score.evaluate
+    journal = folder / ".jaxscore/out.jsonl.journal"
+
+    def removes(*args, **settings):
+        report = real(*args, **settings)
+        journal.unlink()
+        return report
+
+    monkeypatch.setattr(score, "evaluate", removes)
+    words = ("--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--quiet")
+    ran = run("score", "--model", QWEN, *words)
+    assert ran.code == 0
+    assert f"journal  {journal} was removed or replaced during the run: " in ran.out
+    assert not journal.exists()

@@ -1,6 +1,7 @@
 """One run holds a journal, by a lock that ends with it and leaves no file."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -149,3 +150,34 @@ def test_a_file_in_place_of_the_folder_is_refused_before_the_model_loads(tmp_pat
     assert done.returncode == 2
     assert f"{tmp_path / '.jaxscore'} is a file, expected a folder" in done.stderr
     assert (tmp_path / ".jaxscore").read_text() == "mine"
+
+
+def test_a_file_system_without_locks_is_told_from_another_run(path, monkeypatch):
+    """SQLite answers `busy` in both cases."""
+
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with another_process(path):
+        monkeypatch.setattr(opening.fcntl, "lockf", unsupported)
+        with pytest.raises(InputError) as problem:
+            Journal(path, ABOUT).found([])
+        with pytest.raises(InputError, match="its file system supports no locks"):
+            contents.held(path)
+    said = str(problem.value)
+    assert "its file system supports no locks (No locks available)" in said
+    assert "--journal PATH, or --journal off" in said
+    assert "another run" not in said
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_journal_that_is_removed_during_a_run_is_known_to_be_lost(path, replaced):
+    with contextlib.closing(Journal(path, ABOUT)) as journal:
+        assert not journal.is_lost
+        journal.found([])
+        assert not journal.is_lost
+        path.unlink()
+        if replaced:
+            path.touch()
+        journal.keep([(sequences(1)[0], scores_of(sequences(1)[0], 1))])  # which SQLite allows
+        assert journal.is_lost
