@@ -23,6 +23,7 @@ input:
 output, a folder for --model of any command:
   config.json, tokenizer files   copied from the original
   params/                        the parameters, an Orbax checkpoint
+  checksums.json                 of the arrays, which loading checks
   jaxscore.json                  what was converted, in which dtype and by which
                                  version
 

@@ -150,11 +150,7 @@ def spec(path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int) 
         ValueError: no rule matches, or the one that does is for other sizes.
     """
     name = "/".join(path)
-    for pattern, axes in RULES:
-        if len(axes) == len(shape) and re.fullmatch(pattern, name):
-            break
-    else:
-        raise ValueError(f"parameter {name} of shape {shape}: no sharding rule; add one to RULES")
+    axes = _axes(name, shape)
     n = counts(config)
     for axis, size in zip(axes, shape, strict=True):
         if axis is not None and (axis not in n or size % n[axis]):
@@ -163,6 +159,26 @@ def spec(path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int) 
             )
     split = [MODEL if axis is not None and n[axis] % model == 0 else None for axis in axes]
     return PartitionSpec(*split) if any(split) else PartitionSpec()
+
+
+def split_axis(name: str, shape: tuple[int, ...]) -> int | None:
+    """The axis of a parameter that some mesh may split, None if there is none.
+
+    Args:
+        name: the path of the parameter, its keys joined by `/`.
+
+    Raises:
+        ValueError: no rule matches.
+    """
+    axes = _axes(name, shape)
+    return next((k for k, axis in enumerate(axes) if axis is not None), None)
+
+
+def _axes(name: str, shape: tuple[int, ...]) -> Axes:
+    for pattern, axes in RULES:
+        if len(axes) == len(shape) and re.fullmatch(pattern, name):
+            return axes
+    raise ValueError(f"parameter {name} of shape {shape}: no sharding rule; add one to RULES")
 
 
 def specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:

@@ -2,6 +2,7 @@
 
     config.json, tokenizer files    as the original has them, less a quantization_config
     params/                         the tree of `initial.init_params`, matrices in one dtype
+    checksums.json                  of each array, see `checksums`
     jaxscore.json                   what made it; written last, and what such a folder is known by
 
 Its arrays need no table of names and no orienting, and each process restores its own shards.
@@ -25,12 +26,14 @@ from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
 from jaxscore.files import temporary
 from jaxscore.models.choices import Dtype
+from jaxscore.models.weights import checksums
 from jaxscore.models.weights.checkpoint import FILES, read_config, read_json
 from jaxscore.models.weights.params import Placement, keys_of, shapes_of
 from jaxscore.models.weights.stored_types import methods
 
 MARK, PARAMS = "jaxscore.json", "params"
-FORMAT = 1
+CHECKSUMS = "checksums.json"
+FORMAT, UNCHECKED = 2, 1  # the second one had no checksums: it loads, and nothing is checked
 CHUNK = 64 << 20  # bytes: what a process reads at least of a parameter that it holds a part of
 
 
@@ -68,7 +71,7 @@ def read_facts(folder: Path) -> Facts:
     where = folder / MARK
     written = read_json(where)
     names = {field.name for field in dataclasses.fields(Facts)}
-    if not isinstance(written, dict) or written.get("format") != FORMAT:
+    if not isinstance(written, dict) or written.get("format") not in (FORMAT, UNCHECKED):
         found = written.get("format") if isinstance(written, dict) else None
         raise InputError(
             f"{where}: format is {found!r}, expected {FORMAT}; convert the original again"
@@ -80,6 +83,26 @@ def read_facts(folder: Path) -> Facts:
             f"{written}; convert the original again"
         )
     return Facts(**facts)
+
+
+def read_checksums(folder: Path) -> checksums.Checksums | None:
+    """The checksums of the arrays; None in a folder of an older version.
+
+    Raises:
+        InputError: not as `save` writes them.
+    """
+    if read_json(folder / MARK).get("format") == UNCHECKED:
+        return None
+    where = folder / CHECKSUMS
+    found = read_json(where)
+    sound = isinstance(found, dict) and all(
+        isinstance(of_dtype, dict)
+        and all(isinstance(parts, list) and parts for parts in of_dtype.values())
+        for of_dtype in found.values()
+    )
+    if not sound:
+        raise InputError(f"{where}: expected checksums of all arrays; convert the original again")
+    return found
 
 
 def check_absent(output: Path) -> None:
@@ -115,7 +138,8 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
                 if ".safetensors" not in file.name and file.is_file():
                     shutil.copyfile(file, made / file.name)
         _write_plain_config(made)
-        _save_params(made / PARAMS, params)
+        found = _save_params(made / PARAMS, params)
+        (made / CHECKSUMS).write_text(json.dumps(found) + "\n", encoding="utf-8")
         text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, indent=2)
         (made / MARK).write_text(text + "\n", encoding="utf-8")
         umask = os.umask(0)
@@ -134,7 +158,8 @@ def _write_plain_config(folder: Path) -> None:
         (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _save_params(path: Path, params: Params) -> None:
+def _save_params(path: Path, params: Params) -> checksums.Checksums:
+    """Write the arrays, and give their checksums."""
     import orbax.checkpoint as ocp
 
     def plain(leaf: jax.Array) -> np.ndarray:
@@ -146,6 +171,7 @@ def _save_params(path: Path, params: Params) -> None:
     chunks = jax.tree.map(lambda leaf: ocp.SaveArgs(chunk_byte_size=CHUNK), arrays)
     with _checkpointer() as checkpointer:
         checkpointer.save(path.absolute(), ocp.args.PyTreeSave(arrays, save_args=chunks))
+    return checksums.of_params(arrays)
 
 
 def has_unembedding(folder: Path) -> bool:
@@ -171,7 +197,8 @@ def restore(
         integers: see `Forms`.
 
     Raises:
-        InputError: damaged, or not the parameters that the config asks for.
+        InputError: damaged, by Orbax or by a checksum, or not the parameters that the config asks
+            for.
     """
     import orbax.checkpoint as ocp
 
@@ -196,6 +223,12 @@ def restore(
             )
         except Exception as problem:
             raise _damaged(path, problem) from None
+    expected = read_checksums(folder)
+    if expected is not None and (names := checksums.damaged(params, expected)):
+        raise InputError(
+            f"{path}: {len(names)} arrays are not what was converted, such as {names[0]}: their "
+            "checksums differ; the files are damaged, convert the original again"
+        )
     leaves, tree = jax.tree.flatten(params)
     del params
     for k, leaf in enumerate(leaves):  # one by one, so that no second model is held

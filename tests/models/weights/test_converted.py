@@ -13,7 +13,8 @@ from jaxscore.device.dots import from_storage
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.load import load
-from jaxscore.models.weights import converted
+from jaxscore.models.weights import checksums, converted
+from tests.conftest import with_devices
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 from tests.models.weights.test_params import run_sharded
 
@@ -116,10 +117,11 @@ def test_the_folder_holds_what_made_it_and_no_weights(originals, tmp_path):
         (source / name).write_text("{}", encoding="utf-8")
     output = tmp_path / "deep" / "converted"
     convert(source, output)
-    expected = {"config.json", *extra, "tokenizer.model", "params", "jaxscore.json"}
+    own = {"params", "jaxscore.json", "checksums.json"}
+    expected = {"config.json", *extra, "tokenizer.model", *own}
     assert {path.name for path in output.iterdir()} == expected
     assert [path.name for path in output.parent.iterdir()] == ["converted"]
-    for name in expected - {"params", "jaxscore.json"}:
+    for name in expected - own:
         assert (output / name).read_bytes() == (source / name).read_bytes()
     assert converted.read_facts(output).source == str(source)
     assert loaded(output).eos_ids == (5,)
@@ -188,7 +190,7 @@ def test_another_config(copied, change, named):
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
         {"format": None},
         {"dtype": "float16"},
         {"dtype": None},
@@ -239,6 +241,80 @@ def test_parameters_that_are_damaged(written, tmp_path):
     for folder, line in zip(folders, done.stdout.splitlines(), strict=True):
         assert line.startswith(f"refused: {folder / 'params'}: cannot be restored ("), line
         assert line.endswith("convert the original again")
+
+
+def flipped(folder, name):
+    """One bit of the middle of a parameter is another one on disk."""
+    array = loaded(folder).params
+    for key in name.split("/"):
+        array = array[key]
+    middle = np.asarray(array).reshape(-1)[array.size // 2 :][:8].tobytes()
+    for file in (folder / "params").rglob("*"):
+        content = bytearray(file.read_bytes()) if file.is_file() else b""
+        if (place := content.find(middle)) >= 0:
+            content[place + 3] ^= 0x40
+            file.write_bytes(content)
+            return
+    raise AssertionError(f"{name} is in no file")
+
+
+@pytest.mark.parametrize("name", ["embed/token", "layers/mlp/down/weight"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_flipped_bit_is_refused_by_the_name_of_the_array(copied, name, dtype):
+    flipped(copied, name)
+    refused(copied, f"1 arrays are not what was converted, such as {name}: ", dtype=dtype)
+
+
+ON_SHARDS = """
+import sys
+from pathlib import Path
+from jaxscore.engine.mesh import mesh_choice
+from jaxscore.errors import InputError
+from jaxscore.models.load import load
+for folder in sys.argv[1:]:
+    try:
+        load(Path(folder), mesh_choice=mesh_choice("data=2,model=2", 1))
+        print("sound")
+    except InputError as problem:
+        print(problem)
+"""
+
+
+def test_each_shard_is_checked(written, tmp_path):
+    _, embedding, down = folders = [tmp_path / name for name in ("sound", "embed", "down")]
+    for folder in folders:
+        shutil.copytree(written(), folder)
+    flipped(embedding, "embed/token")
+    flipped(down, "layers/mlp/down/weight")
+    command = [sys.executable, "-c", ON_SHARDS, *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, env=with_devices(4), check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "sound"
+    for line, name in zip(lines[1:], ("embed/token", "layers/mlp/down/weight"), strict=True):
+        assert f"1 arrays are not what was converted, such as {name}: " in line
+
+
+def test_a_folder_of_an_older_version_has_no_checksums_and_loads(copied, written):
+    mark = copied / "jaxscore.json"
+    facts = json.loads(mark.read_text(encoding="utf-8"))
+    mark.write_text(json.dumps(facts | {"format": 1}), encoding="utf-8")
+    (copied / "checksums.json").unlink()
+    assert_same(loaded(copied), loaded(written()))
+
+
+def test_arrays_of_an_accelerator_are_checked_in_slices(copied, monkeypatch):
+    monkeypatch.setattr(checksums, "_is_on_host", lambda array: False)
+    monkeypatch.setattr(checksums, "PIECE", 999)
+    loaded(copied)
+    flipped(copied, "embed/token")
+    refused(copied, "1 arrays are not what was converted, such as embed/token: ")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"embed/token": 1}', '{"embed/token": {}}', "{}"])
+def test_checksums_that_are_none(copied, content):
+    (copied / "checksums.json").write_text(content, encoding="utf-8")
+    refused(copied, copied)
 
 
 def test_what_a_converted_folder_does_not_take(copied, tmp_path):

@@ -1,0 +1,117 @@
+"""CRC-32 of the arrays of a converted checkpoint, which each process checks for its own shards.
+
+An array has one checksum of the whole, and one of each of the equal parts that it is cut into
+along the axis which a mesh may split, both in each dtype that it may be loaded in. A shard is
+whole parts where `model` of the mesh divides `PARTS`; what a shard holds of a part alone is not
+checked.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+
+from jaxscore.device.sharding import split_axis
+from jaxscore.models.weights.filling import n_threads
+from jaxscore.models.weights.params import keys_of
+
+KINDS = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+PARTS = 128 * 9 * 5 * 7  # an array has as many as this and the length of the axis share
+
+PIECE = 64 << 20  # bytes that a thread has of an accelerator's array at a time
+
+# Name of a parameter -> dtype -> of the whole, then of each part.
+Checksums = Mapping[str, Mapping[str, list[int]]]
+
+
+def of_params(arrays: Any) -> Checksums:
+    """The checksums of a tree of NumPy arrays."""
+
+    def of_array(name: str, array: np.ndarray) -> dict[str, list[int]]:
+        parts = _parts(array, split_axis(name, array.shape))
+        return {
+            kind: [_crc(part.astype(dtype, copy=False)) for part in (array, *parts)]
+            for kind, dtype in KINDS.items()
+        }
+
+    leaves = _named(arrays)
+    with ThreadPoolExecutor(n_threads()) as pool:
+        return dict(zip(leaves, pool.map(of_array, leaves, leaves.values()), strict=True))
+
+
+def damaged(params: Any, checksums: Checksums) -> list[str]:
+    """Names of parameters of which a shard in this process has another checksum.
+
+    Args:
+        params: arrays on devices, as they were restored.
+        checksums: of `of_params`; a parameter that is not in them counts as damaged.
+    """
+
+    def is_sound(name: str, array: jax.Array) -> bool:
+        expected = checksums.get(name, {}).get(array.dtype.name)
+        return expected is not None and all(
+            crc == expected[k]
+            for k, crc in _in_this_process(array, split_axis(name, array.shape), len(expected) - 1)
+        )
+
+    leaves = _named(params)
+    with ThreadPoolExecutor(n_threads()) as pool:
+        sound = pool.map(is_sound, leaves, leaves.values())
+        return [name for name, good in zip(leaves, sound, strict=True) if not good]
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {"/".join(keys_of(path)): leaf for path, leaf in leaves}
+
+
+def _parts(array: np.ndarray, axis: int | None) -> list[np.ndarray]:
+    """The equal parts along the axis; none where the array is whole on each device."""
+    return [] if axis is None else np.split(array, math.gcd(array.shape[axis], PARTS), axis)
+
+
+def _in_this_process(array: jax.Array, axis: int | None, n_parts: int) -> Iterator[tuple[int, int]]:
+    """The checksums of what can be checked here, each with its place among the expected ones."""
+    shards = {str(shard.index): shard for shard in array.addressable_shards}  # not their copies
+    for shard in shards.values():
+        if shard.data.shape == array.shape:
+            yield 0, _crc_of_array(shard.data)
+        elif axis is not None and n_parts and _splits_only(axis, shard.data.shape, array.shape):
+            size = array.shape[axis] // n_parts
+            begin = shard.index[axis].start or 0
+            for k in range(-(-begin // size), (begin + shard.data.shape[axis]) // size):
+                yield 1 + k, _crc(_sliced(shard.data, axis, k * size - begin, size))
+
+
+def _splits_only(axis: int, part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    return part[:axis] + part[axis + 1 :] == whole[:axis] + whole[axis + 1 :]
+
+
+def _crc_of_array(array: jax.Array) -> int:
+    n = len(array)
+    step = max(1, PIECE * n // max(1, array.nbytes))
+    crc = 0
+    for begin in range(0, n, step):
+        crc = _crc(_sliced(array, 0, begin, min(step, n - begin)), crc)
+    return crc
+
+
+def _sliced(array: jax.Array, axis: int, begin: int, size: int) -> np.ndarray:
+    """On the host. Of an array of an accelerator that is asked for as a whole, JAX keeps a copy."""
+    if _is_on_host(array):
+        whole = np.moveaxis(np.asarray(array), axis, 0)  # the same memory
+        return np.moveaxis(whole[begin : begin + size], 0, axis)
+    return np.asarray(jax.lax.dynamic_slice_in_dim(array, begin, size, axis))
+
+
+def _is_on_host(array: jax.Array) -> bool:
+    return next(iter(array.devices())).platform == "cpu"
+
+
+def _crc(array: np.ndarray, before: int = 0) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, before)
