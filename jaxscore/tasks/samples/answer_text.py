@@ -1,17 +1,29 @@
 r"""The final answer in a model's response.
 
 The published prompts (ZeroEval) ask for a JSON object with `reasoning` and `answer`; models often
-write something close to it. Three readings are tried, the first that finds something counts:
+write something close to it. `read_published` tries three readings, the first that finds something
+counts:
 
     the first complete object      {"reasoning": "…", "answer": "42"}
     a pattern                      "answer": "42" and more     "answer": 42,     answer: 42
     for Llama-3.1, near the end    so it is $\boxed{42}$
 
+`read_first` reads the forms that models write to other prompts, each for itself:
+
+    json     the same object, or the same pattern with a quoted "answer"
+    boxed    the last \boxed{...} that is closed, whatever it holds
+    answer   the rest of the line after the last `answer:`, in any case, without Markdown
+    number   the last number
+
 Responses are read once, in time linear in their length, whatever a model wrote.
 """
 
+import collections
+import contextlib
 import json
+import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxscore.tasks.samples.math_answers import sanitise
@@ -24,22 +36,122 @@ BOXED = re.compile(r"\\boxed\{(\w+)\}")
 BOX_WITHIN = 30  # characters from the end
 BOXING = "Llama-3.1"  # in the name of a generator that may answer with a box
 
+JSON, ANSWER, BOX, NUMBER = "json", "answer", "boxed", "number"
+FORMS = (JSON, ANSWER, BOX, NUMBER)
+# In this order, since a box often stands after `answer:` and not the reverse.
+UNION = (JSON, BOX, ANSWER)
+BOX_OPENING = r"\boxed{"
+WORD_IN_BOX = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}\\]*)\}")
+# The markup around `answer:`, as **Answer:** or **Answer**:, and line ends after it.
+ANSWER_KEY = re.compile(r"\banswer[ \t*_]{0,8}:[ \t*_]{0,8}\n{0,2}", re.IGNORECASE)
+MARKUP = " \t\r*_`"
+# A minus belongs to a number if nothing stands before it that it could be subtracted from.
+ONE_NUMBER = re.compile(
+    r"(?:(?<![\w.)}\]])[-\u2212])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
+)
 
-def extract(response: str, generator: str = "") -> str | None:
-    """The answer as it stands in the response; None where there is none.
+
+def read_published(response: str, generator: str = "") -> tuple[str, str] | None:
+    """The answer as the published scripts read it, and its form; None if there is none.
 
     An empty answer is an answer, and so is null, as "None".
     """
+    if (found := _json(response)) is not None:
+        return found, JSON
+    if match := BARE_KEY.search(response):
+        return match.group(1), ANSWER
+    if BOXING in generator and "boxed" in response[-BOX_WITHIN:]:
+        match = BOXED.search(response)
+        return (match.group(1), BOX) if match else None
+    return None
+
+
+def extract(response: str, generator: str = "") -> str | None:
+    """The answer of `read_published` without its form."""
+    found = read_published(response, generator)
+    return None if found is None else found[0]
+
+
+def read_first(
+    response: str, forms: Sequence[str], *, numeric: bool = False
+) -> tuple[str, str] | None:
+    """The answer of the first form that the response holds, and that form; None without any.
+
+    Args:
+        forms: of `FORMS`, in the order in which they are tried.
+        numeric: the gold is a number: a box or a line that is none, such as `366 days`, is read as
+            the last number in it, or is no answer if it has none.
+    """
+    for form in forms:
+        found = READERS[form](response)
+        if found is not None and numeric and form in (BOX, ANSWER):
+            found = found if _value(found) is not None else _last_number(found)
+        if found is not None:
+            return found, form
+    return None
+
+
+def holds_json(response: str) -> bool:
+    """Whether a response has an answer in the JSON form of the published prompts."""
+    return _json(response) is not None
+
+
+def is_number(text: str) -> bool:
+    """Whether a right answer is one number, as 1,000 or $3.50 or 1/2."""
+    return _value(text) is not None
+
+
+def _value(text: str) -> float | None:
+    with contextlib.suppress(ValueError):
+        value = float(math_form(text))
+        return value if math.isfinite(value) else None
+    return None
+
+
+def _json(response: str) -> str | None:
     found = first_object(response)
     if found is not None and "answer" in found:
         return str(found["answer"])
-    for pattern in (QUOTED, BARE, BARE_KEY):
-        if match := pattern.search(response):
-            return match.group(1)
-    if BOXING in generator and "boxed" in response[-BOX_WITHIN:]:
-        match = BOXED.search(response)
-        return match.group(1) if match else None
+    match = QUOTED.search(response) or BARE.search(response)
+    return match.group(1) if match else None
+
+
+def _last_box(response: str) -> str | None:
+    start = response.rfind(BOX_OPENING)
+    depth, inside = 1, start + len(BOX_OPENING)
+    for brace in re.finditer("[{}]", response[inside:]) if start >= 0 else ():
+        depth += 1 if brace.group() == "{" else -1
+        if not depth:
+            found = response[inside : inside + brace.start()].strip()
+            word = WORD_IN_BOX.fullmatch(found)
+            return word.group(1).strip() if word else found
     return None
+
+
+def _answer_line(response: str) -> str | None:
+    last = _last_match(ANSWER_KEY, response)
+    if last is None:
+        return None
+    line = response[last.end() :].partition("\n")[0].strip(MARKUP)
+    return line.removesuffix(".").rstrip(MARKUP) or None
+
+
+def _last_number(response: str) -> str | None:
+    last = _last_match(ONE_NUMBER, response)
+    return None if last is None else last.group().replace("\u2212", "-")
+
+
+def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = collections.deque(pattern.finditer(text), maxlen=1)
+    return last[0] if last else None
+
+
+READERS: dict[str, Callable[[str], str | None]] = {
+    JSON: _json,
+    BOX: _last_box,
+    ANSWER: _answer_line,
+    NUMBER: _last_number,
+}
 
 
 def first_object(response: str) -> dict[str, Any] | None:

@@ -100,6 +100,8 @@ class Grader:
         without: names of those that have none.
         unusable: how many have gold that cannot be used.
         wrong: what was chosen where that is wrong.
+        n_readable: responses with a readable answer, of items whose gold is compared with answers.
+        n_with_verdicts: items whose gold is a verdict on each response.
     """
 
     field: str
@@ -107,6 +109,13 @@ class Grader:
     without: list[str] = dataclasses.field(default_factory=list)
     unusable: int = 0
     wrong: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    n_readable: int = 0
+    n_with_verdicts: int = 0
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether there are items to grade and no response of theirs has a readable answer."""
+        return self.marks.n > 0 and not self.n_readable and not self.n_with_verdicts
 
     def grade(
         self,
@@ -146,6 +155,8 @@ class Grader:
         if found is None:
             self.without.append(result.name)
             return dataclasses.replace(result, record={**result.record, "right": None})
+        self.n_with_verdicts += found.verdicts is not None
+        self.n_readable += sum(answer is not None for answer in answers)
         right = found.right(rules or AnswerRules("", False, False), answers, same)
         self.marks.add(right, ways)
         if not right[result.index]:

@@ -8,8 +8,14 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.metrics import calibration, confidence_quality
 from jaxscore.tasks.samples import gold, grading
-from jaxscore.tasks.samples.answer_rules import answer_rules
+from jaxscore.tasks.samples.answer_rules import (
+    AUTO,
+    NO_READABLE_ANSWER,
+    AnswerRules,
+    answer_rules,
+)
 from jaxscore.tasks.samples.confidences import Confidence, Item
+from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.grading import Marks
 from jaxscore.tasks.samples.sample_items import NothingUsable
 from jaxscore.tasks.samples.selection import select
@@ -26,6 +32,10 @@ class RightResponses:
     Attributes:
         right: whether each response is right; None for an item without gold that can be used.
         answers: what each response's answer is compared by; empty where `right` is None.
+        forms: the form of each response's answer, see `AnswerRules.read`; empty
+            for an item without gold that can be used.
+        rules: of the items with gold.
+        unreadable: no response has a readable answer; `right` is then None for all items.
         sizes: the numbers N of first responses that are looked at.
         majority: of the items with gold, what a vote takes of the first N in which each response
             has one voice.
@@ -39,16 +49,28 @@ class RightResponses:
     majority: dict[int, dict[int, int | None]]
     without: list[str]
     errors: dict[int, str]
+    forms: list[list[str | None]] = dataclasses.field(default_factory=list)
+    rules: dict[int, AnswerRules] = dataclasses.field(default_factory=dict)
+    unreadable: bool = False
+
+    def answer_counts(self) -> dict[str, Any]:
+        """See `choices.answer_counts`, of the items with gold."""
+        return choices.answer_counts((rules, self.forms[k]) for k, rules in self.rules.items())
 
 
-def read(items: Sequence[Item], field: str) -> RightResponses:
+def read(items: Sequence[Item], field: str, rule: str = AUTO) -> RightResponses:
     """Grade the responses of all items.
+
+    Args:
+        field: of the items, with the gold.
+        rule: how answers are read, one of `answer_rules.RULES`.
 
     Raises:
         NothingUsable: no item has gold.
         InputError: SymPy is needed and not installed.
     """
     out = RightResponses([None] * len(items), [[] for _ in items], [], {}, [], {})
+    out.forms = [[] for _ in items]
     known: dict[int, gold.Gold] = {}
     first = items[0].given if items else {}
     for item in items:
@@ -68,10 +90,13 @@ def read(items: Sequence[Item], field: str) -> RightResponses:
     with SymbolicComparison() as symbolic:
         for k, found in known.items():
             symbolic.next_item()
-            rules = answer_rules(items[k].given, first)
+            right = items[k].given.get(field)
+            rules = answer_rules(items[k].given, first, items[k].outputs, rule, right)
             same = symbolic.equal if rules.symbolic else None
             texts = [one if isinstance(one, str) else None for one in items[k].outputs]
-            answers = [rules.answer(text) for text in texts]
+            read = [rules.read(text) for text in texts]
+            answers = [one and one[0] for one in read]
+            out.forms[k], out.rules[k] = [one and one[1] for one in read], rules
             out.answers[k], out.right[k] = answers, found.right(rules, answers, same)
             vote = grading.majority(answers, same)
             out.majority[k] = {n: vote(n) for n in out.sizes}
@@ -80,6 +105,9 @@ def read(items: Sequence[Item], field: str) -> RightResponses:
         raise NothingUsable(
             f'no item has gold in field "{field}"; the first item has the fields {there}'
         )
+    compared = [k for k, found in known.items() if found.verdicts is None]
+    if compared and len(compared) == len(known) and not any(any(out.forms[k]) for k in compared):
+        out.unreadable, out.right = True, [None] * len(items)
     return out
 
 
@@ -141,7 +169,9 @@ def report(
         else []
     )
     return {
+        **({"no_share": NO_READABLE_ANSWER} if found.unreadable else {}),
         "quality": {
+            **found.answer_counts(),
             "n_items": len({*groups}),
             "n_responses": len(responses),
             "n_right": sum(right),

@@ -19,7 +19,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.metrics import margins
 from jaxscore.tasks.samples import sample_items
-from jaxscore.tasks.samples.answer_rules import AnswerRules, answer_rules
+from jaxscore.tasks.samples.answer_rules import AUTO, AnswerRules, answer_rules
 from jaxscore.tasks.samples.sample_items import Result
 from jaxscore.tasks.samples.symbolic import SymbolicComparison
 
@@ -43,7 +43,8 @@ class Candidates:
     Attributes:
         responses: as the model wrote them; None for one that is null.
         confidences: nats per token; None for one that is not known.
-        answers: what the responses are compared by; None without an extractable answer.
+        answers: what the responses are compared by; None without a readable answer.
+        forms: of each answer, see `AnswerRules.read`; None without a readable answer.
         rules: by which the answers were read.
         noise: how far rounding moves a confidence, in nats; None where nobody has looked.
     """
@@ -52,6 +53,7 @@ class Candidates:
     responses: list[str | None]
     confidences: list[float | None]
     answers: list[str | None]
+    forms: list[str | None]
     rules: AnswerRules
     noise: float | None = None
 
@@ -83,23 +85,38 @@ class Choice:
     fallback: str | None = None
 
 
-def load(path: Path, best_n: int, limit: int | None = None) -> list[Candidates | Unusable]:
+def load(
+    path: Path,
+    best_n: int,
+    limit: int | None = None,
+    rule: str = AUTO,
+    gold: str | None = None,
+) -> list[Candidates | Unusable]:
     """The first `limit` items of a file, each with at most its first N responses.
 
-    An item takes `generator` and `dataset` from the first item where it has none.
+    An item takes `generator` and `dataset` from the first item if it has none.
+
+    Args:
+        rule: how answers are read, one of `answer_rules.RULES`.
+        gold: the field with the right answer, or None. The rule `auto` reads numbers if that is
+            a number.
 
     Raises:
         InputError: of the file as a whole, see `sample_items.load`.
     """
-    return candidates(sample_items.load(path, limit), best_n)
+    return candidates(sample_items.load(path, limit), best_n, rule, gold)
 
 
-def candidates(given: Sequence[sample_items.Item], best_n: int) -> list[Candidates | Unusable]:
+def candidates(
+    given: Sequence[sample_items.Item], best_n: int, rule: str = AUTO, gold: str | None = None
+) -> list[Candidates | Unusable]:
     """Each item with at most its first N responses; `load` says what else."""
-    return [_item(one, best_n, given[0]) for one in given]
+    return [_item(one, best_n, given[0], rule, gold) for one in given]
 
 
-def read(given: Iterable[Any], best_n: int) -> list[Candidates | Unusable]:
+def read(
+    given: Iterable[Any], best_n: int, rule: str = AUTO, gold: str | None = None
+) -> list[Candidates | Unusable]:
     """Candidates from objects as a file has them; those of `load` stay as they are.
 
     Raises:
@@ -108,25 +125,35 @@ def read(given: Iterable[Any], best_n: int) -> list[Candidates | Unusable]:
     known = list(given)
     if all(isinstance(one, (Candidates, Unusable)) for one in known):
         return known
-    return candidates(sample_items.read(known), best_n)
+    return candidates(sample_items.read(known), best_n, rule, gold)
 
 
-def _item(given: sample_items.Item, best_n: int, first: sample_items.Item) -> Candidates | Unusable:
+def _item(
+    given: sample_items.Item, best_n: int, first: sample_items.Item, rule: str, gold: str | None
+) -> Candidates | Unusable:
     try:
         responses = sample_items.responses(given, "output", best_n)
         confidences = sample_items.confidences(given, best_n, len(responses))
         noise = sample_items.noise(given)
     except InputError as problem:
         return Unusable(given, str(problem))
-    rules = answer_rules(given.fields, first.fields)
-    return Candidates(
-        given, responses, confidences, [rules.answer(text) for text in responses], rules, noise
-    )
+    right = None if gold is None else given.fields.get(gold)
+    rules = answer_rules(given.fields, first.fields, given.fields["output"], rule, right)
+    found = [rules.read(text) for text in responses]
+    answers, forms = ([one and one[k] for one in found] for k in (0, 1))
+    return Candidates(given, responses, confidences, answers, forms, rules, noise)
 
 
 def available(items: Sequence[Candidates | Unusable]) -> int | None:
     """The most responses that an item has of the N asked for; None where none can be used."""
     return max((len(one.responses) for one in items if isinstance(one, Candidates)), default=None)
+
+
+def forms(
+    items: Iterable[Candidates | Unusable],
+) -> Iterator[tuple[AnswerRules, list[str | None]]]:
+    """The rules and the forms of the answers of each item that can be used."""
+    return ((one.rules, one.forms) for one in items if isinstance(one, Candidates))
 
 
 def select(
@@ -310,6 +337,8 @@ def _result(one: Candidates, choice: Choice, *notes: str | None) -> Result:
         "output": [one.responses[choice.index]],
         "confidence": choice.confidence,
     }
+    if one.rules.forms is not None:
+        record["answer_form"] = one.forms[choice.index]
     if choice.within_noise is not None:
         record["within_noise"] = choice.within_noise
     found = (

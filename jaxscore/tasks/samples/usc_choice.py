@@ -4,13 +4,15 @@ Universal self-consistency (Chen et al., arXiv 2311.17311) shows a model several
 numbered from 0, and asks which agrees most with the others. Here its reply is read.
 """
 
+import dataclasses
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.samples import answer_text, sample_items
+from jaxscore.tasks.samples import sample_items
+from jaxscore.tasks.samples.answer_rules import AUTO, AnswerRules, answer_rules
 from jaxscore.tasks.samples.sample_items import Item, Result
 
 CHOSEN = re.compile(r"Response\s+(\d+)")
@@ -41,18 +43,32 @@ def chosen(reply: str) -> int | None:
         return sys.maxsize
 
 
-def evaluate(items: Sequence[Item], dataset_type: str) -> list[Result]:
+def evaluate(
+    items: Sequence[Item], dataset_type: str, rule: str = AUTO, gold: str | None = None
+) -> list[Result]:
     """Each item with the chosen response as its `output`.
 
     Response 0 where the reply names none or one that does not exist. For the `close` type, a
-    choice without an extractable answer gives way to the first response with one, if any has: all
-    of them are looked at, where the published script looks at eight. Boxes are no answers here, as
-    in that script. What the reply did not decide is a fallback, and its record says which.
+    choice without a readable answer gives way to the first response with one, if any has: all of
+    them are looked at, where the published script looks at eight. In the published reading boxes
+    are no answers here, as in that script. What the reply did not decide is a fallback, and its
+    record says which.
+
+    Args:
+        rule, gold: as of `selection.load`, for the `close` type.
     """
-    return [_evaluate(item, closed=dataset_type == "close") for item in items]
+    first, closed = items[0].fields if items else {}, dataset_type == "close"
+
+    def rules(item: Item) -> AnswerRules:
+        texts, right = item.fields["responses"], None if gold is None else item.fields.get(gold)
+        found = answer_rules(item.fields, first, texts, rule, right)
+        return dataclasses.replace(found, generator="")
+
+    return [_evaluate(item, rules if closed else None) for item in items]
 
 
-def _evaluate(item: Item, *, closed: bool) -> Result:
+def _evaluate(item: Item, rules: Callable[[Item], AnswerRules] | None) -> Result:
+    """One item; `rules` say how answers are read, None if they are not."""
     fields = {name: value for name, value in item.fields.items() if name != OWN_FIELD}
     try:
         reply = sample_items.responses(item, "output", 1)[0]
@@ -66,11 +82,14 @@ def _evaluate(item: Item, *, closed: bool) -> Result:
         elif index >= len(texts):
             why = f"the reply names response {index} of {len(texts)}"
             index, fallback = 0, OUT_OF_RANGE
-        answered = [text is not None and answer_text.extract(text) is not None for text in texts]
-        if closed and not answered[index] and any(answered):
-            fallback = fallback or NO_ANSWER
-            why = why or f"response {index}, which the reply names, has no extractable answer"
-            index = answered.index(True)
+        forms: list[str | None] = []
+        read = None if rules is None else rules(item)
+        if read is not None:
+            forms = [read.answer_form(text) for text in texts]
+            if forms[index] is None and any(forms):
+                fallback = fallback or NO_ANSWER
+                why = why or f"response {index}, which the reply names, has no extractable answer"
+                index = next(k for k, form in enumerate(forms) if form is not None)
         note = why and f"{why}, so response {index} is taken"
         if texts[index] is None:
             raise InputError(f'field "responses": number {index} is chosen and is no text')
@@ -78,8 +97,9 @@ def _evaluate(item: Item, *, closed: bool) -> Result:
         record = {**fields, "output": [], "error": str(problem)}
         return Result(item.name, record, str(problem))
     record = {**fields, "output": [texts[index]]}
+    if read is not None and read.forms is not None:
+        record["answer_form"] = forms[index]
     if fallback is not None:
         record[OWN_FIELD] = fallback
-    return Result(
-        item.name, record, answered=answered[index], fallback=fallback, note=note, index=index
-    )
+    answered = not forms or forms[index] is not None
+    return Result(item.name, record, answered=answered, fallback=fallback, note=note, index=index)

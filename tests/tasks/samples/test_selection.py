@@ -157,7 +157,7 @@ def test_generator_and_dataset_of_the_first_item(load):
     items = load([boxed | llama, boxed, boxed | {"generator": "other"}])
     assert [one.answers for one in items] == [["7"], ["7"], [None]]
     assert load([item(["'a'"], [1]) | llama, item(["'a'"], [1])])[1].answers == ["a"]
-    assert load([boxed | {"generator": None, "dataset": 3}])[0].answers == [None]
+    assert load([boxed | {"generator": None, "dataset": 3}])[0].answers == ["7"]
 
 
 @pytest.mark.parametrize(

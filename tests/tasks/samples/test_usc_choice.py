@@ -47,6 +47,8 @@ def result(reply, responses, dataset_type, **more):
         ("Response 2", [UNANSWERED, OTHER], UNANSWERED, OTHER),
         ("Response 1", [UNANSWERED, "\\boxed{1}"], "\\boxed{1}", "\\boxed{1}"),
         ("Response 0", [UNANSWERED, None], UNANSWERED, UNANSWERED),
+        ("Response 0", [UNANSWERED, "\\boxed{1}"], UNANSWERED, "\\boxed{1}"),
+        ("Response 0", [UNANSWERED, "\\boxed{1}", OTHER], UNANSWERED, OTHER),  # as published
         ("Response 0", [UNANSWERED] * 20 + [OTHER], UNANSWERED, OTHER),
     ],
 )
@@ -54,7 +56,7 @@ def test_the_chosen_response(reply, responses, opened, closed):
     assert result([reply], responses, "open").record["output"] == [opened]
     close = result([reply], responses, "close")
     assert close.record["output"] == [closed]
-    assert close.answered == (closed in (ANSWERED, OTHER))
+    assert close.answered == (closed != UNANSWERED)
 
 
 def test_notes():

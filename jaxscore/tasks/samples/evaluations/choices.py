@@ -1,16 +1,20 @@
 """What the systems that choose between responses without a model share."""
 
+import collections
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.evaluation import Evaluation, Failure, check_at_least, check_seed
+from jaxscore.tasks.evaluation import Evaluation, Failure, check_at_least, check_seed, check_setting
 from jaxscore.tasks.samples import sample_items
+from jaxscore.tasks.samples.answer_rules import AUTO, NO_READABLE_ANSWER, RULES, AnswerRules
+from jaxscore.tasks.samples.answer_text import FORMS
 from jaxscore.tasks.samples.evaluations.grades import Grades
 from jaxscore.tasks.samples.sample_items import Result, Summary
 
+NO_FORM = "none"  # of a response without a readable answer
 MOST_REMARKS = 20  # notes on items that are told; all are in the report's data
 
 
@@ -74,6 +78,42 @@ class FirstN(Graded):
         check_at_least("best_n", self.best_n, 1)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Answers(Graded):
+    """Settings of a system that reads the answers of responses.
+
+    Attributes:
+        answer_rule: how they are read, one of `answer_rules.RULES`.
+    """
+
+    answer_rule: str = AUTO
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Graded`."""
+        super().__post_init__()
+        check_setting("answer_rule", self.answer_rule, RULES)
+
+
+def answer_counts(read: Iterable[tuple[AnswerRules, Sequence[str | None]]]) -> dict[str, Any]:
+    """How many responses have an answer of which form, and how many items are read as
+    published.
+
+    Args:
+        read: of each item its rules, and the form of each response's answer.
+    """
+    counted: collections.Counter[str] = collections.Counter()
+    n_published = n_other = 0
+    for rules, forms in read:
+        n_published += rules.forms is None
+        n_other += rules.forms is not None
+        counted.update(form or NO_FORM for form in forms)
+    return {
+        "answer_forms": {form: counted[form] for form in (*FORMS, NO_FORM)},
+        "n_read_as_published": n_published,
+        "n_read_by_form": n_other,
+    }
+
+
 def check_gold(value: object) -> None:
     """Refuse a setting `gold` that is no name of a field.
 
@@ -130,19 +170,22 @@ def evaluation(
     sample_items.refuse_if_all_failed((one.name, one.error) for one in results)
     summary = {**summary, **(grades.summary if grades else {})}
     headline = f"{headline}; {grades.headline}" if grades else headline
-    found = sample_items.summarise(results)
+    found, remarks = sample_items.summarise(results), []
     records = [one.record for one in results]
+    if grades and grades.unreadable:
+        records = [{**one, "right": None} for one in records]
+        remarks = [NO_READABLE_ANSWER]
     return Evaluation(
         summary=summary,
         items=records,
         n_items=found.n_items,
-        rows=[_row(one, what) for one in results],
+        rows=[_row(one, record, what) for one, record in zip(results, records, strict=True)],
         details={"summary": summary, **(grades.details if grades else {})},
         long={"notes": [{"name": name, "note": note} for name, note in found.notes],
               "items": records},
         headline=headline,
         failures=[Failure(*one) for one in found.failures],
-        remarks=_remarks(found),
+        remarks=[*remarks, *_remarks(found)],
         seconds=seconds,
     )  # fmt: skip
 
@@ -182,9 +225,8 @@ def decided_by(what: str, summary: Mapping[str, Any]) -> str:
     return f"{decided} of {n_items} items decided by {what}, {summary['n_fallbacks']} by fallback"
 
 
-def _row(result: Result, what: str) -> dict[str, Any]:
+def _row(result: Result, record: Mapping[str, Any], what: str) -> dict[str, Any]:
     """The item's name, what was chosen, and the single values of its record."""
-    record = result.record
     single = {
         name: value
         for name, value in record.items()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.tasks.samples.answer_rules import NO_READABLE_ANSWER
 from jaxscore.tasks.samples.grading import FIRST, Grader
 
 ENOUGH = 2  # items; of fewer no share is told
@@ -18,11 +19,13 @@ class Grades:
         summary: counts, and by way of choosing the share among all N responses.
         details: fields of the report's JSON file.
         headline: in one line.
+        unreadable: no response has a readable answer, so there is no share.
     """
 
     summary: Mapping[str, Any]
     details: Mapping[str, Any]
     headline: str
+    unreadable: bool = False
 
 
 def grades(
@@ -50,6 +53,11 @@ def grades(
     main = [one for one in rows if one["way"] not in compared]
     at_most = {one["way"]: one for one in main if one["best_n"] == grader.marks.sizes[-1]}
     accuracy = {way: one["accuracy"] for way, one in at_most.items()}
+    headline, wrong = _headline(grader.marks.n, accuracy, chosen), grader.most_certain_wrong()
+    if grader.unreadable:
+        accuracy = dict.fromkeys(accuracy, Estimate(0, None, None, None))
+        rows = main = wrong = []
+        headline = "right: no share, since no response has a readable answer"
     return Grades(
         {
             "n_with_gold": grader.marks.n,
@@ -61,9 +69,11 @@ def grades(
             "accuracy": main,
             **({"by_power": [one for one in rows if one["way"] in compared]} if compared else {}),
             "without_gold": grader.without,
-            "wrong": grader.most_certain_wrong(),
+            "wrong": wrong,
+            **({"no_share": NO_READABLE_ANSWER} if grader.unreadable else {}),
         },
-        _headline(grader.marks.n, accuracy, chosen),
+        headline,
+        grader.unreadable,
     )
 
 

@@ -16,7 +16,7 @@ CERTAIN = "most certain"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(choices.FirstN):
+class Settings(choices.FirstN, choices.Answers):
     """Settings of `select`; N is 4 as in the published script."""
 
     best_n: int = 4
@@ -26,7 +26,7 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     """The most certain of each item's first N responses with an extractable answer."""
     refuse_source("select", source)
     started = time.perf_counter()
-    known = selection.read(items, settings.best_n)
+    known = selection.read(items, settings.best_n, settings.answer_rule, settings.gold)
     results, grades = selection.evaluate_select(known), None
     if settings.gold is not None:
         with SymbolicComparison() as symbolic:
@@ -39,6 +39,7 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     summary = {
         **choices.decisions(found, [*selection.FALLBACKS]),
         **choices.response_counts([one.given for one in known], settings.best_n),
+        **choices.answer_counts(selection.forms(known)),
     }
     return choices.evaluation(
         results,

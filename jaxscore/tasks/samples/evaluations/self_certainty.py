@@ -11,6 +11,7 @@ from jaxscore.errors import InputError
 from jaxscore.tasks.evaluation import CommonSettings, Evaluation, Failure, check_setting
 from jaxscore.tasks.samples import confidences as task
 from jaxscore.tasks.samples import earlier_output, right_responses
+from jaxscore.tasks.samples.answer_rules import AUTO, NO_READABLE_ANSWER, RULES
 from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.in_order import InOrder
 from jaxscore.tasks.samples.right_responses import RightResponses
@@ -32,12 +33,14 @@ class Settings(CommonSettings):
         input_field, output_field: names of an item's two fields.
         gold: the field with the right answer, a list of acceptable ones, or a list of verdicts on
             the outputs: tell how well four confidences find the right outputs; None does not.
+        answer_rule: with gold: how answers are read, one of `answer_rules.RULES`.
     """
 
     alignment: str = "formula"
     input_field: str = task.INPUT_FIELD
     output_field: str = task.OUTPUT_FIELD
     gold: str | None = None
+    answer_rule: str = AUTO
 
     def __post_init__(self) -> None:
         """Check all values; see `CommonSettings`."""
@@ -47,6 +50,12 @@ class Settings(CommonSettings):
             if not isinstance(value := getattr(self, name), str):
                 raise InputError(f"setting {name} is {value!r}, expected the name of a field")
         choices.check_gold(self.gold)
+        check_setting("answer_rule", self.answer_rule, RULES)
+        if self.gold is None and self.answer_rule != AUTO:
+            raise InputError(
+                f"setting answer_rule is {self.answer_rule} without gold: no answer is read; name "
+                "the field with the right answer"
+            )
         if self.gold is not None and self.alignment != "formula":
             raise InputError(
                 f"setting gold with alignment {self.alignment}: its log-probabilities are of other "
@@ -56,7 +65,8 @@ class Settings(CommonSettings):
     def record(self) -> dict[str, Any]:
         """The settings as a report has them; the gold where there is one."""
         out = super().record()
-        return out if self.gold is not None else {k: v for k, v in out.items() if k != "gold"}
+        graded = ("gold", "answer_rule")
+        return out if self.gold is not None else {k: v for k, v in out.items() if k not in graded}
 
 
 @dataclasses.dataclass
@@ -104,6 +114,9 @@ class Work:
             return record
         error = self.right.errors.get(index)
         graded = {**record, "right": self.right.right[index]}
+        rules = self.right.rules.get(index)
+        if rules is not None and rules.forms is not None:
+            graded["answer_forms"] = self.right.forms[index]
         return graded if error is None else {**graded, "error": error}
 
     def made_with(self, settings: Settings, dtype: str | None) -> dict[str, Any]:
@@ -175,10 +188,13 @@ def evaluate(
     line = headline(found)
     if graded is not None and work.right is not None:
         details |= graded
-        line = f"{line}; {quality_line(graded['quality'])}"
+        found_line = quality_line(graded["quality"])
+        no_line = "no AUROC: no output has a readable answer"
+        line = f"{line}; {no_line if work.right.unreadable else found_line}"
         failures += [Failure(work.items[k].name, why) for k, why in work.right.errors.items()]
     records = [] if on_item is not None else list(work.records())
     cut = f"{n_cut} outputs were scored after an input cut at its left"
+    unreadable = [NO_READABLE_ANSWER] if work.right is not None and work.right.unreadable else []
     return Evaluation(
         summary=summary,
         items=records,
@@ -188,7 +204,7 @@ def evaluate(
         long={"items": records},
         headline=line,
         failures=failures,
-        remarks=[cut] if n_cut else [],
+        remarks=[*unreadable, *([cut] if n_cut else [])],
         noise=noise,
         audited=settings.audit_noise > 0,
         seconds=run.seconds,
@@ -209,7 +225,11 @@ def headline(found: task.Summary) -> str:
 
 def _begun(given: Iterable[Any], settings: Settings) -> Work:
     items = task.read(given, settings.input_field, settings.output_field)
-    right = None if settings.gold is None else right_responses.read(items, settings.gold)
+    right = (
+        None
+        if settings.gold is None
+        else right_responses.read(items, settings.gold, settings.answer_rule)
+    )
     confidences, _ = task.resume(items, [], Path("output"), measured=right is not None)
     return Work(items, confidences, right=right)
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from jaxscore.errors import InputError
 from jaxscore.tasks.evaluation import Evaluation, check_setting, refuse_source
 from jaxscore.tasks.samples import grading, sample_items, usc_choice
-from jaxscore.tasks.samples.answer_rules import answer_rules
+from jaxscore.tasks.samples.answer_rules import AUTO, AnswerRules, answer_rules
 from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.evaluations.grades import Grades, grades
 from jaxscore.tasks.samples.grading import Grader, Marks
@@ -19,7 +20,7 @@ REPLY = "the model's reply"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(choices.Graded):
+class Settings(choices.Answers):
     """Settings of `usc-select`.
 
     Attributes:
@@ -30,8 +31,14 @@ class Settings(choices.Graded):
     dataset_type: str = "open"
 
     def __post_init__(self) -> None:
-        """Check all values; see `choices.Graded`."""
+        """Check all values; see `choices.Answers`."""
         super().__post_init__()
+        if self.gold is None and self.answer_rule != AUTO and self.dataset_type != "close":
+            raise InputError(
+                f"setting answer_rule is {self.answer_rule} with dataset_type {self.dataset_type} "
+                "and no gold: no answer is read; take dataset_type close or name the field with "
+                "the right answer"
+            )
         check_setting("dataset_type", self.dataset_type, usc_choice.DATASET_TYPES)
 
 
@@ -40,7 +47,8 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     refuse_source("usc-select", source)
     started = time.perf_counter()
     known = sample_items.read(items)
-    results, found_right = usc_choice.evaluate(known, settings.dataset_type), None
+    found_right = None
+    results = usc_choice.evaluate(known, settings.dataset_type, settings.answer_rule, settings.gold)
     if settings.gold is not None:
         found_right = _grade(known, results, settings, settings.gold)
     found = sample_items.summarise(results)
@@ -62,6 +70,7 @@ def _grade(known: Sequence[Item], results: list[Result], settings: Settings, gol
     smaller N."""
     most = sample_items.most_responses(known, "responses")
     grader = Grader(gold, Marks(grading.sizes(most)))
+    read: list[tuple[AnswerRules, list[str | None]]] = []
     first = known[0].fields if known else {}
     with SymbolicComparison() as symbolic:
         for place, (item, result) in enumerate(zip(known, results, strict=True)):
@@ -69,10 +78,15 @@ def _grade(known: Sequence[Item], results: list[Result], settings: Settings, gol
                 results[place] = grader.grade(result, item.fields, 0, [], None, {})
                 continue
             symbolic.next_item()
-            rules = answer_rules(item.fields, first)
+            texts, right = sample_items.responses(item, "responses"), item.fields.get(gold)
+            rules = answer_rules(item.fields, first, texts, settings.answer_rule, right)
             same = symbolic.equal if rules.symbolic else None
-            texts = sample_items.responses(item, "responses")
-            answers = [rules.answer(text) for text in texts]
+            found = [rules.read(text) for text in texts]
+            answers, forms = ([one and one[k] for one in found] for k in (0, 1))
+            if rules.forms is not None:
+                record = {**result.record, "answer_form": forms[result.index or 0]}
+                result = dataclasses.replace(result, record=record)
+            read.append((rules, forms))
             results[place] = grader.grade(
                 result,
                 item.fields,
@@ -85,7 +99,9 @@ def _grade(known: Sequence[Item], results: list[Result], settings: Settings, gol
                 },
                 same,
             )
-    return grades(grader, REPLY, first, settings.n_bootstrap, settings.seed)
+    found_right = grades(grader, REPLY, first, settings.n_bootstrap, settings.seed)
+    summary = {**found_right.summary, **choices.answer_counts(read)}
+    return dataclasses.replace(found_right, summary=summary)
 
 
 def _of_all(most: int, index: int | None, n: int) -> int | None:

@@ -19,7 +19,7 @@ POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # whose votes are graded beside th
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(choices.FirstN):
+class Settings(choices.FirstN, choices.Answers):
     """Settings of `vote`; N is 64 and the power 0.5 as in the published script.
 
     Attributes:
@@ -47,7 +47,7 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     """Borda voting over each item's first N responses."""
     refuse_source("vote", source)
     started = time.perf_counter()
-    known = selection.read(items, settings.best_n)
+    known = selection.read(items, settings.best_n, settings.answer_rule, settings.gold)
     with SymbolicComparison(settings.time_limit) as symbolic:
         voted = selection.evaluate_vote(known, settings.power, symbolic)
         if settings.gold is None:
@@ -63,6 +63,7 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     summary = {
         **choices.decisions(found, [*selection.FALLBACKS]),
         **choices.response_counts([one.given for one in known], settings.best_n),
+        **choices.answer_counts(selection.forms(known)),
     }
     return choices.evaluation(
         results,
