@@ -13,6 +13,7 @@ from jaxscore.evaluate import evaluate
 from jaxscore.files.atomic import atomic
 from jaxscore.files.growing import write_array
 from jaxscore.reports import text_table
+from jaxscore.tasks.samples.answer_rules import AUTO, RULES
 from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.evaluations.grades import ENOUGH, percent
 from jaxscore.tasks.samples.sample_items import NothingUsable
@@ -79,6 +80,20 @@ def add_gold(parser: argparse.ArgumentParser) -> None:
     html_flags.add(parser)
 
 
+def add_answer_rule(parser: argparse.ArgumentParser) -> None:
+    """--answer-rule, of the commands that read answers."""
+    parser.add_argument(
+        "--answer-rule",
+        choices=RULES,
+        default=AUTO,
+        help="published: the reading of the published scripts. json, answer, boxed, number: that "
+        'form alone, which is JSON or "answer": ...; the line after the last `answer:`; the last '
+        "closed \\boxed{...}; the last number. auto (default): published for Llama-3.1 generators, "
+        'the dataset crux, and items with a response that holds "answer":; for other items the '
+        "first of json, boxed, answer and, if the gold is a number, number that a response holds",
+    )
+
+
 def output_path(args: argparse.Namespace, suffix: str) -> Path:
     """--output, or the input's name with a suffix, in the input's folder.
 
@@ -131,6 +146,8 @@ def choose(
     outputs.check_outputs([output, *pages, *browser], args.input)
     if graded:
         settings |= {name: getattr(args, name) for name in choices.GRADING}
+    if hasattr(args, "answer_rule"):
+        settings["answer_rule"] = args.answer_rule
     with contextlib.ExitStack() as stack:
         file, *page_files = (stack.enter_context(atomic(path)) for path in (output, *pages))
         html = stack.enter_context(html_flags.opened(browser))
@@ -146,7 +163,8 @@ def choose(
     print_counts(report.summary, texts or {})
     print_accuracy(report.evaluation.details)
     manifest = outputs.write_manifest(args, None, output, report, **_counts(report.summary))
-    return closing.close(args, report, "items", [output, *pages, *browser, manifest])
+    code = closing.close(args, report, "items", [output, *pages, *browser, manifest])
+    return code or int("no_share" in report.evaluation.details)
 
 
 def print_counts(summary: Mapping[str, Any], texts: Mapping[str, str]) -> None:
@@ -162,9 +180,19 @@ def print_counts(summary: Mapping[str, Any], texts: Mapping[str, str]) -> None:
             print(f"fallback, {count} of {summary['n_items']} items: {texts[name]}")
     if summary.get("n_unanswered"):
         print(f"{summary['n_unanswered']} items have no extractable answer in any response")
+    print_answer_forms(summary)
     if n := summary.get("n_with_noise"):
         within = summary["n_within_noise"]
         print(f"{within} of {n} within the noise: rounding could turn their answer")
+
+
+def print_answer_forms(summary: Mapping[str, Any]) -> None:
+    """How many responses have an answer of which form, on stdout, unless all items are read as
+    published."""
+    if n := summary.get("n_read_by_form"):
+        counts = ", ".join(f"{k} {form}" for form, k in summary["answer_forms"].items() if k)
+        n_items = n + summary["n_read_as_published"]
+        print(f"{n} of {n_items} items are not in the published form; responses by form: {counts}")
 
 
 def print_accuracy(details: Mapping[str, Any]) -> None:

@@ -51,10 +51,13 @@ self-certainty, negative mean entropy, mean log-probability and negative
 perplexity. FIELD of each item holds the right answer, a list of acceptable
 answers, or a list of true or false for each output. Items also get
   right                true or false for each output; null without gold
+  answer_forms         the form of each output's answer, as in `select`, of an
+                       item that is not read as published
   mean_logprob_list, mean_entropy_list (nats per token), perplexity_list
   AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
   among the most confident of N are in OUT_report.md and OUT_report.json
-  (OUT.report.md where OUT does not end in .json).
+  (OUT.report.md where OUT does not end in .json). If no output has a readable
+  answer, `right` is null, no figure is told, and the exit code is 1.
 
 The file grows while the command runs. The same command continues it: it scores
 the outputs without a confidence, and again every item whose input or outputs
@@ -65,7 +68,7 @@ and cuts long texts silently.
   python -m jaxscore self-certainty --input samples.json
       writes samples-confidence-list.json
 
-exit code: 0 all scored, 1 some outputs have no confidence,
+exit code: 0 all scored, 1 some outputs have no confidence or none is graded,
            2 unusable input.
 """
 
@@ -101,6 +104,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="field of the items with the right answer, a list of acceptable ones, or true or "
         "false for each output: tell how well four confidences find the right outputs",
     )
+    sample_files.add_answer_rule(parser)
     parser.add_argument(
         "--alignment",
         choices=tuple(task.ALIGNMENTS),
@@ -138,6 +142,7 @@ def run(args: argparse.Namespace) -> int:
         "output_field": args.output_field,
         "n_bootstrap": args.n_bootstrap,
         "gold": args.gold,
+        "answer_rule": args.answer_rule,
         **model_flags.common_settings(args),
     }
     items = task.load(args.input, args.input_field, args.output_field, args.limit)
@@ -184,7 +189,10 @@ def run(args: argparse.Namespace) -> int:
         print(f"nothing was left to do in {output}")
     if "quality" in report.evaluation.details:
         print_quality(report.evaluation.details["quality"])
+    sample_files.print_answer_forms(report.evaluation.details.get("quality", {}))
     code = closing.close(args, report, "items", files, scorer)
+    if "no_share" in report.evaluation.details:
+        return 1
     return code or int(not report.summary["n_scored"])  # 1 too where items have no outputs
 
 
@@ -207,7 +215,7 @@ def _begun(
 
 def _right(args: argparse.Namespace, items: Sequence[task.Item]) -> right_responses.RightResponses:
     try:
-        return right_responses.read(items, args.gold)
+        return right_responses.read(items, args.gold, args.answer_rule)
     except NothingUsable as problem:
         raise NothingUsable(f"{args.input}: {problem}") from None
 

@@ -27,6 +27,8 @@ output, the same items with
     out_of_range  the reply names a response that does not exist
     no_answer     the response that the reply names has no extractable answer
                   (--dataset-type close)
+  answer_form   with --dataset-type close, of an item that is not read as
+                published, as in `select`
   Beside OUT lies OUT.run.json. The default name has -close with --dataset-type
   close and -firstN with --limit N.
 
@@ -35,10 +37,12 @@ list of acceptable answers, or a list of true or false for each response. Items
 get `right` (null without gold); the share of right choices among the first 1,
 2, 4, ... N responses is printed beside the first sample's, a majority vote's
 and an oracle's, and is in OUT_report.md, OUT_report.json and, for a browser,
-OUT_report.html (OUT.report.md where OUT does not end in .json).
+OUT_report.html (OUT.report.md where OUT does not end in .json). If no response
+has a readable answer, there is no share, and the exit code is 1.
 
 exit code: 0 all decided or by fallback, 1 some items failed (they hold
-           `error`), 2 unusable input or no usable item; nothing is written.
+           `error`) or nothing could be graded, 2 unusable input or no usable
+           item; nothing is written.
 """
 
 
@@ -51,6 +55,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         default=OPEN,
         help="close: the answers are extractable, so one without is not kept (default open)",
     )
+    sample_files.add_answer_rule(parser)
     sample_files.add_gold(parser)
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)

@@ -32,6 +32,7 @@ output, the same items with
   within_noise  where `confidence_settings` hold `noise` (`self-certainty
                 --audit-noise`): whether rounding could change ranks so that
                 another answer wins
+  answer_form   of an item that is not read as published, as in `select`
   Where no response has an answer, the first one is kept, with 0 votes; where
   none with an answer has a confidence, they rank as they stand. These
   fallbacks are counted apart.
@@ -44,10 +45,12 @@ get `right` (null without gold); the share of right choices among the first 1,
 2, 4, ... N responses is printed beside the first sample's, a majority vote's,
 an oracle's and votes of other powers, and is in OUT_report.md, OUT_report.json
 and, for a browser, OUT_report.html (OUT.report.md where OUT does not end in
-.json).
+.json). If no response has a readable answer, there is no share, and the exit
+code is 1.
 
 exit code: 0 all decided or by fallback, 1 some items failed (they hold
-           `error`), 2 unusable input or no usable item; nothing is written.
+           `error`) or nothing could be graded, 2 unusable input or no usable
+           item; nothing is written.
 """
 TIME_HELP = (
     f"for SymPy to read or compare two answers (default {TIME_LIMIT:g}); after {MOST_TIMEOUTS} "
@@ -75,13 +78,14 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="SECONDS",
         help=TIME_HELP,
     )
+    sample_files.add_answer_rule(parser)
     sample_files.add_gold(parser)
     sample_files.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    items = selection.load(args.input, args.best_N, args.limit)
+    items = selection.load(args.input, args.best_N, args.limit, args.answer_rule, args.gold)
     n = selection.available(items) or args.best_N
     suffix = f"-confidence-borda-power-{args.power}-{n}-kl"
     if args.time_limit != TIME_LIMIT:

@@ -55,6 +55,8 @@ def accuracy(record: Mapping[str, Any]) -> list[str]:
         parts.append(f"{len(without)} items have no gold and are in no share: {shown}{rest}.")
     if n < ENOUGH:
         return [*parts, f"{n} items have gold, which is too few for a share."]
+    if "no_share" in record:
+        return [*parts, f"There is no share: {text(record['no_share'])}."]
     rows = record["accuracy"]
     parts += [
         f"Of {n} items with gold, with Wilson's 95% interval. The first N responses of an item are "

@@ -47,6 +47,11 @@ def quality(record: Mapping[str, Any]) -> list[str]:
     if "quality" not in record:
         return []
     found, settings = record["quality"], record["settings"]
+    if "no_share" in record:
+        return [
+            "## Right outputs and confidence",
+            f"Nothing is graded: {text(record['no_share'])}.",
+        ]
     parts = ["## Right outputs and confidence", _left_out(found)]
     if found["n_responses"] < 2:
         return parts

@@ -141,3 +141,24 @@ def test_hostile_texts_in_a_report(run, write, tmp_path):
     assert "<script>" not in page
     assert not {"\u202e", "\x1b", "\0"} & set(page)
     strict((tmp_path / "o_report.json").read_text("utf-8"))
+
+
+def test_a_run_without_readable_answers_has_no_share_and_exit_code_1(run, write, tmp_path):
+    out = tmp_path / "o.json"
+    item = {"output": ["no", "I pass"], "confidence_list": [2, 1], "g": "19"}
+    ran = run("vote", "--input", write([item, item]), "--output", out, "--gold", "g")
+    assert ran.code == 1
+    assert "no response has a readable answer. Accepted forms: JSON with" in ran.err
+    assert "%" not in ran.out
+    assert [one["right"] for one in strict(out.read_text("utf-8"))] == [None, None]
+    report = strict((tmp_path / "o_report.json").read_text("utf-8"))
+    assert report["summary"]["accuracy"]["oracle"]["mean"] is None
+    assert "has a readable answer" in (tmp_path / "o_report.html").read_text("utf-8")
+    # the answer rule that reads them, by name
+    item["output"] = ["It is 19", "\\boxed{18}"]
+    words = ("vote", "--input", write([item, item]), "--output", out, "--gold", "g")
+    ran = run(*words)
+    assert (ran.code, "oracle" in ran.out) == (0, True)
+    assert "2 of 2 items are not in the published form; responses by form: 2 boxed, 2 n" in ran.out
+    ran = run(*words, "--answer-rule", "json")
+    assert (ran.code, "no share" in ran.out) == (1, True)
