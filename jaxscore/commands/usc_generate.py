@@ -1,6 +1,9 @@
 """`jaxscore usc-generate`: a model's own choice between its responses."""
 
 import argparse
+import re
+from pathlib import Path
+from typing import Any
 
 from jaxscore.commands import model_flags, sample_files, written_texts
 from jaxscore.commands.help_pages import advanced
@@ -51,6 +54,19 @@ exit code: 0 all have a reply, 1 some items failed (they hold `error`),
 """
 
 
+class _Published(argparse.Action):
+    """Reads the input and N from `usc-N-FILE`, the data set of the published command line."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        found = re.fullmatch(r"usc-([1-9][0-9]{0,8})-(.+)", values)
+        if found is None:
+            problem = f"{values}: expected usc-N-FILE, such as usc-8-samples.json"
+            raise argparse.ArgumentError(self, problem)
+        namespace.n, namespace.input = int(found.group(1)), Path(found.group(2))
+        for action in parser._actions:
+            action.required = action.required and action.dest not in ("n", "input")
+
+
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("usc-generate", description=DESCRIPTION)
     sample_files.add_flags(parser, "-consistency-N")
@@ -62,6 +78,16 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=model_flags.positive,
         metavar="N",
         help="choose between the first N responses; an item with fewer has all of them shown",
+    )
+    advanced(
+        parser,
+        "-d",
+        "--data-name",
+        action=_Published,
+        dest="published",
+        default=argparse.SUPPRESS,
+        metavar="usc-N-FILE",
+        help="the same as -n N --input FILE, as the published script spells it",
     )
     parser.add_argument(
         "--max-new-tokens",

@@ -19,7 +19,7 @@ NAME_FIELDS = ("question_id", "id", "session_id")
 
 
 def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Every item of a `.json` file, an array of objects, or of a table.
+    """Every item of a `.json` file, an array of objects or one object, or of a table.
 
     Args:
         path: decides by its ending: `.json`, `.jsonl`, `.csv`, `.tsv`, `.parquet`; or a folder
@@ -38,7 +38,7 @@ def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, An
     if kind == ".parquet":
         items = [_with_lists(row, list_fields) for row in read_parquet(path)]
     elif kind == ".json":
-        items = read_array(path)
+        items = read_array(path, lone_object=True)
     elif kind == ".jsonl" or kind in DELIMITERS or is_dataset(path):
         items = [_with_lists(row.item, list_fields) for row in rows(path)]
     else:

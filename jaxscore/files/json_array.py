@@ -7,8 +7,11 @@ from jaxscore.errors import InputError
 from jaxscore.files.json_input import MOST_NESTED, kind_of, nests_beyond, parse_json, read_text
 
 
-def read_array(path: Path) -> list[dict[str, Any]]:
+def read_array(path: Path, *, lone_object: bool = False) -> list[dict[str, Any]]:
     """The objects of a JSON array.
+
+    Args:
+        lone_object: read a file that is one object as an array of it.
 
     Raises:
         InputError: the file cannot be read or holds no array of objects.
@@ -18,6 +21,8 @@ def read_array(path: Path) -> list[dict[str, Any]]:
     if not text.strip():
         raise InputError(f"{path}: the file is empty, expected a JSON array of objects")
     found = parse_json(text, path, expected)
+    if lone_object and isinstance(found, dict):
+        found = [found]
     if not isinstance(found, list):
         raise InputError(f"{path}: found {kind_of(found)}, expected a JSON array of objects")
     for number, item in enumerate(found, start=1):

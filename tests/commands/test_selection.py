@@ -179,7 +179,7 @@ def test_notes_are_remarks_and_failures_are_not(run, write):
     [
         ("", ["in.json: the file is empty"]),
         ("[]", ["in.json: there is no item"]),
-        ('{"output": []}', ["found an object, expected a JSON array"]),
+        ('{"output": []}', ["output"]),
         ('{"a": 1}\n{"a": 2}\n', ["in.json:2: ", "JSONL"]),
         ('[{"a": 1}', ["in.json:1: not JSON"]),
         ("[[1]]", ["item 1 is a list, expected an object"]),

@@ -201,7 +201,7 @@ def test_files_that_cannot_be_continued(run, folder, monkeypatch):
         (whole, ("--revision", "x"), ["computed with revision None, this run has revision x"]),
         ([*whole, whole[0]], (), ["holds 3 items and the input 2, so it is not of this input"]),
         ([whole[1], whole[0]], (), ["none of its items is the one in the same place"]),
-        ({"not": "an array"}, (), ["found an object, expected a JSON array"]),
+        ("not an array", (), ["found a string, expected a JSON array"]),
         ([3], (), ["item 1 is a whole number"]),
     ):
         text = json.dumps(records)

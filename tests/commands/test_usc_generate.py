@@ -261,3 +261,15 @@ def test_the_spellings_that_all_commands_have(run, folder, asked):
     words = (*words, "--model", QWEN, "--best-N", 2, "--limit", 2, "--journal", "off")
     assert run(*words).code == 0
     assert len(asked) == len(result(folder, "out.json")) == 2
+
+
+def test_the_published_data_set_names_file_and_n(run, folder, asked, monkeypatch):
+    monkeypatch.chdir(folder)
+    words = ("--model", QWEN, "--dtype", "float32", "--journal", "off", "--quiet")
+    assert run("usc-generate", "-d", "usc-2-in.json", *words).code == 0
+    [first, *_] = strict((folder / "in-consistency-2.json").read_text("utf-8"))
+    assert first["responses"] == ["3", "4"]
+    code, _, err = run("usc-generate", "-d", "gsm", *words)
+    assert (code, "-d: gsm: expected usc-N-FILE" in err) == (2, True)
+    code, _, err = run("usc-generate", *words)
+    assert (code, "required: --input" in err) == (2, True)

@@ -38,7 +38,7 @@ def test_an_array_as_windows_and_python_write_it(tmp_path):
         ("", ["in.json: the file is empty, expected a JSON array of objects"]),
         (" \n", ["in.json: the file is empty"]),
         ("[]", ["in.json: there is no item in it, expected at least one"]),
-        ('{"a": 1}', ["in.json: found an object, expected a JSON array of objects"]),
+        ('"a"', ["in.json: found a string, expected a JSON array of objects"]),
         ('{"a": 1}\n{"a": 2}\n', ["in.json:2: found more than one JSON value (JSONL?)", "commas"]),
         ('[{"a": 1},\n{"a": }]', ["in.json:2: not JSON at column 7", "expected an array"]),
         ('[{"a": 1}] [', ["in.json:1: not JSON at column 12 (Extra data)"]),
@@ -168,3 +168,11 @@ def test_tables_of_other_forms_have_the_same_items(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_list(items).save_to_disk(str(tmp_path / "set"))
     assert read_items(tmp_path / "set", ["output"]) == items
+
+
+def test_a_file_of_one_object_is_read_as_one_item(tmp_path):
+    path = tmp_path / "in.json"
+    path.write_text('{"output": ["a"], "generator": "demo"}', encoding="utf-8")
+    assert read_items(path) == [{"output": ["a"], "generator": "demo"}]
+    with pytest.raises(InputError, match="found an object, expected a JSON array"):
+        read_previous(path)  # of an earlier run, whose outputs are arrays
