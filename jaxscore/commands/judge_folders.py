@@ -171,6 +171,7 @@ def settings(args: argparse.Namespace, metric: Metric, stored: Stored) -> dict[s
         if args.dtype != stored.settings.get("dtype_flag"):
             out["dtype" if args.dtype != "auto" else "dtype_flag"] = args.dtype
     if args.bem is None:
+        out["evaluator"] = str(chosen["evaluator"].path)
         out["evaluator_sha256"] = digest(chosen["evaluator"].path)
     if metric.kind == "pairwise":
         out["both_orders"] = chosen["both_orders"]

@@ -54,7 +54,7 @@ def test_the_same_settings_are_skipped(run, experiments):
     [
         (("--label-score", "sequence"), "read_as is logits there and sequence here"),
         (("--truncate", "left"), "truncate is none there and left here"),
-        (("--llm-prompt", "default_multi_qa"), "evaluator_sha256 is "),
+        (("--llm-prompt", "default_multi_qa"), "the evaluator (--llm-prompt) is "),
         (("--dtype", "bfloat16"), "dtype is float32 there and bfloat16 here"),
         (("--quantize", "int8"), "quantized is none there and int8 here"),
         (("--reproducible",), "reproducible is False there and True here"),
@@ -98,7 +98,18 @@ def test_an_evaluator_file_that_was_changed_is_refused(run, experiments, tmp_pat
     assert run(*words).code == 0  # the same bytes
     (tmp_path / "own.yaml").write_text(f"{text}\n# other\n", encoding="utf-8")
     code, _, err = run(*words)
-    assert (code, "evaluator_sha256" in err) == (2, True)
+    assert code == 2
+    assert f"default_qa.yaml there and {tmp_path / 'own.yaml'} here" in err
+    assert "sha256" not in err
+    path = experiments / "ours" / f"{REPORT}.json"
+    stored = read(path)
+    stored["settings"]["evaluator"] = str(tmp_path / "own.yaml")
+    path.write_text(json.dumps(stored), encoding="utf-8")
+    code, _, err = run(*words)
+    assert code == 2
+    assert f"the evaluator file {tmp_path / 'own.yaml'} (--llm-prompt) has changed since" in err
+    code, _, err = run(*words_of(experiments / "ours", "--llm-prompt", "default_aq"))
+    assert (code, "; is it default_qa?" in err) == (2, True)
 
 
 def test_other_records_are_refused(run, experiments):

@@ -80,7 +80,16 @@ def differences(
         if name not in stored.settings and name not in ABSENT:
             continue
         found = stored.settings.get(name, ABSENT.get(name))
-        if found != wanted and not (name in PLACES and _same_place(found, wanted)):
+        if found != wanted and name == "evaluator_sha256":
+            was, now = stored.settings.get("evaluator"), settings.get("evaluator")
+            out.append(
+                f"the evaluator file {now} (--llm-prompt) has changed since"
+                if was == now
+                else f"the evaluator (--llm-prompt) is {was} there and {now} here"
+            )
+        elif name == "evaluator":
+            continue  # a name or a path; its file's bytes decide
+        elif found != wanted and not (name in PLACES and _same_place(found, wanted)):
             out.append(f"{name} is {_shown(found)} there and {_shown(wanted)} here")
     if not _same_records(stored.records, [_compared(one) for one in judged]):
         out.append("the records (questions, references, responses) are not the same")
