@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 from jaxscore.commands import distributed_flags, listing
 from jaxscore.commands.closing import GONE
-from jaxscore.commands.help_pages import OUTPUTS, near
+from jaxscore.commands.help_pages import OUTPUTS
 from jaxscore.engine import collector, interrupt, processes
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, near
 from jaxscore.files import streams, temporary
 from jaxscore.files.config_file import expand
 from jaxscore.version import VERSION

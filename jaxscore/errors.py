@@ -1,6 +1,7 @@
 """The one exception for what a user can put right: it becomes a message and exit code 2."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 
 from jaxscore.printable import one_line
 
@@ -34,4 +35,13 @@ def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
         ValueError: naming the argument, what was found and the choices.
     """
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(map(repr, choices))}")
+        like = near(value, [one for one in choices if isinstance(one, str)])
+        hint = "" if like is None else f"; is it {like!r}?"
+        known = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} is {value!r}, expected one of {known}{hint}")
+
+
+def near(word: object, known: Iterable[str]) -> str | None:
+    """The known word that is most like this one, or None if none is."""
+    found = difflib.get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
+    return found[0] if found else None

@@ -16,7 +16,7 @@ from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.engine.statistics import RunStatistics
-from jaxscore.errors import check_choice
+from jaxscore.errors import check_choice, near
 from jaxscore.files.local_path import local_path
 from jaxscore.generator import Generator
 from jaxscore.journal.database import Journal
@@ -431,6 +431,7 @@ class Scorer:
         top_k: int = 0,
         repetition_penalty: float = 1.0,
         eos_ids: Sequence[int] | None = None,
+        **unknown: object,
     ) -> list[Generated]:
         """Text after each prompt, see `Generator.generate`.
 
@@ -441,7 +442,14 @@ class Scorer:
                 the texts, as in `GenerationRequest`; the defaults are greedy. Equal texts with one
                 seed are continued alike: several samples of a prompt are `GenerationRequest`s that
                 differ in their seed.
+
+        Raises:
+            TypeError: another keyword; it names the one that is most like it.
         """
+        for name in unknown:
+            like = near(name, [one.name for one in dataclasses.fields(GenerationRequest)])
+            hint = "" if like is None else f"; is it {like}?"
+            raise TypeError(f"generate() got an unexpected keyword argument {name!r}{hint}")
         given = [prompts] if isinstance(prompts, str) else list(prompts)
         asked = GenerationRequest(
             "",

@@ -314,3 +314,8 @@ def test_what_was_asked_before_moves_no_bit(scorers):
     for one, other in zip(busy.score_sequences(sequences), want, strict=True):
         for name in COLUMNS:
             np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_generate_names_the_keyword_that_was_meant(scorers):
+    with pytest.raises(TypeError, match="'max_tokens'; is it max_new_tokens"):
+        scorers("tiny-gpt2").generate("a", max_tokens=3)

@@ -1,15 +1,14 @@
 """Help of at most 80 columns: the common flags, all with `--help-all`; and what a typo may mean."""
 
 import argparse
-import difflib
 import itertools
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, near
 from jaxscore.files.local_path import local_path
 from jaxscore.files.streams import descriptor
 
@@ -21,12 +20,6 @@ ADVANCED = "advanced"  # attribute of an action that only `--help-all` shows
 def advanced(container: argparse._ActionsContainer, *names: str, **options: Any) -> None:
     """`add_argument` for a flag that few need: `--help-all` alone shows it."""
     setattr(container.add_argument(*names, **options), ADVANCED, True)
-
-
-def near(word: str, known: Iterable[str]) -> str | None:
-    """The known word that is most like this one; None where none is."""
-    found = difflib.get_close_matches(word, list(known), n=1)
-    return found[0] if found else None
 
 
 class _Help(argparse._HelpAction):
@@ -93,7 +86,10 @@ class Parser(argparse.ArgumentParser):
         """
         for name in _unknown(args or (), self):
             flags = [one[2:] for one in self._option_string_actions if one.startswith("--")]
-            like = near(name.lstrip("-"), [*flags, "config"])  # config: see files.config_file
+            word = name.lstrip("-")
+            if len(word) == 1 and f"-{word}" in self._option_string_actions:
+                self.error(f"{name}: no such flag; is it -{word}?")
+            like = near(word, [*flags, "config"])  # config: see files.config_file
             hint = f"is it --{like}?" if like else f"{self.prog} --help-all lists all flags"
             self.error(f"{name}: no such flag; {hint}")
         found = super().parse_known_args(args, namespace)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from jaxscore import cli
 from jaxscore.commands import help_pages, listing
 
 LIGHT = """
@@ -108,3 +109,17 @@ def test_what_argparse_takes_for_no_flag_is_none_here():
     assert args == argparse.Namespace(
         n=4, texts=["-1", "--answer in words", "-a b=c"], rest=["--no"]
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("sample", "--n", "4"), "--n: no such flag; is it -n?"),
+        (("usc-generate", "--n", "4"), "--n: no such flag; is it -n?"),
+        (("sample", "--max-tokens", "4"), "is it --max-new-tokens?"),
+    ],
+)
+def test_a_mistyped_flag_gets_a_suggestion(capsys, words, hint):
+    with pytest.raises(SystemExit):
+        cli.parse(words)
+    assert hint in capsys.readouterr().err

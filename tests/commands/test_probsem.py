@@ -216,8 +216,10 @@ def test_a_long_name_fits():
         (("--temp", "inf"), "inf is not a number above 0"),
         (("--temp", "warm"), "'warm' is not a number"),
         (("--boundary", "exact"), "invalid choice: 'exact'"),
-        (("--test", "Z"), "towns_Z.json: No such file"),
-        (("--prompt", "absent"), "absent.txt: No such file"),
+        (("--test", "Z"), "towns_Z.json: no such file; for --test there are "),
+        (("--prompt", "absent"), "absent.txt: no such file; for --prompt there are towns"),
+        (("--prompt", "town"), "; is it towns?"),
+        (("--input-dir", "absent"), "absent: no such folder, expected prompts and tests"),
     ],
 )
 def test_what_cannot_be_used(run, suite, monkeypatch, words, message):

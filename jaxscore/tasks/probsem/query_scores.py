@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.engine.noise import Noise
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, near
 from jaxscore.files.json_input import check_text, kind_of, read_json, read_text, take
 from jaxscore.metrics import margins
 from jaxscore.metrics.bootstrap import Estimate, proportion
@@ -34,6 +34,7 @@ ADVICE = (
 NO_ANSWER = -1  # as `expected`: nobody says which query is right; outside the accuracy
 EXPECTED = "an object with `pretext`, `context`, `posttext` and `queries`"
 SHOWN = 60  # characters of a context in a message
+SHOWN_NAMES = 20  # of prompts or tests that exist, in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +117,23 @@ def load(folder: Path, prompt: str, test: str, limit: int | None = None) -> Suit
         InputError: a file is missing or no UTF-8, or the suite is unusable, see `read`.
     """
     prompt_file, path = files(folder, prompt, test)
+    _check_exists(folder, prompt_file, "--prompt", "*.txt", "")
+    _check_exists(folder, path, "--test", f"{prompt}_*.json", f"{prompt}_")
     text = re.sub(r"\r\n?", "\n", read_text(prompt_file))
     return read({**_object(path), "prompt": text}, str(path), limit)
+
+
+def _check_exists(folder: Path, path: Path, flag: str, pattern: str, prefix: str) -> None:
+    """Refuse a name without a file, with the names that there are."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder, expected prompts and tests; see --input-dir")
+    if path.is_file():
+        return
+    names = sorted(one.stem.removeprefix(prefix) for one in folder.glob(pattern))
+    shown = ", ".join(names[:SHOWN_NAMES]) + (", …" if len(names) > SHOWN_NAMES else "")
+    like = near(path.stem.removeprefix(prefix), names)
+    hint = f"; is it {like}?" if like else ""
+    raise InputError(f"{path}: no such file; for {flag} there are {shown or 'none'}{hint}")
 
 
 def files(folder: Path, prompt: str, test: str) -> tuple[Path, Path]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from reprlib import repr as short  # of values that a file may nest without end
 from typing import Any
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, near
 from jaxscore.files.yaml_input import read_yaml
 from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import is_text
@@ -42,6 +42,7 @@ NAMES = {
     "prediction_1": "prediction_1",
     "prediction_2": "prediction_2",
 }
+SHOWN_NAMES = 20  # of the evaluators that exist, in a message
 MOST_WORTH = 1e9  # so that sums of worths are numbers
 UNKNOWN = -100.0  # in the column of a record whose answer names no label, or several
 COMMON = frozenset({"rubrik_section", "options", "question", "answer"})
@@ -168,10 +169,12 @@ def find(name: str) -> Path:
                 return found
         except (OSError, ValueError):  # too long, or a zero byte
             break
-    held = ", ".join(sorted(path.stem for path in PACKAGED.glob("*.yaml")))
+    names = sorted({path.stem for place in PLACES for path in place.glob("*.yaml")})
+    held, like = ", ".join(names[:SHOWN_NAMES]), near(name, names)
     raise InputError(
         f"evaluator {name[:80]} (--llm-prompt): no {name[:80]}.yaml in {PLACES[0]}, in {PLACES[1]} "
-        f"or among the packaged ones ({held}); give one of these or the path of a file"
+        f"or among the packaged ones; there are {held}; give one of these or the path of a file"
+        + (f"; is it {like}?" if like else "")
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, near
 from jaxscore.tasks.rag import experiment_config, experiment_folder, folder_counts
 from jaxscore.tasks.rag.folder_counts import COUNTS
 from jaxscore.tasks.rag.judge_pairwise import OUTCOMES
@@ -93,9 +93,12 @@ def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
         InputError: no such column; lists those that there are.
     """
     columns = _columns(rows, form) | {name: name for name in COUNTS}
-    if sort not in columns:
-        raise InputError(f"--sort {sort}: no such column; there are {', '.join(columns)}")
-    ordered = sorted(rows, key=lambda row: _place(row, columns[sort]))
+    key = columns.get(sort, sort)
+    if key not in columns.values():
+        like = near(sort, columns)
+        hint = f"; is it {like}?" if like else ""
+        raise InputError(f"--sort {sort}: no such column; there are {', '.join(columns)}{hint}")
+    ordered = sorted(rows, key=lambda row: _place(row, key))
     filled = {
         name: key for name, key in columns.items() if name == "exp_folder" or _filled(rows, key)
     }
