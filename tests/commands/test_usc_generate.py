@@ -270,6 +270,6 @@ def test_the_published_data_set_names_file_and_n(run, folder, asked, monkeypatch
     [first, *_] = strict((folder / "in-consistency-2.json").read_text("utf-8"))
     assert first["responses"] == ["3", "4"]
     code, _, err = run("usc-generate", "-d", "gsm", *words)
-    assert (code, "-d: gsm: expected usc-N-FILE" in err) == (2, True)
+    assert (code, "-d/--data-name: gsm: expected usc-N-FILE" in err) == (2, True)
     code, _, err = run("usc-generate", *words)
     assert (code, "required: --input" in err) == (2, True)
