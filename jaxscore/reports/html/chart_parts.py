@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.reports.html.charts.curves import Curve, Point, curves
+from jaxscore.reports.html.charts.curves import Curve, Point, curves, has_spans
 from jaxscore.reports.html.charts.intervals import Group, intervals
 from jaxscore.reports.html.charts.reliability import reliability
 from jaxscore.reports.html.page import Chart
@@ -100,5 +100,6 @@ def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart
         for way in dict.fromkeys(row["way"] for row in rows)
     ]
     svg = curves(found, title=title, x=f"first N {what}", y="share right", log=True)
-    told = f"{INTERVALS}, Wilson's. All curves are over the same items."
+    lines = INTERVALS if has_spans(found) else "Tips have 95% intervals"
+    told = f"{lines}, Wilson's. All curves are over the same items."
     return [] if svg is None else [Chart(title, svg, told)]

@@ -1,6 +1,7 @@
 """Parts that pages of several systems have."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from jaxscore.reports.html.strips import Strips, TokenText, tokens
 from jaxscore.reports.markdown import NOTHING, number
 from jaxscore.results import Strip
 
+LEAST = 1e-4  # smaller numbers are written with a power of ten
 FAILURES = 200  # listed below the items; all are in the table of items and in the JSON file
 CONTEXT = 1_000  # characters of a context that a page holds, from its end
 
@@ -32,18 +34,26 @@ def verdict(source: Source) -> str:
 Shown = Callable[[float | None], str]  # writes a number as the Markdown does
 
 
-def estimate_card(
-    title: str, one: Estimate, shown: Shown, what: str, bounds: Shown | None = None
-) -> Card:
+def estimate_card(title: str, one: Estimate, what: str) -> Card:
     """A mean with its interval and its count.
 
     Args:
         what: it is over, such as "questions".
-        bounds: writes the ends of the interval, where that is not as `shown`.
     """
-    ends = bounds or shown
-    span = "" if one.low is None else f"95% interval {ends(one.low)} to {ends(one.high)}\n"
-    return Card(title, shown(one.mean), f"{span}{one.n:,} {what}")
+    span = "" if one.low is None else f"95% interval {three(one.low)} to {three(one.high)}\n"
+    return Card(title, three(one.mean), f"{span}{one.n:,} {what}")
+
+
+def three(value: float | None) -> str:
+    """A number with three significant digits, all digits before the point, zeros included."""
+    if value is None or not math.isfinite(value):
+        return NOTHING if value is None else str(value)
+    if value == 0:
+        return "0"
+    if abs(value) < LEAST:
+        return f"{value:.2e}"
+    places = 2 - math.floor(math.log10(float(f"{abs(value):.2e}")))
+    return f"{value:,.{max(0, places)}f}"
 
 
 def digits(n: int) -> Shown:

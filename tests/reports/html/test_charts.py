@@ -11,11 +11,13 @@ from lxml import etree
 from jaxscore.metrics.calibration import expected_calibration_error
 from jaxscore.metrics.calibration import reliability as table
 from jaxscore.reports.html.charts.axis import Axis, step
-from jaxscore.reports.html.charts.curves import Curve, Point, curves
+from jaxscore.reports.html.charts.curves import COLOURS, Curve, Point, curves
 from jaxscore.reports.html.charts.histogram import counts, histogram, merged, two_sided
 from jaxscore.reports.html.charts.intervals import MOST, Group, intervals
 from jaxscore.reports.html.charts.reliability import reliability
 from jaxscore.reports.html.charts.scatter import CELLS, POINTS, Labels, Logs, scatter
+from jaxscore.reports.html.frame import _file
+from jaxscore.reports.html.parts import three
 from tests.hostile.inputs import HOSTILE, TEXTS
 
 LABELS = Labels("x", "y", "things")
@@ -191,7 +193,7 @@ def test_curves():
     first = Curve("one", [Point(1, 0.25, 0.0, 0.5), Point(2, 0.5), Point(16, 1.0, 0.5, 1.0)])
     second = Curve("two", [Point(1, 0.25), Point(16, 1.0)])
     svg = read(curves([first, Curve("none", []), second], title="t", x="N", y="share", log=True))
-    dots = parts(svg, "circle", "point")
+    dots = [*parts(svg, "circle", "point s0"), *parts(svg, "circle", "point s1")]
     assert [one[0].text for one in dots] == [
         "one, 1: 0.25, 95% interval 0 to 0.5",
         "one, 2: 0.5",
@@ -207,7 +209,8 @@ def test_curves():
     assert [float(span.get(name)) for name in ("y1", "y2")] == pytest.approx(
         [ys[0] + (ys[0] - ys[1]), ys[1]], abs=0.2
     )
-    assert len(parts(svg, "line", "curve")) == 3
+    assert len(parts(svg, "line", "curve s0")) == 3  # two parts, and the colour at the name
+    assert len(parts(svg, "line", "curve s1")) == 2
     told = [one.text for one in parts(svg, "text", "told")]
     assert sorted(told) == ["a", "a", "a  one", "b", "b", "b  two"]
     assert svg[1].text == "share against N. At 16: one 1; two 1."
@@ -229,3 +232,42 @@ def test_letters_of_curves_stand_apart():
 @pytest.mark.parametrize("word", TEXTS)
 def test_any_name_of_a_curve(word):
     read(curves([Curve(word, [Point(1, 0.5)])], title="t", x="N", y="share"))
+
+
+def test_more_than_four_curves_have_colours_and_no_lines_of_intervals():
+    def drawn(n):
+        given_curves = [
+            Curve(f"way {k}", [Point(1, 0.5, 0.4, 0.6), Point(2, 0.6, 0.5, 0.7)]) for k in range(n)
+        ]
+        return read(curves(given_curves, title="t", x="N", y="share"))
+
+    assert len(parts(drawn(4), "line", "span")) == 8
+    svg = drawn(7)
+    assert parts(svg, "line", "span") == []
+    assert "95% interval 0.4 to 0.6" in parts(svg, "circle", "point s1")[2][0].text
+    style = _file("style.css")
+    assert len(parts(svg, "line", "curve s1")) == len(parts(svg, "line", "curve s1 dashed")) == 2
+    for k in range(1, COLOURS):
+        assert f".s{k} {{ --s: var(--" in style
+
+
+def test_an_axis_of_whole_numbers_has_no_ticks_between_them():
+    assert [text for _, text in Axis(0, 2, 0, 100, whole=True).ticks()] == ["0", "1", "2"]
+    assert [text for _, text in Axis(0, 2, 0, 100).ticks()] == ["0", "0.5", "1", "1.5", "2"]
+    found = histogram(counts([1.0, 2.0]), title="t", what="items", label="x")
+    ends = [
+        one.text for one in parts(read(found), "text", "axis") if one.get("text-anchor") == "end"
+    ]
+    assert ends == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.8125, "0.812"), (0.5, "0.500"), (12.6302, "12.6"), (9.999, "10.0"),
+        (1234567.0, "1,234,567"),
+        (-0.04567, "-0.0457"), (2.5e-7, "2.50e-07"), (0.0, "0"), (None, "-"), (float("inf"), "inf"),
+    ],
+)  # fmt: skip
+def test_three_significant_digits(value, text):
+    assert three(value) == text

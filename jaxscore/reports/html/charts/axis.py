@@ -22,13 +22,19 @@ def step(span: float, most: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """From `low` at the place `start` to `high` at the place `end`; `log` in powers of ten."""
+    """From `low` at the place `start` to `high` at the place `end`.
+
+    Attributes:
+        log: by powers of ten.
+        whole: of whole numbers, which have no ticks between them.
+    """
 
     low: float
     high: float
     start: float
     end: float
     log: bool = False
+    whole: bool = False
 
     def at(self, value: float) -> float:
         """The place of a number; one beyond the axis stands at its end."""
@@ -44,6 +50,7 @@ class Axis:
             yield from self._log_ticks(most)
             return
         apart = step(self.high - self.low, most)
+        apart = max(1.0, apart) if self.whole else apart
         first = math.ceil(self.low / apart - 1e-9)
         for k in range(first, math.floor(self.high / apart + 1e-9) + 1):
             yield k * apart, f"{k * apart:.10g}"

@@ -86,7 +86,7 @@ def histogram(
     """
     across = Axis(found.edges[0], found.edges[-1], LEFT, RIGHT)
     most = max(1, *found.n)
-    up = Axis(0, most, BOTTOM, TOP)
+    up = Axis(0, most, BOTTOM, TOP, whole=True)
     bars = []
     for k, n in enumerate(found.n):
         low, high = found.edges[k], found.edges[k + 1]
@@ -103,13 +103,13 @@ def histogram(
         marks = [
             line(x, BOTTOM, x, TOP - 6, "mark"),
             words(
-                x + (5 if anchor == "start" else -5), TOP - 2, f"mean {mean:.4g}", "told", anchor
+                x + (5 if anchor == "start" else -5), TOP - 2, f"mean {mean:.3g}", "told", anchor
             ),
         ]
     peak = int(np.argmax(found.n))
     finding = (
-        f"{sum(found.n)} {what} from {found.edges[0]:.4g} to {found.edges[-1]:.4g}; most, "
-        f"{found.n[peak]}, lie between {found.edges[peak]:.4g} and {found.edges[peak + 1]:.4g}."
+        f"{sum(found.n)} {what} from {found.edges[0]:.3g} to {found.edges[-1]:.3g}; most, "
+        f"{found.n[peak]}, lie between {found.edges[peak]:.3g} and {found.edges[peak + 1]:.3g}."
     )
     return picture(
         title, finding, WIDTH, HEIGHT,

@@ -6,7 +6,7 @@ from typing import Any
 from jaxscore.reports.choices_report import ENOUGH, accuracy, counted
 from jaxscore.reports.html.chart_parts import by_n
 from jaxscore.reports.html.page import Card, Column, Items, Page
-from jaxscore.reports.html.parts import closing, digits, estimate_card, section, sentence, yes_no
+from jaxscore.reports.html.parts import closing, estimate_card, section, sentence, yes_no
 from jaxscore.reports.html.source import Source
 from jaxscore.reports.markdown import NOTHING, number
 
@@ -35,7 +35,7 @@ def _cards(rows: Sequence[Mapping[str, Any]]) -> list[Card]:
     """Of the largest N, each way of choosing."""
     most = max((row["best_n"] for row in rows), default=0)
     return [
-        estimate_card(f"{row['way']}, N = {most}", row["accuracy"], digits(4), "items")
+        estimate_card(f"{row['way']}, N = {most}", row["accuracy"], "items")
         for row in rows
         if row["best_n"] == most and row["accuracy"].n >= ENOUGH
     ]

@@ -48,14 +48,10 @@ def page(source: Source) -> Page:
 
 
 def _cards(overall: Mapping[str, Estimate], record: Mapping[str, Any]) -> list[Card]:
-    four = digits(4)
     return [
-        *(
-            estimate_card(title, overall[f"acc{rule}"], four, "items")
-            for rule, title in RULES.items()
-        ),
-        estimate_card("Skill, by acc", overall["skill"], four, "items"),
-        estimate_card("Brier", overall["brier"], number, "items", four),
+        *(estimate_card(title, overall[f"acc{rule}"], "items") for rule, title in RULES.items()),
+        estimate_card("Skill, by acc", overall["skill"], "items"),
+        estimate_card("Brier", overall["brier"], "items"),
         Card("Chance", number(overall[CHANCE].mean, 4), "1 / number of options"),
         Card("Expected calibration error", number(record["calibration"]["ece"])),
     ]

@@ -17,7 +17,6 @@ from jaxscore.reports.html.chart_parts import by_category, calibrated
 from jaxscore.reports.html.page import Card, Column, Field, Items, Page, Row, Rows
 from jaxscore.reports.html.parts import (
     closing,
-    digits,
     estimate_card,
     model_of,
     section,
@@ -57,11 +56,9 @@ def _scored(source: Source) -> Page:
         title=f"ChronoLogic, probabilities of answers: {model_of(record)}",
         verdict=verdict(source),
         cards=[
-            estimate_card("Brier", overall["brier"], digits(6), "questions", digits(4)),
-            estimate_card("Uniform", overall["uniform_brier"], digits(5), "questions", digits(4)),
-            estimate_card(
-                "Top answer", overall["top_accuracy"], digits(3), "questions with a correct one"
-            ),
+            estimate_card("Brier", overall["brier"], "questions"),
+            estimate_card("Uniform", overall["uniform_brier"], "questions"),
+            estimate_card("Top answer", overall["top_accuracy"], "questions with a correct one"),
             Card("Expected calibration error", number(calibration["ece"])),
         ],
         charts=charts,
@@ -87,12 +84,10 @@ def _mcq(source: Source) -> Page:
         title=f"ChronoLogic, multiple choice: {model_of(record)}",
         verdict=sentence(source.headline),
         cards=[
-            estimate_card("Accuracy", overall["accuracy"], digits(3), "questions"),
-            estimate_card("Skill score", overall["skill"], digits(3), "questions"),
-            estimate_card("Likeliest letter", overall["letter_accuracy"], digits(3), "questions"),
-            estimate_card(
-                "Letter Brier", overall["letter_brier"], digits(5), "questions", digits(4)
-            ),
+            estimate_card("Accuracy", overall["accuracy"], "questions"),
+            estimate_card("Skill score", overall["skill"], "questions"),
+            estimate_card("Likeliest letter", overall["letter_accuracy"], "questions"),
+            estimate_card("Letter Brier", overall["letter_brier"], "questions"),
         ],
         charts=[
             *calibrated("Reliability of the letters' probabilities", calibration, "letters"),

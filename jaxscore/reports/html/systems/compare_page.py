@@ -51,7 +51,7 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
         if one["difference"] is None or one["difference"].mean is None:
             continue
         values = "values" if one["n_groups"] is None else f"values in {one['n_groups']} groups"
-        card = estimate_card(f"{one['title']}: B - A", one["difference"], significant, values)
+        card = estimate_card(f"{one['title']}: B - A", one["difference"], values)
         holm = f", p {significant(one['p_holm'], 2)} (Holm)"
         out.append(Card(card.title, card.value, card.note + holm))
     return out

@@ -27,7 +27,7 @@ def cards(record: Mapping[str, Any]) -> list[Card]:
         return []
     n = found["n_responses"]
     return [
-        estimate_card(title, _estimate(one, n), digits(4), "outputs with gold")
+        estimate_card(title, _estimate(one, n), "outputs with gold")
         for figure, title in FIGURES.items()
         if (one := found["confidences"][CERTAIN][figure])["value"] is not None
     ]

@@ -54,9 +54,9 @@ def page(source: Source) -> Page:
         title=f"Divergence: {model_of(record)} against {settings.get('reference', 'no model')}",
         verdict=sentence(source.headline),
         cards=[
-            *(estimate_card(title, summary[name], significant, "tokens")
+            *(estimate_card(title, summary[name], "tokens")
               for name, title in CARDS.items()),
-            estimate_card("Binoculars", summary["binoculars"], significant, "texts"),
+            estimate_card("Binoculars", summary["binoculars"], "texts"),
         ],
         charts=_charts(summary),
         items=_items(source),

@@ -30,8 +30,7 @@ def page(source: Source) -> Page:
         title=f"Path Evaluation: {model_of(record)}",
         verdict=verdict(source),
         cards=[
-            estimate_card(title, record["summary"][name], significant, "paths")
-            for name, title in MEANS.items()
+            estimate_card(title, record["summary"][name], "paths") for name, title in MEANS.items()
         ],
         charts=_charts(record),
         items=_items(source),

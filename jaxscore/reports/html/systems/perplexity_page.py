@@ -36,9 +36,9 @@ def _cards(summary: Mapping[str, Any]) -> list[Card]:
     out = []
     for title, per, exponent, count in UNITS.values():
         unit, n = title.lower(), f"{summary[count]:,}"
-        bits = estimate_card(f"Bits per {unit}", summary[per], _six, "documents")
+        bits = estimate_card(f"Bits per {unit}", summary[per], "documents")
         out.append(Card(bits.title, bits.value, f"{bits.note}, {n} {unit}s"))
-        out.append(estimate_card(f"Perplexity per {unit}", summary[exponent], _six, "documents"))
+        out.append(estimate_card(f"Perplexity per {unit}", summary[exponent], "documents"))
     return out
 
 

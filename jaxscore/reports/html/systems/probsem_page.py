@@ -10,7 +10,6 @@ from jaxscore.reports.html.charts.intervals import Group, intervals
 from jaxscore.reports.html.page import Card, Chart, Column, Field, Items, Page, Row, Rows
 from jaxscore.reports.html.parts import (
     closing,
-    digits,
     estimate_card,
     model_of,
     strips_of,
@@ -50,7 +49,7 @@ def _accuracy(record: Mapping[str, Any]) -> list[Card]:
     accuracy = record["accuracy"]
     if accuracy is None:
         return []
-    return [estimate_card("Accuracy", accuracy, digits(4), "contexts")]
+    return [estimate_card("Accuracy", accuracy, "contexts")]
 
 
 def _charts(good: Any) -> list[Chart]:

@@ -28,7 +28,7 @@ def page(source: Source) -> Page:
         title=f"Self-certainty: {_model(record, items)}",
         verdict=sentence(source.headline),
         cards=[
-            estimate_card("Mean self-certainty", summary["mean_self_certainty"], _six, "outputs"),
+            estimate_card("Mean self-certainty", summary["mean_self_certainty"], "outputs"),
             Card("Items", f"{summary['n_items']:,}"),
             Card("Outputs", f"{summary['n_scored']:,}", f"scored, of {summary['n_outputs']:,}"),
             *confidence_parts.cards(record),
