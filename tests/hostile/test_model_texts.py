@@ -39,6 +39,7 @@ WROTE = (
 GROWTH = 20_000  # times; quadratic readers take minutes at this
 READ = {
     "extract": lambda text: answer_text.extract(text, answer_text.BOXING),
+    "read_first": lambda text: answer_text.read_first(text, answer_text.FORMS, numeric=True),
     "code_form": answer_text.code_form,
     "math_form": answer_text.math_form,
     "arithmetic": arithmetic.value,

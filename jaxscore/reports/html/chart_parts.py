@@ -8,8 +8,7 @@ from jaxscore.reports.html.charts.curves import Curve, Point, curves, has_spans
 from jaxscore.reports.html.charts.intervals import Group, intervals
 from jaxscore.reports.html.charts.reliability import reliability
 from jaxscore.reports.html.page import Chart
-from jaxscore.reports.html.parts import Shown
-from jaxscore.reports.markdown import number
+from jaxscore.reports.html.parts import three
 
 DIAGONAL = "On the diagonal, probability and share correct are equal."
 INTERVALS = "Lines are 95% intervals"
@@ -23,14 +22,13 @@ def calibrated(title: str, found: Mapping[str, Any], events: str) -> list[Chart]
         events: what is true or not, such as "answers".
     """
     svg = reliability(found["bins"], found["ece"], title=title, events=events)
-    told = f"Expected calibration error {number(found['ece'])}. {DIAGONAL}"
+    told = f"Expected calibration error {three(found['ece'])}. {DIAGONAL}"
     return [] if svg is None else [Chart(title, svg, told)]
 
 
 def means(
     title: str,
     named: Iterable[tuple[str, Estimate, float | None]],
-    shown: Shown,
     what: str,
     *,
     label: str = "",
@@ -45,7 +43,7 @@ def means(
         reference: what the third numbers are.
     """
     groups = [
-        Group(name, one.mean, one.low, one.high, shown(one.mean), one.n, other)
+        Group(name, one.mean, one.low, one.high, three(one.mean), one.n, other)
         for name, one, other in named
         if one.mean is not None
     ]
@@ -58,7 +56,6 @@ def by_category(
     summary: Mapping[str, Any],
     name: str,
     title: str,
-    n_digits: int,
     what: str,
     reference: tuple[str, str] | None = None,
 ) -> list[Chart]:
@@ -77,7 +74,7 @@ def by_category(
         for category, one in named
     ]
     told = "" if reference is None else reference[1]
-    return means(title, groups, lambda value: number(value, n_digits), what, reference=told)
+    return means(title, groups, what, reference=told)
 
 
 def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart]:

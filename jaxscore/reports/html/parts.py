@@ -12,7 +12,7 @@ from jaxscore.reports import sections
 from jaxscore.reports.html.page import Card, Field, Items, Section
 from jaxscore.reports.html.source import Source
 from jaxscore.reports.html.strips import Strips, TokenText, tokens
-from jaxscore.reports.markdown import NOTHING, number
+from jaxscore.reports.markdown import NOTHING
 from jaxscore.results import Strip
 
 LEAST = 1e-4  # smaller numbers are written with a power of ten
@@ -29,9 +29,6 @@ def verdict(source: Source) -> str:
     """The headline as a sentence, after the findings that say how it is to be read."""
     findings = source.record.get("findings", ())
     return " ".join([*map(sentence, findings), sentence(source.headline)])
-
-
-Shown = Callable[[float | None], str]  # writes a number as the Markdown does
 
 
 def estimate_card(title: str, one: Estimate, what: str) -> Card:
@@ -54,11 +51,6 @@ def three(value: float | None) -> str:
         return f"{value:.2e}"
     places = 2 - math.floor(math.log10(float(f"{abs(value):.2e}")))
     return f"{value:,.{max(0, places)}f}"
-
-
-def digits(n: int) -> Shown:
-    """Writes a number with n digits after the point."""
-    return lambda value: number(value, n)
 
 
 def yes_no(value: bool | None) -> str:

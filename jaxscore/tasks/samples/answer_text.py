@@ -12,7 +12,7 @@ counts:
 
     json     the same object, or the same pattern with a quoted "answer"
     boxed    the last \boxed{...} that is closed, whatever it holds
-    answer   the rest of the line after the last `answer:`, in any case, without Markdown
+    answer   the rest of the line after the last `answer:` or `answer is:`, without Markdown
     number   the last number
 
 Responses are read once, in time linear in their length, whatever a model wrote.
@@ -43,7 +43,7 @@ UNION = (JSON, BOX, ANSWER)
 BOX_OPENING = r"\boxed{"
 WORD_IN_BOX = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}\\]*)\}")
 # The markup around `answer:`, as **Answer:** or **Answer**:, and line ends after it.
-ANSWER_KEY = re.compile(r"\banswer[ \t*_]{0,8}:[ \t*_]{0,8}\n{0,2}", re.IGNORECASE)
+ANSWER_KEY = re.compile(r"\banswer(?:[ \t]{1,4}is)?[ \t*_]{0,8}:[ \t*_]{0,8}\n{0,2}", re.IGNORECASE)
 MARKUP = " \t\r*_`"
 # A minus belongs to a number if nothing stands before it that it could be subtracted from.
 ONE_NUMBER = re.compile(

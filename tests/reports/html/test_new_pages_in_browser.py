@@ -28,7 +28,7 @@ def hostile(tmp_path_factory, scorers):
         "divergence": divergence,
         "compare": compared(tmp_path_factory.mktemp("runs"), 12, text=WORDS[0]),
         "self-certainty": evaluate("self-certainty", scorer, items, gold="gold", n_bootstrap=50),
-        "select": evaluate("select", None, chosen, gold="gold"),
+        "select": evaluate("select", None, chosen, gold="gold", best_n=64),
         "vote": evaluate("vote", None, chosen, gold="gold"),
     }
     return {name: report.html() for name, report in found.items()}

@@ -22,6 +22,7 @@ UNION = (*answer_text.UNION, answer_text.NUMBER)
         ("**Answer:** 42.", ("42", "answer")),
         ("The final **answer**: 42 apples\nI hope this helps.", ("42", "answer")),
         ("Answer:\n\n42", ("42", "answer")),
+        ("The answer is: 3\nSo 8 - 5 was it.", ("3", "answer")),
         ("Answer: $\\boxed{7}$", ("7", "boxed")),
         ("12 + 7 = 19. It is 5-3", ("3", "number")),
         ("It falls to -3 degrees", ("-3", "number")),

@@ -10,7 +10,6 @@ from jaxscore.reports.html.chart_parts import by_category, calibrated, means
 from jaxscore.reports.html.page import Card, Chart, Column, Field, Items, Page, Row, Rows
 from jaxscore.reports.html.parts import (
     closing,
-    digits,
     estimate_card,
     model_of,
     sentence,
@@ -61,12 +60,12 @@ def _charts(record: Mapping[str, Any]) -> list[Chart]:
     summary = record["summary"]
     overall = summary["overall"]
     rules = [(f"acc{rule}", overall[f"acc{rule}"], overall[CHANCE].mean) for rule in RULES]
-    out = means("Accuracy by rule", rules, digits(4), "items", reference=REFERENCE[1])
+    out = means("Accuracy by rule", rules, "items", reference=REFERENCE[1])
     if record["calibration"]["bins"]:
         title = "Reliability of the options' probabilities"
         out += calibrated(title, record["calibration"], "options")
     if len(summary["by_category"]) > 1:
-        out += by_category(summary, "acc", "acc by category", 3, "items", REFERENCE)
+        out += by_category(summary, "acc", "acc by category", "items", REFERENCE)
     return out
 
 

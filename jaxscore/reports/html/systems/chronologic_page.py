@@ -44,8 +44,8 @@ def _scored(source: Source) -> Page:
     calibration, scaled = record["calibration"], record.get("temperature_scaling")
     charts = [
         *calibrated("Reliability of the answers' probabilities", calibration, "answers"),
-        *by_category(summary, "brier", "Brier score by category", 6, "questions", UNIFORM),
-        *by_category(summary, "top_accuracy", "Top answer right, by category", 3, "questions"),
+        *by_category(summary, "brier", "Brier score by category", "questions", UNIFORM),
+        *by_category(summary, "top_accuracy", "Top answer right, by category", "questions"),
     ]
     if scaled is not None:
         for part, told in (("before", "before"), ("after", "after")):
@@ -91,8 +91,8 @@ def _mcq(source: Source) -> Page:
         ],
         charts=[
             *calibrated("Reliability of the letters' probabilities", calibration, "letters"),
-            *by_category(record["summary"], "accuracy", "Accuracy by category", 3, "questions"),
-            *by_category(record["summary"], "skill", "Skill score by category", 3, "questions"),
+            *by_category(record["summary"], "accuracy", "Accuracy by category", "questions"),
+            *by_category(record["summary"], "skill", "Skill score by category", "questions"),
         ],
         items=_mcq_items(source),
         sections=closing(record, "questions"),

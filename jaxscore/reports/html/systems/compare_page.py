@@ -65,7 +65,7 @@ def _shares(record: Mapping[str, Any]) -> list[Chart]:
         if one["cells"] is not None and one["difference"] is not None
     ]
     title = "Difference of shares, B - A"
-    return means(title, groups, significant, "pairs", label="B - A")
+    return means(title, groups, "pairs", label="B - A")
 
 
 def _numbers(source: Source) -> Iterator[Chart]:

@@ -9,7 +9,7 @@ from jaxscore.reports.confidence_report import FIGURES, quality
 from jaxscore.reports.html.chart_parts import by_n, calibrated, means
 from jaxscore.reports.html.charts.curves import Curve, Point, curves
 from jaxscore.reports.html.page import Card, Chart, Section
-from jaxscore.reports.html.parts import digits, estimate_card, section
+from jaxscore.reports.html.parts import estimate_card, section
 
 CERTAIN, PROBABLE = "self-certainty", "negative perplexity"
 
@@ -41,7 +41,7 @@ def charts(record: Mapping[str, Any]) -> list[Chart]:
     n = found["n_responses"]
     groups = [(name, _estimate(one["auroc"], n), 0.5) for name, one in found["confidences"].items()]
     told = "at 0.5 are no information"
-    out = means("AUROC by confidence", groups, digits(4), "outputs", label="AUROC", reference=told)
+    out = means("AUROC by confidence", groups, "outputs", label="AUROC", reference=told)
     risks = [
         Curve(name, [Point(one.coverage, one.risk) for one in points])
         for name, points in found["risk_coverage"].items()

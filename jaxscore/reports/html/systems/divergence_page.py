@@ -77,7 +77,7 @@ def page(source: Source) -> Page:
 def _charts(summary: Mapping[str, Any]) -> list[Chart]:
     title, label = "Mean divergence per token", "nats per token"
     named = [(CARDS[name], summary[name], None) for name in ("kl", "reverse_kl", "js")]
-    out = means(title, named, significant, "tokens", label=label)
+    out = means(title, named, "tokens", label=label)
     found = summary["kl_percentiles"]
     groups = [
         Group(name, found[key], None, None, significant(found[key]), found["n"])
