@@ -110,11 +110,14 @@ def output_path(args: argparse.Namespace, suffix: str) -> Path:
 def chosen_path(args: argparse.Namespace, suffix: str) -> Path:
     """`output_path` of a command that replaces its whole output.
 
-    A default name says --limit too, so that the result of some items replaces none of all items.
+    A default name says --limit and --answer-rule too, so that the result of some items, or of
+    another rule, replaces none of all items.
 
     Raises:
         InputError: as `output_path`.
     """
+    if getattr(args, "answer_rule", AUTO) != AUTO:
+        suffix += f"-{args.answer_rule}"
     return output_path(args, suffix if args.limit is None else f"{suffix}-first{args.limit}")
 
 

@@ -160,5 +160,8 @@ def test_a_run_without_readable_answers_has_no_share_and_exit_code_1(run, write,
     ran = run(*words)
     assert (ran.code, "oracle" in ran.out) == (0, True)
     assert "2 of 2 items are not in the published form; responses by form: 2 boxed, 2 n" in ran.out
+    path, default = out.with_name("in.json"), "in-confidence-2-boxed.json"
+    assert run("select", "--input", path, "--answer-rule", "boxed").code == 0
+    assert (tmp_path / default).is_file()
     ran = run(*words, "--answer-rule", "json")
     assert (ran.code, "no share" in ran.out) == (1, True)
