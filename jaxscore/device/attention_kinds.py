@@ -62,27 +62,36 @@ def stored(keys_values, config: DecoderConfig, build: Build, dtype) -> Any:
     return to_storage(tuple(map(one, keys_values)), build.forms.integers)
 
 
-def nothing_yet(x, config: DecoderConfig, build: Build) -> Any:
-    """Keys and values for each kind, before any layer has made some; () where none are shared."""
+def sources_of(config: DecoderConfig, kind: int) -> list[int]:
+    """Layers of a kind whose keys and values some other layer uses."""
+    used = {source for layer, source in enumerate(config.keys_of) if source != layer}
+    return [layer for layer in layers_of(config, kind)[1] if layer in used]
+
+
+def empty_sources(x, config: DecoderConfig, build: Build) -> Any:
+    """Room for the keys and values that other layers use: per kind [sources, R, L, K, H], twice."""
     if not config.keys_of:
         return ()
-    shapes = [(*x.shape[:2], *_own_shape(one, build)) for one in config.kinds()]
+    shapes = [
+        (len(sources_of(config, kind)), *x.shape[:2], *_own_shape(here, build))
+        for kind, here in enumerate(config.kinds())
+    ]
     return tuple((jnp.zeros(shape), jnp.zeros(shape)) for shape in shapes)
 
 
-def attention_half(params, config, build, weights, layer, x, layout, own: PerLayer, latest):
-    """What attention adds, its keys and values as they are stored, and `latest` for later layers.
+def attention_half(params, config, build, weights, layer, x, layout, own: PerLayer, sources):
+    """What attention adds, its keys and values as they are stored, and `sources` for later layers.
 
     Args:
         params: of the decoder.
         weights: those of the layer that do not depend on its kind.
         layer: its index, which is data.
-        latest: see `nothing_yet`.
+        sources: see `empty_sources`.
     """
     if not apart(config):
         half = AttentionHalf(config, build)
         added, keys_values = half.apply({"params": weights}, x, layout, own)
-        return added, stored(keys_values, config, build, layout.dtype), latest
+        return added, stored(keys_values, config, build, layout.dtype), sources
     places, kind_of = _places(config)
 
     def branch(kind: int, shares: bool):
@@ -100,12 +109,17 @@ def attention_half(params, config, build, weights, layer, x, layout, own: PerLay
             mine = turning(own._replace(caches=caches), here)
             half = AttentionHalf(here, build)
             tree = {"params": weights | {"attention": attention}}
-            given = latest[kind] if shares else None
+            slot = places["source"][layer]
+            given = tuple(one[slot] for one in sources[kind]) if shares else None
             added, keys_values = half.apply(tree, x, layout, mine, given)
-            after = tuple(
-                keys_values if n == kind and not shares else one for n, one in enumerate(latest)
-            )
-            return added, stored(keys_values, config, build, layout.dtype), after
+            after = list(sources)
+            if sources_of(config, kind) and not shares:
+                # The slot of a layer that nobody else uses is out of bounds, and dropped.
+                after[kind] = tuple(
+                    room.at[slot].set(one, mode="drop")
+                    for room, one in zip(sources[kind], keys_values, strict=True)
+                )
+            return added, stored(keys_values, config, build, layout.dtype), tuple(after)
 
         return run
 
@@ -122,12 +136,19 @@ def _of_kind(cache, here: DecoderConfig, build: Build):
 
 
 def _places(config):
-    """For each layer its place among those of its kind, and among those of them with own keys;
-    and its kind and whether it shares keys."""
+    """Per layer its index among those of its kind, among those of them with own keys, and the slot
+    in `empty_sources` that it reads or writes; and its kind and whether it shares keys."""
     n = config.n_layers
     shares = [bool(config.keys_of) and config.keys_of[i] != i for i in range(n)]
     kinds = [config.kind_of(i) for i in range(n)]
     everyone = [kinds[:i].count(kinds[i]) for i in range(n)]
     with_keys = [sum(kinds[j] == kinds[i] and not shares[j] for j in range(i)) for i in range(n)]
-    places = {"all": jnp.asarray(everyone), "keys": jnp.asarray(with_keys)}
-    return places, list(zip(kinds, shares, strict=True))
+    slots = [sources_of(config, kind) for kind in range(len(config.kinds()))]
+    used = [config.keys_of[i] if config.keys_of else i for i in range(n)]
+    source = [
+        slots[kinds[i]].index(used[i]) if used[i] in slots[kinds[i]] else len(slots[kinds[i]])
+        for i in range(n)
+    ]
+    places = {"all": everyone, "keys": with_keys, "source": source}
+    in_order = {name: jnp.asarray(values, jnp.int32) for name, values in places.items()}
+    return in_order, list(zip(kinds, shares, strict=True))

@@ -96,7 +96,7 @@ def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
         given = per_layer_input.inputs(embed, config, x, rows)
 
     def step(carry, layer):
-        x, latest = carry
+        x, sources = carry
         weights, before, index, own, given = layer
         weights = from_storage(weights)
         caches_here = tuple(
@@ -106,8 +106,8 @@ def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
         table = own.pop("table", None)
         angles = {} if table is None else {"cos": turns[0][table], "sin": turns[1][table]}
         own = PerLayer(own.pop("window", None), caches_here, **angles, **own)
-        added, kept, latest = attention_kinds.attention_half(
-            params, config, build, weights, index, x, layout, own, latest
+        added, kept, sources = attention_kinds.attention_half(
+            params, config, build, weights, index, x, layout, own, sources
         )
         added = added * config.residual_scale
         read = x if config.parallel != "no" else _joined(config, weights, "attention", x, added)
@@ -120,13 +120,13 @@ def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
             x += PerLayerInput(config).apply({"params": weights["per_layer"]}, x, given)
         if config.layer_scale:
             x *= weights["layer_scale"]
-        return (x, latest), kept if keep else None
+        return (x, sources), kept if keep else None
 
     before = tuple((one.key, one.value) for one in caches)
     layers = jnp.arange(config.n_layers)
     stacked = params["layers"], before, layers, _own_of_layers(config), given
-    latest = attention_kinds.nothing_yet(x, config, build)
-    (x, _), kept = lax.scan(step, (x, latest), stacked)
+    sources = attention_kinds.empty_sources(x, config, build)
+    (x, _), kept = lax.scan(step, (x, sources), stacked)
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:

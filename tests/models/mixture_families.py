@@ -46,6 +46,14 @@ ROPE_BY_TYPE = {
     FULL: {"rope_type": "proportional", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
 }
 
+SHARED_KEYS_OF_EQUAL_SIZE = {
+    "num_hidden_layers": 5,
+    "layer_types": [SLIDING, FULL, SLIDING, FULL, FULL],
+    "global_head_dim": 12,
+    "num_kv_shared_layers": 3,
+    "attention_k_eq_v": False,
+}
+
 BASE: dict[str, dict[str, Any]] = {
     "deepseek_v2": {**LATENT, "topk_method": "greedy"},
     "deepseek_v3": {**LATENT, **GROUPS},
@@ -183,6 +191,8 @@ CASES = [
         final_logit_softcapping=None,
     ),
     case("gemma4_text", {"layer_types": [FULL, SLIDING, FULL, FULL]}, global_head_dim=12),
+    # Keys and values of the last layer of the same type, not of the last one of the same size.
+    case("gemma4_text", **SHARED_KEYS_OF_EQUAL_SIZE),
     case(
         "gemma4_text",
         num_kv_shared_layers=1,

@@ -11,6 +11,7 @@ from jaxscore.models.families import FAMILIES
 from jaxscore.requests import GenerationRequest
 from tests.models.case_parts import LONGROPE, VOCABULARY, WINDOW
 from tests.models.checkpoints import loaded, saved
+from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
 from tests.test_generator import OfIds
 
 # What of a family bears on keys and values, beside its base
@@ -72,6 +73,14 @@ def torch_greedy(model, ids, **options):
 def test_greedy_is_torchs_token_for_token(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
     some = prompts(4, 30, 1, 17)
+    for ids, one in zip(some, written(tmp_path, some), strict=True):
+        assert one.error is None
+        assert one.token_ids.tolist() == torch_greedy(model, ids)
+
+
+def test_greedy_with_shared_keys_of_layers_of_equal_size_is_torchs(tmp_path):
+    model = saved(tmp_path, "gemma4_text", **SHARED_KEYS_OF_EQUAL_SIZE)
+    some = prompts(4, 30, 17)
     for ids, one in zip(some, written(tmp_path, some), strict=True):
         assert one.error is None
         assert one.token_ids.tolist() == torch_greedy(model, ids)

@@ -10,6 +10,7 @@ from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.plan.token_requests import TokenSequence
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
+from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
 
 PREFIX = 290  # beyond 256, where Falcon's positions are rounded
 
@@ -28,6 +29,10 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
         (
             "gemma4_text",
             {"sliding_window": 20, "num_kv_shared_layers": 2, "max_position_embeddings": 512},
+        ),
+        (
+            "gemma4_text",
+            SHARED_KEYS_OF_EQUAL_SIZE | {"sliding_window": 20, "max_position_embeddings": 512},
         ),
     ],
 )
