@@ -261,8 +261,8 @@ class Scorer:
         Args:
             top: how many of the most probable tokens to return for each scored token, see
                 `SequenceScores`.
-            measures: "rank", "renyi2", "varentropy": what else to return for each scored token,
-                see `jaxscore.device.vocabulary.sums`.
+            measures: "deviation", "rank", "renyi2", "varentropy": what else to return for each
+                scored token, see `jaxscore.device.vocabulary.sums`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,

@@ -66,9 +66,11 @@ def score_queries(
     top_id = jnp.argsort(-z, axis=-1, stable=True)[:, :top].astype(jnp.int32)
     known = jnp.where(logp > -jnp.inf, logp, 0.0)  # a probability of 0 adds nothing
     entropy = -jnp.sum(jnp.exp(logp) * known, axis=-1)
+    varentropy = jnp.sum(jnp.exp(logp) * (known + entropy[:, None]) ** 2, axis=-1)
     every = {
+        "deviation": jnp.sqrt(varentropy),
         "renyi2": -jnp.log(jnp.sum(jnp.exp(2 * logp), axis=-1)),
-        "varentropy": jnp.sum(jnp.exp(logp) * (known + entropy[:, None]) ** 2, axis=-1),
+        "varentropy": varentropy,
     }
     if "rank" in measures:
         target = jnp.take_along_axis(z, asked.answer[:, None], axis=-1)

@@ -1,7 +1,8 @@
 """Was a text in the training data, or written by a machine? Numbers of a text's own tokens.
 
 All take float arrays [n] of one text's scored tokens: `logprob` ln p of the token, `entropy` H of
-the distribution at its place, `varentropy` the variance of ln p under that distribution.
+the distribution at its place, `deviation` the standard deviation of ln p under that distribution,
+which float32 holds where its square, the varentropy, is 0.
 """
 
 import math
@@ -22,9 +23,9 @@ def min_k(logprob: np.ndarray, fraction: float) -> float | None:
 
 
 def min_k_pp(
-    logprob: np.ndarray, entropy: np.ndarray, varentropy: np.ndarray, fraction: float
+    logprob: np.ndarray, entropy: np.ndarray, deviation: np.ndarray, fraction: float
 ) -> float | None:
-    """Mean of the lowest (ln p + H) / sqrt(varentropy) (Min-K%++, arXiv 2404.02936).
+    """Mean of the lowest (ln p + H) / deviation (Min-K%++, arXiv 2404.02936).
 
     H is minus the mean of ln p under the distribution, so each number says by how many standard
     deviations the token's ln p lies above that mean.
@@ -33,25 +34,25 @@ def min_k_pp(
         fraction: as of `min_k`.
 
     Returns:
-        None where there is no token, or where a token has a varentropy of 0 and another ln p
+        None if there is no token, or if a token has a deviation of 0 and another ln p
         than its mean, which leaves its number undefined. Where a distribution is certain of its
         token to the last bit the number is 0, its limit.
     """
     excess = np.asarray(logprob, np.float64) + entropy
-    spread = np.sqrt(np.asarray(varentropy, np.float64))
+    spread = np.asarray(deviation, np.float64)
     if (excess[spread == 0] != 0).any():
         return None
     return _lowest(np.divide(excess, spread, out=np.zeros_like(excess), where=spread > 0), fraction)
 
 
-def fast_detect(logprob: np.ndarray, entropy: np.ndarray, varentropy: np.ndarray) -> float | None:
-    """(sum ln p + sum H) / sqrt(sum varentropy): the conditional probability curvature of
+def fast_detect(logprob: np.ndarray, entropy: np.ndarray, deviation: np.ndarray) -> float | None:
+    """(sum ln p + sum H) / sqrt(sum deviation^2): the conditional probability curvature of
     Fast-DetectGPT in closed form, one model for sampling and scoring (arXiv 2310.05130).
 
     Returns:
-        None where there is no token, or where no distribution has any spread.
+        None if there is no token, or if no distribution has any spread.
     """
-    spread = math.fsum(varentropy)
+    spread = math.fsum(np.square(np.asarray(deviation, np.float64)))
     return (math.fsum(logprob) + math.fsum(entropy)) / math.sqrt(spread) if spread > 0 else None
 
 

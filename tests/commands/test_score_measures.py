@@ -75,8 +75,8 @@ def test_every_measure_of_the_command(run, place, torch_model, scorers):
         )
         for name, want in (
             ("min_k", min_k(own, 0.3)),
-            ("min_k_pp", min_k_pp(own, entropy, spread, 0.3)),
-            ("fast_detect", fast_detect(own, entropy, spread)),
+            ("min_k_pp", min_k_pp(own, entropy, np.sqrt(spread), 0.3)),
+            ("fast_detect", fast_detect(own, entropy, np.sqrt(spread))),
         ):
             assert got[name] == (None if want is None else pytest.approx(want, abs=1e-4))
 

@@ -11,7 +11,8 @@ from jaxscore.device import reference
 from jaxscore.device.rows import Asked, Unembedding
 from jaxscore.device.vocabulary import placing, queries
 from jaxscore.device.vocabulary.blocks import Target, by_columns
-from jaxscore.device.vocabulary.sums import MEASURES
+from jaxscore.device.vocabulary.sums import MEASURES, terms
+from jaxscore.metrics.detection import min_k_pp
 from tests.device.test_ranked import BLOCK, HIDDEN, D, Q, float64_logits, head
 
 ANSWERS = 3 * Q
@@ -46,10 +47,12 @@ def expected(z, answer):
     p = np.exp(logp)
     known = np.where(p > 0, logp, 0)
     entropy = -(p * known).sum(axis=1)
+    varentropy = (p * (known + entropy[:, None]) ** 2).sum(axis=1)
     return {
         "rank": 1 + (z > np.take_along_axis(z, answer[:, None], 1)).sum(axis=1),
         "renyi2": -np.log((p**2).sum(axis=1)),
-        "varentropy": (p * known**2).sum(axis=1) - entropy**2,
+        "varentropy": varentropy,
+        "deviation": np.sqrt(varentropy),
     }
 
 
@@ -188,6 +191,67 @@ def test_a_block_of_tokens_that_are_ruled_out_by_a_finite_number(value):
     bias[:BLOCK] = value
     of, asked = head(1013, bias=bias), asked_of(1013)
     assert_measured(scores(of, asked, ("varentropy",)), of, asked, ("varentropy",))
+
+
+def sharp(gap, top, V=16 * BLOCK):
+    """Logits of V tokens, float32, of which the one at `top` is `gap` above the others' mean."""
+    z = np.random.default_rng(top).normal(size=V).astype(np.float32)
+    z[top] = np.float32(gap)
+    return z
+
+
+GAPS = pytest.mark.parametrize("gap", [0, 8, 20, 40, 75, 88, 100, 140])
+TOPS = pytest.mark.parametrize("top", [0, 5 * BLOCK + 3, 16 * BLOCK - 1])
+
+
+@GAPS
+@TOPS
+@pytest.mark.parametrize("shards", [1, 4])
+def test_the_deviation_of_a_sharp_distribution_matches_float64(gap, top, shards):
+    """All of its digits, wherever the one probable token is."""
+    z = sharp(gap, top)
+    weight = jnp.zeros((shards, len(z) // shards, D))
+    bias = jnp.asarray(z.reshape(shards, -1))
+    axis = "model" if shards > 1 else None
+
+    def of_shard(weight, bias):
+        of = head(len(z))._replace(weight=weight, bias=bias, split=axis)
+        sums = by_columns(jnp.asarray(HIDDEN), of, 0, ("deviation",))
+        return terms(sums, of).measures["deviation"]
+
+    if axis is None:
+        got = jax.jit(of_shard)(weight[0], bias[0])
+    else:
+        [got, *others] = jax.jit(jax.vmap(of_shard, axis_name=axis))(weight, bias)
+        for other in others:
+            np.testing.assert_array_equal(got, other)
+    want = np.sqrt(expected_varentropy(z))
+    np.testing.assert_allclose(got, want, rtol=3e-5, atol=0)
+
+
+def expected_varentropy(z):
+    """float64, of logits [V], about the mean."""
+    p = np.exp(z.astype(np.float64) - z.max())
+    p /= p.sum()
+    logp = z.astype(np.float64) - z.max()
+    return (p * (logp - (p * logp).sum()) ** 2).sum()
+
+
+@GAPS
+def test_min_k_pp_of_a_sharp_distribution_matches_float64(gap):
+    """The probable token, and a token of the others, each alone."""
+    z = sharp(gap, 0)
+    of = head(len(z))._replace(weight=jnp.zeros((len(z), D)), bias=jnp.asarray(z))
+    tokens = np.array([0, 700], np.int32)
+    asked = Asked(np.zeros(2, np.int32), np.int32(1), np.zeros(2, np.int32), tokens, np.int32(2))
+    got = scores(of, asked, ("deviation",))
+    exact = z.astype(np.float64) - z.max()
+    logp = exact - np.log(np.exp(exact).sum())
+    for logprob, token in zip(got.logprob, tokens, strict=True):
+        one = min_k_pp([logprob], got.entropy[:1], got.measures["deviation"][:1], 1.0)
+        mean = (np.exp(logp) * logp).sum()
+        want = (logp[token] - mean) / np.sqrt(expected_varentropy(z))
+        assert one == pytest.approx(want, rel=1e-4)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

@@ -20,8 +20,8 @@ def drawn(n, V=50, seed=0):
 def terms(logp, token):
     p = np.exp(logp)
     entropy = -(p * logp).sum(axis=1)
-    spread = (p * logp**2).sum(axis=1) - entropy**2
-    return logp[np.arange(len(token)), token], entropy, spread
+    deviation = np.sqrt((p * logp**2).sum(axis=1) - entropy**2)
+    return logp[np.arange(len(token)), token], entropy, deviation
 
 
 @pytest.mark.parametrize(

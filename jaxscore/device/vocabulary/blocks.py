@@ -10,7 +10,16 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.vocabulary.ranked import nothing_ranked, ranked_with
-from jaxscore.device.vocabulary.sums import LOWEST, Place, Sums, squares_moved, transform
+from jaxscore.device.vocabulary.sums import (
+    LOWEST,
+    OF_SQUARES,
+    Place,
+    Sums,
+    mean_below,
+    squares,
+    squares_moved,
+    transform,
+)
 
 
 class Target(NamedTuple):
@@ -92,15 +101,17 @@ def _pass(hidden_QD, head, top, measures, target, *, keep):
         rise, shrink = m - new_m, jnp.exp(m - new_m)
         # A column of probability 0 adds nothing, also where its logit is minus infinity.
         added = jnp.where(weights > 0, weights * below, 0.0)
-        if s3 is not None:
-            squares = jnp.where(weights > 0, added * below, 0.0)
-            s3 = squares_moved(s3, s1, s0, rise) + squares.sum(axis=1)
         if s4 is not None:
             s4 = shrink * shrink * s4 + (weights * weights).sum(axis=1)
         if place is not None:
             place = _placed(place, target, z, start, fresh)
+        before = s0, s1
         s1 = shrink * (s1 + rise * s0) + added.sum(axis=1)
         s0 = shrink * s0 + weights.sum(axis=1)
+        if s3 is not None:
+            mean = mean_below(s0, s1)
+            more = jnp.where(fresh, squares(below, mean[:, None]), 0.0).sum(axis=1)
+            s3 = squares_moved(s3, before[1], before[0], rise, mean) + more
         s2 = s2 + first.astype(jnp.float32) * rise + below.sum(axis=1)
         if ranked is None:
             # The lowest index that holds the maximum, as torch.argmax. jnp.argmax is a variadic
@@ -126,7 +137,7 @@ def no_sums(n_queries: int, head: Unembedding, top: int, measures: Collection[st
         zero,
         none,
         nothing_ranked(n_queries, head, top),
-        zero if "varentropy" in measures else None,
+        zero if OF_SQUARES & {*measures} else None,
         zero if "renyi2" in measures else None,
         Place(none, zero) if "rank" in measures else None,
     )

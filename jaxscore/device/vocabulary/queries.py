@@ -53,7 +53,7 @@ def score_queries(
     sums = FORMS[form](hidden_ND, asked, head, top, measures)
     of_queries = terms(sums, head)
     scores = with_answers(hidden_ND, asked, of_queries, head)
-    scores = scores._replace(measures=of_queries.measures)
+    scores = scores._replace(measures={name: of_queries.measures[name] for name in measures})
     if not top:
         return scores
     id, logprob = most_probable(sums.ranked, of_queries, head, top)

@@ -12,11 +12,16 @@ large number ever subtracted from another,
     entropy        = ln s0 - s1 / s0
     self-certainty = ln s0 - s2 / V - ln V     KL(uniform || p), arXiv 2502.18581
 
-and of measures, where they are asked for, s3 = sum e^(z-m) (z-m)^2 and s4 = sum e^(2(z-m)):
+and of measures, if they are requested, s3 = sum e^(z-m) (z-m-s1/s0)^2 and s4 = sum e^(2(z-m)):
 
-    varentropy     = s3 / s0 - (s1 / s0)^2     variance of ln p under p, in squares of nats
+    varentropy     = s3 / s0                   variance of ln p under p, in squares of nats
+    deviation      = (s3 / s0)^(1/2)           its root, in nats
     renyi2         = 2 ln s0 - ln s4           Renyi entropy of order 2, -ln sum p^2
     rank           = 1 + the number of columns whose logit is larger than the target's
+
+s3 is centred on the mean of its own columns and moves with it (Chan et al. 1979), since a
+difference of raw moments cancels. It is held times SCALE^2, made of e^((z-m)/2): a distribution
+with one probable token has its spread from columns whose e^(z-m) is no float32.
 
 A logit of minus infinity is a probability of 0: its part of the entropy is 0, the limit of p ln p,
 and self-certainty is plus infinity, as the definition has it.
@@ -32,7 +37,9 @@ from jaxtyping import Array, Float, Int
 from jaxscore.device.rows import Unembedding
 
 LOWEST = -1e30  # finite, so that a maximum minus the one before is never inf - inf
-MEASURES = ("rank", "renyi2", "varentropy")
+SCALE = 2.0**48  # its square times 10^9 is a float32
+MEASURES = ("deviation", "rank", "renyi2", "varentropy")
+OF_SQUARES = {"deviation", "varentropy"}  # which s3 has
 
 
 class Ranked(NamedTuple):
@@ -57,8 +64,8 @@ class Place(NamedTuple):
 class Sums(NamedTuple):
     """Of each query over some columns; `best` is the lowest column that holds the maximum.
 
-    `ranked` is None where fewer than two tokens are ranked; `s3`, `s4` and `place` are None where
-    the measure that needs them is not asked for.
+    `ranked` is None if fewer than two tokens are ranked; `s3`, `s4` and `place` are None if no
+    measure that needs them is requested.
     """
 
     top: Float[Array, " Q"]
@@ -73,8 +80,8 @@ class Sums(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Of each query over all columns, float32 nats; `log_total` is ln s0, `measures` are those
-    of `MEASURES` that are asked for."""
+    """Of each query over all columns, float32 nats; `log_total` is ln s0, `measures` hold
+    those of `MEASURES` that the sums have."""
 
     top: Float[Array, " Q"]
     log_total: Float[Array, " Q"]
@@ -84,11 +91,23 @@ class Terms(NamedTuple):
     measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
 
 
-def squares_moved(s3, s1, s0, rise):
-    """s3 relative to a maximum that lies `-rise` higher; 0 where nothing is left of e^rise, since
-    the square of a distance such as LOWEST is no float32."""
-    shrink = jnp.exp(rise)
-    return jnp.where(shrink > 0, shrink * (s3 + rise * (2 * s1 + rise * s0)), 0.0)
+def mean_below(s0, s1):
+    """Mean of z - m under the weights of some columns; 0 if there is none yet."""
+    return jnp.where(s0 > 0, s1 / jnp.where(s0 > 0, s0, 1.0), 0.0)
+
+
+def squares(below, mean):
+    """What columns add to s3, of z - m and of its mean over all columns."""
+    root = jnp.exp(0.5 * below)
+    return jnp.square(jnp.where(root > 0, root * (below - mean), 0.0) * SCALE)
+
+
+def squares_moved(s3, s1, s0, rise, mean):
+    """s3 relative to a maximum that lies `-rise` higher and to another mean below that."""
+    root = jnp.exp(0.5 * rise)
+    distance = rise + mean_below(s0, s1) - mean
+    moved = root * (root * s3) + s0 * jnp.square(root * distance * SCALE)
+    return jnp.where(root > 0, moved, 0.0)
 
 
 def transform(logits, bias, scale, softcap):
@@ -110,11 +129,15 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
     if axis is not None:
         own, top = top, lax.pmax(top, axis)
         rise, shrink = own - top, jnp.exp(own - top)
-        s3 = None if s3 is None else lax.psum(squares_moved(s3, s1, s0, rise), axis)
+        of_shard = s0, s1
         s4 = None if s4 is None else lax.psum(shrink * shrink * s4, axis)
         above = None if above is None else lax.psum(above, axis)
         s1 = lax.psum(shrink * (s1 + rise * s0), axis)
         s0 = lax.psum(shrink * s0, axis)
+        if s3 is not None:
+            own_s0, own_s1 = of_shard
+            moved = squares_moved(s3, own_s1, own_s0, rise, mean_below(s0, s1))
+            s3 = lax.psum(moved, axis)
         s2 = lax.psum(s2 + V * rise, axis)
         column = best + lax.axis_index(axis) * V
         best = lax.pmin(jnp.where(own == top, column, jnp.iinfo(jnp.int32).max), axis)
@@ -127,5 +150,6 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
     if s4 is not None:
         measures["renyi2"] = 2 * log_total - jnp.log(s4)
     if s3 is not None:
-        measures["varentropy"] = jnp.maximum(s3 / s0 - (s1 / s0) ** 2, 0.0)
+        measures["deviation"] = jnp.sqrt(s3 / s0) / SCALE
+        measures["varentropy"] = s3 / s0 / SCALE / SCALE
     return Terms(top, log_total, entropy, self_certainty, best, measures)

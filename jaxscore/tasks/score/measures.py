@@ -22,8 +22,8 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "renyi2": ("renyi2",),
     TOP: (),
     "min_k": (),
-    "min_k_pp": ("varentropy",),
-    "fast_detect": ("varentropy",),
+    "min_k_pp": ("deviation",),
+    "fast_detect": ("deviation",),
 }
 PER_TOKEN = {"rank": "[int32]", "varentropy": "[float32]", "renyi2": "[float32]"}
 PER_TEXT = ("min_k", "min_k_pp", "fast_detect")
@@ -171,10 +171,10 @@ class Measures:
         logprob, entropy = scored.logprob[known], scored.entropy[known]
         if name == "min_k":
             return detection.min_k(logprob, self._settings.min_k)
-        spread = _measure(scored, "varentropy")[known]
+        deviation = _measure(scored, "deviation")[known]
         if name == "min_k_pp":
-            return detection.min_k_pp(logprob, entropy, spread, self._settings.min_k)
-        return detection.fast_detect(logprob, entropy, spread)
+            return detection.min_k_pp(logprob, entropy, deviation, self._settings.min_k)
+        return detection.fast_detect(logprob, entropy, deviation)
 
     def _words(self, scored: ScoredRequest, token_bytes: TokenBytes) -> dict[str, Any]:
         scale = -1 / math.log(LOG_BASES[self._settings.log_base])
