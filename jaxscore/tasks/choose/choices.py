@@ -114,18 +114,29 @@ def record(
     }
     out |= {f"choice{rule}": k for rule, k in chosen.items()}
     if item.gold is not None:
-        right = {rule: None if k is None else k == item.gold for rule, k in chosen.items()}
-        truth = np.eye(len(sums))[item.gold]
+        correct = right_options(item.options, item.gold)
+        right = {rule: None if k is None else correct[k] for rule, k in chosen.items()}
         out |= {"gold": item.gold, **{f"acc{rule}": one for rule, one in right.items()}}
-        out["chance"] = 1 / len(sums)
+        out["chance"] = sum(correct) / len(sums)
         out |= {
-            f"skill{rule}": None if one is None else skill(one, 1, len(sums))
+            f"skill{rule}": None if one is None else skill(one, sum(correct), len(sums))
             for rule, one in right.items()
         }
-        out["brier"] = brier(probability, truth)
+        out["brier"] = brier(probability, truth(item.options, item.gold))
     if any(one.truncated for one in scored):
         out["truncated"] = [one.truncated for one in scored]
     return {**out, **item.extra}
+
+
+def right_options(options: Sequence[str], gold: int) -> list[bool]:
+    """Whether each option is right: its text is that of the gold option."""
+    return [option == options[gold] for option in options]
+
+
+def truth(options: Sequence[str], gold: int) -> list[float]:
+    """Probability of each option if the answer is certain; equal options have equal parts of 1."""
+    right = right_options(options, gold)
+    return [one / sum(right) for one in right]
 
 
 def n_ties(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -153,7 +164,7 @@ def mark(records: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
         sums = one["sum_logprob"]
         one["within_noise"] = margins.within(margins.lead(sums), spread)
         if "gold" in one:
-            right = [k == one["gold"] for k in range(len(sums))]
+            right = right_options(one["options"], one["gold"])
             margin = margins.right_from_wrong(sums, right)
             one["acc_within_noise"] = margins.within(margin, spread)
     return [

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from jaxscore.errors import InputError
 from jaxscore.metrics.bootstrap import Estimate
 from jaxscore.requests import Request
@@ -104,7 +102,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
             "boundary_audit": run.boundary_counts("options"),
             "calibration": calibration(
                 [one["probability"] for one in judged],
-                [np.eye(len(one["options"]))[one["gold"]].tolist() for one in judged],
+                [choices.truth(one["options"], one["gold"]) for one in judged],
             ),
         },
         long={"items": records},
@@ -149,7 +147,11 @@ def remarks(
     told = [
         (without_gold, "say no gold option; they are in no accuracy"),
         (without_pmi, "have an option without a probability after the premise, so no PMI"),
-        (repeated, "have the same option more than once; the first one is chosen"),
+        (
+            repeated,
+            "have the same option more than once; the first one is chosen, and each that equals "
+            "the gold option is right",
+        ),
         (sum(n for n in ids.values() if n > 1), "share their id with another item"),
     ]
     return [f"{n} of {len(items)} items {what}" for n, what in told if n]

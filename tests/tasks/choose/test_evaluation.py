@@ -88,6 +88,26 @@ def test_every_number_by_hand(scorers):
     )
 
 
+def test_an_option_with_the_text_of_the_gold_one_is_right(scorers):
+    """Whichever of them is gold, the numbers are the same."""
+    options = [" cat", " dog", " cat"]
+    items = [{"context": "The", "options": options, "gold": gold} for gold in (0, 2)]
+    only = [{"context": "The", "options": [" cat", " cat"], "gold": 1}]
+    [one, other] = evaluate("choose", scorers("tiny-qwen2"), items, audit_noise=4).items
+    assert {**one, "gold": 2, "id": 2} == other
+    assert one["acc"] == (one["choice"] == 0)
+    assert one["chance"] == 2 / 3
+    assert one["skill"] == (1 if one["acc"] else -2)
+    cat, dog, _ = one["probability"]
+    assert one["brier"] == pytest.approx((2 * (cat - 0.5) ** 2 + dog**2) / 3)
+    [certain] = evaluate("choose", scorers("tiny-qwen2"), only).items
+    assert (certain["acc"], certain["chance"], certain["skill"]) == (True, 1.0, 1.0)
+    assert certain["brier"] == pytest.approx(0)
+    report = evaluate("choose", scorers("tiny-qwen2"), only)
+    [filled] = [one for one in report.to_dict()["calibration"]["bins"] if one["n"]]
+    assert filled["frequency"] == filled["mean_probability"] == 0.5
+
+
 def test_ties_go_to_the_first_and_are_counted(scorers):
     items = [
         {"context": "The", "options": [" cat", " cat"], "gold": 1},
@@ -96,7 +116,7 @@ def test_ties_go_to_the_first_and_are_counted(scorers):
     report = evaluate("choose", scorers("tiny-qwen2"), items)
     first, second = report.items
     assert (first["choice"], first["choice_norm"], first["choice_pmi"]) == (0, 0, 0)
-    assert first["acc"] is False
+    assert first["acc"] is True
     tied = second["choice"] == 0
     assert report.summary["ties"]["choice"] == 1 + tied
     assert "2 of 2 items have the same option more than once" in report.evaluation.remarks[0]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.tasks.choose.choices import right_options
 from jaxscore.tasks.compare.systems import fields
 from jaxscore.tasks.compare.unit import Choice, System, Title, Unit, shown
 
@@ -42,7 +43,7 @@ def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Ite
         if (right := fields.mark(record, f"acc{end}")) is not None:
             apart = None
             if gold is not None and not end:
-                apart = fields.right_from_wrong(logprob, [k == gold for k in range(len(options))])
+                apart = fields.right_from_wrong(logprob, right_options(options, gold))
             within = None if end else fields.mark(record, "acc_within_noise")
             choices[f"acc{end}"] = Choice(right, apart, within)
     yield Unit(
