@@ -43,9 +43,10 @@ def draw(
 ) -> Int[Array, " B"]:
     """One token per row: greedy, or drawn from softmax(logits / temperature) over some tokens.
 
-    First `top_k` keeps the tokens whose logit is at least the k-th largest. Of their distribution
-    the nucleus remains, the smallest set of most probable tokens with at least `top_p` of the
-    probability (arXiv 1904.09751). Drawing is the argmax of logits with Gumbel noise, of a key
+    First `top_k` keeps the k most probable tokens. Of their distribution the nucleus remains, the
+    smallest set of most probable tokens with at least `top_p` of the probability (arXiv
+    1904.09751). Of equally probable tokens those with the lowest ids come first; transformers keeps
+    all of them. Drawing is the argmax of logits with Gumbel noise, of a key
     that depends on the request's seed and on how many tokens it has drawn, and on nothing else.
 
     Args:
@@ -71,19 +72,47 @@ def draw(
 def _kept(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"]:
     """Which tokens may be drawn, by their scaled logits, of which the largest are 0.
 
-    Nothing is sorted. A token stays where fewer than `top_k` logits are above its own, and where
-    those above it that stay hold less than `top_p` of their probability. So each of the two is the
-    least logit of which that is true, and is found by halving.
+    Nothing is sorted. A logit stays if fewer than `top_k` logits are above it, and if those above
+    it that stay hold less than `top_p` of their probability. So each of the two bounds is the
+    least logit for which that is true, and is found by halving. Of tokens with the logit of a
+    bound, as many stay as are missing, those of the lowest ids.
     """
     key = _rising(z_BV)
     k = jnp.where(sampling.top_k > 0, sampling.top_k, z_BV.shape[1])
     kth = _least(lambda at: (key > at).sum(axis=1) < k, len(z_BV))
-    share = jnp.where(key >= kth, jnp.exp(z_BV), 0.0)
+    within = _lowest_ids(key > kth, key == kth, k - (key > kth).sum(axis=1))
+    share = jnp.where(within, jnp.exp(z_BV), 0.0)
     enough = sampling.top_p * share.sum(axis=1)
     nucleus = _least(lambda at: jnp.where(key > at, share, 0.0).sum(axis=1) < enough, len(z_BV))
+    above, at_bound = within & (key > nucleus), within & (key == nucleus)
+    missing = enough - jnp.where(above, share, 0.0).sum(axis=1)
+    each = jnp.where(at_bound, share, 0.0).max(axis=1)
+    # Tokens without any probability, which no number of them changes, all stay.
+    count = jnp.where(each > 0, jnp.ceil(missing / jnp.where(each > 0, each, 1.0)), jnp.inf)
+    count = jnp.clip(count, 1, z_BV.shape[1]).astype(jnp.int32)
     # Sums of float32 reach 1 before the last tokens.
     whole = (sampling.top_p >= 1.0)[:, None]
-    return (key >= kth) & (whole | (key >= nucleus))
+    return jnp.where(whole, within, _lowest_ids(above, at_bound, count))
+
+
+def _lowest_ids(
+    above: Bool[Array, "B V"], tied: Bool[Array, "B V"], count: Int[Array, " B"]
+) -> Bool[Array, "B V"]:
+    """`above`, and of `tied` the first `count` of each row.
+
+    Logits are seldom equal, so the search for the last id is left out if no row needs it.
+    """
+    id = jnp.arange(tied.shape[1])
+
+    def cut():
+        def enough(last):
+            return (tied & (id <= last)).sum(axis=1) >= count
+
+        low, high = jnp.zeros_like(count), jnp.full_like(count, tied.shape[1] - 1)
+        last = _halved(enough, low, high, tied.shape[1].bit_length())
+        return above | (tied & (id <= last))
+
+    return lax.cond((tied.sum(axis=1) > count).any(), cut, lambda: above | tied)
 
 
 def _rising(z):
@@ -97,12 +126,22 @@ def _least(holds: Callable[[Int[Array, "B 1"]], Bool[Array, " B"]], n: int) -> I
     """The least key of each of n rows, at most 0, for which `holds` is true, which it then is for
     every greater one."""
 
+    least = jnp.broadcast_to(_rising(jnp.float32(-jnp.inf)), (n,))
+    return _halved(holds, least, jnp.zeros(n, jnp.int32), HALVINGS)
+
+
+def _halved(
+    holds: Callable[[Int[Array, "B 1"]], Bool[Array, " B"]],
+    low: Int[Array, " B"],
+    high: Int[Array, " B"],
+    halvings: int,
+) -> Int[Array, "B 1"]:
+    """`_least` between two bounds, of which `high` is returned if nothing below it holds."""
+
     def halved(_, bounds):
         low, high = bounds
         middle = low + (high - low) // 2
         here = holds(middle[:, None])
         return jnp.where(here, low, middle + 1), jnp.where(here, middle, high)
 
-    least = jnp.broadcast_to(_rising(jnp.float32(-jnp.inf)), (n,))
-    bounds = least, jnp.zeros(n, jnp.int32)
-    return lax.fori_loop(0, HALVINGS, halved, bounds)[1][:, None]
+    return lax.fori_loop(0, halvings, halved, (low, high))[1][:, None]

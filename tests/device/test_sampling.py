@@ -34,11 +34,11 @@ def draw(logits, sampling, drawn):
 def nucleus(logits, temperature, top_p, top_k=0):
     """Ids of the smallest set of most probable ones that holds top_p, and their shares.
 
-    Before that only those remain that are at least as probable as the k-th.
+    Before that only the first k remain. Of equally probable ones the lowest id comes first.
     """
     z = logits.astype(np.float64) / temperature
     if top_k:
-        z[z < np.sort(z)[::-1][min(top_k, len(z)) - 1]] = -np.inf
+        z[np.argsort(-z, kind="stable")[top_k:]] = -np.inf
     p = np.exp(z - z.max())
     p /= p.sum()
     order = np.argsort(-p, kind="stable")
@@ -65,7 +65,7 @@ def nucleus(logits, temperature, top_p, top_k=0):
 def test_draws_have_the_shares_of_the_nucleus(temperature, top_p, top_k):
     n = 20000
     logits = np.random.default_rng(3).normal(size=V).astype(np.float32) * 1.5
-    logits[7] = logits[11] = np.sort(logits)[-5]  # equal ones at the fifth place stay together
+    logits[7] = logits[11] = np.sort(logits)[-5]  # equal ones at the fifth place
     kept, shares = nucleus(logits, temperature, top_p, top_k)
     drawn = draw(
         jnp.tile(logits, (n, 1)),
@@ -193,14 +193,27 @@ def test_what_may_be_drawn_is_what_a_sort_finds(top_p, top_k):
     z[2:, ::2] = np.where(z[2:, ::2] == 0, -0.0, z[2:, ::2])  # equal to the other zeros
     kept = np.asarray(_kept(jnp.asarray(z), sampling(4, 1.0, top_p, top_k=top_k)))
     for row, own in zip(z, kept, strict=True):
-        within = row >= np.sort(row)[::-1][min(top_k or 301, 301) - 1]
-        share = np.where(within, np.exp(row.astype(np.float64)), 0)
-        above = np.array([share[row > one].sum() for one in row]) / share.sum()
-        near = np.abs(above - top_p) < 1e-6  # sums of float32 may fall on either side
-        want = within & ((above < top_p) | (top_p == 1))
-        assert (own == want)[~near].all()
+        order = np.argsort(-row, kind="stable")[: top_k or 301]  # the lowest id first
+        share = np.exp(row[order].astype(np.float64))
+        before = (np.cumsum(share) - share) / share.sum()
+        near = np.abs(before - top_p) < 1e-6  # sums of float32 may fall on either side
+        near |= share == 0  # which no draw can find
+        want = (before < top_p) | (top_p == 1)
+        assert (own[order] == want)[~near].all()
         assert own.any()
-        assert len(set(row[own].tolist()) & set(row[~own].tolist())) == 0  # equal ones together
+        assert not np.delete(own, order).any()
+
+
+@pytest.mark.parametrize(("top_p", "n_kept"), [(0.1, 1), (0.3, 2), (0.5, 2), (0.51, 3), (0.9, 4)])
+def test_of_tied_tokens_the_smallest_set_with_the_lowest_ids_stays(top_p, n_kept):
+    logits = jnp.full((1, V), -jnp.inf).at[0, jnp.array([4, 9, 12, 20])].set(2.0)
+    kept = _kept(logits - 2.0, sampling(1, 1.0, top_p))[0]
+    assert np.flatnonzero(kept).tolist() == [4, 9, 12, 20][:n_kept]
+    kept = _kept(logits - 2.0, sampling(1, 1.0, 1.0, top_k=n_kept))[0]
+    assert np.flatnonzero(kept).tolist() == [4, 9, 12, 20][:n_kept]
+    # Of the first three tokens each has a third.
+    kept = _kept(logits - 2.0, sampling(1, 1.0, top_p, top_k=3))[0]
+    assert np.flatnonzero(kept).tolist() == [4, 9, 12][: -int(-3 * top_p // 1)]
 
 
 def test_a_very_high_temperature_draws_from_all_alike():
