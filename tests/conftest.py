@@ -1,5 +1,6 @@
 """Tests run offline, on the CPU, with shapes checked and warnings as errors."""
 
+import contextlib
 import os
 import tempfile
 
@@ -68,6 +69,13 @@ def scorers():
 
 @pytest.fixture
 def optimised():
+    """See `optimised_code`."""
+    with optimised_code():
+        yield
+
+
+@contextlib.contextmanager
+def optimised_code():
     """With LLVM's optimisations, whose sums of many numbers round less."""
     before = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", False)

@@ -46,13 +46,7 @@ ROPE_BY_TYPE = {
     FULL: {"rope_type": "proportional", "rope_theta": 300.0, "partial_rotary_factor": 0.5},
 }
 
-SHARED_KEYS_OF_EQUAL_SIZE = {
-    "num_hidden_layers": 5,
-    "layer_types": [SLIDING, FULL, SLIDING, FULL, FULL],
-    "global_head_dim": 12,
-    "num_kv_shared_layers": 3,
-    "attention_k_eq_v": False,
-}
+SHARED_KEYS_OF_EQUAL_SIZE = {"global_head_dim": 12, "num_kv_shared_layers": 2}
 
 BASE: dict[str, dict[str, Any]] = {
     "deepseek_v2": {**LATENT, "topk_method": "greedy"},
@@ -340,6 +334,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("minimax_m2", {"use_routing_bias": False}, "use_routing_bias is False"),
 ]
 UNUSABLE: list[tuple[str, dict[str, Any], str]] = [
+    ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "n_group is None, expected a number"),
     ("deepseek_v3", {"n_group": 3}, "8 experts in 3 groups"),
     ("deepseek_v3", {"n_group": 8}, "groups have 1 experts, expected at least 2"),
     (

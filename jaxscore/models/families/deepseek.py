@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.errors import InputError
 from jaxscore.models.families import latent, llamalike, mixture_sources, mixtures, parts
 from jaxscore.models.families.family import Family, Table
 
@@ -27,6 +28,9 @@ def _v2(config: Any) -> DecoderConfig:
     # DeepSeek's own code would scale the weights to a sum of one; transformers' class does not.
     parts.refuse(config, norm_topk_prob=False, scoring_func="softmax", mlp_bias=False)
     limited = parts.one_of(config, "topk_method", "greedy", "group_limited_greedy") != "greedy"
+    for name in ("n_group", "topk_group"):
+        if limited and getattr(config, name) is None:
+            raise InputError(f"{name} is None, expected a number with group_limited_greedy")
     experts = Experts(
         config.n_routed_experts,
         config.num_experts_per_tok,

@@ -1,0 +1,119 @@
+"""Pairs of attributes: every token of every config of the covering arrays agrees with torch."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.vocabulary.blocks import all_logits
+from jaxscore.models.families import FAMILIES
+from jaxscore.models.model import Model
+from tests.conftest import ROOT, optimised_code
+from tests.models import pairs
+from tests.models.case_parts import VOCABULARY
+from tests.models.checkpoints import loaded, saved
+
+TOLERANCE = 1e-4
+PREFIX, BRANCHES = 12, (18, 9)
+
+
+def test_every_pair_is_covered_or_refused_by_name():
+    for kind in FAMILIES:
+        found = pairs.cover(kind)
+        held = set()
+        for config in found.configs:
+            levels = [
+                (name, pairs.level(name, known, config))
+                for name, known in pairs.values(kind).items()
+            ]
+            held |= set(map(frozenset, itertools.combinations(levels, 2)))
+        assert held == found.covered
+        assert held | set(found.refused) == pairs.all_pairs(kind)
+        assert not held & set(found.refused)
+        named = [*pairs.values(kind), "rotary channels of a head"]
+        for pair, said in found.refused.items():
+            assert any(name in said for name in named), (kind, pair, said)
+
+
+def test_the_page_says_how_many_pairs_there_are():
+    page = " ".join((ROOT / "jaxscore/models/README.md").read_text(encoding="utf-8").split())
+    covers = [pairs.cover(kind) for kind in FAMILIES]
+    n_covered = sum(len(one.covered) for one in covers)
+    n_refused = sum(len(one.refused) for one in covers)
+    n_configs = sum(len(one.configs) for one in covers)
+    assert f"{n_covered:,} pairs in {n_configs} checkpoints" in page
+    n_alone = sum(len(one.alone) for one in covers)
+    assert f"{n_alone} of them alone" in page
+    assert f"{n_refused} further pairs are refused" in page
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_every_pair_of_attributes_agrees_with_torch(tmp_path, kind):
+    draw = np.random.default_rng(3)
+    prefix = draw.integers(0, VOCABULARY, PREFIX)
+    branches = [draw.integers(0, VOCABULARY, n) for n in BRANCHES]
+
+    def apart(model, want):
+        return np.abs(numbers(own_logprobs(model, prefix, branches), prefix, branches) - want).max()
+
+    failures = []
+    for config in pairs.cover(kind).configs:
+        want = torch_logprobs(saved(tmp_path, kind, **config), prefix, branches)
+        want, model = numbers(want, prefix, branches), loaded(tmp_path)
+        found = apart(model, want)
+        if not found < TOLERANCE:  # nor NaN
+            # Of a few models the code that is quick to make rounds ten times as much as torch.
+            with optimised_code():
+                found = apart(model, want)
+        if not found < TOLERANCE:
+            failures.append(f"{found:.2g} nats apart: {config}")
+    assert not failures, "\n".join(failures)
+
+
+def numbers(logp: np.ndarray, prefix: np.ndarray, branches: list[np.ndarray]) -> np.ndarray:
+    """Of each row the next token's log-probability, entropy and self-certainty, nats."""
+    targets = np.concatenate(
+        [prefix[1:], branches[0][:1], *(np.r_[one[1:], 0] for one in branches)]
+    )
+    picked = np.take_along_axis(logp, targets[:, None], axis=1)[:, 0]
+    return np.stack([picked, -(np.exp(logp) * logp).sum(axis=1), -logp.mean(axis=1)])
+
+
+@torch.no_grad()
+def torch_logprobs(model: torch.nn.Module, prefix: np.ndarray, branches: list[np.ndarray]):
+    """Of all tokens, float64 [tokens of the prefix and of all branches, V]."""
+    rows = []
+    for branch in branches:
+        ids = torch.from_numpy(np.r_[prefix, branch])
+        rows.append(model(ids[None]).logits[0])
+    logits = torch.cat([rows[0][:PREFIX], *(row[PREFIX:] for row in rows)])
+    return torch.log_softmax(logits.double(), -1).numpy()
+
+
+def own_logprobs(model: Model, prefix: np.ndarray, branches: list[np.ndarray]) -> np.ndarray:
+    """The same, the branches as tries of one row behind a prefix cache, in one program."""
+    if model.longer is not None and PREFIX + max(map(len, branches)) > model.longer[0]:
+        model = model.longer[1]
+    ends = np.cumsum([len(branch) for branch in branches])
+    subtree_end = np.repeat(ends, [len(branch) for branch in branches])
+    position = np.concatenate([PREFIX + np.arange(len(branch)) for branch in branches])
+
+    @jax.jit
+    def run(params, prefix, ids):
+        at, end = jnp.arange(PREFIX)[None], jnp.full((1, PREFIX), PREFIX)
+        hidden, (key, value) = model.cached.extend(params, prefix[None], at, end, ())
+        cache = KVCache(key, value, jnp.int32(0), jnp.array([PREFIX]))
+        more = model.hidden_states(
+            params, ids[None], jnp.array(position)[None], jnp.array(subtree_end)[None], (cache,)
+        )
+        states = jnp.concatenate([hidden[0], more[0]])
+        return all_logits(states, model.unembedding(params))
+
+    ids = np.concatenate(branches).astype(np.int32)
+    logits = np.asarray(run(model.params, prefix.astype(np.int32), ids), np.float64)
+    top = logits.max(axis=1, keepdims=True)
+    return logits - top - np.log(np.exp(logits - top).sum(axis=1, keepdims=True))
