@@ -1,6 +1,6 @@
 """Text in, divergences of two models out: a `Scorer` whose model is a pair."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +18,15 @@ from jaxscore.text.preparing import Chunk, Encoding
 from jaxscore.text.same_tokenizer import difference
 
 # Of `Loaded.about`: what each of two models has of its own.
-OF_A_MODEL = ("model", "model_type", "dtype", "quantize", "implementation", "transformers")
+OF_A_MODEL = (
+    "model",
+    "model_type",
+    "dtype",
+    "quantize",
+    "implementation",
+    "transformers",
+    "accepted_config",
+)
 # Of `provenance.of_model`: what is the same for two models of one run.
 OF_A_RUN = frozenset({"mesh", "reproducible", "device"})
 ALIKE = (
@@ -76,13 +84,16 @@ class DivergenceScorer(Scorer):
         journal: str | Path | None = None,
         mesh: str | None = None,
         reproducible: bool = False,
+        accept_config: Sequence[str] = (),
+        reference_accept_config: Sequence[str] = (),
     ) -> "DivergenceScorer":
         """Load two checkpoints, both onto the same devices.
 
         Args:
             model, reference: p and q: a local folder, a hub id, or "demo".
             reference_dtype, reference_implementation: of q; None are those of p.
-            reference_revision, reference_lora, reference_quantize: of q; None is none.
+            reference_revision, reference_lora, reference_quantize, reference_accept_config: of q;
+                None is none.
             mesh: as of `Scorer.from_pretrained`; "auto" leaves half of the memory to each model,
                 and q lies as p does.
 
@@ -110,9 +121,15 @@ class DivergenceScorer(Scorer):
             "reproducible": reproducible,
             "n_models": 2,
         }
-        p = load_checkpoint(model, mesh=mesh, **own, **shared)
+        p = load_checkpoint(model, mesh=mesh, accept_config=accept_config, **own, **shared)
         laid = "data=1,model=1" if p.model.mesh is None else str(p.model.mesh.shape)
-        q = load_checkpoint(reference, mesh=mesh and laid, **other, **shared)
+        q = load_checkpoint(
+            reference,
+            mesh=mesh and laid,
+            accept_config=reference_accept_config,
+            **other,
+            **shared,
+        )
         alike = p.about == q.about
         if same_place and alike:
             raise InputError(ALIKE)

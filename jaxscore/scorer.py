@@ -133,6 +133,7 @@ class Scorer:
         journal: str | Path | None = None,
         mesh: str | None = None,
         reproducible: bool = False,
+        accept_config: Sequence[str] = (),
     ) -> "Scorer":
         """Load a checkpoint.
 
@@ -155,6 +156,8 @@ class Scorer:
                 that again; locked until `close`.
             mesh: the devices, "auto" or "data=N,model=M"; None is the first one.
             reproducible: the bits of a request's scores depend on that request alone; slower.
+            accept_config: keys of config.json that are not handled, and that you vouch for: they
+                change no number. They are left out, and recorded.
 
         Raises:
             InputError: the model or the journal cannot be used, and why.
@@ -172,6 +175,7 @@ class Scorer:
             quantize=quantize,
             mesh=mesh,
             reproducible=reproducible,
+            accept_config=accept_config,
         )
         scorer = cls(
             loaded.model,

@@ -48,6 +48,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
+    model_flags.add_accept_flag(parser)
     parser.add_argument(
         "--output",
         required=True,
@@ -91,7 +92,13 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--model {args.model}: is already converted; give the original")
     started = time.perf_counter()
     dtype: Dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
-    model = load(folder, dtype=dtype, implementation="native", adapter=args.lora)
+    model = load(
+        folder,
+        dtype=dtype,
+        implementation="native",
+        adapter=args.lora,
+        accept_config=args.accept_config,
+    )
     model_flags.tell_stored_as(args, model)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     messages.remark(

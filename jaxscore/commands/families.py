@@ -60,6 +60,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         default="auto",
         help="with --model: what it would load as; auto: native",
     )
+    model_flags.add_accept_flag(parser)
     parser.set_defaults(run=run)
 
 
@@ -105,14 +106,16 @@ def _list(args: argparse.Namespace) -> int:
 def _look(args: argparse.Namespace, file: Path) -> int:
     from jaxscore.models.looking import look
 
-    found = look(file.parent, args.model_impl)
+    found = look(file.parent, args.model_impl, args.accept_config)
     if args.json:
         print(json_text(found), end="")
     else:
         family = f", family {found.family}" if found.family else ""
         text = f", a wrapper; its text is {found.text}" if found.text else ""
         facts = [("config", found.config), ("model_type", found.model_type + text)]
-        facts += [("runs as", found.implementation + family)]
+        verb = "read as" if found.refused else "runs as"
+        facts += [(verb, found.implementation + family)]
+        facts += [("accepted", ", ".join(found.accepted))] if found.accepted else []
         facts += [("stored as", found.stored)] if found.stored else []
         facts += [("weights", found.weights)]
         print(_columns(facts))

@@ -25,10 +25,11 @@ if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.models.model import Model
     from jaxscore.scorer import Scorer
 
-UNUSED = {  # where another program computes, and what they are if nobody gives them
+UNUSED: dict[str, Any] = {  # where another program computes, and what they are if nobody gives them
     "device": None,
     "dtype": "auto",
     "model_impl": "auto",
+    "accept_config": [],
     "mesh": AUTO,
     "batch_tokens": None,
     "journal": None,
@@ -127,6 +128,7 @@ def add_model_flags(
             "other batches, one per row), tell how far their numbers move, and mark decisions that "
             "lie within that (default 0: no audit)",
         )
+    add_accept_flag(group)
     advanced(
         group,
         "--trust-remote-code",
@@ -181,6 +183,19 @@ def add_lora_flag(parser: argparse._ActionsContainer) -> None:
         metavar="DIR",
         help="a LoRA adapter as PEFT saves it, merged into the weights as they are read",
     )
+
+
+ACCEPT = (
+    "a key of config.json that is not handled, and that you know to change no number; it is left "
+    "out, and the manifest records it"
+)
+
+
+def add_accept_flag(
+    parser: argparse._ActionsContainer, flag: str = "--accept-config", help: str = ACCEPT
+) -> None:
+    """--accept-config, which may come several times and take several keys."""
+    advanced(parser, flag, nargs="+", action="extend", default=[], metavar="KEY", help=help)
 
 
 def _batch_tokens(text: str) -> int | str:
@@ -266,6 +281,7 @@ def load_scorer(
         quantize=args.quantize,
         mesh=args.mesh,
         reproducible=args.reproducible,
+        accept_config=getattr(args, "accept_config", ()),
         batch_tokens=args.batch_tokens,
         progress=not args.quiet,
         journal=place,
@@ -296,6 +312,8 @@ def config_file(model: str) -> Path:
             return path / CONFIG
         if path.name == CONFIG and path.exists():
             return path
+        if path.suffix == checkpoint.GGUF and path.exists():
+            raise InputError(checkpoint.gguf_refusal(path))
     raise InputError(
         f"--model {model}: neither a folder nor a {CONFIG}; give one of the two (a hub id would "
         f"fetch the weights too, and only {CONFIG} is needed)"

@@ -72,6 +72,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--quantize", choices=QUANTIZED, help="the layers' weights as 8-bit integers"
     )
+    model_flags.add_accept_flag(parser)
     parser.add_argument(
         "--mesh",
         metavar="data=N,model=M|auto",

@@ -18,6 +18,7 @@ from jaxscore.errors import InputError
 from jaxscore.files.byte_sizes import parse_bytes
 from jaxscore.models import costs, native
 from jaxscore.models.choices import QUANTIZED, Dtype, Quantize
+from jaxscore.models.config import acceptance
 from jaxscore.models.weights import checkpoint, converted
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.models.weights.stored_types import methods
@@ -37,7 +38,9 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     asked = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
     target = plan_target.chosen(args, asked)
     memory, n_devices = _machine(args, target, asked)
-    stored = methods.read(file.parent, checkpoint.read_config(file.parent))
+    written = checkpoint.read_config(file.parent)
+    written, accepted = acceptance.accept(written, args.accept_config, str(file))
+    stored = methods.read(file.parent, written)
     raw = stored.plain
     dtype: Dtype = args.dtype
     if args.dtype == "auto":
@@ -69,6 +72,7 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
         "model_type": raw["model_type"],
         "dtype": dtype,
         "quantize": args.quantize,
+        **({"accepted_config": accepted} if accepted else {}),
         **{name: getattr(config, name) for name in SHOWN},
         "parameters": sum(part.parameters for part in parts),
         "active_parameters": costs.active_parameters(shapes, config),

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscore.commands.help_pages import advanced
+from jaxscore.commands.model_flags import add_accept_flag
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.divergence_scorer import DivergenceScorer
 
-FLAGS = ("dtype", "model_impl", "revision", "lora", "quantize")
+FLAGS = ("dtype", "model_impl", "revision", "lora", "quantize", "accept_config")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="branch, tag or commit of a hub id (default: none)",
     )
+    add_accept_flag(group, "--reference-accept-config", "as --accept-config (default: none)")
     advanced(
         group,
         "--reference-model-impl",

@@ -1,6 +1,7 @@
 """A checkpoint by name: its model on the devices, its tokenizer, and what decides its numbers."""
 
 import importlib.metadata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ def load_checkpoint(
     quantize: Quantize | None,
     mesh: str | None,
     reproducible: bool,
+    accept_config: Sequence[str] = (),
     n_models: int = 1,
 ) -> Loaded:
     """Load it; arguments as of `Scorer.from_pretrained`.
@@ -64,6 +66,7 @@ def load_checkpoint(
             adapter=lora,
             quantize=quantize,
             mesh_choice=mesh_choice(mesh, n_models),
+            accept_config=accept_config,
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
     shape = None if model.mesh is None else model.mesh.shape
@@ -81,6 +84,8 @@ def load_checkpoint(
         "jax": jax.__version__,
         "numbers": NUMBERS,
     }
+    if model.accepted:
+        about["accepted_config"] = dict(model.accepted)
     if model.implementation == "transformers":
         about["transformers"] = importlib.metadata.version("transformers")
     return Loaded(model, encoder, about)

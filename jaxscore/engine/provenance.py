@@ -46,6 +46,7 @@ def of_model(
         **({"mesh": str(model.mesh.shape)} if model.mesh else {}),
         "model_type": model.model_type,
         **({"left_out": model.left_out} if model.left_out else {}),
+        **({"accepted_config": dict(model.accepted)} if model.accepted else {}),
         "implementation": model.implementation,
         "dtype": model.dtype,
         **({"reproducible": True} if reproducible else {}),

@@ -26,7 +26,7 @@ class Arguments:
         details: a JSONL file for per-token numbers.
         audit_noise: requests of each call whose numbers are computed in other layouts too.
         device, dtype, mesh, quantize, batch_tokens, journal, reproducible, implementation,
-            cache_dir, revision, trust_remote_code: as of `Scorer.from_pretrained`.
+            accept_config, cache_dir, revision, trust_remote_code: as of `Scorer.from_pretrained`.
     """
 
     pretrained: Any
@@ -49,6 +49,7 @@ class Arguments:
     journal: str | None = None
     reproducible: bool = False
     implementation: str = "auto"
+    accept_config: tuple[str, ...] = ()
     cache_dir: str | None = None
     details: str | None = None
     audit_noise: int = 0
@@ -95,7 +96,7 @@ def read(given: Mapping[str, Any]) -> tuple[Arguments, list[str]]:
 
 OF_A_SCORER = (
     "tokenizer revision trust_remote_code dtype device peft quantize mesh batch_tokens journal "
-    "reproducible implementation cache_dir"
+    "reproducible implementation accept_config cache_dir"
 ).split()
 
 

@@ -61,6 +61,7 @@ def make(args: Arguments) -> Made:
         journal=args.journal,
         mesh=args.mesh or (AUTO if processes.several() else None),  # one device is of one process
         reproducible=args.reproducible,
+        accept_config=args.accept_config,
         **options,
     )
     LOADED.add(scorer)
@@ -73,7 +74,7 @@ def make(args: Arguments) -> Made:
     elif args.tokenizer is not None:
         tokenizer = load_tokenizer(of_tokenizer, trust_remote_code=args.trust_remote_code)
         scorer.encoder = TextEncoder(tokenizer)
-    length = args.max_length or max_length(folder, of_tokenizer)
+    length = args.max_length or max_length(folder, of_tokenizer, args.accept_config)
     return Made(scorer, scorer.encoder.tokenizer, length, folder)
 
 

@@ -131,6 +131,18 @@ def _batch_tokens(name: str, value: Any) -> int | str | None:
     return value if value == "auto" else _whole(SHORTEST_ROW)(name, value)
 
 
+def _keys(name: str, value: Any) -> tuple[str, ...] | None:
+    """Several are a list, or one text with `+` between them: a comma ends an argument of hf's."""
+    if value is None:
+        return None
+    found = value.split("+") if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(
+        isinstance(one, str) and one for one in found
+    ):
+        raise wrong(name, value, "keys of the config, such as KEY or KEY+OTHER")
+    return tuple(found)
+
+
 READERS: dict[str, Callable[[str, Any], Any]] = {
     "pretrained": _pretrained,
     "tokenizer": _place,
@@ -152,6 +164,7 @@ READERS: dict[str, Callable[[str, Any], Any]] = {
     "journal": _place,
     "reproducible": flag,
     "implementation": _one_of(*IMPLEMENTATIONS),
+    "accept_config": _keys,
     "cache_dir": _place,
     "details": _place,
     "audit_noise": _whole(0),

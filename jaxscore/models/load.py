@@ -1,6 +1,7 @@
 """A model by name: which implementation takes it, in which dtype."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxscore.device.forms import platform_here
@@ -16,6 +17,8 @@ from jaxscore.models.choices import (
     Quantize,
     chosen,
 )
+from jaxscore.models.config import acceptance
+from jaxscore.models.config.check import FLAG
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import MeshChoice, Model
 from jaxscore.models.transformers_flax import flax_classes
@@ -31,6 +34,7 @@ def load(
     adapter: Path | None = None,
     quantize: Quantize | None = None,
     mesh_choice: MeshChoice | None = None,
+    accept_config: Sequence[str] = (),
 ) -> Model:
     """Parameters on the device and the functions over them.
 
@@ -45,6 +49,8 @@ def load(
             `dtype` is then that of the products and of embedding and unembedding. Of our decoder
             alone.
         mesh_choice: picks the devices once the model is known; None is the first one.
+        accept_config: keys of the config that are not handled, and that the user vouches for. Of
+            our decoder alone.
 
     Raises:
         InputError: naming the file and what in it is not handled.
@@ -59,6 +65,9 @@ def load(
         raise InputError(str(problem)) from None
     written = checkpoint.read_config(folder)
     refused_families.check(written, str(folder / native.CONFIG))  # whatever its weights are
+    if accept_config and chosen(implementation) != "native":
+        raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
+    written, accepted = acceptance.accept(written, accept_config, str(folder / native.CONFIG))
     stored = methods.read(folder, written)
     raw = stored.plain
     if converted.is_converted(folder):
@@ -68,7 +77,8 @@ def load(
                 "--model-impl transformers; give the original checkpoint, or convert it with --lora"
             )
         kept = _kept(dtype, converted.read_facts(folder).dtype)
-        return native.restore(folder, raw, kept, mesh_choice)
+        model = native.restore(folder, raw, kept, mesh_choice)
+        return dataclasses.replace(model, accepted=accepted)
     tensors = stored.opened(folder)
     kept = _kept(dtype, "bfloat16" if stored.scheme else tensors.dtype_name())
     if adapter is not None:
@@ -77,7 +87,7 @@ def load(
         tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
     if chosen(implementation) == "native":
         model = native.build(folder, raw, tensors, kept, quantize, mesh_choice)
-        return dataclasses.replace(model, stored_as=stored.told())
+        return dataclasses.replace(model, stored_as=stored.told(), accepted=accepted)
     if quantize is not None:
         raise InputError(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "

@@ -1,12 +1,14 @@
 """Whether a checkpoint would load, and which attributes decide, without reading its weights."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.models import native, refused_families, wrappers
 from jaxscore.models.choices import AskedImplementation, Implementation, chosen
+from jaxscore.models.config import acceptance
 from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
@@ -16,7 +18,13 @@ from jaxscore.models.weights.stored_types import methods
 from jaxscore.models.weights.stored_types.settings import NAME
 
 TIED = "tie_word_embeddings"
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth")  # ends of names of files that hold some
+WEIGHTS = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    checkpoint.GGUF,
+)  # ends of names of files that hold some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +54,7 @@ class Look:
         text: model type of a wrapper's text.
         stored: the method of its `quantization_config`, or "plain".
         attributes: by name.
+        accepted: keys that are not handled and that the user vouches for, with their values.
         weights: what of the weights is checked, for people.
         refused: why it does not load, as loading says it, and what else is found; empty where it
             loads.
@@ -58,16 +67,19 @@ class Look:
     text: str | None = None
     stored: str | None = None
     attributes: list[Attribute] = dataclasses.field(default_factory=list)
+    accepted: dict[str, Any] = dataclasses.field(default_factory=dict)
     weights: str = "the config alone is checked"
     refused: list[str] = dataclasses.field(default_factory=list)
 
 
-def look(folder: Path, asked: AskedImplementation = "auto") -> Look:
+def look(
+    folder: Path, asked: AskedImplementation = "auto", accept_config: Sequence[str] = ()
+) -> Look:
     """Go through what `load` does, up to the first value of a weight.
 
     Args:
         folder: with a config.json; weights may be there.
-        asked: see `load`.
+        asked, accept_config: see `load`.
 
     Raises:
         InputError: there is no config.json with a model type.
@@ -76,6 +88,11 @@ def look(folder: Path, asked: AskedImplementation = "auto") -> Look:
     out = Look(where, raw["model_type"], chosen(asked))
     try:
         refused_families.check(raw, where)
+    except InputError as problem:
+        out.refused.append(str(problem))
+        return out
+    try:
+        raw, out.accepted = acceptance.accept(raw, accept_config, where)
     except InputError as problem:
         out.refused.append(str(problem))
         return out

@@ -68,6 +68,8 @@ class Model:
         left_out: what of a checkpoint with more than a text model is not read, for people.
         generation_defaults: how the checkpoint wants its text to be chosen, which nothing here
             follows by itself.
+        accepted: keys of the config that are not handled and that the user vouches for, with
+            their values.
         measures: names of what its scores may hold beside the terms that they always have.
 
     Raises:
@@ -95,6 +97,7 @@ class Model:
     placeholders: Mapping[int, str] = dataclasses.field(default_factory=dict)
     left_out: str | None = None
     generation_defaults: GenerationDefaults = dataclasses.field(default_factory=GenerationDefaults)
+    accepted: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     measures: tuple[str, ...] = MEASURES
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """`families`: the list, and what it says of one checkpoint."""
 
 import json
+import shutil
 
 import pytest
 
@@ -80,10 +81,82 @@ def test_a_hybrid(run, config):
     code, out, err = run("families", "--model", config(model_type="qwen3_next"))
     assert code == 2
     assert "a qwen3_next has layers that carry a recurrent state" in err
-    assert "runs as" in out
+    assert "read as     native\n" in out
 
 
 def test_what_is_no_model(run, tmp_path):
     code, out, err = run("families", "--model", tmp_path / "none")
     assert (code, out) == (2, "")
     assert "neither a folder nor a config.json" in err
+
+
+@pytest.mark.parametrize("named", ["file", "folder"])
+@pytest.mark.parametrize("command", ["families", "score"])
+@pytest.mark.parametrize("config", [False, True])
+def test_a_gguf_checkpoint_says_how_to_convert_it(run, tmp_path, command, named, config):
+    """The file or its folder, whether or not a config.json is beside it."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    file = folder / "small.gguf"
+    file.write_bytes(b"GGUF")
+    if config:
+        shutil.copy(CASES / "models/tiny-qwen2/config.json", folder)
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"context": "a", "continuation": " b"}\n')
+    more = ["--input", items, "--output", tmp_path / "out.jsonl"] if command == "score" else []
+    code, out, err = run(command, "--model", file if named == "file" else folder, *more)
+    assert code == 2
+    assert f"{file}: GGUF is not read yet" in err
+    assert f"from_pretrained('{folder}', gguf_file='small.gguf').save_pretrained(OUT)" in err
+    assert "AutoTokenizer" in err
+    assert "would load" not in out
+    assert "runs as" not in out
+
+
+def with_keys(folder, **keys):
+    """The config of a checkpoint, alone in a folder, with more keys."""
+    raw = json.loads((CASES / "models/tiny-qwen2/config.json").read_text())
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(raw | keys))
+    return folder
+
+
+def test_what_is_refused_is_not_said_to_run(run, tmp_path):
+    code, out, err = run("families", "--model", with_keys(tmp_path / "a", my_scale=2.0))
+    assert code == 2
+    assert "runs as" not in out
+    assert "my_scale=2.0" in err
+    assert "--accept-config NAME" in err
+
+
+def test_an_accepted_key_is_displayed_and_the_others_stay_refused(run, tmp_path):
+    folder = with_keys(tmp_path / "a", my_scale=2.0, my_name="x")
+    code, out, err = run("families", "--model", folder, "--accept-config", "my_scale")
+    assert code == 2
+    assert "my_name='x'" in err
+    assert "my_scale" not in err
+    both = ("--accept-config", "my_scale", "--accept-config", "my_name")
+    code, out, err = run("families", "--model", folder, *both)
+    assert (code, err) == (0, "")
+    assert "\naccepted    my_scale, my_name\n" in out
+    assert run("plan", "--model", folder, "--row-lengths", "64", *both).code == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        ("absent", "the file has no such key"),
+        ("hidden_act", "decides the numbers of model_type 'qwen2' and is read"),
+        ("rope_theta", "decides the numbers of model_type 'qwen2' and is read"),
+        ("attention_dropout", "is handled already"),
+        ("_name_or_path", "is handled already"),
+        ("unk_token_id", "is handled already"),
+    ],
+)
+def test_a_key_that_needs_no_acceptance_is_an_error(run, tmp_path, key, why):
+    named = {} if key == "absent" else {"_name_or_path": "x", "unk_token_id": 3}
+    named |= {"attention_dropout": 0.1, "rope_theta": 1e4} if key != "absent" else {}
+    folder = with_keys(tmp_path / "a", **named)
+    code, _, err = run("families", "--model", folder, "--accept-config", key)
+    assert code == 2
+    assert f"--accept-config {key}: {why}" in err

@@ -34,6 +34,19 @@ def test_values_as_text_and_as_they_are():
     assert idle == ["batch_size", "logits_cache"]
 
 
+@pytest.mark.parametrize(
+    ("written", "keys"), [("my_scale", ("my_scale",)), ("a+b", ("a", "b")), (["a"], ("a",))]
+)
+def test_accepted_keys_of_the_config(written, keys):
+    assert read({"pretrained": "gpt2", "accept_config": written})[0].accept_config == keys
+
+
+@pytest.mark.parametrize("written", ["", "a+", 3, [""]])
+def test_accepted_keys_that_are_none(written):
+    with pytest.raises(ArgumentError, match="keys of the config, such as KEY"):
+        read({"pretrained": "gpt2", "accept_config": written})
+
+
 def test_what_lm_eval_gives_by_itself_is_not_told():
     assert read({"pretrained": "gpt2", "batch_size": 1, "device": "cuda:0"})[1] == []
 
@@ -43,7 +56,7 @@ def test_what_lm_eval_gives_by_itself_is_not_told():
     [
         ({}, "pretrained is missing"),
         ({"pretraned": "x"}, "pretraned is no argument of jaxscore; is it pretrained"),
-        ({"qqq": 1}, "qqq is no argument of jaxscore; known are add_bos_token"),
+        ({"qqq": 1}, "qqq is no argument of jaxscore; known are accept_config"),
         ({"dtype": "float16"}, "dtype is 'float16', expected bfloat16 or float32"),
         ({"dtype": "int4"}, "dtype is 'int4', expected one of auto, float32, bfloat16"),
         ({"pretrained": object()}, "pretrained is 'object', expected a folder, a hub id, demo or"),

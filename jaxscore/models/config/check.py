@@ -1,5 +1,6 @@
 """Refuse a config attribute that changes the function and is not handled."""
 
+import re
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -26,6 +27,14 @@ INERT = frozenset(
     # which neither stands is refused where this one says something else than the default.
     "_sliding_window_pattern".split()
 )
+# The same in families that do not read them: what transformers keeps for itself, names, token ids,
+# and training
+INERT_FORMS = re.compile(
+    r"_.*|name_or_path|(unk|cls|mask)_token_id|(\w+_)?dropout(_prob|_p|_rate)?"
+    r"|init_std|layerdrop|output_router_logits|router_aux_loss_coef"
+)
+FLAG = "--accept-config"
+REMEDY = f"; if you know that one cannot, vouch for it: {FLAG} NAME (accept_config in Python)"
 # Of transformers' base class, with the values that change nothing
 BASE: dict[str, Any] = {
     "add_cross_attention": False,
@@ -141,29 +150,45 @@ def check_types(given: Mapping[str, Any], defaults: Mapping[str, Any], where: st
             raise InputError(f"{where}: {name} is {value!r}, expected {like}")
 
 
-def check_attributes(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], reads: Set[str], where: str, kind: str
-) -> None:
-    """Every attribute must be read, inert, or at the default that it has anyway.
+def unhandled(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], reads: Set[str]
+) -> dict[str, Any]:
+    """Attributes that are neither read, nor inert, nor at the default that they have anyway.
 
     Args:
         given: what a file gives, under the names of `defaults`.
         reads: the attributes whose values the family handles or refuses itself.
-
-    Raises:
-        InputError: naming the attributes for which none of these holds.
     """
     known = BASE | dict(defaults)
-    strange = {
+    return {
         name: value
         for name, value in given.items()
         if name not in reads
         and name not in INERT
+        and not INERT_FORMS.fullmatch(name)
         and not (_same(value, known[name]) if name in known else _off(value))
     }
-    if strange:
+
+
+def check_attributes(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    reads: Set[str],
+    where: str,
+    kind: str,
+    remedy: str = REMEDY,
+) -> None:
+    """No attribute may be `unhandled`, whose arguments these are.
+
+    Args:
+        remedy: the end of the message.
+
+    Raises:
+        InputError: naming those that are.
+    """
+    if strange := unhandled(given, defaults, reads):
         listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
         raise InputError(
             f"{where}: attributes that are not handled for model_type {kind!r}: "
-            f"{listed}; refusing to score, since they may change the numbers"
+            f"{listed}; refusing to score, since they may change the numbers{remedy}"
         )

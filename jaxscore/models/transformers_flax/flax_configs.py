@@ -39,6 +39,6 @@ def check_class_attributes(raw: dict[str, Any], config: Any, reads: Set[str], wh
     defaults = type(config)().to_dict()
     aliases = getattr(config, "attribute_map", {})
     given = {aliases.get(name, name): value for name, value in raw.items()}
-    check_attributes(given, defaults, reads, where, raw["model_type"])
+    check_attributes(given, defaults, reads, where, raw["model_type"], remedy="")
     filled = {name: getattr(config, name) for name in reads & set(defaults)}
     check_types(filled, defaults, where)

@@ -46,6 +46,7 @@ MOST_AXES = 32  # of a tensor; a model's have at most four
 LARGEST = (1 << 31) - 1  # token id
 GENERATION = "generation_config.json"
 MODEL = "a local folder or a hub id such as NAME/NAME"
+GGUF = ".gguf"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -76,6 +77,8 @@ def resolve(
     if is_folder:
         return folder
     if is_there:
+        if folder.suffix == GGUF:
+            raise InputError(gguf_refusal(folder))
         raise InputError(
             f"model {model}: found a file, expected a folder with config.json and safetensors; "
             "give its folder"
@@ -109,6 +112,27 @@ def _from_hub(model: str, revision: str | None, files: list[str], cache_dir: Pat
         ) from None
 
 
+def gguf_refusal(file: Path) -> str:
+    """What to do with a GGUF file."""
+    folder, name = str(file.parent), file.name
+    return (
+        f"{file}: GGUF is not read yet; transformers converts it to a folder OUT, which --model "
+        f"then takes: AutoModelForCausalLM.from_pretrained({folder!r}, gguf_file={name!r})"
+        ".save_pretrained(OUT), and AutoTokenizer in the same way (it needs the package gguf; newer "
+        "releases want quantization_config=GgufConfig(dequantize=True) for the model, too)"
+    )
+
+
+def refuse_gguf(folder: Path) -> None:
+    """Raise if a folder that lacks something has a GGUF file.
+
+    Raises:
+        InputError: it has one; how to convert it.
+    """
+    for file in sorted(folder.glob(f"*{GGUF}")):
+        raise InputError(gguf_refusal(file))
+
+
 def read_json(path: Path) -> Any:
     """A JSON file of the checkpoint.
 
@@ -122,6 +146,8 @@ def read_json(path: Path) -> Any:
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` as written."""
     path = folder / "config.json"
+    if not path.exists():
+        refuse_gguf(folder)
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise InputError(f"{path}: expected an object with a string `model_type`")
@@ -250,6 +276,7 @@ def _listed(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
         if outside := [name for name in names if Path(name).name != name or name == ".."]:
             raise InputError(f"{index}: files outside the folder: {outside[:5]}")
         return [folder / name for name in names], expected
+    refuse_gguf(folder)
     held = sorted(path.name for path in folder.iterdir())
     hint = ""
     if any(name.endswith((".bin", ".pt", ".pth")) for name in held):
