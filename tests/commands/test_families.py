@@ -121,6 +121,23 @@ def with_keys(folder, **keys):
     return folder
 
 
+def test_the_manifest_records_an_accepted_key(run, tmp_path):
+    folder = with_keys(tmp_path / "a", my_scale=2.0)
+    for file in (CASES / "models/tiny-qwen2").iterdir():
+        if file.name != "config.json":
+            shutil.copy(file, folder)
+    items, output = tmp_path / "items.jsonl", tmp_path / "out.jsonl"
+    items.write_text('{"context": "a", "continuation": " b"}\n')
+    words = ("--model", folder, "--input", items, "--output", output, "--quiet")
+    assert run("score", *words, "--accept-config", "my_scale").code == 0
+    manifest = json.loads((tmp_path / "out.jsonl.run.json").read_text())
+    assert manifest["flags"]["accept_config"] == ["my_scale"]
+    assert '"accepted_config": {"my_scale": 2.0}' in json.dumps(manifest)
+    code, _, err = run("score", *words)
+    assert code == 2
+    assert "my_scale=2.0" in err
+
+
 def test_what_is_refused_is_not_said_to_run(run, tmp_path):
     code, out, err = run("families", "--model", with_keys(tmp_path / "a", my_scale=2.0))
     assert code == 2

@@ -263,7 +263,11 @@ def test_a_hub_id_is_taken_from_the_cache_dir(run, tmp_path):
     )
     ran = run(*flags(INPUTS, tmp_path / "out", model="someone/tiny"))
     assert ran.code == 2
-    assert "model someone/tiny: no such folder here, and the hub gave none" in ran.err
+    assert (
+        "model someone/tiny: no such folder, not in the hub's cache, and HF_HUB_OFFLINE is set; "
+        "check the name, or give a local folder"
+    ) in ran.err
+    assert len(ran.err) <= 2 * 80  # two lines of a terminal
 
 
 def test_runs_with_other_settings_keep_their_files(run, models, tmp_path):

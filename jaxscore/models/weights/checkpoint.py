@@ -118,8 +118,8 @@ def gguf_refusal(file: Path) -> str:
     return (
         f"{file}: GGUF is not read yet; transformers converts it to a folder OUT, which --model "
         f"then takes: AutoModelForCausalLM.from_pretrained({folder!r}, gguf_file={name!r})"
-        ".save_pretrained(OUT), and AutoTokenizer in the same way (it needs the package gguf; newer "
-        "releases want quantization_config=GgufConfig(dequantize=True) for the model, too)"
+        ".save_pretrained(OUT), and AutoTokenizer in the same way (it needs the package gguf; "
+        "transformers 5 wants quantization_config=GgufConfig(dequantize=True) for the model, too)"
     )
 
 
