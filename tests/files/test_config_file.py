@@ -143,7 +143,7 @@ def test_flags_with_some_values_or_none(write):
         ("command:\n", "c.yaml:1: None is no command"),
         ("command: zzz\n", "'zzz' is no command; expected one of "),
         (PATHS + "max_sample: 3\n", "c.yaml:5: no key 'max-sample'; is it max-samples?"),
-        (PATHS + "zzz: 3\n", "c.yaml:5: no key 'zzz'; expected one of api-base, a"),
+        (PATHS + "zzz: 3\n", "c.yaml:5: no key 'zzz'; expected one of accept-config, a"),
         (PATHS + "help: true\n", "no key 'help'"),
         (PATHS + "config: c.yaml\n", "no key 'config'"),
         (PATHS + "--quiet: true\n", "no key '--quiet'; is it quiet?"),
