@@ -2,7 +2,6 @@
 
 import argparse
 import re
-from pathlib import Path
 from typing import Any
 
 from jaxscore.commands import model_flags, sample_files, written_texts
@@ -10,6 +9,7 @@ from jaxscore.commands.help_pages import advanced
 from jaxscore.commands.resumed_output import model_facts, tell_continued
 from jaxscore.errors import InputError
 from jaxscore.files.item_files import read_previous
+from jaxscore.files.local_path import local_path
 from jaxscore.tasks.samples import usc_prompt as task
 from jaxscore.tasks.samples.evaluations.usc_generate import Settings, Work, made_with
 
@@ -62,7 +62,10 @@ class _Published(argparse.Action):
         if found is None:
             problem = f"{values}: expected usc-N-FILE, such as usc-8-samples.json"
             raise argparse.ArgumentError(self, problem)
-        namespace.n, namespace.input = int(found.group(1)), Path(found.group(2))
+        try:
+            namespace.n, namespace.input = int(found.group(1)), local_path(found.group(2))
+        except InputError as problem:
+            raise argparse.ArgumentError(self, str(problem)) from None
         for action in parser._actions:
             action.required = action.required and action.dest not in ("n", "input")
 
