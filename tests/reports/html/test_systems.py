@@ -9,6 +9,7 @@ import pytest
 
 from jaxscore import InputError, evaluate
 from jaxscore.metrics.bootstrap import Estimate
+from jaxscore.reports.html.parts import three
 from jaxscore.reports.html.source import Source
 from jaxscore.reports.html.systems import self_certainty_page
 from jaxscore.tasks.evaluation import Failure
@@ -72,9 +73,8 @@ def test_paths(scorer):
     report = evaluate("paths", scorer, PATHS, audit_noise=2, system_prompts=["Be brief.", "Think."])
     page, markdown = report.html(), report.markdown()
     for row in ROW.findall(markdown)[1:5]:
-        found = {float(one) for one in numbers(shown(page))}
-        for one in numbers(row):
-            assert any(value == pytest.approx(float(one), rel=5.1e-3) for value in found), one
+        for number in numbers(row):  # cards round to three digits
+            assert {number, three(float(number))} & set(numbers(shown(page))), number
     assert report.headline[1:] in tree(page).findtext(".//p[@class='verdict']")
     table, header = columns(page)
     rows = [row.split(" | ") for row in ROW.findall(markdown.partition("least gain first")[2])[1:4]]
