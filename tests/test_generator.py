@@ -100,7 +100,7 @@ class OfIds:
     def __init__(self, ids):
         self.ids, self.tokenizer = ids, self
 
-    def prompt_ids(self, prompts):
+    def prompt_ids(self, prompts, most=None):
         return [self.ids[int(prompt)] for prompt in prompts]
 
     def decode(self, ids, *, skip_special_tokens):

@@ -102,7 +102,8 @@ def test_only_flags_that_move_no_number_are_not_passed_on():
     """A flag that all commands get has to be passed on, or told here to be of no matter."""
     flags = {*vars(parse(["demo"]))} - {"run", "command"}
     processes = {"distributed", "coordinator", "num_processes", "process_id", "join_timeout"}
-    of_no_matter = {"output_dir", "journal", "quiet", "trust_remote_code", "truncate"}
+    of_no_matter = {"accept_config", "output_dir", "journal", "quiet", "trust_remote_code"}
+    of_no_matter |= {"truncate"}
     assert flags - of_no_matter - processes == {*demo.PASSED_ON}
 
 

@@ -139,7 +139,8 @@ def test_a_main_thread_in_native_code_does_not_hold_the_end_up(tmp_path, n_press
         time.sleep(0.05)
     _, said = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert said == "jaxscore: interrupted; unfinished files are left as they were\n"
+    # The first press may come before the native code begins, and is then answered, too.
+    assert said.endswith("jaxscore: interrupted; unfinished files are left as they were\n")
     assert not unfinished.exists()
 
 

@@ -89,7 +89,8 @@ def resolve(
 
 
 def _from_hub(model: str, revision: str | None, files: list[str], cache_dir: Path | None) -> Path:
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
@@ -97,17 +98,16 @@ def _from_hub(model: str, revision: str | None, files: list[str], cache_dir: Pat
             snapshot_download(model, revision=revision, allow_patterns=files, cache_dir=cache_dir)
         )
     except Exception as problem:  # the hub's client raises many unrelated kinds
-        where = f"model {model}: no such folder here, and the hub gave none"
         if isinstance(problem, LocalEntryNotFoundError):
-            cache = cache_dir or constants.HF_HUB_CACHE
-            offline = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "no connection"
+            offline = "HF_HUB_OFFLINE is set" if HF_HUB_OFFLINE else "no network"
             raise InputError(
-                f"{where}: {offline}, and it is not in {cache}; check the name, give a local "
-                "folder, or load it once with a network"
+                f"model {model}: no such folder, not in the hub's cache, and {offline}; check the "
+                "name, or give a local folder"
             ) from None
         reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
         raise InputError(
-            f"{where} ({type(problem).__name__}: {reason}); check the name and the network, "
+            f"model {model}: no such folder here, and the hub gave none "
+            f"({type(problem).__name__}: {reason}); check the name and the network, "
             "or give a local folder"
         ) from None
 

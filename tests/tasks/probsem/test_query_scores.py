@@ -119,10 +119,10 @@ def test_a_suite_that_cannot_be_used(tmp_path, change, why):
 
 
 def test_files_that_are_not_there(tmp_path):
-    with pytest.raises(InputError, match=r"p.txt: No such file"):
+    with pytest.raises(InputError, match=r"p.txt: no such file; for --prompt there are none"):
         query_scores.load(tmp_path, "p", "t")
     written(tmp_path)
-    with pytest.raises(InputError, match=r"p_u.json: No such file"):
+    with pytest.raises(InputError, match=r"p_u.json: no such file; for --test there are t"):
         query_scores.load(tmp_path, "p", "u")
 
 
