@@ -12,6 +12,7 @@ from jaxscore.endpoints.chat import ChatEndpoint
 from jaxscore.endpoints.http import Limits
 from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
+from jaxscore.models.weights import checkpoint
 from jaxscore.tasks.rag import bem
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -125,7 +126,7 @@ def _close(metric: Metric, work: Work, judged: Sequence[Judged], scorer: "Scorer
 def _source(args: argparse.Namespace, *written: Path) -> Any:
     """What judges, see `jaxscore.evaluate`; `written` are the files that the run writes."""
     if args.bem is not None:
-        model_flags.check_model(args, args.bem, args.revision)
+        checkpoint.resolve(args.bem, args.revision)  # a missing one is refused before JAX loads
         from jaxscore.engine.platform import use_compilation_cache, use_device
 
         use_device(args.device)

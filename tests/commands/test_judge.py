@@ -670,6 +670,12 @@ def classifier(tmp_path_factory):
     return folder
 
 
+def test_a_classifier_is_not_checked_as_a_language_model(run, experiments, classifier):
+    """Without transformers' Flax classes it is refused for them alone."""
+    _, _, err = run("judge", "--folder", experiments / "ours", "--bem", classifier)
+    assert "model_type" not in err
+
+
 @flax_classes
 def test_bem(run, experiments, classifier):
     folder = experiments / "ours"

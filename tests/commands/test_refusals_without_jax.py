@@ -35,7 +35,7 @@ REFUSED = {  # name -> words of the command line, and what the message says
     "mesh": (["score", *GIVEN, "--mesh", "data=0"], "mesh 'data=0'"),
     "measure": (["score", *GIVEN, "--measures", "rnk"], "'rnk'"),
     "model folder": (["score", *GIVEN, "--model", "./none"], "model ./none: no such folder"),
-    "hub id": (["score", *GIVEN, "--model", "no/such"], "model no/such: no such folder, not in the hub"),
+    "hub id": (["score", *GIVEN, "--model", "no/such"], "no/such: no such folder, not in"),
     "no config.json": (["score", *GIVEN, "--model", "empty"], "empty/config.json: No such file"),
     "refused family": (["score", *GIVEN, "--model", "mamba"], "mamba"),
     "adapter": (["score", *GIVEN, "--lora", "none"], "adapter none: no such folder"),

@@ -75,8 +75,8 @@ def cards(page):
 def test_probabilities(kind):
     page, html, markdown = found(kind=kind)
     assert "| 0.50000 | 0.2500 to 0.7500 | 3 | 0.1250 | 1 |" in markdown
-    assert cards(page)["Mean"] == ("0.50000", "95% interval 0.2500 to 0.7500\n3 records")
-    assert cards(page)["Outside"][0] == "0.1250"
+    assert cards(page)["Mean"] == ("0.500", "95% interval 0.250 to 0.750\n3 records")
+    assert cards(page)["Outside"][0] == "0.125"
     header, arrays = block(html)
     assert values(header, arrays, 0) == ["Who ran?", "Third?", "Second?", "record 2"]
     assert values(header, arrays, 3) == ["0.2500", "0.5000 ≈", "0.7500", "-"]

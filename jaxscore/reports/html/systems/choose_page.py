@@ -13,6 +13,7 @@ from jaxscore.reports.html.parts import (
     estimate_card,
     model_of,
     sentence,
+    three,
     with_failures,
     yes_no,
 )
@@ -51,8 +52,8 @@ def _cards(overall: Mapping[str, Estimate], record: Mapping[str, Any]) -> list[C
         *(estimate_card(title, overall[f"acc{rule}"], "items") for rule, title in RULES.items()),
         estimate_card("Skill, by acc", overall["skill"], "items"),
         estimate_card("Brier", overall["brier"], "items"),
-        Card("Chance", number(overall[CHANCE].mean, 4), "1 / number of options"),
-        Card("Expected calibration error", number(record["calibration"]["ece"])),
+        Card("Chance", three(overall[CHANCE].mean), "1 / number of options"),
+        Card("Expected calibration error", three(record["calibration"]["ece"])),
     ]
 
 

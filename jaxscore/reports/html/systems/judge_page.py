@@ -7,7 +7,7 @@ from jaxscore.reports import markdown, sections
 from jaxscore.reports.html.charts.histogram import counts, histogram
 from jaxscore.reports.html.charts.intervals import Group, intervals
 from jaxscore.reports.html.page import Card, Chart, Column, Field, Items, Page, Row, Rows
-from jaxscore.reports.html.parts import closing, model_of, section, with_failures
+from jaxscore.reports.html.parts import closing, model_of, section, three, with_failures
 from jaxscore.reports.html.source import Source
 from jaxscore.reports.judge_report import (
     explained_pairs,
@@ -16,7 +16,7 @@ from jaxscore.reports.judge_report import (
     spread,
     subject,
 )
-from jaxscore.reports.markdown import NOTHING, interval, number
+from jaxscore.reports.markdown import NOTHING, number
 
 PROMPT = 10_000  # characters of a turn of the prompt
 OUTCOMES = {1.0: "won", 0.5: "tied", 0.0: "lost"}
@@ -50,11 +50,11 @@ def _asked(record: Mapping[str, Any]) -> list[str]:
 def _means(record: Mapping[str, Any]) -> list[Card]:
     summary = record["summary"]
     low, high = summary["interval"]
-    span = "" if low is None else f"95% interval {interval(low, high)}\n"
-    out = [Card("Mean", number(summary["mean"]), f"{span}{summary['n']:,} records")]
+    span = "" if low is None else f"95% interval {three(low)} to {three(high)}\n"
+    out = [Card("Mean", three(summary["mean"]), f"{span}{summary['n']:,} records")]
     if summary.get("outside") is not None:
         told = "mean probability on no label"
-        out.append(Card("Outside", number(summary["outside"], 4), told))
+        out.append(Card("Outside", three(summary["outside"]), told))
     if record["kind"] == "text":
         out += [
             Card("No label", str(summary["n_none"]), "outside the mean"),

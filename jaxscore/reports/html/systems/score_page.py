@@ -9,7 +9,7 @@ from jaxscore.reports import sections
 from jaxscore.reports.html.charts.histogram import Counts, histogram
 from jaxscore.reports.html.charts.scatter import Labels, Logs, scatter
 from jaxscore.reports.html.page import Card, Chart, Column, Items, Page
-from jaxscore.reports.html.parts import closing, model_of, sentence, with_failures
+from jaxscore.reports.html.parts import closing, model_of, sentence, three, with_failures
 from jaxscore.reports.html.score_items import LONGEST, Held, ScoreItems
 from jaxscore.reports.html.shows import LARGEST, MISSING, PER_NAT
 from jaxscore.reports.html.source import Source
@@ -30,7 +30,7 @@ def page(source: Source) -> Page:
         title=f"Scores: {model_of(record)}",
         verdict=sentence(source.headline),
         cards=[
-            Card("Mean log-probability", number(mean, 4), "nats per token, over all tokens"),
+            Card("Mean log-probability", three(mean), "nats per token, over all tokens"),
             Card("Perplexity", significant(_perplexity(mean)), "exp of its negative"),
             Card("Tokens", f"{summary['n_scored']:,}", "scored"),
             Card("Requests", f"{summary['n_requests']:,}", _failed(record)),
