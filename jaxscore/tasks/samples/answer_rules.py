@@ -6,14 +6,14 @@ all. The rule `auto` therefore reads an item as published if
 
 - its generator is one that the published code knows by name (Llama-3.1),
 - its dataset is one that the published code treats in a way of its own (crux), or
-- any of its responses, also after the first N, holds a quoted `"answer":`, so that the prompt was
-  answered in the published form, and a response without it is one without an answer.
+- it has no gold and any of its responses, also after the first N, holds a quoted `"answer":`, so
+  that the prompt was answered in the published form, and a response without it is one without an
+  answer. With gold, that would mark a right response as wrong for its form alone.
 
 Published selections stay as they are under these conditions. In all other items, each response is
 read by the first of JSON, a box, `answer:` and, if the gold is a number, a last number that it
-holds. The only published results that change are those of items without a quoted `"answer":`, in
-which the published scripts read no more than the word after `answer:` and otherwise keep the first
-response.
+holds. After `answer:` the published word counts (`7` of `7, because`), so that votes are pooled as
+published, unless the gold is a number or has several words, which are compared with the line.
 """
 
 import contextlib
@@ -43,6 +43,8 @@ class AnswerRules:
         symbolic: whether unequal answers are compared by SymPy too.
         forms: the forms that are tried in this order, or None for the published reading.
         numeric: whether the gold is a number.
+        word: whether the form `answer` is the published word if there is one, see
+            `answer_text.read_first`.
     """
 
     generator: str
@@ -50,6 +52,7 @@ class AnswerRules:
     symbolic: bool
     forms: tuple[str, ...] | None = None
     numeric: bool = False
+    word: bool = False
 
     def read(self, response: str | None) -> tuple[str, str] | None:
         """What a response's answer is compared by, and its form; None without a readable answer."""
@@ -58,7 +61,9 @@ class AnswerRules:
         if self.forms is None:
             found = answer_text.read_published(response, self.generator)
         else:
-            found = answer_text.read_first(response, self.forms, numeric=self.numeric)
+            found = answer_text.read_first(
+                response, self.forms, numeric=self.numeric, word=self.word
+            )
         return None if found is None else (self.form(found[0]), found[1])
 
     def answer(self, response: str | None) -> str | None:
@@ -94,10 +99,12 @@ def answer_rules(
     """
     generator = _text(fields, "generator") or _text(first, "generator")
     code = (_text(fields, "dataset") or _text(first, "dataset")) == CRUX
-    numeric = _is_number(gold)
+    golds = _golds(gold)
+    numeric = bool(golds) and all(map(_is_number, golds))
     forms: tuple[str, ...] | None
     if rule == AUTO:
-        known = code or answer_text.BOXING in generator or _answers_as_published(responses)
+        known = code or answer_text.BOXING in generator
+        known = known or (not golds and _answers_as_published(responses))
         numbers = (answer_text.NUMBER,) if numeric else ()
         forms = None if known else (*answer_text.UNION, *numbers)
     else:
@@ -108,6 +115,7 @@ def answer_rules(
         symbolic="amps_hard" in (_text(fields, "subtask") or _text(fields, "task")),
         forms=forms,
         numeric=numeric,
+        word=rule == AUTO and not numeric and all(len(str(one).split()) < 2 for one in golds),
     )
 
 
@@ -115,17 +123,20 @@ def _answers_as_published(responses: Iterable[Any]) -> bool:
     return any(isinstance(one, str) and answer_text.holds_json(one) for one in responses)
 
 
-def _is_number(gold: Any) -> bool:
-    """Whether a right answer, or each acceptable one, is a number."""
+def _golds(gold: Any) -> list[Any]:
+    """The acceptable answers; none for a gold that is null or blank."""
+    if gold is None or (isinstance(gold, str) and not gold.strip()):
+        return []
     if isinstance(gold, str) and gold.lstrip().startswith("["):  # a cell of a table
         with contextlib.suppress(ValueError, RecursionError):
             gold = STRICT.decode(gold)
-    values = gold if isinstance(gold, list) else [gold]
-    return bool(values) and all(
-        (isinstance(one, int | float) and not isinstance(one, bool))
-        or (isinstance(one, str) and answer_text.is_number(one))
-        for one in values
-    )
+    return gold if isinstance(gold, list) else [gold]
+
+
+def _is_number(gold: Any) -> bool:
+    if isinstance(gold, str):
+        return answer_text.is_number(gold)
+    return isinstance(gold, int | float) and not isinstance(gold, bool)
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

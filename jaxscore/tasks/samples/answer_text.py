@@ -11,9 +11,12 @@ counts:
 `read_first` reads the forms that models write to other prompts, each for itself:
 
     json     the same object, or the same pattern with a quoted "answer"
-    boxed    the last \boxed{...} that is closed, whatever it holds
+    boxed    the last \boxed{...} that is closed and not empty
     answer   the rest of the line after the last `answer:` or `answer is:`, without Markdown
     number   the last number
+
+For a numeric gold, text around a number is left out: `366 days` is 366. Of a line the first number
+counts, and of a box the only one, so that 2^{12} is not 12.
 
 Responses are read once, in time linear in their length, whatever a model wrote.
 """
@@ -73,19 +76,21 @@ def extract(response: str, generator: str = "") -> str | None:
 
 
 def read_first(
-    response: str, forms: Sequence[str], *, numeric: bool = False
+    response: str, forms: Sequence[str], *, numeric: bool = False, word: bool = False
 ) -> tuple[str, str] | None:
     """The answer of the first form that the response holds, and that form; None without any.
 
     Args:
         forms: of `FORMS`, in the order in which they are tried.
-        numeric: the gold is a number: a box or a line that is none, such as `366 days`, is read as
-            the last number in it, or is no answer if it has none.
+        numeric: the gold is a number: a box or a line that is none is read as the number in it,
+            see above; a line without one is no answer.
+        word: `answer:` is read as published, unless nothing or only Markdown follows it.
     """
     for form in forms:
-        found = READERS[form](response)
+        found = _answer_word(response) if word and form == ANSWER else None
+        found = found or READERS[form](response)
         if found is not None and numeric and form in (BOX, ANSWER):
-            found = found if _value(found) is not None else _last_number(found)
+            found = _number_in(found, form)
         if found is not None:
             return found, form
     return None
@@ -124,7 +129,7 @@ def _last_box(response: str) -> str | None:
         if not depth:
             found = response[inside : inside + brace.start()].strip()
             word = WORD_IN_BOX.fullmatch(found)
-            return word.group(1).strip() if word else found
+            return (word.group(1).strip() if word else found) or None
     return None
 
 
@@ -132,13 +137,36 @@ def _answer_line(response: str) -> str | None:
     last = _last_match(ANSWER_KEY, response)
     if last is None:
         return None
-    line = response[last.end() :].partition("\n")[0].strip(MARKUP)
-    return line.removesuffix(".").rstrip(MARKUP) or None
+    return _without_markup(response[last.end() :].partition("\n")[0])
+
+
+def _answer_word(response: str) -> str | None:
+    """The published reading of `answer:`."""
+    match = BARE_KEY.search(response)
+    return _without_markup(match.group(1)) if match else None
+
+
+def _without_markup(text: str) -> str | None:
+    return text.strip(MARKUP).removesuffix(".").rstrip(MARKUP) or None
+
+
+def _number_in(found: str, form: str) -> str | None:
+    """A box or a line as a number, see `read_first`."""
+    if _value(found) is not None:
+        return found
+    numbers = [one.group() for one in ONE_NUMBER.finditer(found)]
+    if form == BOX and len(numbers) != 1:
+        return found
+    return _plain_minus(numbers[0]) if numbers else None
 
 
 def _last_number(response: str) -> str | None:
     last = _last_match(ONE_NUMBER, response)
-    return None if last is None else last.group().replace("\u2212", "-")
+    return None if last is None else _plain_minus(last.group())
+
+
+def _plain_minus(number: str) -> str:
+    return number.replace("\u2212", "-")
 
 
 def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

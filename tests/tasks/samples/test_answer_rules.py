@@ -19,6 +19,14 @@ UNION = (*answer_text.UNION, answer_text.NUMBER)
         ("\\boxed{3} or rather \\boxed{\\frac{1}{2}}", ("\\frac{1}{2}", "boxed")),
         ("\\boxed{366 days}", ("366", "boxed")),
         ("\\boxed{ {", None),
+        ("Put it in \\boxed{}. It is 7", ("7", "number")),
+        ("\\boxed{5\\times 10^3}", ("5\\times 10^3", "boxed")),
+        ("\\boxed{2^{12}}", ("2^{12}", "boxed")),
+        ("\\boxed{\\pi}, not 3", ("\\pi", "boxed")),
+        ("**Answer:** 12 (see step 3)", ("12", "answer")),
+        ("Answer: 5000 (out of 10)", ("5000", "answer")),
+        ("answer: \u22125, as 3 is less", ("-5", "answer")),
+        ("the answer: see below\nSo 4", ("4", "number")),
         ("**Answer:** 42.", ("42", "answer")),
         ("The final **answer**: 42 apples\nI hope this helps.", ("42", "answer")),
         ("Answer:\n\n42", ("42", "answer")),
@@ -61,6 +69,54 @@ def test_forms_are_read_in_linear_time(text):
 def test_items_in_the_published_form_keep_the_published_reading(fields, responses, published):
     rules = answer_rules(fields, {}, responses)
     assert (rules.forms is None) is published
+
+
+def test_votes_after_answer_are_pooled_as_published():
+    given = [
+        {
+            "output": ["answer: 7, because", "x answer: 8", "the answer: 7"],
+            "confidence_list": [1.0, 3.0, 2.0],
+            "generator": "smol",
+        }
+    ]
+    for rule in ("auto", "published"):
+        [one] = evaluate("vote", None, given, power=0.0, answer_rule=rule).items
+        assert (one["output"], one["confidence"]) == (["answer: 7, because"], 2)
+
+
+@pytest.mark.parametrize(
+    ("response", "gold", "answer"),
+    [
+        ("answer: Lima, because", None, "Lima"),
+        ("answer: Lima, because", "Lima", "Lima"),
+        ("the answer: **B** is best", "B", "B"),
+        ("answer: New York", ["New York", "NY"], "NewYork"),
+        ("**answer:** ** Lima", "Lima", "Lima"),
+        ("Answer: the 3 graces", None, "the3graces"),
+        ("answer: 12,345 in all", 12345, "12345"),
+    ],
+)
+def test_after_answer_the_published_word_counts_unless_the_gold_needs_the_line(
+    response, gold, answer
+):
+    assert answer_rules({}, {}, [response], gold=gold).answer(response) == answer
+
+
+def test_one_response_in_the_published_form_makes_no_other_wrong():
+    boxed = "So it is \\boxed{12}."
+    [given] = items([boxed, '{"answer": 12}', boxed], g="12")
+    assert answer_rules({}, {}, given["output"]).answer(boxed) is None
+    for right in (12, "12", ["12"]):
+        assert answer_rules({}, {}, given["output"], gold=right).answer(boxed) == "12"
+    for blank in (None, " "):
+        assert answer_rules({}, {}, given["output"], gold=blank).forms is None
+    known = confidences.read([{"model_input": "q", **given}])
+    assert right_responses.read(known, "g").right == [[True] * 3]
+    # without gold the choice is the published one
+    assert evaluate("select", None, [given]).items[0]["output"] == ['{"answer": 12}']
+    assert evaluate("select", None, [given], gold="g").items[0]["output"] == [boxed]
+    llama = [given | {"generator": "meta/Llama-3.1-8B", "output": ["Answer: 12", JSON, JSON]}]
+    assert evaluate("select", None, llama, gold="g").items[0]["output"] == [JSON]
 
 
 @pytest.mark.parametrize(
