@@ -57,7 +57,7 @@ answers, or a list of true or false for each output. Items also get
   AUROC, PRR, AURC, ECE, the risk at each coverage and the share of right ones
   among the most confident of N are in OUT_report.md and OUT_report.json
   (OUT.report.md where OUT does not end in .json). If no output has a readable
-  answer, `right` is null, no figure is told, and the exit code is 1.
+  answer, `right` is null, no AUROC is reported, and the exit code is 1.
 
 The file grows while the command runs. The same command continues it: it scores
 the outputs without a confidence, and again every item whose input or outputs

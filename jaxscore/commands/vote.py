@@ -20,7 +20,9 @@ input, a JSON array as `self-certainty` writes it:
                "{\\"answer\\": 3}"],
     "confidence_list": [12.3, 11.0, 19.8]}]
 
-Answers are found as `select` finds them. They are equal when they are the same
+Answers are found as `select` finds them: --gold can change the choice, not only
+its grade, since a numeric gold also has responses without another form read by
+their last number. They are equal when they are the same
 after sanitising: 1/2, .5 and \\frac{1}{2}; 1,000 and 1000; AAAA and A. Items
 with "dataset": "crux" hold code, and only the quotes around an answer are left
 out. Where `task` or `subtask` holds amps_hard, SymPy also compares unequal
