@@ -71,11 +71,6 @@ class AnswerRules:
         found = self.read(response)
         return None if found is None else found[0]
 
-    def answer_form(self, response: str | None) -> str | None:
-        """The form of a response's answer, one of `FORMS`; None without a readable answer."""
-        found = self.read(response)
-        return None if found is None else found[1]
-
     def form(self, answer: str) -> str:
         """What an answer is compared by: equal answers have the same form."""
         return (answer_text.code_form if self.code else answer_text.math_form)(answer)

@@ -7,12 +7,13 @@ numbered from 0, and asks which agrees most with the others. Here its reply is r
 import dataclasses
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxscore.errors import InputError
 from jaxscore.tasks.samples import sample_items
 from jaxscore.tasks.samples.answer_rules import AUTO, AnswerRules, answer_rules
+from jaxscore.tasks.samples.answer_text import BOX
 from jaxscore.tasks.samples.sample_items import Item, Result
 
 CHOSEN = re.compile(r"Response\s+(\d+)")
@@ -43,8 +44,46 @@ def chosen(reply: str) -> int | None:
         return sys.maxsize
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """The answers of an item's responses.
+
+    Attributes:
+        rules: by which they were read.
+        answers: what each response is compared by; None without a readable answer.
+        forms: of each answer, see `AnswerRules.read`.
+    """
+
+    rules: AnswerRules
+    answers: list[str | None]
+    forms: list[str | None]
+
+
+def read_answers(
+    items: Sequence[Item], rule: str = AUTO, gold: str | None = None
+) -> list[Reading | None]:
+    """The answers of each item; None for an item whose `responses` cannot be used.
+
+    Args:
+        rule, gold: as of `selection.load`.
+    """
+    out: list[Reading | None] = []
+    for item in items:
+        try:
+            texts = sample_items.responses(item, "responses")
+        except InputError:  # `evaluate` reports it
+            out.append(None)
+            continue
+        right = None if gold is None else item.fields.get(gold)
+        rules = answer_rules(item.fields, items[0].fields, texts, rule, right)
+        found = [rules.read(text) for text in texts]
+        answers, forms = ([one and one[k] for one in found] for k in (0, 1))
+        out.append(Reading(rules, answers, forms))
+    return out
+
+
 def evaluate(
-    items: Sequence[Item], dataset_type: str, rule: str = AUTO, gold: str | None = None
+    items: Sequence[Item], dataset_type: str, readings: Sequence[Reading | None] | None = None
 ) -> list[Result]:
     """Each item with the chosen response as its `output`.
 
@@ -55,20 +94,16 @@ def evaluate(
     record says which.
 
     Args:
-        rule, gold: as of `selection.load`, for the `close` type.
+        readings: of `read_answers`. Without them the `close` type reads by the rule `auto`.
     """
-    first, closed = items[0].fields if items else {}, dataset_type == "close"
-
-    def rules(item: Item) -> AnswerRules:
-        texts, right = item.fields["responses"], None if gold is None else item.fields.get(gold)
-        found = answer_rules(item.fields, first, texts, rule, right)
-        return dataclasses.replace(found, generator="")
-
-    return [_evaluate(item, rules if closed else None) for item in items]
+    closed = dataset_type == "close"
+    if readings is None:
+        readings = read_answers(items) if closed else [None] * len(items)
+    return [_evaluate(*pair, closed=closed) for pair in zip(items, readings, strict=True)]
 
 
-def _evaluate(item: Item, rules: Callable[[Item], AnswerRules] | None) -> Result:
-    """One item; `rules` say how answers are read, None if they are not."""
+def _evaluate(item: Item, reading: Reading | None, *, closed: bool) -> Result:
+    """One item; `reading` is None if no answers are read."""
     fields = {name: value for name, value in item.fields.items() if name != OWN_FIELD}
     try:
         reply = sample_items.responses(item, "output", 1)[0]
@@ -82,14 +117,14 @@ def _evaluate(item: Item, rules: Callable[[Item], AnswerRules] | None) -> Result
         elif index >= len(texts):
             why = f"the reply names response {index} of {len(texts)}"
             index, fallback = 0, OUT_OF_RANGE
-        forms: list[str | None] = []
-        read = None if rules is None else rules(item)
-        if read is not None:
-            forms = [read.answer_form(text) for text in texts]
-            if forms[index] is None and any(forms):
+        usable = [True] * len(texts)
+        if closed and reading is not None:
+            boxes = reading.rules.forms is not None  # in the published reading they do not count
+            usable = [form is not None and (boxes or form != BOX) for form in reading.forms]
+            if not usable[index] and any(usable):
                 fallback = fallback or NO_ANSWER
                 why = why or f"response {index}, which the reply names, has no extractable answer"
-                index = next(k for k, form in enumerate(forms) if form is not None)
+                index = usable.index(True)
         note = why and f"{why}, so response {index} is taken"
         if texts[index] is None:
             raise InputError(f'field "responses": number {index} is chosen and is no text')
@@ -97,9 +132,10 @@ def _evaluate(item: Item, rules: Callable[[Item], AnswerRules] | None) -> Result
         record = {**fields, "output": [], "error": str(problem)}
         return Result(item.name, record, str(problem))
     record = {**fields, "output": [texts[index]]}
-    if read is not None and read.forms is not None:
-        record["answer_form"] = forms[index]
+    if reading is not None and reading.rules.forms is not None:
+        record["answer_form"] = reading.forms[index]
     if fallback is not None:
         record[OWN_FIELD] = fallback
-    answered = not forms or forms[index] is not None
-    return Result(item.name, record, answered=answered, fallback=fallback, note=note, index=index)
+    return Result(
+        item.name, record, answered=usable[index], fallback=fallback, note=note, index=index
+    )

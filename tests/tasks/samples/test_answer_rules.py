@@ -207,3 +207,25 @@ def test_an_answer_rule_without_effect_is_refused():
         evaluate("usc-select", None, given, answer_rule="boxed")
     with pytest.raises(InputError, match="expected"):
         evaluate("vote", None, items([BOX, BOX]), answer_rule="boxes")
+
+
+@pytest.mark.parametrize("dataset_type", ["open", "close"])
+def test_usc_select_reads_each_answer_once(monkeypatch, dataset_type):
+    read = []
+    monkeypatch.setattr(
+        answer_text, "read_first", lambda text, forms, **how: read.append(text) or ("19", "boxed")
+    )
+    given = [{"output": ["Response 1"], "responses": [BOX, "It is 19"], "g": 19}]
+    report = evaluate("usc-select", None, given, gold="g", dataset_type=dataset_type)
+    assert read == [BOX, "It is 19"]
+    assert (report.items[0]["right"], report.items[0]["answer_form"]) == (True, "boxed")
+
+
+def test_a_published_box_is_graded_and_not_chosen_by_usc_select():
+    boxed = "It is \\boxed{19}"
+    given = {"output": ["Response 0"], "responses": [boxed, JSON], "g": 19}
+    llama = [given | {"generator": "meta/Llama-3.1-8B"}]
+    close = evaluate("usc-select", None, llama, gold="g", dataset_type="close").items[0]
+    assert (close["output"], close["fallback"], close["right"]) == ([JSON], "no_answer", True)
+    opened = evaluate("usc-select", None, llama, gold="g").items[0]
+    assert (opened["output"], opened["right"]) == ([boxed], True)

@@ -9,12 +9,13 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.tasks.evaluation import Evaluation, check_setting, refuse_source
 from jaxscore.tasks.samples import grading, sample_items, usc_choice
-from jaxscore.tasks.samples.answer_rules import AUTO, AnswerRules, answer_rules
+from jaxscore.tasks.samples.answer_rules import AUTO, AnswerRules
 from jaxscore.tasks.samples.evaluations import choices
 from jaxscore.tasks.samples.evaluations.grades import Grades, grades
 from jaxscore.tasks.samples.grading import Grader, Marks
 from jaxscore.tasks.samples.sample_items import Item, Result
 from jaxscore.tasks.samples.symbolic import SymbolicComparison
+from jaxscore.tasks.samples.usc_choice import Reading
 
 REPLY = "the model's reply"
 
@@ -48,12 +49,14 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     started = time.perf_counter()
     known = sample_items.read(items)
     found_right = None
-    results = usc_choice.evaluate(known, settings.dataset_type, settings.answer_rule, settings.gold)
+    closed, readings = settings.dataset_type == "close", None
+    if closed or settings.gold is not None:
+        readings = usc_choice.read_answers(known, settings.answer_rule, settings.gold)
+    results = usc_choice.evaluate(known, settings.dataset_type, readings)
     if settings.gold is not None:
-        found_right = _grade(known, results, settings, settings.gold)
+        found_right = _grade(known, results, readings or [], settings, settings.gold)
     found = sample_items.summarise(results)
     summary = choices.decisions(found, [*usc_choice.FALLBACKS])
-    closed = settings.dataset_type == "close"
     summary["n_unanswered"] = found.n_unanswered if closed else None
     return choices.evaluation(
         results,
@@ -65,7 +68,13 @@ def evaluate(source: None, items: Iterable[Any], settings: Settings) -> Evaluati
     )
 
 
-def _grade(known: Sequence[Item], results: list[Result], settings: Settings, gold: str) -> Grades:
+def _grade(
+    known: Sequence[Item],
+    results: list[Result],
+    readings: Sequence[Reading | None],
+    settings: Settings,
+    gold: str,
+) -> Grades:
     """Put `right` into each record. The reply is to all responses, so it has no choice for a
     smaller N."""
     most = sample_items.most_responses(known, "responses")
@@ -73,24 +82,19 @@ def _grade(known: Sequence[Item], results: list[Result], settings: Settings, gol
     read: list[tuple[AnswerRules, list[str | None]]] = []
     first = known[0].fields if known else {}
     with SymbolicComparison() as symbolic:
-        for place, (item, result) in enumerate(zip(known, results, strict=True)):
-            if result.error is not None:
+        triples = zip(known, results, readings, strict=True)
+        for place, (item, result, reading) in enumerate(triples):
+            if result.error is not None or reading is None:
                 results[place] = grader.grade(result, item.fields, 0, [], None, {})
                 continue
             symbolic.next_item()
-            texts, right = sample_items.responses(item, "responses"), item.fields.get(gold)
-            rules = answer_rules(item.fields, first, texts, settings.answer_rule, right)
+            rules, answers = reading.rules, reading.answers
             same = symbolic.equal if rules.symbolic else None
-            found = [rules.read(text) for text in texts]
-            answers, forms = ([one and one[k] for one in found] for k in (0, 1))
-            if rules.forms is not None:
-                record = {**result.record, "answer_form": forms[result.index or 0]}
-                result = dataclasses.replace(result, record=record)
-            read.append((rules, forms))
+            read.append((rules, reading.forms))
             results[place] = grader.grade(
                 result,
                 item.fields,
-                len(texts),
+                len(answers),
                 answers,
                 rules,
                 {
