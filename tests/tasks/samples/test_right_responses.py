@@ -122,7 +122,8 @@ def test_lists_are_those_of_the_scorer(scorers):
     for one, before, item in zip(found.items, plain.items, given, strict=True):
         assert one["confidence_list"] == before["confidence_list"]
         assert one["right"] == [True, False, False]
-        added = {"right", "mean_logprob_list", "mean_entropy_list", "perplexity_list"}
+        added = {"right", "answer_forms", "mean_logprob_list", "mean_entropy_list",
+                 "perplexity_list"}  # fmt: skip
         assert set(one) - set(before) == added
         for place, text in enumerate(item["output"][:2]):
             asked = [Request(0, item["model_input"], text)]
