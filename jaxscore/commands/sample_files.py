@@ -89,9 +89,9 @@ def add_answer_rule(parser: argparse.ArgumentParser) -> None:
         help="published: the reading of the published scripts. json, answer, boxed, number: that "
         'form alone, which is JSON or "answer": ...; the line after the last `answer:`; the last '
         "closed \\boxed{...}; the last number. auto (default): published for Llama-3.1 generators, "
-        'the dataset crux, and, without gold, items with a response that holds "answer":; for '
-        "other items the first of json, boxed, answer and, if the gold is a number, number that a "
-        "response holds",
+        'the dataset crux, and items with a response that holds "answer": (with gold, if all hold '
+        "it); for other items the first of json, boxed, answer and, if the gold is a number, "
+        "number that a response holds",
     )
 
 

@@ -19,12 +19,12 @@ input, a JSON array as `self-certainty` writes it:
 The answer of a response, as published: the first of these that it holds:
 `answer` of the first JSON object; the text after "answer":; for Llama-3.1
 generators a \\boxed{…} near the end. So are read items of a Llama-3.1
-generator, of the dataset crux, and, without --gold, items with a response that
-holds "answer":. In other items each response is read by the first of these:
+generator, of the dataset crux, and items with a response that holds "answer":
+(with --gold, if all hold it). In other items each is read by the first of these:
 JSON as above (json), the last \\boxed{…} (boxed), what follows `answer:`
 (answer) and, if the gold is a number, the last number (number). --answer-rule
 names one. So --gold can change the choice, not only its grade: one response
-that holds "answer": then makes no other unreadable, and with a numeric gold
+that holds "answer": makes no other unreadable then, and with a numeric gold
 responses without another form are read by their last number.
 
 output, the same items with

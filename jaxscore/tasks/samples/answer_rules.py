@@ -6,9 +6,9 @@ all. The rule `auto` therefore reads an item as published if
 
 - its generator is one that the published code knows by name (Llama-3.1),
 - its dataset is one that the published code treats in a way of its own (crux), or
-- it has no gold and any of its responses, also after the first N, holds a quoted `"answer":`, so
-  that the prompt was answered in the published form, and a response without it is one without an
-  answer. With gold, that would mark a right response as wrong for its form alone.
+- any of its responses, also after the first N, holds a quoted `"answer":`, so that the prompt was
+  answered in the published form, and a response without it is one without an answer. With gold,
+  that would mark a right response as wrong for its form alone, so there all have to hold it.
 
 Published selections stay as they are under these conditions. In all other items, each response is
 read by the first of JSON, a box, `answer:` and, if the gold is a number, a last number that it
@@ -99,7 +99,7 @@ def answer_rules(
     forms: tuple[str, ...] | None
     if rule == AUTO:
         known = code or answer_text.BOXING in generator
-        known = known or (not golds and _answers_as_published(responses))
+        known = known or _answers_as_published(responses, graded=bool(golds))
         numbers = (answer_text.NUMBER,) if numeric else ()
         forms = None if known else (*answer_text.UNION, *numbers)
     else:
@@ -114,8 +114,9 @@ def answer_rules(
     )
 
 
-def _answers_as_published(responses: Iterable[Any]) -> bool:
-    return any(isinstance(one, str) and answer_text.holds_json(one) for one in responses)
+def _answers_as_published(responses: Iterable[Any], *, graded: bool) -> bool:
+    holds = [answer_text.holds_json(one) for one in responses if isinstance(one, str)]
+    return any(holds) and (all(holds) or not graded)
 
 
 def _golds(gold: Any) -> list[Any]:

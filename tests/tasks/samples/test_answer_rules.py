@@ -108,6 +108,7 @@ def test_one_response_in_the_published_form_makes_no_other_wrong():
     assert answer_rules({}, {}, given["output"]).answer(boxed) is None
     for right in (12, "12", ["12"]):
         assert answer_rules({}, {}, given["output"], gold=right).answer(boxed) == "12"
+    assert answer_rules({}, {}, [JSON, None], gold=12).forms is None
     for blank in (None, " "):
         assert answer_rules({}, {}, given["output"], gold=blank).forms is None
     known = confidences.read([{"model_input": "q", **given}])
