@@ -271,3 +271,20 @@ def test_an_axis_of_whole_numbers_has_no_ticks_between_them():
 )  # fmt: skip
 def test_three_significant_digits(value, text):
     assert three(value) == text
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_a_scatter_of_counts_has_ticks_at_whole_numbers(log):
+    logs = Logs(log, False)
+    near = read(scatter({(4, 0.1): 1, (5, 0.2): 1}, title="t", labels=LABELS, logs=logs))
+    assert {"4", "5"} <= {*near.itertext()} and "4.5" not in [*near.itertext()]
+    parts = read(scatter({(4.1, 0.1): 1, (5, 0.2): 1}, title="t", labels=LABELS, logs=logs))
+    assert {"4.5", "4.4"} & {*parts.itertext()}
+    wide = Axis(0.4, 300.0, 0, 100, log=True, whole=True)
+    assert "0.5" not in [text for _, text in wide.ticks()]
+
+
+def test_an_n_of_thousands_is_written_whole():
+    points = [Point(n, 0.5) for n in (1.0, 1024.0)]
+    svg = read(curves([Curve("a", points)], title="t", x="N", y="y", log=True))
+    assert "1024" in [*svg.itertext()]

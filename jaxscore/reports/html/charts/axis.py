@@ -63,7 +63,7 @@ class Axis:
         for power in range(first, last + 1, apart):
             for factor in factors:
                 value = factor * 10.0**power
-                if self.low <= value <= self.high:
+                if self.low <= value <= self.high and not (self.whole and value % 1):
                     tall = not -3 <= power <= 4
                     yield value, f"10{str(power).translate(RAISED)}" if tall else f"{value:g}"
 

@@ -90,7 +90,7 @@ def _ticks(places: Sequence[float], across: Axis) -> list[Markup]:
     """The places themselves where they have room, each a width of a number after the last."""
     out, end = [], -1.0
     for value in places:
-        at, text = across.at(value), f"{value:.3g}"
+        at, text = across.at(value), f"{value:.10g}" if value % 1 == 0 else f"{value:.3g}"
         if at - end >= PER_CHARACTER * (len(text) + 1):
             out += [line(at, BOTTOM, at, BOTTOM + 4, "rule"), words(at, BOTTOM + 14, text)]
             end = at

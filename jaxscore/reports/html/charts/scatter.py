@@ -32,12 +32,12 @@ class Logs(NamedTuple):
 
 
 def _axes(values: Sequence[float], start: float, end: float, log: bool) -> Axis:
-    low, high = min(values), max(values)
+    low, high, whole = min(values), max(values), all(value % 1 == 0 for value in values)
     if log:
         margin = (high / low) ** 0.04
-        return Axis(low / margin / 1.05, high * margin * 1.05, start, end, True)
+        return Axis(low / margin / 1.05, high * margin * 1.05, start, end, True, whole)
     margin = (high - low) * 0.04 or 0.5
-    return Axis(low - margin, high + margin, start, end)
+    return Axis(low - margin, high + margin, start, end, whole=whole)
 
 
 def scatter(
