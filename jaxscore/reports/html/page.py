@@ -49,7 +49,7 @@ class Column:
 
     Attributes:
         title: its head.
-        kind: "text", "number" (as it is shown, such as "0.2500"), "category" (few values, which
+        kind: "text", "number" (shown with three significant digits), "category" (few values, which
             the page can filter by), "flag" ("yes" or "no") or "token" (blanks are visible).
         values: one per item, as they are shown; `markdown.NOTHING` where there is none.
         hint: what it means, for its head.

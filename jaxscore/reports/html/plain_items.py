@@ -1,12 +1,14 @@
 """The worst items as HTML that needs no script: for mail readers, and for paper."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from jaxscore.reports.html.held import cut
 from jaxscore.reports.html.page import Column, Field, Items, Row, Rows
+from jaxscore.reports.html.parts import three
 from jaxscore.reports.html.shows import DARKEST, MISSING, PER_NAT
 from jaxscore.reports.html.strips import Strips
 from jaxscore.reports.markdown import NOTHING
@@ -15,6 +17,7 @@ SHOWN = 20  # items
 TOKENS = 60  # of an item, over all of its strips
 ROWS = 8  # of each table of an item
 LONGEST = 300  # characters of a text
+DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,11 @@ def worst(items: Items) -> list[PlainItem]:
             [_part(one, k) for one in others if one.values[k] != NOTHING],
             items.errors.get(k),
             [_part(one, k) for one in items.fields if one.values[k]],
-            [(table, table.items[k][:ROWS]) for table in items.tables if table.items[k]],
+            [
+                (table, [_rounded(row) for row in table.items[k][:ROWS]])
+                for table in items.tables
+                if table.items[k]
+            ],
             [] if held is None else held.of(k),
         )
         for k in range(min(SHOWN, items.n))
@@ -72,7 +79,20 @@ def worst(items: Items) -> list[PlainItem]:
 
 
 def _part(part: Column | Field, k: int) -> tuple[str, str]:
-    return part.title, cut(part.values[k], LONGEST)
+    value = part.values[k]
+    if isinstance(part, Column) and part.kind == "number":
+        value = _three(value)
+    return part.title, cut(value, LONGEST)
+
+
+def _rounded(row: Row) -> Row:
+    first, *others = row.cells
+    return row._replace(cells=[first, *map(_three, others)])
+
+
+def _three(shown: str) -> str:
+    """A decimal number with three significant digits, as the script shows it."""
+    return three(float(shown)) if DECIMAL.fullmatch(shown) else shown
 
 
 class _Held:

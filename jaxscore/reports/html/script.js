@@ -139,6 +139,10 @@ function starts(lengths) {
 	return out;
 }
 
+function three(text) {
+	return /^-?\d+\.\d+$/.test(text) && +text ? (Math.abs(text) < 999.5 ? (+text).toPrecision(3) : (+text).toFixed()) : text;
+}
+
 function number(text) {
 	if (/^-?inf/.test(text)) return text[0] === "-" ? -Infinity : Infinity;
 	return Number.parseFloat(text);
@@ -269,7 +273,7 @@ function row(k) {
 			const name = button(text.slice(0, 300) || "(no text)", null, { class: "open", "data-item": k, "aria-expanded": String(open), dir: "auto" });
 			return make("th", { scope: "row", class: column.right ? "number" : null }, name);
 		}
-		const shown = column.kind === "token" ? glyphs(text) : text.slice(0, 300);
+		const shown = column.kind === "token" ? glyphs(text) : column.right ? three(text) : text.slice(0, 300);
 		return make("td", { class: column.right ? "number" : column.kind, dir: column.right ? null : "auto" }, shown);
 	});
 	return make("tr", { class: items.errors[k] === undefined ? null : "failed" }, ...cells);
@@ -332,7 +336,7 @@ function rowsOf(one, rows) {
 	const body = make("tbody", null);
 	const draw = (from) => {
 		body.replaceChildren(...rows.slice(from, from + 2 * STRIPS).map(([cells, share, marked]) => make("tr", { class: marked ? "marked" : null },
-			...cells.map((cell, k) => make(k ? "td" : "th", { scope: k ? null : "row", class: k ? "number" : null, dir: k ? null : "auto" }, cell, !k && marked ? make("b", { class: "mark" }, " ✓ " + one.marked) : "")),
+			...cells.map((cell, k) => make(k ? "td" : "th", { scope: k ? null : "row", class: k ? "number" : null, dir: k ? null : "auto" }, k ? three(cell) : cell, !k && marked ? make("b", { class: "mark" }, " ✓ " + one.marked) : "")),
 			make("td", { class: "share" }, share === null ? "" : make("span", { style: "--a:" + share.toFixed(4) })))));
 	};
 	draw(0);

@@ -1,6 +1,7 @@
 """A page is one file that loads nothing, whatever texts it holds."""
 
 import base64
+import dataclasses
 import hashlib
 import re
 
@@ -10,7 +11,7 @@ import pytest
 from jaxscore.printable import UNPRINTABLE
 from jaxscore.reports.html import frame, plain_items
 from jaxscore.reports.html.frame import render
-from jaxscore.reports.html.page import Card, Section
+from jaxscore.reports.html.page import Card, Column, Row, Rows, Section
 from jaxscore.reports.markdown import text as markdown_text
 from tests.hostile.inputs import HALF_PAIR, TEXTS
 from tests.reports.html.made import block, page_of, score_html, tree, values
@@ -140,3 +141,15 @@ def test_many_items_fit(n, most):
     assert len(tree(page).xpath("//*")) < 2_500
     means = np.array(values(header, arrays, 2), float)
     assert (np.diff(means) >= 0).all()  # worst first
+
+
+def test_without_a_script_numbers_have_three_digits():
+    page = page_of(["a"])
+    items = dataclasses.replace(
+        page.items,
+        columns=[page.items.columns[0], Column("N", "number", ["12.6302"])],
+        tables=[Rows("T", ["Text", "N"], "", [[Row(["1.2345", "0.98765"])]])],
+    )
+    found = tree(render(dataclasses.replace(page, items=items)))
+    assert found.xpath("string(//p[@class='facts'])").split() == ["N", "12.6"]
+    assert found.xpath("//table[@class='rows']/tbody//td/text()") == ["1.2345", "0.988"]

@@ -76,6 +76,15 @@ def test_numbers_are_sorted_as_numbers_and_what_is_missing_comes_last(opened):
     assert names(page) == [f"w{k}" for k in range(6)]
 
 
+def test_numbers_are_shown_with_three_digits_and_sorted_by_all_of_theirs(opened):
+    shown = ["12.6302", "12.6303", "0.012345", "-345.67", "1e-05 ≈", "7", "0.9999"]
+    data = with_column(page_of([f"w{k}" for k in range(7)]), 1, shown)
+    page, *_ = opened(render(data), "sort=1d")
+    assert names(page) == ["w1", "w0", "w5", "w6", "w2", "w4", "w3"]
+    cells = page.locator("#table tbody td.number:nth-child(2)").all_text_contents()
+    assert cells == ["12.6", "12.6", "7", "1.00", "0.0123", "1e-05 ≈", "-346"]
+
+
 def test_filters_and_the_address(opened, plain):
     page, *_ = opened(plain)
     page.select_option("#is2", "green")
