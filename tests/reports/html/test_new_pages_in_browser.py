@@ -17,7 +17,9 @@ def hostile(tmp_path_factory, scorers):
     """Each system's page, and a text that one of its items has."""
     scorer = scorers("tiny-qwen2")
     items = [{**one, "output": [*WORDS, *one["output"]]} for one in sampled(3)]
-    chosen = [{**one, "confidence_list": [*[9.0] * len(WORDS), 1, 1, 1, 1]} for one in items]
+    confidences = [*[9.0] * len(WORDS), 1, 1, 1, 1]
+    # Last numbers of hostile texts are chosen: 2 and 1. Pages list wrong choices alone.
+    chosen = [{**one, "gold": "3", "confidence_list": confidences} for one in items]
     options = [{"context": word, "options": [" a", word], "gold": 0} for word in WORDS]
     texts = [{"id": word, "context": word, "continuation": word} for word in WORDS]
     with DivergenceScorer.from_pretrained(QWEN, QWEN, reference_dtype="bfloat16") as both:
