@@ -1,13 +1,13 @@
 """One evaluation's requests to a scorer, and what every report says of them."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxscore.engine.noise import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
 from jaxscore.requests import LabelRequest, Request
-from jaxscore.results import LabelScores, ScoredRequest
+from jaxscore.results import LabelScores, ScoredRequest, failed
 from jaxscore.tasks.answer_sample import (
     SAMPLED,
     Sample,
@@ -24,6 +24,7 @@ AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
 NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
 AUDITED_ALL, AUDITED_EVERY = 4096, 16  # so many first requests, and then one in so many
 AUDITED_CHARACTERS = 1000  # longest continuation that is encoded again for each of its tokens
+TOO_LONG = f"longer than {AUDITED_CHARACTERS} characters"
 RESCORED_CHARACTERS = 100_000  # of a sampled stream's texts that are scored again, together
 JOINT_OR_SEPARATE = (  # advice of systems with these two boundaries
     "joint, the text as the model reads it; take separate to compare with programs that "
@@ -113,6 +114,7 @@ class ScoringRun:
         self.n_audited = self.n_too_long = self.n_passed_over = 0
         self._advice = advice
         self._sample: Sample | None = None
+        self._rewritten: Mapping[str, Sequence[Request]] = {}
         self._sampled: list[tuple[Request, ScoredRequest]] = []  # the sample's requests
         self._effect: dict[str, Any] | None = None
         self._effect_known = False
@@ -139,15 +141,21 @@ class ScoringRun:
         return self.source.model.max_positions if self.truncate is None else None
 
     def score(
-        self, requests: Iterable[Request], sample: Sample | None = None
+        self,
+        requests: Iterable[Request],
+        sample: Sample | None = None,
+        rewritten: Mapping[str, Sequence[Request]] | None = None,
     ) -> list[ScoredRequest]:
         """Scores of all requests, in their order, see `Scorer.score`.
 
         Args:
             sample: of the requests, which is scored in other ways too; None for none. An endpoint
                 scores none: it computes the prompts again.
+            rewritten: name of another boundary -> all requests as a run with it writes them, if
+                their text depends on the boundary.
         """
         started = time.perf_counter()
+        self._rewritten = rewritten or {}
         watched = list(self._draw.watch(self._watch(requests)))
         if not self._local:
             found = self.source.score(watched, boundary=self.policy, truncate=self.truncate)
@@ -275,30 +283,41 @@ class ScoringRun:
             nothing was scored.
         """
         if not self._effect_known and any(self.changed.values()) and self._sampled:
-            own = [one for _, one in self._sampled]
+            own = [
+                scored if self._is_short(request) else failed(request.id, TOO_LONG)
+                for request, scored in self._sampled
+            ]
             measure = _mean_logprobs if self._sample is None else self._sample.measure
             ways = {self.boundary: measure(own, self.boundary)}
             for name in self.changed:
-                ways[name] = measure(self._under(name), name)
+                ways[name] = measure(self._under(name, own), name)
             if results := compared(ways):
                 what = "requests" if self._sample is None else self._sample.what
                 self._effect = {"what": what, "results": results, "advice": self._advice}
         self._effect_known = True
         return self._effect
 
-    def _under(self, boundary: str) -> list[ScoredRequest]:
-        """Scores of the sample's requests under another boundary."""
-        out = [one for _, one in self._sampled]
+    def _under(self, boundary: str, own: Sequence[ScoredRequest]) -> list[ScoredRequest]:
+        """Scores of the sample's requests under another boundary.
+
+        Args:
+            own: their scores under the run's boundary; a failed request is not scored again.
+        """
+        out = list(own)
         if not self.changed[boundary]:
             return out
         policy = self._policies[boundary]
-        pairs = [(request, request) for request, _ in self._sampled]
+        others = [request for request, _ in self._sampled]
+        if self._sample is not None and boundary in self._rewritten:
+            others = [self._rewritten[boundary][place] for place in self._sample.places]
+        places = [place for place, scored in enumerate(own) if scored.error is None]
+        pairs = [(self._sampled[place][0], others[place]) for place in places]
         differs = differing(self.source.encoder, pairs, self.policy, policy, self._most)
-        again = [place for place, differ in enumerate(differs) if differ]
+        again = [place for place, differ in zip(places, differs, strict=True) if differ]
         with self.source.uncounted():
-            found = self._scores([self._sampled[place][0] for place in again], policy)
-        for place, one in zip(again, found, strict=True):
-            out[place] = one
+            found = self._scores([others[place] for place in again], policy)
+        for place, scored in zip(again, found, strict=True):
+            out[place] = scored
         return out
 
     def boundary_line(self) -> str | None:
@@ -337,25 +356,35 @@ class ScoringRun:
                 part = []
         yield from self._count(part)
 
+    def _is_short(self, request: Request) -> bool:
+        """Whether the other boundaries can encode a request in bounded time."""
+        if "reencoded" not in (self._policies[name] for name in self.changed):
+            return True
+        return len(request.continuation) <= AUDITED_CHARACTERS and len(request.context) <= PIECE
+
     def _count(self, part: list[Request]) -> list[Request]:
         first = self.n_audited + self.n_too_long + self.n_passed_over
-        audited = [
-            one for k, one in enumerate(part, first) if k < AUDITED_ALL or k % AUDITED_EVERY == 0
+        chosen = [
+            (place, request)
+            for place, request in enumerate(part, first)
+            if place < AUDITED_ALL or place % AUDITED_EVERY == 0
         ]
-        self.n_passed_over += len(part) - len(audited)
-        n_chosen = len(audited)
-        if "reencoded" in (self._policies[name] for name in self.changed):
-            audited = [
-                one
-                for one in audited
-                if len(one.continuation) <= AUDITED_CHARACTERS and len(one.context) <= PIECE
-            ]
+        audited = [(place, request) for place, request in chosen if self._is_short(request)]
+        self.n_passed_over += len(part) - len(chosen)
         self.n_audited += len(audited)
-        self.n_too_long += n_chosen - len(audited)
-        others = {self._policies[name]: name for name in self.changed}
-        found = boundary_audit(self.source.encoder, audited, self.policy, list(others), self._most)
+        self.n_too_long += len(chosen) - len(audited)
+        encoder, most = self.source.encoder, self._most
+        others = {
+            self._policies[name]: name for name in self.changed if name not in self._rewritten
+        }
+        requests = [request for _, request in audited]
+        found = boundary_audit(encoder, requests, self.policy, list(others), most)
         for policy, count in found.items():
             self.changed[others[policy]] += count
+        for name in self._rewritten.keys() & self.changed.keys():
+            pairs = [(request, self._rewritten[name][place]) for place, request in audited]
+            policy = self._policies[name]
+            self.changed[name] += sum(differing(encoder, pairs, self.policy, policy, most))
         return part
 
 

@@ -21,6 +21,9 @@ from tests.tasks.probsem.test_query_scores import scored
 PATHS = path_gain.load(CASES / "paths/input.jsonl")
 QUESTIONS, _ = answer_scores.load(CASES / "chronologic/questions.jsonl")
 SUITE = query_scores.load(CASES / "probsem", "towns", "A")
+OTHER_LAYOUT = dataclasses.replace(  # `upstream` writes another text: see `query_scores.Layout`
+    SUITE, prompt="", queries=("So it is:\nyes", "So it is:\nno", "maybe")
+)
 ITEMS = {"paths": PATHS[:6], "chronologic": QUESTIONS, "probsem": SUITE}
 MODE = {"paths": {}, "chronologic": {"mode": "full"}, "probsem": {}}
 
@@ -137,14 +140,18 @@ def test_a_conversation_has_no_blank_to_try(scorers):
     assert "the chat template writes" in report.to_dict()["answer_blank"]["not_scored"]
 
 
-@pytest.mark.parametrize("system", ITEMS)
-def test_the_effect_of_a_boundary_is_what_a_run_with_it_gives(scorer, system):
+@pytest.mark.parametrize(
+    ("system", "items", "fewshot"),
+    [*((system, items, False) for system, items in ITEMS.items()),
+     ("probsem", OTHER_LAYOUT, False), ("probsem", OTHER_LAYOUT, True)],
+)  # fmt: skip
+def test_the_effect_of_a_boundary_is_what_a_run_with_it_gives(scorer, system, items, fewshot):
     own = {"paths": "separate"}.get(system, "joint")
-    report = evaluate(system, scorer, ITEMS[system], **MODE[system])
+    how = {**MODE[system], **({"fewshot": items.contexts[:1]} if fewshot else {})}
+    report = evaluate(system, scorer, items, **how)
     effect = report.to_dict()["boundary_audit"]["effect"]
     for boundary in ("joint", "separate", "upstream"):
-        how = {**MODE[system], "boundary": boundary}
-        want = result(system, evaluate(system, scorer, ITEMS[system], **how))
+        want = result(system, evaluate(system, scorer, items, **how, boundary=boundary))
         got = {name: one[boundary] for name, one in effect["results"].items()}
         assert got == close(want)
     assert effect["advice"].startswith(f"{own}, the formula of the paper")
@@ -152,6 +159,38 @@ def test_the_effect_of_a_boundary_is_what_a_run_with_it_gives(scorer, system):
     assert line.startswith(f"{own}: of ")
     assert moved.endswith(f"; believe {effect['advice']}")
     assert f"Which one to believe: {own}, the formula" in report.markdown()
+
+
+def test_the_audit_counts_queries_that_another_boundary_writes_otherwise(scorers):
+    """This tokenizer has the same tokens under `upstream`, which still scores another text."""
+    scorer, suite = scorers("tiny-qwen2"), dataclasses.replace(SUITE, prompt="")
+    counts = evaluate("probsem", scorer, suite).to_dict()["boundary_audit"]
+    assert counts["changed"]["upstream"] == counts["n_queries"] > 0
+    back = evaluate("probsem", scorer, suite, boundary="upstream").to_dict()["boundary_audit"]
+    assert back["changed"]["joint"] == counts["changed"]["upstream"]
+
+
+def test_a_long_answer_of_paths_is_compared_under_no_boundary(scorer, monkeypatch):
+    monkeypatch.setattr(scoring_run, "AUDITED_CHARACTERS", 20)
+    answers = ("São Tomé", "Oslo", "São Tomé " * 9)
+    items = [{"question": "Where?", "paths": [["a", answer] for answer in answers]}]
+    scored_again, score = [], scoring_run.ScoringRun._scores
+
+    def spy(self, requests, policy):
+        if policy == "reencoded":
+            scored_again.extend(request.continuation for request in requests)
+        return score(self, requests, policy)
+
+    monkeypatch.setattr(scoring_run.ScoringRun, "_scores", spy)
+    found = evaluate("paths", scorer, items).to_dict()["boundary_audit"]
+    assert found["n_too_long"] == 2  # the answer without and with its path
+    [moved] = found["effect"]["results"].values()
+    assert moved["n"] == 2
+    assert scored_again
+    assert max(map(len, scored_again)) <= 20
+    short = evaluate("paths", scorer, [{**items[0], "paths": items[0]["paths"][:2]}])
+    [same] = short.to_dict()["boundary_audit"]["effect"]["results"].values()
+    assert moved == close(same)
 
 
 def test_boundaries_that_change_nothing_cost_nothing(scorer, monkeypatch):

@@ -72,8 +72,14 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
     if not is_local(source):
         settings.check_endpoint()
     shots = settings.drawn(functools.partial(fewshot.read, known))
-    layout = query_scores.Layout(settings.boundary == "upstream", settings.answer_separator)
-    prompting = settings.prompting(source, fewshot.examples(known, shots, layout))
+
+    def written(boundary: str) -> tuple[Prompting, list[Request]]:
+        """How a run with a boundary makes prompts, and its requests."""
+        layout = query_scores.Layout(boundary == "upstream", settings.answer_separator)
+        prompting = settings.prompting(source, fewshot.examples(known, shots, layout))
+        return prompting, query_scores.requests(known, prompting, layout)
+
+    prompting, requests = written(settings.boundary)
     n_left_out = prompting.n_left_out(one.text for one in known.contexts)
     run = ScoringRun(
         source,
@@ -85,8 +91,11 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
         advice=query_scores.ADVICE,
     )
     how: dict[str, Any] = {"normalize": settings.normalize, "temperature": settings.temperature}
-    requests = query_scores.requests(known, prompting, layout)
-    scored = run.score(requests, _sample(known, settings, prompting))
+    rewritten = {}
+    if is_local(source):
+        others = {name: written(name)[1] for name in query_scores.BOUNDARIES}
+        rewritten = {name: other for name, other in others.items() if other != requests}
+    scored = run.score(requests, _sample(known, settings, prompting), rewritten)
     results = query_scores.evaluate(known, scored, boundary=settings.boundary, **how)
     noise = run.noise()
     decisions = [] if noise is None else query_scores.mark(results, noise, **how)
