@@ -9,6 +9,10 @@ import jaxscore
 from jaxscore.commands import compare
 from jaxscore.files.parquet_output import ParquetOutput
 from jaxscore.tasks.choose import choices
+from jaxscore.tasks.compare.remarks import counted_otherwise
+from jaxscore.tasks.compare.systems import chronologic as chronologic_runs
+from jaxscore.tasks.compare.systems import paths as paths_runs
+from jaxscore.tasks.compare.systems import probsem as probsem_runs
 from jaxscore.tasks.score import requests_file
 from tests.conftest import CASES
 from tests.tasks.compare.records import made_by, path, paths, score, write
@@ -225,6 +229,27 @@ def test_settings_that_count_otherwise_are_refused(run, two, tmp_path):
     assert ran.code == 0
     assert "they are compared by --force" in ran.err
     assert [one["setting"] for one in result(tmp_path)["differences"]] == ["boundary", "dtype"]
+
+
+@pytest.mark.parametrize("older", [{}, {"answer_separator": None}])
+def test_runs_with_other_answer_separators_are_refused(run, two, older):
+    """A record from before the setting is one of a run without it."""
+    records = [paths(f"q{k}", path(["x"], 0.1, 0.2)) for k in range(3)]
+    made = made_by("paths", answer_separator=" "), made_by("paths", **older)
+    for pair in (made, made[::-1]):
+        a, b = two(records, records, *pair, name="json")
+        ran = run("compare", a, b)
+        assert (ran.code, ran.out) == (2, "")
+        assert "the runs differ in answer_separator (" in ran.err
+        assert run("compare", a, b, "--force").code == 0
+    same = made_by("paths", answer_separator=None), made_by("paths")
+    assert run("compare", *two(records, records, *same, name="json")).code == 0
+
+
+@pytest.mark.parametrize("system", [paths_runs, chronologic_runs, probsem_runs])
+def test_the_answer_separator_decides_what_is_counted(system):
+    differ = [{"setting": "answer_separator", "a": None, "b": " "}]
+    assert counted_otherwise(system.SYSTEM, differ) is not None
 
 
 def test_settings_that_differ_are_on_stdout(run, two):

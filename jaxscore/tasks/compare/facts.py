@@ -13,6 +13,8 @@ LEFT_OUT = frozenset(
     "output output_dir output_file journal quiet distributed coordinator num_processes process_id "
     "join_timeout trust_remote_code cache_dir date config html no_html numbers noise failed".split()
 )
+# Settings of later versions, with their value in a record of a run that does not have them yet.
+LATER_SETTINGS: Mapping[str, Any] = {"answer_separator": None}
 ENDINGS = (  # of a result's name, and what ends the name of the file beside which its manifest lies
     ("_results.json", "_results.csv"),
     ("_out.json", "_metrics.json"),
@@ -85,6 +87,8 @@ def _part(made: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Facts that both runs tell and that differ, as `{setting, a, b}`."""
+    if a and b:  # without any fact a run's settings are not known
+        a, b = {**LATER_SETTINGS, **a}, {**LATER_SETTINGS, **b}
     return [
         {"setting": name, "a": a[name], "b": b[name]}
         for name in a

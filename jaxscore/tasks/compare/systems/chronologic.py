@@ -125,6 +125,7 @@ SYSTEM = System(
     read=read,
     numbers=NUMBERS,
     choices=CHOICES,
+    fixed=("boundary", "answer_separator"),
 )
 LETTERS = System(
     name="chronologic --mcq",

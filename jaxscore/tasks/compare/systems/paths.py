@@ -57,4 +57,5 @@ SYSTEM = System(
     read=read,
     numbers=NUMBERS,
     choices=CHOICES,
+    fixed=("boundary", "answer_separator"),
 )

@@ -62,5 +62,5 @@ SYSTEM = System(
     read=read,
     numbers=NUMBERS,
     choices=CHOICES,
-    fixed=("boundary", "normalize", "temperature"),
+    fixed=("boundary", "answer_separator", "normalize", "temperature"),
 )
