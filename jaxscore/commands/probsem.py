@@ -185,10 +185,10 @@ def run(args: argparse.Namespace) -> int:
         if browser:
             browser.write(report.html())
     manifest = outputs.write_manifest(args, scorer, paths[0], report, **prompting_flags.about(args))
+    closing.print_findings(report)
     for result in report.items:
         if "error" not in result:
             print(many_lines(sample_text(result)))
-    closing.print_findings(report)
     print(summary_text(report.summary["accuracy"], report.summary["n_without_answer"]))
     return closing.close(args, report, "contexts", [*paths, manifest], scorer)
 

@@ -11,6 +11,7 @@ import pytest
 from jaxscore.commands import model_flags
 from jaxscore.commands import probsem as command
 from jaxscore.commands.listing import parser
+from jaxscore.tasks import scoring_run
 from tests.commands.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
 
@@ -102,6 +103,13 @@ def test_what_is_printed(run, models, tmp_path):
     assert results["accuracy"]["mean"] == accuracy
     assert results["settings"]["boundary"] == "joint"
     assert "## Settings and versions" in page
+
+
+def test_a_finding_is_printed_before_every_context(run, models, tmp_path, monkeypatch):
+    """Of the blank: every query is made to be raised by it."""
+    monkeypatch.setattr(scoring_run, "blank_record", lambda *_: {"finding": "With a blank 2"})
+    out = run(*flags(INPUTS, tmp_path)).out
+    assert out.splitlines()[:2] == ["finding  With a blank 2", command.RULE]
 
 
 def test_a_suite_of_which_nobody_knows_the_answers(run, models, tmp_path):
