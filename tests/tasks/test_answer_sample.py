@@ -114,14 +114,13 @@ def test_the_blank_of_the_sample_is_that_of_the_flag(scorer, system, boundary):
     assert flag.to_dict()["answer_blank"] == {"not_scored": "answer_separator is given"}
 
 
-def test_the_main_result_is_as_without_the_sample(scorer, monkeypatch):
+def test_the_main_result_is_as_without_the_sample(scorers, monkeypatch):
+    scorer = scorers("tiny-gpt2", reproducible=True)
     with_sample = evaluate("paths", scorer, PATHS)
     monkeypatch.setattr(answer_sample, "spread", lambda n: [])
     alone = evaluate("paths", scorer, PATHS)
     assert "results" not in alone.to_dict()["answer_blank"]
-    for one, other in zip(with_sample.items, alone.items, strict=True):
-        for a, b in zip(one["path_evaluations"], other["path_evaluations"], strict=True):
-            assert a["retrieved_prob"] == pytest.approx(b["retrieved_prob"], rel=1e-4)
+    assert with_sample.items == alone.items
 
 
 def test_a_blank_that_is_scored_already_is_not_scored_again(scorer):
