@@ -88,6 +88,10 @@ def block(
     elif scorer is not None and scorer.journal is not None and scorer.journal.path.is_file():
         counted = scorer.statistics
         found = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
+        if counted.sampled_with_blank:
+            found += (
+                f"; the texts include sampled answers with a blank: {counted.sampled_with_blank}"
+            )
         lines.append(("journal", f"{scorer.journal.path}, {found}"))
     _print(lines)
     return tell_failures(failures)

@@ -11,6 +11,8 @@ class RunStatistics:
 
     Attributes:
         sequences: texts that were asked for; `sequences_restored` of them a journal had whole.
+        sampled_with_blank: answers of a sample that were scored with a blank too, see
+            `jaxscore.tasks.answer_sample`; their texts are in the other counters as well.
         tokens_given: of all texts, shared or not.
         tokens_unique: after sharing; `tokens_laid_out` counts paths that rows repeat as well.
         tokens_scored: whose probability was asked for.
@@ -19,6 +21,7 @@ class RunStatistics:
 
     def __init__(self) -> None:
         self.sequences = self.sequences_restored = 0
+        self.sampled_with_blank = 0
         self.tokens_given = self.tokens_unique = self.tokens_laid_out = self.tokens_scored = 0
         self.tokens_written = 0
         self.begin_output()
@@ -61,6 +64,7 @@ class RunStatistics:
         return {
             "texts": self.sequences,
             "texts_from_journal": self.sequences_restored,
+            "answers_sampled_with_blank": self.sampled_with_blank,
             "tokens_given": self.tokens_given,
             "tokens_unique": self.tokens_unique,
             "tokens_laid_out": self.tokens_laid_out,

@@ -169,6 +169,7 @@ class ScoringRun:
             self._sample = sample
             self._sampled = [(watched[place], scored[place]) for place in sample.places]
             if blanks:
+                self.source.statistics.sampled_with_blank += len(blanks)
                 own = [one for _, one in self._sampled]
                 others = blank_scores(sample, found[len(watched) :])
                 self.blank = blank_record(sample, own, others, self.boundary)

@@ -9,7 +9,7 @@ from jaxscore.metrics.margins import Decisions
 from tests.commands.conftest import QWEN
 
 
-def scorer(*, journal=None, given=12, unique=4):
+def scorer(*, journal=None, given=12, unique=4, sampled_with_blank=0):
     model = SimpleNamespace(
         model_type="llama", implementation="native", dtype="float32", quantized=False
     )
@@ -20,6 +20,7 @@ def scorer(*, journal=None, given=12, unique=4):
             tokens_scored=3,
             sequences_restored=1,
             sequences=2,
+            sampled_with_blank=sampled_with_blank,
         ),
         models=(model,),
         journal=journal,
@@ -52,6 +53,14 @@ def test_every_line(capsys, tmp_path):
         f"journal  {kept}, 1 of 2 texts come from it",
     ]
     assert captured.err == "failed: a\\nb: why\n1 failed, the others are kept\n"
+
+
+def test_a_sample_with_blanks_is_named_in_the_journals_line(capsys, tmp_path):
+    (kept := tmp_path / "j").touch()
+    journal = SimpleNamespace(path=kept, is_lost=False)
+    closing.block(done="", failures=[], scorer=scorer(journal=journal, sampled_with_blank=1))
+    line = "1 of 2 texts come from it; the texts include sampled answers with a blank: 1\n"
+    assert capsys.readouterr().out.endswith(line)
 
 
 def test_what_there_is_not_has_no_line(capsys):

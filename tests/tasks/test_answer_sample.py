@@ -235,6 +235,15 @@ def test_scoring_again_is_in_no_counter_and_no_journal(tmp_path):
         assert scorer.statistics.sequences_restored == 1
 
 
+def test_the_blanks_are_counted_by_name(scorer):
+    before = scorer.statistics.sequences, scorer.statistics.sampled_with_blank
+    answers = [{"question": "Where?", "paths": [["a", "Oslo"], ["a", " Riga"]]}]
+    evaluate("paths", scorer, answers)
+    after = scorer.statistics.sequences, scorer.statistics.sampled_with_blank
+    assert [new - old for new, old in zip(after, before, strict=True)] == [4 + 2, 2]
+    assert scorer.facts()["counts"]["answers_sampled_with_blank"] >= 2
+
+
 def test_a_run_that_is_resumed_gives_the_same_record(tmp_path):
     records = []
     for _ in range(2):
