@@ -1,4 +1,4 @@
-"""A sample of a run's items that is scored in other ways too: how far would the result move?
+"""A sample of a run's items that is also scored in other ways, to measure how far the result moves.
 
 The sample's answers are scored with a blank before them, in the same call as the run's, so that
 they share their prompts; and those that another boundary policy would change, under that policy.
@@ -12,6 +12,7 @@ from typing import Any
 from jaxscore.requests import Request
 from jaxscore.results import ScoredRequest, failed
 
+PART_OF_ANSWERS = "a blank is part of the answers already"
 SAMPLED = 32  # items, evenly spread over the run's
 
 # (scores of the sample's requests, name of the boundary) -> name of a result -> its number for
@@ -30,7 +31,7 @@ class Sample:
         blanks: the same requests with a blank before each answer, None for an answer that has
             one already; empty if none is tried.
         why_no_blanks: why `blanks` is empty.
-        with_blank: what is done to an answer, as the beginning of a sentence.
+        with_blank: sentence opening for the finding.
         statistic: the log-probability of an answer that the system compares.
     """
 
@@ -106,7 +107,7 @@ def compared(ways: Mapping[str, Mapping[str, Sequence[float | None]]]) -> dict[s
 def blank_record(
     sample: Sample, own: Sequence[ScoredRequest], blanks: Sequence[ScoredRequest], boundary: str
 ) -> dict[str, Any]:
-    """What a blank before the answers would do, as JSON has it.
+    """Effect of a blank before the answers, as JSON has it.
 
     Args:
         own, blanks: scores of the sample's requests, as they are and with the blank.
@@ -116,12 +117,12 @@ def blank_record(
         raises; `raises_most`; `results`, see `compared`; `finding`, a sentence if it raises most.
     """
     pairs = [
-        (one_, other_)
-        for one, other in zip(own, blanks, strict=True)
-        if (one_ := getattr(one, sample.statistic)) is not None
-        and (other_ := getattr(other, sample.statistic)) is not None
+        (published_logprob, blank_logprob)
+        for published, with_blank in zip(own, blanks, strict=True)
+        if (published_logprob := getattr(published, sample.statistic)) is not None
+        and (blank_logprob := getattr(with_blank, sample.statistic)) is not None
     ]
-    n_raised = sum(other > one for one, other in pairs)
+    n_raised = sum(blank_logprob > published_logprob for published_logprob, blank_logprob in pairs)
     ways = {
         "as_published": sample.measure(own, boundary),
         "with_blank": sample.measure(blanks, boundary),

@@ -32,7 +32,7 @@ class Evaluation:
         long: its fields that come last, since they hold all items.
         headline: the result in one line.
         failures: items that could not be evaluated.
-        findings: sentences without a full stop that say how the headline is to be read; told
+        findings: sentences without a full stop that say how the headline is to be read; printed
             before it.
         remarks: what is legal and still worth telling.
         boundary: the boundary audit, see `ScoringRun.boundary_line`; None without one.

@@ -9,6 +9,7 @@ from jaxscore.errors import InputError
 from jaxscore.requests import LabelRequest, Request
 from jaxscore.results import LabelScores, ScoredRequest, failed
 from jaxscore.tasks.answer_sample import (
+    PART_OF_ANSWERS,
     SAMPLED,
     Sample,
     blank_record,
@@ -31,6 +32,7 @@ JOINT_OR_SEPARATE = (  # advice of systems with these two boundaries
     "encode context and continuation apart"
 )
 NO_BLANKS = "an endpoint computes whole prompts for it"
+NO_BLANKS_REMARK = f"not tried with a blank before the answers: {NO_BLANKS}; see --answer-separator"
 
 
 def check_source(system: str, source: object, *methods: str) -> None:
@@ -68,7 +70,7 @@ class ScoringRun:
             is each `AUDITED_EVERY`-th one.
         changed: name of each other boundary -> audited requests that it would change.
         blank: what a blank before the answers would do, see `answer_sample.blank_record`; or why
-            it is not known, as `not_scored`.
+            it is not known, as `not_scored`; empty without a sample.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class ScoringRun:
         self._sampled: list[tuple[Request, ScoredRequest]] = []  # the sample's requests
         self._effect: dict[str, Any] | None = None
         self._effect_known = False
-        self.blank: dict[str, Any] = {"not_scored": NO_BLANKS}
+        self.blank: dict[str, Any] = {}
         self._draw = Draw(audit_noise, seed)
         self._asked_labels = False
         self._noise: Noise | None = None
@@ -158,6 +160,8 @@ class ScoringRun:
         self._rewritten = rewritten or {}
         watched = list(self._draw.watch(self._watch(requests)))
         if not self._local:
+            if sample is not None:
+                self.blank = {"not_scored": sample.why_no_blanks or NO_BLANKS}
             found = self.source.score(watched, boundary=self.policy, truncate=self.truncate)
             scored = list(self._draw.results(found))
         elif sample is None:
@@ -177,7 +181,7 @@ class ScoringRun:
         return scored
 
     def _blanks(self, sample: Sample, own: list[Request]) -> list[Request]:
-        """Those of a sample's requests with a blank that are to be scored."""
+        """Select the sample's requests with a blank to score; none if the blank changes nothing."""
         why = sample.why_no_blanks or "no sampled answer is without a blank before it"
         self.blank = {"not_scored": why}
         pairs = [
@@ -188,7 +192,7 @@ class ScoringRun:
         if not pairs:
             return []
         if not any(differing(self.source.encoder, pairs, self.policy, self.policy, self._most)):
-            self.blank = {"not_scored": "a blank is part of the answers already"}
+            self.blank = {"not_scored": PART_OF_ANSWERS}
             return []
         return [other for _, other in pairs]
 
@@ -259,6 +263,11 @@ class ScoringRun:
         """How the result is to be read, see `Evaluation.findings`."""
         finding = self.blank.get("finding")
         return [] if finding is None else [finding]
+
+    @property
+    def remarks(self) -> list[str]:
+        """That an endpoint does not score the sample with blanks, if there is one to score."""
+        return [NO_BLANKS_REMARK] if self.blank.get("not_scored") == NO_BLANKS else []
 
     def boundary_counts(self, what: str) -> dict[str, Any] | None:
         """The boundary audit as JSON has it; `what` (answers, queries) names its count."""

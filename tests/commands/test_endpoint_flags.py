@@ -8,6 +8,7 @@ import pytest
 
 from jaxscore.commands import model_flags
 from jaxscore.reports.html.shows import MISSING
+from jaxscore.tasks.scoring_run import NO_BLANKS_REMARK
 from tests.commands.conftest import strict
 from tests.conftest import CASES
 from tests.endpoints.model_server import ModelServer
@@ -174,7 +175,9 @@ def test_paths(both, place, more):
     report = strict((folder / "s_report.json").read_text(encoding="utf-8"))
     assert report["settings"]["endpoint"].startswith("http://127.0.0.1")
     assert report["boundary_audit"] is None
-    assert report["answer_blank"] == {"not_scored": "an endpoint computes whole prompts for it"}
+    why = "answer_separator is given" if more else "an endpoint computes whole prompts for it"
+    assert report["answer_blank"] == {"not_scored": why}
+    assert report["remarks"] == ([] if more else [NO_BLANKS_REMARK])
     assert report["settings"]["answer_separator"] == (more[1] if more else None)
 
 
@@ -193,7 +196,9 @@ def test_probsem(both, place):
     assert "bad luck" in served.err
     [data] = (folder / "s").glob("p_t_served_endpoint_results.json")
     [other] = (folder / "l").glob("*_results.json")
-    one, failed = strict(data.read_text(encoding="utf-8"))["contexts"]
+    record = strict(data.read_text(encoding="utf-8"))
+    assert record["remarks"] == [NO_BLANKS_REMARK]
+    one, failed = record["contexts"]
     want = strict(other.read_text(encoding="utf-8"))["contexts"][0]
     assert one["logp"] == pytest.approx(want["logp"], abs=1e-3)
     assert one["n_tokens"] == want["n_tokens"]

@@ -123,7 +123,7 @@ def _score(
         long={"questions": results},
         headline=scored_headline(summary["overall"]),
         failures=[*failures, *answer_scores.failures(questions, results)],
-        remarks=[*remarks, *prompt_settings.remarks(n_left_out)],
+        remarks=[*remarks, *prompt_settings.remarks(n_left_out), *run.remarks],
         findings=run.findings,
         boundary=run.boundary_line(),
         noise=noise,
@@ -150,6 +150,8 @@ def _sample(questions: Sequence[Question], settings: Settings, prompting: Prompt
         return {"mean Brier score": [result.get("brier") for result in results]}
 
     why = settings.why_no_blanks()
+    if not why and settings.boundary == "joint":
+        why = answer_sample.PART_OF_ANSWERS
     blanks: list[Request | None] = []
     if not why:
         answers = [answer for question in sampled for answer in question.answers]

@@ -127,7 +127,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         long={"paths": ordered},
         headline=headline(summary.means["absolute"]),
         failures=[Failure(*one) for one in summary.failures],
-        remarks=remarks(n_left_out),
+        remarks=[*remarks(n_left_out), *run.remarks],
         findings=run.findings,
         boundary=run.boundary_line(),
         noise=noise,

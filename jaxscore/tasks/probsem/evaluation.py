@@ -116,7 +116,7 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
         long={"contexts": results},
         headline=headline(accuracy, n_scored, n_open),
         failures=query_scores.failures(known, results),
-        remarks=[*query_scores.remarks(known), *remarks(n_left_out)],
+        remarks=[*query_scores.remarks(known), *remarks(n_left_out), *run.remarks],
         findings=run.findings,
         boundary=run.boundary_line(),
         noise=noise,
