@@ -43,7 +43,10 @@ class ChildProcess:
         self.started = self._reply(START_LIMIT)
 
     def ask(self, question: Mapping[str, Any], seconds: float) -> Reply | None:
-        """The reply; None if there is none in time, or the process died."""
+        """The reply; None if there is none in time, or the process died.
+
+        After None or an exception the process is of no more use: `end` it.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(question) + "\n")
@@ -64,6 +67,9 @@ class ChildProcess:
         timer.start()
         try:
             line = self._process.stdout.readline()
+        except BaseException:  # the reply, when it comes, must not answer the next question
+            self._process.kill()
+            raise
         finally:
             timer.cancel()
             timer.join()

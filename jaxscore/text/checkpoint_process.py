@@ -36,9 +36,12 @@ class _Renderer:
         with self._lock:
             if self._process is None:
                 self._process = _started("render", RENDER_LIMIT)
-            reply = self._process.ask(question, RENDER_LIMIT)
-            if reply is None:
-                self._end()
+            reply = None
+            try:
+                reply = self._process.ask(question, RENDER_LIMIT)
+            finally:
+                if reply is None:
+                    self._end()
             return reply
 
     def end(self) -> None:
@@ -46,9 +49,9 @@ class _Renderer:
             self._end()
 
     def _end(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
 
 
 _RENDERER = _Renderer()

@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import time
 import pytest
 from tokenizers import normalizers
 
+from jaxscore.child_process import ChildProcess
 from jaxscore.errors import InputError
 from jaxscore.text import chat_template, checkpoint_process, tokenizer_limits
 from jaxscore.text.tokenizer import load_tokenizer
@@ -67,6 +69,41 @@ def test_a_template_that_never_ends_is_refused_by_name(tokenizer, monkeypatch, t
     monkeypatch.undo()
     tokenizer.chat_template = "{{ messages[0]['content'] }}"
     assert chat_template.render(tokenizer, HELLO) == "Hello"
+
+
+def interrupt_next_reply(monkeypatch):
+    def interrupted(self, seconds):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ChildProcess, "_reply", interrupted)
+
+
+def test_a_render_after_an_interrupt_has_its_own_text(tokenizer, monkeypatch):
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    chat_template.render(tokenizer, HELLO)  # starts the process
+    interrupt_next_reply(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        chat_template.render(tokenizer, [{"role": "user", "content": "interrupted"}])
+    assert chat_template.render(tokenizer, HELLO) == "Hello"
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer")
+def test_a_signal_while_a_reply_is_awaited_ends_the_process():
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    process = ChildProcess(checkpoint_process.WORKER, ["60", "read"], {})
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            process._reply(60)  # to no question
+        assert process._process.wait(10) != 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        process.end()
 
 
 def test_no_process_is_left_at_the_end():

@@ -87,18 +87,20 @@ class SymbolicComparison:
         """The reply; None when there was none in time, or the process died of the question."""
         if self._worker is None:
             self._worker = _started(self.time_limit)
-        started = time.monotonic()
-        reply = self._worker.ask(question, self.time_limit)
+        started, reply = time.monotonic(), None
+        try:
+            reply = self._worker.ask(question, self.time_limit)
+        finally:
+            if reply is None:
+                self._end()
         self._seconds += time.monotonic() - started
-        if reply is None:
-            self._end()
-            self.timeouts += 1
+        self.timeouts += reply is None
         return reply
 
     def _end(self) -> None:
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
+        process, self._worker = self._worker, None
+        if process is not None:
+            process.end()
 
 
 def _started(time_limit: float) -> ChildProcess:

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from jaxscore.child_process import ChildProcess
 from jaxscore.errors import InputError
 from jaxscore.tasks.samples import symbolic
 from jaxscore.tasks.samples.symbolic import MOST_TIMEOUTS, SymbolicComparison, expression
@@ -59,6 +60,18 @@ def test_an_item_has_its_time_over_all_its_answers(monkeypatch):
         assert not comparison.exhausted
         monkeypatch.setattr(symbolic, "MOST_LIMITS", 12)
         assert comparison.equal("x+x", "2*x")
+
+
+def test_a_comparison_after_an_interrupt_has_its_own_reply(patient, monkeypatch):
+    def interrupted(self, seconds):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    assert patient.equal("z+z", "2*z")  # starts the process
+    monkeypatch.setattr(ChildProcess, "_reply", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        patient.equal("z", "z+3")
+    assert patient.equal("z+z+z", "3*z")
 
 
 def test_the_same_text_needs_no_process():
