@@ -30,7 +30,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     shared = runpy.run_path(str(Path(__file__).parents[1] / "child_process.py"))
     if task == "render":
-        pass
+        _rendered({"template": "", "messages": [], "more": {}})  # imports what it needs
     else:
         import tokenizers  # noqa: F401
     print("{}", file=replies, flush=True)

@@ -71,6 +71,15 @@ def test_a_template_that_never_ends_is_refused_by_name(tokenizer, monkeypatch, t
     assert chat_template.render(tokenizer, HELLO) == "Hello"
 
 
+def test_imports_are_no_part_of_a_conversations_time(tokenizer, monkeypatch, tmp_path):
+    (tmp_path / "jinja2.py").write_text("raise ImportError('imported')")
+    monkeypatch.setitem(checkpoint_process.ENVIRONMENT, "PYTHONPATH", str(tmp_path))
+    renderer = checkpoint_process._Renderer()
+    with pytest.raises(InputError, match="does not start"):
+        renderer.ask({"template": "", "messages": [], "more": {}})
+    assert renderer._process is None
+
+
 def interrupt_next_reply(monkeypatch):
     def interrupted(self, seconds):
         monkeypatch.undo()
