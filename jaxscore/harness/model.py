@@ -13,6 +13,7 @@ from jaxscore.harness.lengths import max_length
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer
 from jaxscore.text import tokenizer_files
+from jaxscore.text.bounded_tokenizer import panics_named
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.text.transformers_log import errors_only
@@ -105,20 +106,15 @@ def _with_bos(folder: Path, args: Arguments) -> Any:
     """transformers' own tokenizer: what `add_bos_token` does is for its class to say."""
     from transformers import AutoTokenizer
 
-    if (path := folder / tokenizer_files.TRUTH).exists():
-        tokenizer_files.check_parts(path)
-    try:
+    with panics_named(f"{folder}: no tokenizer with add_bos_token", error=InputError):
+        if (path := folder / tokenizer_files.TRUTH).exists():
+            tokenizer_files.check_parts(path)
         with errors_only():
             tokenizer = AutoTokenizer.from_pretrained(
                 str(folder),
                 add_bos_token=args.add_bos_token,
                 trust_remote_code=args.trust_remote_code,
             )
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as problem:  # each tokenizer fails in its own way; a panic is no Exception
-        reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
-        raise InputError(f"{folder}: no tokenizer with add_bos_token ({reason})") from None
     if not tokenizer.is_fast:
         raise InputError(f"{folder}: its tokenizer with add_bos_token is a slow one")
     return tokenizer

@@ -50,11 +50,15 @@ class Piece(NamedTuple):
 
 
 @contextlib.contextmanager
-def panics_named(failure: str = "the tokenizer cannot read the text") -> Iterator[None]:
-    """Raise what a tokenizer raises as a `TextError`; a panic of its Rust code is no `Exception`.
+def panics_named(
+    failure: str = "the tokenizer cannot read the text",
+    advice: str = "",
+    error: type[InputError] = TextError,
+) -> Iterator[None]:
+    """Raise what a tokenizer raises as an `error`; a panic of its Rust code is no `Exception`.
 
     Raises:
-        TextError: `failure` and the reason.
+        InputError: an `error` of `failure`, the reason and `advice`.
     """
     try:
         yield
@@ -62,7 +66,7 @@ def panics_named(failure: str = "the tokenizer cannot read the text") -> Iterato
         raise
     except BaseException as problem:
         reason = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise TextError(f"{failure} ({reason[0]})") from None
+        raise error(f"{failure} ({reason[0]}){advice}") from None
 
 
 def decode(tokenizer: Any, ids: Any, **how: Any) -> str:

@@ -22,7 +22,8 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
         InputError: no tokenizer there, or only a slow one, which has no offsets; one that brings
             code without `trust_remote_code`; or files that contradict each other.
     """
-    try:
+    advice = "; expected tokenizer.json beside the model"
+    with panics_named(f"{folder}: no usable tokenizer", advice, InputError):
         settings = tokenizer_files.read_settings(folder)
         brings_code = tokenizer_files.brings_code(folder, settings)
         if brings_code and not trust_remote_code:
@@ -44,13 +45,6 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
                 "class has a fast tokenizer"
             )
         return _made_by_transformers(folder, trust_remote_code=brings_code)
-    except (InputError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as problem:  # each tokenizer fails in its own way; a panic is no Exception
-        reason = str(problem).strip().splitlines() or [type(problem).__name__]
-        raise InputError(
-            f"{folder}: no usable tokenizer ({reason[0]}); expected tokenizer.json beside the model"
-        ) from None
 
 
 def _made_by_transformers(folder: Path, *, trust_remote_code: bool) -> Any:

@@ -7,6 +7,8 @@ import transformers
 from lm_eval.models.huggingface import HFLM
 
 from jaxscore.errors import InputError
+from jaxscore.harness import model
+from jaxscore.harness.arguments import Arguments
 from jaxscore.harness.encoding import Encoder
 from jaxscore.text import bounded_tokenizer
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
@@ -125,3 +127,10 @@ def test_long_texts_in_pieces_have_the_same_ids_with_special_tokens(monkeypatch,
     want = encoder.encode([text, "a"], special)
     monkeypatch.setattr(bounded_tokenizer, "PIECE", 9)
     assert encoder.encode([text, "a"], special) == want
+
+
+def test_a_bad_escape_in_a_pattern_is_refused_with_the_folder(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(r'{"pre_tokenizer": {"Regex": "\p{L}"}}')
+    with pytest.raises(InputError, match="no tokenizer with add_bos_token") as caught:
+        model._with_bos(tmp_path, Arguments(None, add_bos_token=True))
+    assert str(tmp_path) in str(caught.value)
