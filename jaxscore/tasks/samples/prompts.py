@@ -178,16 +178,24 @@ def _readable(text: str, field: str) -> str:
     return text
 
 
-def model_input(encoder: TextEncoder, prompt: Prompt, *, chat: bool, system: str | None) -> str:
+def model_input(
+    encoder: TextEncoder,
+    prompt: Prompt,
+    *,
+    chat: bool,
+    system: str | None,
+    most: int | None = None,
+) -> str:
     """The text that the model reads: `self-certainty` takes the same token ids from it.
 
     Args:
         chat: through the chat template.
         system: a message before all others.
+        most: positions of the model; None is no limit.
 
     Raises:
         InputError: messages without the template; the template leaves something out or refuses
-            it; there are two system messages.
+            it; there are two system messages; the text certainly has more tokens than `most`.
     """
     if not chat:
         if not isinstance(prompt.asked, str):
@@ -195,7 +203,7 @@ def model_input(encoder: TextEncoder, prompt: Prompt, *, chat: bool, system: str
                 f'field "{MESSAGES}" becomes a text by the chat template alone; give '
                 f'--apply-chat-template, or a string "{PROMPT}"'
             )
-        return _with_prefix(encoder, prompt.asked)
+        return _with_prefix(encoder, prompt.asked, most)
     messages = prompt.asked
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
@@ -209,15 +217,17 @@ def model_input(encoder: TextEncoder, prompt: Prompt, *, chat: bool, system: str
             "the chat template leaves the system message out; leave out --system, and write what "
             "it says into the prompt"
         )
-    return _with_prefix(encoder, text)
+    return _with_prefix(encoder, text, most)
 
 
-def _with_prefix(encoder: TextEncoder, text: str) -> str:
+def _with_prefix(encoder: TextEncoder, text: str, most: int | None) -> str:
     """The text with the special tokens that the tokenizer puts before it.
 
     SentencePiece's first word has a blank before it, which after a written BOS is written too.
     """
-    [wanted] = encoder.prompt_ids([text])
+    if not encoder.prefix:
+        return text
+    [wanted] = encoder.prompt_ids([text], most=most)
     head = "".join(encoder.tokenizer.convert_ids_to_tokens(encoder.prefix))
     candidates = [text, f"{head}{text}", f"{head} {text}"]
     found = encoder.prompt_ids(candidates, special_tokens=False)

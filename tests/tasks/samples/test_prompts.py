@@ -162,6 +162,19 @@ def test_the_text_that_a_model_reads_of_each_kind_of_tokenizer(tmp_path, name, s
     assert alone.tolist() == encoder.prompt_ids([text])[0].tolist()
 
 
+def test_a_prompt_beyond_the_positions_is_refused_before_it_is_encoded(scorers, monkeypatch):
+    encoder = scorers("tiny-llama3").encoder
+    assert encoder.prefix
+    assert encoder.bounded._limit  # read of the backend once
+    [prompt] = prompts.read([{"prompt": "Who ran? " * 200_000}], 0)
+    monkeypatch.setattr(encoder.bounded, "backend", None)
+    with pytest.raises(InputError, match="1800000 characters, more than the model's 64 positions"):
+        prompts.model_input(encoder, prompt, chat=False, system=None, most=64)
+    monkeypatch.setattr(encoder, "prefix", [])  # nothing to write out, so nothing is encoded
+    text = prompts.model_input(encoder, prompt, chat=False, system=None)
+    assert text == prompt.asked
+
+
 def test_what_no_text_can_be_made_of(scorers, monkeypatch):
     encoder = scorers("tiny-qwen2").encoder
     plain, said = prompts.read([{"prompt": "Who ran?"}, {"messages": SAID}], 0)

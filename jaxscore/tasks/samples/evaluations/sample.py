@@ -275,6 +275,7 @@ def _model_inputs(
                 prompt,
                 chat=settings.apply_chat_template,
                 system=settings.system_prompt,
+                most=source.model.max_positions,
             )
         except InputError as problem:
             work.errors[prompt.index] = str(problem)
