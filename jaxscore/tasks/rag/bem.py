@@ -20,7 +20,7 @@ import numpy as np
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.tasks.rag.records import Record
-from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, TextError, encode_each
 from jaxscore.text.tokenizer import load_tokenizer, own_backend
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
@@ -105,12 +105,24 @@ class Bem:
         """The classifier and how it is computed, for reports."""
         return dict(self._facts)
 
-    def match(self, records: Sequence[Record]) -> list[Match]:
-        """P(equivalent) of each record's response and each of its references."""
-        texts = {t for r in records for t in (r.response, r.question, *r.label)}
-        ids = self._ids(sorted(texts))
-        inputs, trimmed = [], []
+    def match(self, records: Sequence[Record]) -> tuple[list[Match], list[tuple[Record, str]]]:
+        """P(equivalent) of each record's response and each of its references.
+
+        Returns:
+            The matches, and each record with a text that the tokenizer cannot read, with the reason.
+        """
+        texts = sorted({text for record in records for text in _texts(record)})
+        found = dict(zip(texts, encode_each(self._tokenizer.ids, texts), strict=True))
+        ids = {text: each for text, each in found.items() if not isinstance(each, TextError)}
+        read, unread = [], []
         for record in records:
+            errors = [str(found[text]) for text in _texts(record) if text not in ids]
+            if errors:
+                unread.append((record, errors[0]))
+            else:
+                read.append(record)
+        inputs, trimmed = [], []
+        for record in read:
             left_out = 0
             for reference in record.label:
                 parts = [ids[record.response], ids[reference], ids[record.question]]
@@ -119,13 +131,11 @@ class Bem:
                 left_out += over
             trimmed.append(left_out)
         equivalent = iter(self.classifier.probabilities(inputs)[:, EQUIVALENT].tolist())
-        return [
+        matches = [
             Match(record, tuple(next(equivalent) for _ in record.label), left_out)
-            for record, left_out in zip(records, trimmed, strict=True)
+            for record, left_out in zip(read, trimmed, strict=True)
         ]
-
-    def _ids(self, texts: list[str]) -> dict[str, Ids]:
-        return dict(zip(texts, self._tokenizer.ids(texts), strict=True))
+        return matches, unread
 
     def _input(self, parts: list[Ids]) -> tuple[tuple[np.ndarray, np.ndarray], int]:
         """ids and types, and how many tokens were left out at the end of the longest parts."""
@@ -137,6 +147,10 @@ class Bem:
             types += [min(k, self.classifier.n_types - 1)] * (length + 1)
         over = sum(map(len, parts)) - sum(lengths)
         return (np.array(ids, np.int32), np.array(types, np.int32)), over
+
+
+def _texts(record: Record) -> tuple[str, ...]:
+    return record.response, record.question, *record.label
 
 
 def fitted(lengths: Sequence[int], room: int) -> list[int]:

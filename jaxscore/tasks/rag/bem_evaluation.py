@@ -59,7 +59,9 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
     given = records.read(items, question=True)
     check_found(len(given.rows), "records")
     started = time.perf_counter()
-    matches = source.match(given.records)
+    matches, unread = source.match(given.records)
     seconds = time.perf_counter() - started
+    failures = [(given.name(record), reason) for record, reason in unread]
+    given = dataclasses.replace(given, failures=given.failures + failures)
     found = judge_findings.bem(matches, given, Draws(settings.n_bootstrap, settings.seed))
     return evaluation(found, given, metric=settings.metric, seconds=seconds)

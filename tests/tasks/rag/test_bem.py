@@ -1,6 +1,7 @@
 """BEM against torch and the model card's own way to make an input."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -9,11 +10,13 @@ from transformers import BertTokenizerFast
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.tasks.rag import bem
+from jaxscore.tasks.rag import bem, bem_evaluation
 from jaxscore.tasks.rag.bem import Bem, fitted
 from jaxscore.tasks.rag.records import Record
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer
 from tests.models.transformers_flax.test_bert_classifier import POSITIONS, torch_model
 from tests.releases import HAS_FLAX_CLASSES, NO_FLAX_CLASSES
+from tests.text.test_bounded_tokenizer import PANICS, panicking_backend
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] where was ada born oslo in norway the answer is bergen ##s . ?"
@@ -61,7 +64,7 @@ def test_it_agrees_with_torch(checkpoint):
         record("אוסלו", "Oslo", "é"),
         record("is " * 80, "Oslo"),
     ]
-    matches = Bem(checkpoint[0]).match(records)
+    matches, _ = Bem(checkpoint[0]).match(records)
     assert [one.record for one in matches] == records
     for one in matches:
         want = [
@@ -76,7 +79,7 @@ def test_it_agrees_with_torch(checkpoint):
 
 
 def test_the_best_of_the_references_whatever_their_order(checkpoint):
-    one, other = Bem(checkpoint[0]).match(
+    (one, other), _ = Bem(checkpoint[0]).match(
         [record("Oslo", "Bergen", "is"), record("Oslo", "is", "Bergen")]
     )
     assert one.score == other.score
@@ -86,7 +89,7 @@ def test_the_best_of_the_references_whatever_their_order(checkpoint):
 
 def test_what_is_longer_than_the_positions_is_cut_at_its_longest(checkpoint):
     long = "bergen " * 30_000  # 200 KB
-    [one, short] = Bem(checkpoint[0]).match(
+    [one, short], _ = Bem(checkpoint[0]).match(
         [record(long, "Oslo", "Bergen"), record("Oslo", "Oslo")]
     )
     n_question, n_reference = 5, 1
@@ -99,6 +102,28 @@ def test_what_is_longer_than_the_positions_is_cut_at_its_longest(checkpoint):
     summary = bem.summarise([one, short])
     assert (summary.n_known, summary.n_trimmed) == (2, 1)
     assert summary.mean == pytest.approx((one.score + short.score) / 2)
+
+
+def test_a_text_that_cannot_be_read_fails_its_record_alone():
+    source = Bem.__new__(Bem)
+    source._tokenizer, source._cls, source._sep = BoundedTokenizer(panicking_backend()), 1, 2
+    source.classifier = types.SimpleNamespace(
+        max_positions=POSITIONS,
+        n_types=2,
+        probabilities=lambda inputs: np.full((len(inputs), 2), 0.5, np.float32),
+    )
+    items = [
+        {"q_id": k, "question": "who?", "response": response, "label": ["Oslo", label]}
+        for k, (response, label) in enumerate([("a", "b"), (PANICS, PANICS), ("c", PANICS)])
+    ]
+    found = bem_evaluation.evaluate(source, items, bem_evaluation.Settings())
+    assert [one["index"] for one in found.items] == [0]
+    assert [failure.name for failure in found.failures] == [
+        "record 2 (q_id 1)",
+        "record 3 (q_id 2)",
+    ]
+    assert "cannot read the text" in found.failures[0].error
+    assert found.summary["n_failed"] == 2
 
 
 @pytest.mark.parametrize(
