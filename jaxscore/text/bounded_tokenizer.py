@@ -20,6 +20,7 @@ from jaxscore.text import tokenizer_limits
 # Encoding takes 100 to 500 bytes for each character until the ids are taken from the result.
 PIECE, TOGETHER = 1 << 18, 4  # characters of a piece, and pieces that are encoded together
 MOST_WHOLE = 1 << 21  # characters of a text, or of a part without a place to split it
+PROBES = ("a", "0", "e", ".", " ")  # a tokenizer may lack tokens for some
 
 Item = TypeVar("Item")
 Encoded = TypeVar("Encoded")
@@ -207,9 +208,31 @@ class BoundedTokenizer:
     def _around(self) -> tuple[list[int], list[int]]:
         """Special tokens before and after a text."""
         with panics_named():
-            bare, full = (self.backend.encode("a", add_special_tokens=s).ids for s in (False, True))
-        first = next(k for k in range(len(full)) if full[k : k + len(bare)] == bare)
-        return full[:first], full[first + len(bare) :]
+            found = special_tokens_around(
+                lambda text, special: self.backend.encode(text, add_special_tokens=special).ids
+            )
+        if found is None:
+            raise TextError(
+                f"none of {PROBES} has tokens, so the special tokens around a text are unknown; "
+                "is tokenizer.json the one of this model?"
+            )
+        return found
+
+
+def special_tokens_around(
+    encode: Callable[[str, bool], list[int]],
+) -> tuple[list[int], list[int]] | None:
+    """Special tokens before and after a text; None if no probe has tokens.
+
+    Args:
+        encode: the ids of a text, without or with special tokens.
+    """
+    for probe in PROBES:
+        bare, full = encode(probe, False), encode(probe, True)
+        for k in range(len(full) - len(bare) + 1):
+            if bare and full[k : k + len(bare)] == bare:
+                return full[:k], full[k + len(bare) :]
+    return None
 
 
 def _with_blank(offsets: list[tuple[int, int]], first: str) -> list[tuple[int, int]]:

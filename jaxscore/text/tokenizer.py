@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from jaxscore.errors import InputError
 from jaxscore.text import tokenizer_files
-from jaxscore.text.bounded_tokenizer import panics_named
+from jaxscore.text.bounded_tokenizer import panics_named, special_tokens_around
 from jaxscore.text.transformers_log import errors_only
 
 # Classes whose tokenizer transformers 4.57 and 5.x make alike from a vocabulary without
@@ -69,17 +69,19 @@ def _made_by_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
 
 def special_prefix(tokenizer: Any) -> list[int]:
     """Ids that the tokenizer puts before a text, found on one that it knows."""
-    for probe in ("a", "0", "e", ".", " "):
+
+    def encode(probe: str, special_tokens: bool) -> list[int]:
         with panics_named(f"{tokenizer.name_or_path}: the tokenizer cannot read {probe!r}"):
-            bare = tokenizer(probe, add_special_tokens=False)["input_ids"]
-            full = tokenizer(probe, add_special_tokens=True)["input_ids"]
-        for k in range(len(full) - len(bare) + 1):
-            if bare and full[k : k + len(bare)] == bare:
-                return full[:k]
-    raise InputError(
-        f"{type(tokenizer).__name__}: cannot tell which special tokens it puts before a text; "
-        "is tokenizer.json the one of this model?"
-    )
+            ids: list[int] = tokenizer(probe, add_special_tokens=special_tokens)["input_ids"]
+        return ids
+
+    found = special_tokens_around(encode)
+    if found is None:
+        raise InputError(
+            f"{type(tokenizer).__name__}: cannot tell which special tokens it puts before a text; "
+            "is tokenizer.json the one of this model?"
+        )
+    return found[0]
 
 
 def own_backend(tokenizer: Any) -> Tokenizer:

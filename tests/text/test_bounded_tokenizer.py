@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from jaxscore import Request
 from jaxscore.generator import Generator
@@ -161,6 +161,24 @@ def test_a_text_is_not_cut_across_an_added_token():
     assert tokenizer_limits.cuts(backend) is not None
     backend.add_tokens([AddedToken("New York", normalized=False)])
     assert tokenizer_limits.cuts(backend) is None
+
+
+@pytest.mark.parametrize(("word", "known"), [("0", True), ("b", False)])
+def test_special_tokens_stand_around_pieces_where_a_has_no_tokens(monkeypatch, word, known):
+    backend = Tokenizer(models.BPE({word: 0, "<s>": 1, "</s>": 2}, []))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    text = f"x{word} " * 9
+    monkeypatch.setattr(bounded_tokenizer, "PIECE", 4)
+    bounded = BoundedTokenizer(backend)
+    if known:
+        [ids] = bounded.ids([text], special_tokens=True)
+        assert ids.tolist() == backend.encode(text).ids == [1, *[0] * 9, 2]
+    else:
+        with pytest.raises(TextError, match="the special tokens around a text are unknown"):
+            bounded.ids([text], special_tokens=True)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "words"])
