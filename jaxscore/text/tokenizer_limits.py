@@ -23,9 +23,14 @@ _LETTERS = (
     "A-Za-z\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u00ff\u0391-\u03a1\u03b1-\u03c9\u0410-\u044f"
     "\u05d0-\u05ea\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
 )
-AFTER_LETTER = re.compile(f"(?<=[{_LETTERS}])(?=[ \n,.\u3001\u3002\uff0c])")
+_SEPARATORS = " \n,.\u3001\u3002\uff0c"
+AFTER_LETTER = re.compile(f"(?<=[{_LETTERS}])(?=[{_SEPARATORS}])")
 BEFORE_BLANK = re.compile(f"(?<=[{_LETTERS}])(?= )")
+_INSIDE = re.compile(f"(?s)(?<=.)[{_SEPARATORS}]")  # a place of any of these, and more
+# ASCII without letters, digits, blanks and separators: at the end of a token no place is beside it.
+_APART = re.compile(f"[^\\w\\s{_SEPARATORS}\u0080-\U0010ffff]*")
 BETWEEN_WORDS = re.compile(f"(?<=[{_LETTERS}])(?= [{_LETTERS}])")
+_MOST_LEFT_OUT = 64  # first bytes; a published model lacks a few at most
 MARK = "\u2581"  # SentencePiece's blank
 _SPLIT_AT_BLANKS = {  # after the normalizer there are none
     "type": "Split",
@@ -56,6 +61,7 @@ KNOWN_PATTERNS = SPLITS | DIGITS | {" {2,}", r"\s+", "\n", " "}  # none takes lo
 
 # Normalizers that change each character by itself, or with the marks that follow it.
 _LOCAL = frozenset("NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer".split())
+_WITHOUT_BLANKS = ("Whitespace", "WhitespaceSplit", "BertPreTokenizer")  # drop all blanks first
 _COMPOSED = 4  # characters that NFC makes one of, at most
 
 
@@ -97,7 +103,7 @@ def character_limit(backend: Tokenizer) -> CharacterLimit | None:
             return None
     for part in parts(backend.pre_tokenizer):
         kind = part["type"]
-        if kind in ("Whitespace", "WhitespaceSplit", "BertPreTokenizer"):
+        if kind in _WITHOUT_BLANKS:
             drops = True
         elif kind not in ("ByteLevel", "Digits", "Metaspace", "Punctuation", "Split"):
             return None
@@ -128,7 +134,7 @@ def character_limit(backend: Tokenizer) -> CharacterLimit | None:
 
 def _left_out(backend: Tokenizer, vocabulary: Mapping[str, int]) -> list[int] | None:
     """First bytes in UTF-8 of characters that a model of bytes may leave out, since it has no token
-    for them; None if the model may leave out any character."""
+    for them; None if the model may leave out any character, or very many."""
     if any(part["type"] == "ByteLevel" for part in parts(backend.pre_tokenizer)):
         names = {byte: name for name, byte in byte_of().items()}
     elif getattr(backend.model, "byte_fallback", False):
@@ -136,7 +142,8 @@ def _left_out(backend: Tokenizer, vocabulary: Mapping[str, int]) -> list[int] | 
     else:
         return None
     first = [*range(0x80), *range(0xC2, 0xF5)]
-    return [byte for byte in first if names[byte] not in vocabulary]
+    found = [byte for byte in first if names[byte] not in vocabulary]
+    return found if len(found) <= _MOST_LEFT_OUT else None
 
 
 def _without(left_out: Sequence[int]) -> re.Pattern[str] | None:
@@ -196,18 +203,27 @@ def _cuts_of_sentencepiece(backend: Tokenizer) -> Cuts | None:
     for token in backend.get_added_tokens_decoder().values():
         # It may stand across the place, right behind it, or before it and look across it.
         looks = token.rstrip or token.single_word
-        if re.search(f"[{_LETTERS}] |^[{_LETTERS} ]" + f"|[{_LETTERS}]$" * looks, token.content):
+        crossing = f"[{_LETTERS}] |^[{_LETTERS} ]"
+        if re.search(crossing + f"|^{MARK}|[{_LETTERS}]$" * looks, token.content):
             return None
     return Cuts(BETWEEN_WORDS, prepends)
 
 
 def _cuts_of_words(backend: Tokenizer) -> Cuts | None:
     """Of a tokenizer whose pre-tokenizers split a text at words."""
+    splits, pattern, ended, inside = False, AFTER_LETTER, False, None
+    pretokenizers = list(parts(backend.pre_tokenizer))
     for part in parts(backend.normalizer):
         if part["type"] not in _LOCAL:
             return None
-    splits, pattern, ended = False, AFTER_LETTER, False
-    for part in parts(backend.pre_tokenizer):
+        if part["type"] in ("NFD", "NFKD"):
+            # A mark then stands between letter and comma, and is in one piece with the comma.
+            pattern, inside = BEFORE_BLANK, _INSIDE
+        if part.get("handle_chinese_chars"):  # has blanks around them, next to those of the text
+            inside = _INSIDE
+            if not pretokenizers or pretokenizers[0]["type"] not in _WITHOUT_BLANKS:
+                return None
+    for part in pretokenizers:
         kind = part["type"]
         if ended:  # its pieces are bytes, of which the next part would see other characters
             return None
@@ -238,7 +254,7 @@ def _cuts_of_words(backend: Tokenizer) -> Cuts | None:
             # The beginning of a cut is none where a token is found across it, or looks across it.
             ends = content[:1] + content[-1:]
             looks = token.lstrip or token.rstrip or token.single_word
-            if pattern.search(content) or (looks and not re.fullmatch(r"[^\w\s,.]*", ends)):
+            if (inside or pattern).search(content) or (looks and not _APART.fullmatch(ends)):
                 return None
     return Cuts(pattern)
 

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -16,6 +16,7 @@ from jaxscore.text import bounded_tokenizer, tokenizer_limits
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer, own_backend
+from jaxscore.token_texts import byte_of
 from tests.conftest import CASES, MODELS
 
 PANICS = "a" * 40 + "b"  # on a pattern of exponential time the regex library gives up, and panics
@@ -31,6 +32,20 @@ def panicking_backend():
         [pre_tokenizers.Split(Regex("(a|aa)+$"), "isolated"), pre_tokenizers.ByteLevel(False)]
     )
     return backend
+
+
+def merging(*texts):
+    """A byte-level BPE with a token for each text, found wherever one piece has it."""
+    names = {byte: name for name, byte in byte_of().items()}
+    vocabulary = {name: k for k, name in enumerate(names.values())}
+    merges = {}
+    for text in texts:
+        token, *rest = (names[byte] for byte in text.encode())
+        for name in rest:
+            merges[token, name] = None
+            token += name
+            vocabulary.setdefault(token, len(vocabulary))
+    return Tokenizer(models.BPE(vocabulary, list(merges)))
 
 
 def variants():
@@ -49,6 +64,24 @@ def variants():
                 pre_tokenizers.ByteLevel(False, use_regex=False),
             ]
         )
+    forms = {
+        "nfd": normalizers.NFD(),
+        "nfkd": normalizers.NFKD(),
+        "nfkc": normalizers.NFKC(),
+        "lowercase": normalizers.Lowercase(),
+        "accents": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]),
+        "bert": normalizers.BertNormalizer(handle_chinese_chars=False, strip_accents=True),
+    }
+    for name, form in forms.items():
+        out[name] = merging("\u0301,", "\u0301\n", "\u3099\u3001", "\u0307,")
+        out[name].normalizer = form
+        out[name].pre_tokenizer = backend_of("tiny-qwen2").pre_tokenizer
+    chinese = backend_of("tiny-gpt2")
+    chinese.normalizer = normalizers.BertNormalizer()
+    chinese.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    out["chinese"] = chinese
     marked = backend_of("tiny-qwen2")
     marked.add_tokens([AddedToken("<mask>", lstrip=True, rstrip=True, normalized=False)])
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
@@ -92,12 +125,14 @@ VARIANTS = variants()
 PART = st.sampled_from(
     "<|endoftext|> <|im_start|>".split()
     + "a|b|it's|A|9|12345| |  |\n|\n\n|\t|,|.|...|\u3002|\u4e2d|\u6587|\u00e9|e\u0301|\ufb01|"
+    "\u00e9,|\u00e9\n|\u00e9 |\u304c\u3001|\u304c|\u0301|\u3099|\u0130|\u0130,|\u00c9\n|\uff0c|"
     "\uac00|<mask>| <mask> |\U0001f600|'|\u3000|\u00a0|!\n|x y".split("|")
 )
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 @settings(max_examples=40, deadline=None)
+@example(parts=["\u00e9,a", "\u304c\u3001a", "\u00e9\na", "\u0130, a"], size=1)
 @given(parts=st.lists(PART, max_size=60), size=st.integers(1, 12))
 def test_pieces_have_the_ids_and_offsets_of_the_whole_text(name, parts, size):
     text, backend = "".join(parts), VARIANTS[name]
@@ -156,11 +191,43 @@ def test_a_text_is_not_cut_where_a_normalizer_sees_its_ends(part):
     assert tokenizer_limits.cuts(backend) is None
 
 
-def test_a_text_is_not_cut_across_an_added_token():
-    backend = backend_of()
-    assert tokenizer_limits.cuts(backend) is not None
-    backend.add_tokens([AddedToken("New York", normalized=False)])
+def test_a_text_is_not_cut_beside_blanks_that_a_normalizer_adds():
+    backend = backend_of("tiny-gpt2")
+    backend.normalizer = normalizers.BertNormalizer()
     assert tokenizer_limits.cuts(backend) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "how"),
+    [
+        ("tiny-gpt2", "New York", {"normalized": False}),
+        ("tiny-gpt2", "hello, world", {}),
+        ("tiny-gpt2", "<a\u3002>", {}),
+        ("tiny-gpt2", "\u3001", {"single_word": True}),
+        ("tiny-gpt2", "\u3002", {"single_word": True}),
+        ("tiny-gpt2", "\uff0c", {"single_word": True}),
+        ("tiny-gpt2", "<a", {"rstrip": True}),
+        ("nfd", "\u0301 y", {}),
+        ("nfd", "\u0301", {"rstrip": True}),
+        ("gemma", "<a\u2581b", {}),
+        ("gemma", "\u2581b>", {"single_word": True}),
+    ],
+)
+def test_a_text_is_not_cut_across_an_added_token(name, content, how):
+    backend = Tokenizer.from_str(VARIANTS[name].to_str())
+    assert tokenizer_limits.cuts(backend) is not None
+    backend.add_tokens([AddedToken(content, **how)])
+    assert tokenizer_limits.cuts(backend) is None
+
+
+def test_an_added_token_across_a_cut_keeps_its_id(monkeypatch):
+    backend = backend_of()
+    backend.add_tokens(["hello, world"])
+    text = "a hello, world, a hello, world"
+    monkeypatch.setattr(bounded_tokenizer, "PIECE", 7)
+    [ids] = BoundedTokenizer(backend).ids([text])
+    assert [*ids] == backend.encode(text, add_special_tokens=False).ids
+    assert backend.token_to_id("hello, world") in [*ids]
 
 
 @pytest.mark.parametrize(("word", "known"), [("0", True), ("b", False)])
@@ -199,6 +266,16 @@ def test_blanks_that_an_added_token_takes_do_not_count():
     BoundedTokenizer(backend).ids([text], most=1)
     with pytest.raises(TextError, match="100000 characters, more than the model's 4 positions"):
         BoundedTokenizer(backend_of()).ids([" " * 100_000], most=4)
+
+
+def test_a_model_without_most_bytes_bounds_known_characters_alone():
+    backend = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(False)
+    limit = tokenizer_limits.character_limit(backend)
+    assert limit is not None
+    assert len(limit.counted.pattern) < 30
+    assert limit.exceeds("a" * 9, 4)
+    assert not limit.exceeds("\u00e9" * 9, 4)
 
 
 def test_a_word_that_is_unknown_has_no_bound():
