@@ -109,7 +109,7 @@ class Bem:
         """P(equivalent) of each record's response and each of its references.
 
         Returns:
-            The matches, and each record with a text that the tokenizer cannot read, with the reason.
+            The matches; the records with a text that the tokenizer cannot read, and why.
         """
         texts = sorted({text for record in records for text in _texts(record)})
         found = dict(zip(texts, encode_each(self._tokenizer.ids, texts), strict=True))
