@@ -28,6 +28,9 @@ before it scored: at most --stride, the first one up to --max-length. By default
 they are those of lm-evaluation-harness' loglikelihood_rolling. Half the
 stride gives tokens more context and takes twice as long.
 
+A document fails if it has more than 2,097,152 characters without a place where
+the tokenizer certainly splits a text; of some tokenizers no place is certain.
+
 output, one line per document, in order, log-probabilities in nats:
   id, begin, text_sha256, n_tokens, n_scored, n_bytes (UTF-8), n_words,
   n_windows, sum_logprob, mean_logprob, perplexity (per token), bits_per_byte,
