@@ -203,8 +203,8 @@ def _cuts_of_sentencepiece(backend: Tokenizer) -> Cuts | None:
     for token in backend.get_added_tokens_decoder().values():
         # It may stand across the place, right behind it, or before it and look across it.
         looks = token.rstrip or token.single_word
-        crossing = f"[{_LETTERS}] |^[{_LETTERS} ]"
-        if re.search(crossing + f"|^{MARK}|[{_LETTERS}]$" * looks, token.content):
+        beside = f"[{_LETTERS}] |^[{_LETTERS} ]"
+        if re.search(beside + f"|^{MARK}|[{_LETTERS}]$" * looks, token.content):
             return None
     return Cuts(BETWEEN_WORDS, prepends)
 
