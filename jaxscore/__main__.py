@@ -38,7 +38,7 @@ class _Stderr(io.RawIOBase):
 
 
 class _Stdout(_Stderr):
-    """Standard output; raises InputError or BrokenPipeError once, and from then on takes all."""
+    """Standard output: raises once, then discards further output."""
 
     failed = False
 
@@ -57,15 +57,24 @@ class _Stdout(_Stderr):
             ) from None
 
 
+class _Unbuffered(io.BufferedWriter):
+    """Writes at once and whole, as `python -u` requests."""
+
+    def write(self, data: Any) -> int:
+        size = super().write(data)
+        self.flush()
+        return size
+
+
 def run() -> NoReturn:
     """Run the command of `sys.argv` and end the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _leave)  # until the command takes Ctrl-C in its own way
-    sys.stderr = _text(_Stderr, sys.stderr, 2, line_buffering=True)
-    sys.stdout = _text(_Stdout, sys.stdout, 1, line_buffering=os.isatty(1))
+    sys.stderr = _text(_Stderr, sys.stderr, 2)
+    sys.stdout = _text(_Stdout, sys.stdout, 1)
     code = _code()
     try:
-        sys.stdout.flush()
+        _flush(sys.stdout)
     except BrokenPipeError:
         _end(code)
     except InputError as problem:
@@ -87,19 +96,26 @@ def _code() -> int:
     except BaseException:
         traceback.print_exc()
         with contextlib.suppress(OSError, InputError):
-            sys.stdout.flush()
+            _flush(sys.stdout)
         os._exit(1)  # see `_end`
 
 
-def _text(kind: type[_Stderr], stream: Any, descriptor: int, *, line_buffering: bool) -> Any:
+def _flush(stream: Any) -> None:
+    if stream is not None:  # closed before the process started
+        stream.flush()
+
+
+def _text(kind: type[_Stderr], stream: Any, descriptor: int) -> Any:
     """The same stream on a file of ours; a stream that is closed stays so."""
     if stream is None:
         return None
+    buffer = _Unbuffered if stream.write_through else io.BufferedWriter
     return io.TextIOWrapper(
-        io.BufferedWriter(kind(descriptor)),
+        buffer(kind(descriptor)),
         encoding=stream.encoding,
         errors=stream.errors,
-        line_buffering=line_buffering,
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
     )
 
 
@@ -111,6 +127,7 @@ def _end(code: int) -> NoReturn:
     """
     if code in (0, 1):
         sys.exit(code)
+    _flush(sys.stderr)
     os._exit(code)
 
 

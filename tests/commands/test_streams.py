@@ -204,6 +204,41 @@ def test_a_full_stdout_is_one_line_after_the_output_is_kept(here, tmp_path):
     assert strict((tmp_path / "out.json").read_text())[0]["id"] == "i"
 
 
+def test_a_closed_stdout_ends_no_run(here, tmp_path):
+    words = [sys.executable, "-m", "jaxscore", *here("vote"), "--output", "out.json"]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert strict((tmp_path / "out.json").read_text())[0]["id"] == "i"
+
+
+ENDS = """
+import os, sys
+import jaxscore.cli
+from jaxscore.__main__ import run
+
+def main():
+    {}
+
+jaxscore.cli.main = main
+run()
+"""
+
+
+@pytest.mark.parametrize(("unbuffered", "written"), [("1", "written"), ("", "")])
+def test_pythonunbuffered_leaves_stdout_unbuffered(unbuffered, written):
+    code = ENDS.format("print('written', end=''); os._exit(0)")
+    command, env = [sys.executable, "-c", code], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    assert subprocess.check_output(command, text=True, timeout=20, env=env) == written
+
+
+def test_the_last_unfinished_line_of_stderr_is_written():
+    code = ENDS.format("print('written', end='', file=sys.stderr); return 2")
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stderr) == (2, "written")
+
+
 @needs_full
 def test_a_full_stream_of_data_is_one_line(here, capfd):
     assert run(*here("vote"), "--output", "/dev/full") == 2
