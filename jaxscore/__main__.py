@@ -9,9 +9,7 @@ import traceback
 from types import FrameType
 from typing import Any, NoReturn
 
-from jaxscore.errors import InputError
-
-INTERRUPTED = 130
+from jaxscore.errors import INTERRUPTED, InputError
 
 
 class _Stderr(io.RawIOBase):

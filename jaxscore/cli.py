@@ -13,7 +13,7 @@ from jaxscore.commands import distributed_flags, listing
 from jaxscore.commands.closing import GONE
 from jaxscore.commands.help_pages import OUTPUTS
 from jaxscore.engine import collector, interrupt, processes
-from jaxscore.errors import InputError, near
+from jaxscore.errors import INTERRUPTED, InputError, near
 from jaxscore.files import streams, temporary
 from jaxscore.files.config_file import expand
 from jaxscore.version import VERSION
@@ -113,11 +113,11 @@ def _code(args: argparse.Namespace) -> int:
         return 2
     except KeyboardInterrupt:
         tell(f"interrupted; {_left(args)}")
-        return interrupt.CODE
+        return INTERRUPTED
     except Exception as problem:
         if interrupt.ended_by_user():  # in an import, say, which then fails in a way of its own
             tell(f"interrupted; {_left(args)}")
-            return interrupt.CODE
+            return INTERRUPTED
         if not isinstance(problem, RuntimeError | ValueError):
             raise
         if (why := _cause(args, problem)) is None:

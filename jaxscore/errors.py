@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from jaxscore.printable import one_line
 
+INTERRUPTED = 130  # exit code: 128 and the number of SIGINT
 LONGEST = 2000  # characters of a message; what a file holds may be in it
 
 

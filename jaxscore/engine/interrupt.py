@@ -19,9 +19,9 @@ from types import FrameType
 from typing import NoReturn
 
 from jaxscore.engine import processes
+from jaxscore.errors import INTERRUPTED
 
 NOTICE = "interrupted: what is in flight is being finished; once more ends at once"
-CODE = 130  # of a run that is interrupted: 128 and the number of the signal
 PATIENCE = 5.0  # seconds that the main thread has to take up a second Ctrl-C
 
 
@@ -149,4 +149,4 @@ def _leave() -> NoReturn:
     if processes.first():
         with contextlib.suppress(OSError):
             os.write(2, b"jaxscore: interrupted; unfinished files are left as they were\n")
-    os._exit(CODE)
+    os._exit(INTERRUPTED)
