@@ -1,15 +1,18 @@
 """Temporary files and folders beside an output, and those that killed runs have left there.
 
-    .NAME.HOST.xxxxxxxx.tmp     HOST is a digest of the host's name
+    .NAME.HOST.xxxxxxxx.tmp     HOST is a digest of the host's name and of Linux's boot id
 
 Whoever makes one holds a lock on it until it has its final name. The lock ends with its process,
-however that ends, so what can be locked was left behind. On some shared file systems a host does
-not see the locks of others: only files of this host are removed.
+however that ends. A file whose lock is free is abandoned. On some shared file systems a host does
+not see the locks of others: only files of this host are removed. Names of hosts repeat, and so do
+machine ids of equal images; boot ids do not. So what was left before a reboot stays, and so does
+what a container left, if the next one has another host name.
 """
 
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -24,6 +27,7 @@ except ImportError:  # Windows: nothing is locked there, and nothing is removed
 
 END = ".tmp"
 LONGEST = 200  # bytes of the output's name in it; most file systems take 255 in all
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 TRIES = 100  # for a name that nobody has; each has 2**32 of them
 _open: set[str] = set()  # what this process has not given its final name yet
 
@@ -94,19 +98,22 @@ def remove_abandoned(path: Path) -> None:
     """Remove the temporary files of this output whose process is gone."""
     if fcntl is None:
         return
-    prefix = os.path.basename(_prefix(path))
+    prefix = re.escape(os.path.basename(_prefix(path)))
+    ours = re.compile(f"{prefix}[0-9a-f]{{8}}{re.escape(END)}")
     found: list[str] = []
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-        found += [one.path for one in entries if one.name.startswith(prefix)]
+        found += [one.path for one in entries if ours.fullmatch(one.name)]
     for name in found:
         with contextlib.suppress(OSError):
             _remove_if_abandoned(name)
 
 
 def _remove_if_abandoned(name: str) -> None:
-    if not name.endswith(END) or name in _open:
+    if name in _open:
         return
-    handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    # NFS locks only what is open for writing, which a folder never is: there it stays.
+    access = os.O_RDONLY if stat.S_ISDIR(os.lstat(name).st_mode) else os.O_RDWR
+    handle = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if _lock(handle) and _is_at(handle, name):
             _remove(name)
@@ -115,11 +122,14 @@ def _remove_if_abandoned(name: str) -> None:
 
 
 def _prefix(path: Path) -> str:
-    host = hashlib.sha256(socket.gethostname().encode(errors="replace")).hexdigest()[:8]
+    host = socket.gethostname().encode(errors="replace")
+    with contextlib.suppress(OSError):
+        host += BOOT.read_bytes()
+    digest = hashlib.sha256(host).hexdigest()[:8]
     name = os.fsencode(path.name)
     if LONGEST < len(name) <= 255:  # a longer one fits nowhere, as making the file says
         name = name[:LONGEST]
-    return str(path.parent / f".{os.fsdecode(name)}.{host}.")
+    return str(path.parent / f".{os.fsdecode(name)}.{digest}.")
 
 
 def _lock(handle: int) -> bool | None:

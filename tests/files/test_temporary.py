@@ -85,6 +85,51 @@ def test_files_of_other_hosts_and_of_users_stay(tmp_path, running, monkeypatch):
     assert set(left) <= set(before)
 
 
+def test_files_of_another_boot_stay(tmp_path, running, monkeypatch):
+    """Two machines may have one name, and neither may see the other's locks."""
+    running.kill()
+    running.wait()
+    left = names(tmp_path)
+    (tmp_path / "boot_id").write_text("another")
+    monkeypatch.setattr(temporary, "BOOT", tmp_path / "boot_id")
+    write(tmp_path / "out")
+    assert names(tmp_path) == sorted([*left, "boot_id", "out"])
+
+
+def test_without_a_boot_id_the_host_name_decides(tmp_path, monkeypatch):
+    monkeypatch.setattr(temporary, "BOOT", tmp_path / "none")
+    abandoned = tmp_path / f"{temporary._prefix(tmp_path / 'out')}01234567.tmp"
+    abandoned.touch()
+    write(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+
+
+def test_only_names_that_we_give_are_removed(tmp_path):
+    prefix = temporary._prefix(tmp_path / "out")
+    kept = [f"{prefix}{rest}.tmp" for rest in ("mine", "0123456", "012345678", "0123456g", "a.b")]
+    for name in kept:
+        (tmp_path / name).touch()
+    write(tmp_path / "out")
+    assert names(tmp_path) == sorted([*(os.path.basename(name) for name in kept), "out"])
+
+
+def test_a_file_on_nfs_is_locked_as_one_that_is_open_for_writing(tmp_path, running, monkeypatch):
+    """The folder cannot be opened so, and stays."""
+    running.kill()
+    running.wait()
+    real = temporary.fcntl.flock
+
+    def flock(handle, how):
+        if temporary.fcntl.fcntl(handle, temporary.fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        real(handle, how)
+
+    monkeypatch.setattr(temporary.fcntl, "flock", flock)
+    write(tmp_path / "out")
+    left = [one for one in tmp_path.iterdir() if one.name != "out"]
+    assert [one.is_dir() for one in left] == [True]
+
+
 def test_without_locks_nothing_is_removed_and_outputs_are_written(tmp_path, running, monkeypatch):
     running.kill()
     running.wait()
