@@ -49,14 +49,16 @@ def damaged(params: Any, checksums: Checksums) -> list[str]:
 
     Args:
         params: arrays on devices, as they were restored.
-        checksums: of `of_params`; a parameter that is not in them counts as damaged.
+        checksums: of `of_params`; a parameter that is not in them, or has another number of them,
+            counts as damaged.
     """
 
     def is_sound(name: str, array: jax.Array) -> bool:
-        expected = checksums.get(name, {}).get(array.dtype.name)
-        return expected is not None and all(
-            crc == expected[k]
-            for k, crc in _in_this_process(array, split_axis(name, array.shape), len(expected) - 1)
+        expected = checksums.get(name, {}).get(array.dtype.name, [])
+        axis = split_axis(name, array.shape)
+        n_parts = _n_parts(array.shape, axis)
+        return len(expected) == 1 + n_parts and all(
+            crc == expected[k] for k, crc in _in_this_process(array, axis, n_parts)
         )
 
     leaves = _named(params)
@@ -70,9 +72,13 @@ def _named(tree: Any) -> dict[str, Any]:
     return {"/".join(keys_of(path)): leaf for path, leaf in leaves}
 
 
+def _n_parts(shape: tuple[int, ...], axis: int | None) -> int:
+    return 0 if axis is None else math.gcd(shape[axis], PARTS)
+
+
 def _parts(array: np.ndarray, axis: int | None) -> list[np.ndarray]:
     """The equal parts along the axis; none where the array is whole on each device."""
-    return [] if axis is None else np.split(array, math.gcd(array.shape[axis], PARTS), axis)
+    return [] if axis is None else np.split(array, _n_parts(array.shape, axis), axis)
 
 
 def _in_this_process(array: jax.Array, axis: int | None, n_parts: int) -> Iterator[tuple[int, int]]:
@@ -102,7 +108,7 @@ def _crc_of_array(array: jax.Array) -> int:
 
 
 def _sliced(array: jax.Array, axis: int, begin: int, size: int) -> np.ndarray:
-    """On the host. Of an array of an accelerator that is asked for as a whole, JAX keeps a copy."""
+    """On the host. JAX caches the host copy of a whole device array, so slice it."""
     if _is_on_host(array):
         whole = np.moveaxis(np.asarray(array), axis, 0)  # the same memory
         return np.moveaxis(whole[begin : begin + size], 0, axis)

@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,9 +92,9 @@ def read_checksums(folder: Path) -> checksums.Checksums | None:
     Raises:
         InputError: not as `save` writes them.
     """
-    if read_json(folder / MARK).get("format") == UNCHECKED:
-        return None
     where = folder / CHECKSUMS
+    if not where.exists() and read_json(folder / MARK).get("format") == UNCHECKED:
+        return None
     found = read_json(where)
     sound = isinstance(found, dict) and all(
         isinstance(of_dtype, dict)
@@ -223,8 +224,13 @@ def restore(
             )
         except Exception as problem:
             raise _damaged(path, problem) from None
-    expected = read_checksums(folder)
-    if expected is not None and (names := checksums.damaged(params, expected)):
+    if (expected := read_checksums(folder)) is None:
+        print(
+            f"{folder}: converted by an earlier version, without checksums; loaded unchecked, "
+            "convert the original again",
+            file=sys.stderr,
+        )
+    elif (names := checksums.damaged(params, expected)):
         raise InputError(
             f"{path}: {len(names)} arrays are not what was converted, such as {names[0]}: their "
             "checksums differ; the files are damaged, convert the original again"

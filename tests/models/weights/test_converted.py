@@ -295,12 +295,33 @@ def test_each_shard_is_checked(written, tmp_path):
         assert f"1 arrays are not what was converted, such as {name}: " in line
 
 
-def test_a_folder_of_an_older_version_has_no_checksums_and_loads(copied, written):
+def test_a_folder_of_an_older_version_has_no_checksums_and_loads(copied, written, capsys):
     mark = copied / "jaxscore.json"
     facts = json.loads(mark.read_text(encoding="utf-8"))
     mark.write_text(json.dumps(facts | {"format": 1}), encoding="utf-8")
     (copied / "checksums.json").unlink()
+    capsys.readouterr()
     assert_same(loaded(copied), loaded(written()))
+    said = capsys.readouterr().err
+    assert said.count("converted by an earlier version, without checksums") == 1
+    assert str(copied) in said
+
+
+def test_checksums_are_checked_whatever_the_format_says(copied):
+    mark = copied / "jaxscore.json"
+    facts = json.loads(mark.read_text(encoding="utf-8"))
+    mark.write_text(json.dumps(facts | {"format": 1}), encoding="utf-8")
+    flipped(copied, "embed/token")
+    refused(copied, "1 arrays are not what was converted, such as embed/token: ")
+
+
+@pytest.mark.parametrize("change", [lambda parts: parts[:-1], lambda parts: [*parts, 0]])
+def test_another_number_of_checksums_is_damage(copied, change):
+    where = copied / "checksums.json"
+    found = json.loads(where.read_text(encoding="utf-8"))
+    found["embed/token"]["float32"] = change(found["embed/token"]["float32"])
+    where.write_text(json.dumps(found), encoding="utf-8")
+    refused(copied, "1 arrays are not what was converted, such as embed/token: ")
 
 
 def test_arrays_of_an_accelerator_are_checked_in_slices(copied, monkeypatch):
