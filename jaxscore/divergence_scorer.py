@@ -8,6 +8,7 @@ from jaxscore.engine import batch_budget, provenance
 from jaxscore.engine.loading import Loaded, load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.errors import InputError
+from jaxscore.files.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
@@ -148,7 +149,7 @@ class DivergenceScorer(Scorer):
                 batch_tokens, both, reproducible=reproducible, measures=both.measures
             ),
             progress=progress,
-            journal=None if journal is None else Journal(Path(journal), about),
+            journal=None if journal is None else Journal(local_path(str(journal)), about),
             reproducible=reproducible,
         )
         scorer._models, scorer.alike, scorer.about = (p.model, q.model), alike, about
@@ -214,7 +215,7 @@ def _settings(
         "dtype": dtype,
         "implementation": implementation,
         "revision": revision,
-        "lora": None if lora is None else Path(lora),
+        "lora": None if lora is None else local_path(str(lora)),
         "quantize": quantize,
     }
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jaxscore.engine import processes
 from jaxscore.engine.defaults import AUTO
 from jaxscore.errors import InputError
+from jaxscore.files.local_path import local_path
 from jaxscore.harness.arguments import Arguments
 from jaxscore.harness.lengths import max_length
 from jaxscore.models.weights import checkpoint
@@ -57,7 +58,7 @@ def make(args: Arguments) -> Made:
         implementation=args.implementation,  # type: ignore[arg-type]  # `load` checks it
         revision=args.revision,
         trust_remote_code=args.trust_remote_code,
-        cache_dir=None if args.cache_dir is None else Path(args.cache_dir),
+        cache_dir=None if args.cache_dir is None else local_path(args.cache_dir),
         lora=args.peft,
         journal=args.journal,
         mesh=args.mesh or (AUTO if processes.several() else None),  # one device is of one process
@@ -98,7 +99,7 @@ def _check_length(args: Arguments, scorer: Scorer) -> None:
 
 
 def _folder(name: str, args: Arguments, revision: str | None) -> Path:
-    cache = None if args.cache_dir is None else Path(args.cache_dir)
+    cache = None if args.cache_dir is None else local_path(args.cache_dir)
     return checkpoint.resolve(name, revision, with_code=args.trust_remote_code, cache_dir=cache)
 
 

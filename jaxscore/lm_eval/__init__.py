@@ -8,7 +8,6 @@ and without its logits cache. Text that requests share is computed once.
 
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.utils import configure_pad_token
 
 from jaxscore.engine import processes
+from jaxscore.files.local_path import local_path
 from jaxscore.harness import arguments, encoding
 from jaxscore.harness import model as making
 from jaxscore.harness.encoding import Asked, Encoder
@@ -85,7 +85,7 @@ class JaxscoreLM(TemplateLM):
         )
         self._chat = ChatTemplate(self.tokenizer, self._args.chat_template_args)
         path = self._args.details
-        self._details = None if path is None else Details(Path(path), self.scorer.encoder)
+        self._details = None if path is None else Details(local_path(path), self.scorer.encoder)
         self._noise: list[dict[str, Any]] = []
         self.batch_sizes: dict[str, int] = {}
 

@@ -6,9 +6,12 @@ import pytest
 
 from jaxscore.cli import main
 from jaxscore.commands import listing
+from jaxscore.divergence_scorer import DivergenceScorer
 from jaxscore.errors import InputError
 from jaxscore.files.cache_folder import cache_folder
 from jaxscore.files.local_path import local_path
+from jaxscore.harness import arguments
+from jaxscore.harness import model as making
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer
 from tests.conftest import CASES
@@ -96,6 +99,23 @@ def test_a_model_is_no_address(model):
 def test_a_scorer_takes_no_address(flag):
     with pytest.raises(InputError, match=REFUSED.format("gs")):
         Scorer.from_pretrained(MODEL, **{flag: "gs://bucket/place"})
+
+
+@pytest.mark.parametrize("name", ["journal", "lora", "reference_lora"])
+def test_a_divergence_scorer_takes_no_address(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = {"reference_dtype": "bfloat16", name: "gs://bucket/place"}
+    with pytest.raises(InputError, match=REFUSED.format("gs")):
+        DivergenceScorer.from_pretrained(MODEL, MODEL, **flags)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", [making._folder, making.make], ids=["_folder", "make"])
+def test_model_args_take_no_address_as_cache_dir(folder):
+    args, _ = arguments.read({"pretrained": MODEL, "cache_dir": "gs://bucket/cache"})
+    words = (MODEL, args, None) if folder is making._folder else (args,)
+    with pytest.raises(InputError, match=REFUSED.format("gs")):
+        folder(*words)
 
 
 def test_the_journal_of_a_command(capsys, tmp_path, monkeypatch):

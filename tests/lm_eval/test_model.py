@@ -43,6 +43,11 @@ def test_a_length_that_the_model_does_not_have(model):
         JaxscoreLM(model.scorer, max_length="99999")
 
 
+def test_details_take_no_address():
+    with pytest.raises(InputError, match="found an address of scheme gs://"):
+        JaxscoreLM(**args(details="gs://bucket/details.jsonl"))
+
+
 def test_equal_choices_have_equal_bits(found):
     for sample in found["samples"]["choices"]:
         answers = sample["doc"]["a"]

@@ -230,7 +230,7 @@ def restore(
             "convert the original again",
             file=sys.stderr,
         )
-    elif (names := checksums.damaged(params, expected)):
+    elif names := checksums.damaged(params, expected):
         raise InputError(
             f"{path}: {len(names)} arrays are not what was converted, such as {names[0]}: their "
             "checksums differ; the files are damaged, convert the original again"
