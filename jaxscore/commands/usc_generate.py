@@ -63,9 +63,12 @@ class _Published(argparse.Action):
             problem = f"{values}: expected usc-N-FILE, such as usc-8-samples.json"
             raise argparse.ArgumentError(self, problem)
         try:
-            namespace.n, namespace.input = int(found.group(1)), local_path(found.group(2))
+            namespace.published = int(found.group(1)), local_path(found.group(2))
         except InputError as problem:
             raise argparse.ArgumentError(self, str(problem)) from None
+        for name, value in zip(("n", "input"), namespace.published, strict=True):
+            if getattr(namespace, name) is None:
+                setattr(namespace, name, value)
         for action in parser._actions:
             action.required = action.required and action.dest not in ("n", "input")
 
@@ -118,6 +121,12 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(
             "--truncate left: a prompt without its beginning has lost responses; show fewer of "
             "them with -n"
+        )
+    n, path = vars(args).pop("published", (args.n, args.input))
+    if (args.n, args.input) != (n, path):
+        raise InputError(
+            f"-d says -n {n} --input {path}, beside it -n {args.n} --input {args.input} is given; "
+            "give -d alone, or -n and --input"
         )
     given = {
         "n": args.n,

@@ -269,7 +269,22 @@ def test_the_published_data_set_names_file_and_n(run, folder, asked, monkeypatch
     assert run("usc-generate", "-d", "usc-2-in.json", *words).code == 0
     [first, *_] = strict((folder / "in-consistency-2.json").read_text("utf-8"))
     assert first["responses"] == ["3", "4"]
+    assert run("usc-generate", "-d", "usc-2-in.json", "-n", 2, *words).code == 0
+    assert "published" not in (folder / "in-consistency-2.json.run.json").read_text("utf-8")
     code, _, err = run("usc-generate", "-d", "gsm", *words)
     assert (code, "-d/--data-name: gsm: expected usc-N-FILE" in err) == (2, True)
     code, _, err = run("usc-generate", *words)
     assert (code, "required: --input" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [(("-n", 3), "-n 3 --input in.json"), (("--input", "G.json"), "-n 2 --input G.json")],
+    ids=["-n", "--input"],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_published_data_set_beside_another_value_is_refused(run, folder, other, found, order):
+    words = [word for pair in (("-d", "usc-2-in.json"), other)[::order] for word in pair]
+    code, _, err = run("usc-generate", *words, "--model", QWEN, "--quiet")
+    assert code == 2
+    assert f"-d says -n 2 --input in.json, beside it {found} is given; give -d alone" in err
