@@ -35,7 +35,7 @@ class GrowingArray:
         """`finished` gives all objects that are finished by now."""
         self.path, self._finished = path, finished
         self.kept = self._has_more = False
-        # A stream gets the array once.
+        # A stream is written once, at the end.
         self._due = math.inf if is_stream(path) else time.monotonic() + PAUSE
 
     @contextlib.contextmanager
