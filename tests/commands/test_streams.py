@@ -194,12 +194,14 @@ def test_a_full_stderr_ends_no_run(here, tmp_path):
 
 
 @needs_full
-def test_a_full_stdout_is_one_line_after_the_output_is_kept(here, tmp_path):
+@pytest.mark.parametrize(("unbuffered", "name"), [("", "jaxscore"), ("1", "jaxscore vote")])
+def test_a_full_stdout_is_one_line_after_the_output_is_kept(here, tmp_path, unbuffered, name):
+    words, env = [*here("vote"), "--output", "out.json"], {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        ran = process([*here("vote"), "--output", "out.json"], stdout=full, stderr=subprocess.PIPE)
+        ran = process(words, stdout=full, stderr=subprocess.PIPE, env={**os.environ, **env})
         _, said = ran.communicate(timeout=20)
     assert ran.returncode == 2
-    assert said.startswith("jaxscore: error: standard output cannot be written (No space left")
+    assert said.startswith(f"{name}: error: standard output cannot be written (No space left")
     assert said.count("\n") == 1
     assert strict((tmp_path / "out.json").read_text())[0]["id"] == "i"
 
