@@ -68,10 +68,16 @@ def opened(path: Path) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def stdout_for_data(outputs: Iterable[Path]) -> Iterator[None]:
-    """Print to standard error in the block, if an output is standard output."""
+    """Print to standard error in the block, if an output is standard output.
+
+    Raises:
+        InputError: it is closed.
+    """
     if not processes.first() or 1 not in map(descriptor, outputs):
         yield
         return
+    if sys.stdout is None:
+        raise InputError("--output is standard output, which is closed; give a file")
     _Data.stdout = sys.stdout
     try:
         with contextlib.redirect_stdout(sys.stderr):

@@ -206,12 +206,22 @@ def test_a_full_stdout_is_one_line_after_the_output_is_kept(here, tmp_path, unbu
     assert strict((tmp_path / "out.json").read_text())[0]["id"] == "i"
 
 
+def with_closed_stdout(*words):
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "jaxscore", *words]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+
+
 def test_a_closed_stdout_ends_no_run(here, tmp_path):
-    words = [sys.executable, "-m", "jaxscore", *here("vote"), "--output", "out.json"]
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words]
-    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=20, check=False)
+    done = with_closed_stdout(*here("vote"), "--output", "out.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert strict((tmp_path / "out.json").read_text())[0]["id"] == "i"
+
+
+def test_a_closed_stdout_takes_no_data(here, tmp_path):
+    done = with_closed_stdout(*here("vote"), "--output", "-")
+    assert done.returncode == 2
+    assert "standard output, which is closed; give a file" in done.stderr
+    assert names(tmp_path) == ["in.jsonl"]
 
 
 ENDS = """
