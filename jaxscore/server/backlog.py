@@ -15,6 +15,8 @@ from jaxscore.server.window_size import WindowSize
 
 RETRY_AFTER = 5  # seconds that a client is told to wait
 MOST_WAITING = 1 << 20  # prompts that wait and are in work, each a kilobyte however short
+MOST_SKIPPED = 256  # jobs that do not fit in a window; trying them takes milliseconds
+SMALL = 8  # an eighth of a window's time is for small pieces, also beyond the limit
 
 
 class Window(NamedTuple):
@@ -147,25 +149,36 @@ class Backlog:
     def _window(self) -> Window:
         """One piece of each job in turn until the window is full.
 
-        The turns go on where the last window ended, so that a job of many pieces delays another
-        one by the window in work and its own. `add` waits while this runs, and with it the event
-        loop: so many pieces take a tenth of a second.
+        A job whose piece does not fit is skipped and starts the next window; small pieces are let
+        in beyond the limit. `add` waits while this runs, and with it the event loop: so many
+        pieces take a tenth of a second.
         """
-        size, n_given = TrieSize(self._shares_text), 0
+        size, n_read = TrieSize(self._shares_text), 0
         out: list[tuple[ScoringJob, int]] = []
-        while self._scoring:
+        skipped: list[ScoringJob] = []
+        n_small = self._window_size.n_tokens // SMALL
+        while self._scoring and len(out) < WINDOW and len(skipped) < MOST_SKIPPED:
             job = self._scoring[0]
             ids = path(job.pieces[job.left[-1]])
-            if len(out) == WINDOW or (out and n_given + len(ids) > WINDOW_TOKENS):
+            if out and n_read + len(ids) > WINDOW_TOKENS:
                 break
-            # The first piece has a window whatever its size.
-            n_added = size.add(ids, self._window_size.limit if out else _any_size)
+            n_read += len(ids)
+            if not out:
+                limit = _any_size  # the first piece has a window whatever its size
+            elif len(ids) <= n_small:
+                limit = self._window_size.most_tokens
+                n_small -= len(ids)
+            else:
+                limit = self._window_size.limit
+            n_added = size.add(ids, limit)
             if n_added is None:
-                break
+                # Ending the window here would leave a long prefix to be computed again.
+                skipped.append(self._scoring.popleft())
+                continue
             job.added += n_added
-            n_given += len(ids)
             out.append((job, job.left.pop()))
             _next_turn(self._scoring)
+        self._scoring.extendleft(reversed(skipped))  # the next window starts with them
         return Window(out, size.n_tokens)
 
     def _group(self) -> Group:

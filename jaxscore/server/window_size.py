@@ -43,3 +43,7 @@ class WindowSize:
         the prefix is a small part of it.
         """
         return min(max(self.n_tokens, REPEATED * n_shared), self._most)
+
+    def most_tokens(self, n_shared: int) -> int:
+        """Most distinct tokens of any window, however long it takes."""
+        return self._most

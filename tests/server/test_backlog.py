@@ -74,6 +74,53 @@ def test_a_window_goes_on_where_the_next_one_would_repeat_a_long_prefix():
     assert 8 * len(prefix) - 4 < taken.n_tokens <= 8 * (len(prefix) + 2)
 
 
+def sharing(n_prefix, n, first=1):
+    """A job of `n` pieces of a shared prefix and 50 other tokens."""
+    prompts = [[first] * n_prefix + [100 + k] * 50 for k in range(n)]
+    return ScoringJob([(after(np.array(ids, np.int32)),) for ids in prompts])
+
+
+def test_small_requests_do_not_end_the_prefix_sharing_of_a_large_one():
+    some = Backlog(WindowSize(512, 32_768), 3, 10**9, 0.0)
+    large, taken = sharing(1000, 80), []
+    some.add(large)
+    while large.left:
+        small = job("small" * 4)
+        some.add(small)
+        taken.append(some.take())
+        assert not small.left
+    assert sum(one.n_tokens for one in taken) <= 1000 + 80 * 50 + 1000 + 20 * len(taken)
+
+
+def test_small_requests_do_not_stretch_a_window_without_end():
+    some = Backlog(WindowSize(512, 32_768), 3, 10**9, 0.0)
+    some.add(sharing(1000, 1))
+    for k in range(100):
+        some.add(job(f"{k:03}" * 6))
+    assert some.take().n_tokens <= 1050 + 512 // 8
+
+
+def test_two_large_requests_with_prefixes_of_their_own_have_windows_in_turn():
+    some = Backlog(WindowSize(512, 32_768), 3, 10**9, 0.0)
+    jobs = [sharing(1000, 80, first) for first in (1, 2)]
+    for one in jobs:
+        some.add(one)
+    assert some.take().n_tokens > 2000
+    assert some.take().n_tokens > 2000
+    assert {len(one.left) < 80 for one in jobs} == {True}
+
+
+def test_a_job_that_did_not_fit_starts_the_next_window():
+    some = backlog(job("aaaaaa"), job("bbbbbb"), job("cc", "dddd"), window=9)
+    assert windows(some) == [["aaaaaa", "cc"], ["bbbbbb"], ["dddd"]]
+
+
+def test_only_so_many_jobs_are_tried_in_vain(monkeypatch):
+    monkeypatch.setattr(backlog_module, "MOST_SKIPPED", 2)
+    some = backlog(job("aaaa"), job("bbbbbb"), job("cccccc"), job("dd"), window=7)
+    assert windows(some) == [["aaaa"], ["bbbbbb"], ["cccccc"], ["dd"]]
+
+
 def test_where_nothing_is_shared_all_tokens_count():
     some = Backlog(WindowSize(10, 100), 3, 10**6, 0.0, shares_text=False)
     one = job(*["aaaa"] * 5)
@@ -83,7 +130,7 @@ def test_where_nothing_is_shared_all_tokens_count():
 
 
 def test_a_text_beyond_a_window_has_one_of_its_own():
-    assert windows(backlog(job("a" * 50, "b"), window=10)) == [["a" * 50], ["b"]]
+    assert windows(backlog(job("a" * 50, "bb"), window=10)) == [["a" * 50], ["bb"]]
 
 
 def test_a_window_has_at_most_so_many_pieces(monkeypatch):
