@@ -5,8 +5,11 @@ from collections import deque
 
 TARGET = 0.1  # seconds of a window; a request that comes meanwhile waits for its end
 REMEMBERED = 5  # windows; their median is not moved by one that something else delayed
-# Of a window a prefix that the next one would compute again is at most one part in so many.
+# A window extends until a shared prefix is at most 1/REPEATED of it.
 REPEATED = 8
+# But by at most so many times its tokens beyond the prefix. A smaller number would let others wait
+# less, and compute a long prefix more often: at 8, one of 0.8 s is half of each window.
+LONGEST = 8
 
 
 class WindowSize:
@@ -39,10 +42,11 @@ class WindowSize:
     def limit(self, n_shared: int) -> int:
         """Most distinct tokens of a window that a text with such a shared prefix may join.
 
-        The next window would compute that prefix again, so a window goes on beyond its time until
-        the prefix is a small part of it.
+        The next window would compute that prefix again, so a window extends until the prefix is a
+        small part of it, or until it takes `LONGEST * TARGET` seconds beyond the prefix.
         """
-        return min(max(self.n_tokens, REPEATED * n_shared), self._most)
+        extended = min(REPEATED * n_shared, n_shared + LONGEST * self.n_tokens)
+        return min(max(self.n_tokens, extended), self._most)
 
     def most_tokens(self, n_shared: int) -> int:
         """Most distinct tokens of any window, however long it takes."""

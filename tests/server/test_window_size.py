@@ -65,3 +65,14 @@ def test_small_windows_tell_nothing_of_large_ones():
 def test_a_window_goes_on_while_it_shares_a_long_prefix():
     size = learned(lambda n: n / 1e5)
     assert [size.limit(n) for n in (0, 100, 3000, 10_000)] == [10_000, 10_000, 24_000, MOST]
+
+
+def test_a_window_with_a_long_prefix_ends_at_a_multiple_of_its_time_beyond_it():
+    size = learned(lambda n: n / 5120)
+    assert size.n_tokens == LEAST
+    assert [size.limit(n) for n in (500, 4000, 20_000)] == [
+        4000,
+        4000 + 8 * LEAST,
+        20_000 + 8 * LEAST,
+    ]
+    assert learned(lambda n: n / 5120).limit(10**6) == MOST
