@@ -64,7 +64,8 @@ class Limits:
         connect_timeout, read_timeout: seconds until a connection stands, and without a byte of
             the answer.
         total_timeout: seconds from sending a request to the last byte of its answer.
-        give_up_after: when so many requests in a row failed for good, the rest is not sent.
+        give_up_after: when so many requests in a row failed for good, the rest is not sent; nor
+            is a request while so many answers still arrive after their total time.
     """
 
     in_flight: int = 8
@@ -106,7 +107,7 @@ class _Reply(NamedTuple):
     """A server's answer.
 
     Attributes:
-        content: its body, of one that is too long the beginning.
+        content: its body, truncated if it exceeds the limit.
         is_whole: whether that is all of it.
     """
 
@@ -162,6 +163,7 @@ class Client:
         self._asked = False  # whether a server was ever spoken to
         self._lock = threading.Lock()
         self._failed_in_a_row = 0
+        self._left_behind: list[threading.Thread] = []
         self._stop = threading.Event()
         if wants_key:
             _key()  # one that cannot be sent is told before anything is asked
@@ -255,6 +257,14 @@ class Client:
         """
         if self._failed_in_a_row >= self.limits.give_up_after:
             raise Failed(f"not sent, since {self._failed_in_a_row} requests before it failed")
+        with self._lock:
+            self._left_behind = [thread for thread in self._left_behind if thread.is_alive()]
+            n_left_behind = len(self._left_behind)
+        if n_left_behind >= self.limits.give_up_after:
+            raise Failed(
+                f"not sent, since {n_left_behind} answers before it still arrive after "
+                f"{self.limits.total_timeout:g} s; see what slows the server down"
+            )
         try:
             data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8")
         except UnicodeEncodeError:
@@ -296,8 +306,9 @@ class Client:
     def _fetch(self, url: str, data: bytes, most_bytes: int) -> _Reply:
         """One attempt, in a thread of its own: no socket has a limit for all its reads together.
 
-        A thread that is too slow is left behind. It ends at the next byte of the body, or with
-        the connection; `give_up_after` bounds how many there are.
+        A thread that is too slow is left behind, with its socket. It ends at the next byte of the
+        body, after the head, or with the connection. While `give_up_after` of them run, `post`
+        sends nothing, so there are fewer than `give_up_after + in_flight`.
 
         Raises:
             _TooSlow: the answer was not whole within the total time.
@@ -312,11 +323,14 @@ class Client:
             except BaseException as problem:
                 outcome.put(problem)
 
-        threading.Thread(target=fetch, daemon=True).start()
+        thread = threading.Thread(target=fetch, daemon=True)
+        thread.start()
         try:
             found = outcome.get(timeout=self.limits.total_timeout)
         except queue.Empty:
             too_slow.set()
+            with self._lock:
+                self._left_behind.append(thread)
             raise _TooSlow from None
         if isinstance(found, BaseException):
             raise found

@@ -198,6 +198,25 @@ def test_an_answer_a_byte_at_a_time_has_a_time_limit(serve, body):
     assert attempts(server, 1) == 1
 
 
+def test_good_answers_between_do_not_let_slow_ones_pile_up(serve):
+    """A head without end; each good answer resets the failures in a row, not the slow ones."""
+    server = serve(failing(Answer(b"", pause=1.0), on=set(range(1, 99, 2))))
+    one = client(server.url, total_timeout=0.1, give_up_after=3, in_flight=1)
+    got = ask(one, range(20))
+    assert got[:6:2] == [0, 2, 4]
+    assert "not sent, since 3 answers before it still arrive after 0.1 s" in str(got[-1])
+    assert len(server.seen) == 6
+
+
+def test_slow_answers_that_have_ended_are_not_counted(serve):
+    server = serve(failing(Answer({"n": 1}, wait=0.3), on={1, 2, 3}))
+    one = client(server.url, total_timeout=0.1, give_up_after=3, in_flight=1)
+    assert all(isinstance(found, Failed) for found in ask(one, [0, 1, 2, 3])[1:])
+    for thread in one._left_behind:
+        thread.join(10)
+    assert ask(one, [4]) == [4]
+
+
 def test_a_long_message_is_cut(serve):
     server = serve(failing(Answer({"error": "x" * 10**6}, 400), on={1}))
     assert len(str(ask(client(server.url), [0, 1])[1])) < 400
