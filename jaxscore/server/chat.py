@@ -37,7 +37,8 @@ async def chat(call: Call) -> Answer | Stream:
     """Answer one request."""
     service = call.service
     # In a thread however short it is, since the chat template may take long.
-    asked = await asyncio.to_thread(asked_of, service, call.body)
+    loop = asyncio.get_running_loop()
+    asked = await loop.run_in_executor(service.chat_threads, asked_of, service, call.body)
     head = {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",

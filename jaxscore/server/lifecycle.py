@@ -153,6 +153,7 @@ async def _serve(
         try:
             await _answer(server, service, one, ready, end)
         finally:
+            service.chat_threads.shutdown(wait=False, cancel_futures=True)
             stopped = await asyncio.to_thread(service.worker.stop, WORK)
         if not stopped:
             _leave(0)  # nobody waits for its window any more

@@ -1,6 +1,7 @@
 """What every endpoint works with: the model's facts, its tokenizer and its worker."""
 
 import asyncio
+import concurrent.futures
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from jaxscore.server.worker import Worker
 from jaxscore.text.preparing import Preparer
 from jaxscore.text.token_bytes import TokenBytes
 
+CHAT_THREADS = 2  # one renders, as all share one process for that; another one may tokenize
 LONG = 50_000  # bytes of text, or numbers, above which a thread does the work
 
 T = TypeVar("T")
@@ -31,6 +33,7 @@ class Service:
         settings, metrics, worker: see there.
         scorer: for facts alone; the worker runs it.
         encoder, token_bytes, preparer: of its tokenizer; threads may share them.
+        chat_threads: read conversations, so that slow ones hold no threads of `apart`.
         eos_ids: tokens that end a text.
         started: seconds since 1970.
         ending: the server takes no more requests.
@@ -45,6 +48,7 @@ class Service:
         self.preparer = Preparer(
             scorer.encoder, scorer.model.max_positions, scorer.engine.complaints
         )
+        self.chat_threads = concurrent.futures.ThreadPoolExecutor(CHAT_THREADS, "jaxscore-chat")
         self.eos_ids = Generator(scorer).eos_ids
         self.started = int(time.time())
         self.ending = False

@@ -1,11 +1,14 @@
 """`/v1/chat/completions`: fields, texts and numbers, against the template and the scorer."""
 
+import asyncio
 import json
+import threading
 
 import numpy as np
 import pytest
 
 from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.server import service
 from jaxscore.text import chat_template
 from tests.server.conftest import refused
 
@@ -170,3 +173,22 @@ def test_too_long(served):
             param="messages",
             code="context_length_exceeded",
         )
+
+
+def test_conversations_that_render_for_long_do_not_stop_other_paths(start, monkeypatch):
+    served, go_on, real = start(), threading.Event(), chat_template.render
+    monkeypatch.setattr(chat_template, "render", lambda *given: go_on.wait(60) and real(*given))
+    text = "a " * service.LONG  # a thread tokenizes it
+
+    async def both():
+        async with served.client() as client:
+            chats = [asyncio.ensure_future(client.post(PATH, json=BASE)) for _ in range(40)]
+            await asyncio.sleep(0.1)
+            try:
+                async with asyncio.timeout(5):
+                    other = await client.post("/tokenize", json={"prompt": text})
+            finally:
+                go_on.set()
+            return other.status_code, [one.status_code for one in await asyncio.gather(*chats)]
+
+    assert asyncio.run(both()) == (200, [200] * 40)

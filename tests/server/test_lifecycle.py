@@ -81,4 +81,6 @@ def test_what_is_not_finished_at_the_end_is_told_so(scorer, monkeypatch, capfd):
         go_on.set()
         thread.join(60)
     assert not thread.is_alive()
+    with pytest.raises(RuntimeError, match="shutdown"):
+        served.service.chat_threads.submit(int)
     assert capfd.readouterr().err == ""
