@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import gzip
 import json
+import re
 import struct
 import zlib
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 
 from jaxscore.reports.html.frame import render
 from jaxscore.reports.html.page import Column, Field, Items, Page, Row, Rows
+from jaxscore.reports.html.parts import three
 from jaxscore.reports.html.score_items import ScoreItems
 from jaxscore.reports.html.source import Source
 from jaxscore.reports.html.strips import Strips, TokenText, tokens
@@ -25,6 +27,12 @@ TYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4"}
 def tree(page: str) -> Any:
     """The parsed page."""
     return lxml.html.document_fromstring(page.encode("utf-8"))
+
+
+def rounded(text: str) -> str:
+    """A text of the Markdown with its numbers as cards show them."""
+    number = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+    return re.sub(number, lambda found: three(float(found.group())), text)
 
 
 def block(page: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -5,27 +5,19 @@ Their numbers are those of the Markdown.
 
 import json
 import random
-import re
 
 import pytest
 
 from jaxscore import evaluate
 from jaxscore.evaluate import compare
-from jaxscore.reports.html.parts import three
 from tests.hostile.inputs import TEXTS
-from tests.reports.html.made import block, tree
+from tests.reports.html.made import block, rounded, tree
 from tests.reports.html.test_systems import LONG, ROW, columns, numbers
 
 
 @pytest.fixture
 def scorer(scorers):
     return scorers("tiny-qwen2")
-
-
-def rounded(text):
-    """A text of the Markdown with its numbers as cards show them."""
-    number = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
-    return re.sub(number, lambda found: three(float(found.group())), text)
 
 
 def cards(page):

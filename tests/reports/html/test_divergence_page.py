@@ -9,7 +9,7 @@ import pytest
 from jaxscore import DivergenceScorer, evaluate
 from jaxscore.reports.html import shows
 from tests.conftest import CASES
-from tests.reports.html.made import block, tree
+from tests.reports.html.made import block, rounded, tree
 from tests.reports.html.test_systems import LONG, ROW, columns
 
 QWEN = str(CASES / "models/tiny-qwen2")
@@ -23,7 +23,7 @@ def test_divergence():
     told = [one.text_content() for one in tree(page).xpath("//*[@class='card']")]
     rows = {row.split(" | ")[0]: row.split(" | ") for row in ROW.findall(markdown)}
     row = rows["KL divergence from the model to the reference, KL(p ‖ q)"]
-    assert told[0].startswith(f"KL(p ‖ q){row[1]}95% interval {row[2]}")
+    assert told[0].startswith(f"KL(p ‖ q){rounded(row[1])}95% interval {rounded(row[2])}")
     table, header = columns(page)
     texts = report.to_dict()["worst_texts"]
     assert table["Id"][:2] == [str(one["id"]) for one in texts]
