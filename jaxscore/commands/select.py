@@ -16,16 +16,14 @@ input, a JSON array as `self-certainty` writes it:
     "output": ["{\\"reasoning\\": \\"…\\", \\"answer\\": \\"42\\"}", "I do not know"],
     "confidence_list": [12.3, 19.8]}]
 
-The answer of a response, as published: the first of these that it holds:
-`answer` of the first JSON object; the text after "answer":; for Llama-3.1
-generators a \\boxed{…} near the end. So are read items of a Llama-3.1
-generator, of the dataset crux, and items with a response that holds "answer":
-(with --gold, if all hold it). In other items each is read by the first of these:
-JSON as above (json), the last \\boxed{…} (boxed), what follows `answer:`
-(answer) and, if the gold is a number, the last number (number). --answer-rule
-names one. So --gold can change the choice, not only its grade: one response
-that holds "answer": makes no other unreadable then, and with a numeric gold
-responses without another form are read by their last number.
+A response is read as published in items of a Llama-3.1 generator, of the
+dataset crux, and with a response that holds "answer": (with --gold, if all do).
+Its answer is then the first of: `answer` of the first JSON object; the text
+after "answer":; for Llama-3.1 generators a \\boxed{…} near the end.
+In other items it is the first of: JSON as above (json), the last \\boxed{…}
+(boxed), what follows `answer:` (answer) and, if the gold is a number, the last
+number (number). So --gold can change the choice, and not its grade alone.
+--answer-rule names one way for all items.
 
 output, the same items with
   output        the chosen response, in a list
