@@ -117,7 +117,7 @@ def test_models_that_are_not_there(run, place):
     ran = run(*command(folder, "score", "--model", folder / "absent"))
     assert_refused(ran, folder, f"model {folder / 'absent'}: no such folder")
     ran = run(*command(folder, "score", "--model", "nobody/absent"))
-    assert_refused(ran, folder, "model nobody/absent: no such folder, not in", "give a local folder")
+    assert_refused(ran, folder, "model nobody/absent: no such folder, not", "give a local folder")
     ran = run(*command(folder, "score", "--model", folder / "in.jsonl"))
     assert_refused(ran, folder, "found a file, expected a folder with config.json")
 
