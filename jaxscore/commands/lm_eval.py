@@ -13,6 +13,7 @@ from jaxscore.engine import processes
 from jaxscore.errors import InputError, install_extra
 from jaxscore.files.local_path import check_local
 from jaxscore.files.yaml_input import read_yaml
+from jaxscore.models.weights import checkpoint
 
 PLACES = ("--output_path", "-o", "--use_cache", "-c", "--include_path", "--config", "-C")
 OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
@@ -47,6 +48,19 @@ def _check_places(arguments: Sequence[str]) -> None:
             check_local(value if equals else "".join(arguments[k + 1 : k + 2]))
 
 
+def _check_folder(arguments: Sequence[str]) -> None:
+    """Refuse a missing model folder before lm-evaluation-harness is imported, which takes seconds.
+
+    Raises:
+        InputError: `pretrained` is a path, and no such folder is there.
+    """
+    for word in arguments:
+        for setting in word.removeprefix("--model_args=").split(","):
+            name, _, model = setting.partition("=")
+            if name == "pretrained" and model.startswith((".", "/", "~")):
+                checkpoint.resolve(model, None)
+
+
 def run(args: argparse.Namespace) -> int:
     """Run lm-evaluation-harness; its files are kept, and its exit code.
 
@@ -56,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.arguments in ([], ["-h"], ["--help"], ["run"]):
         print(ABOUT)
     _check_places(args.arguments)
+    _check_folder(args.arguments)
     if importlib.util.find_spec("lm_eval") is None:
         raise InputError(f"lm-evaluation-harness is not installed; {install_extra('lm-eval')}")
     importlib.import_module("jaxscore.lm_eval")

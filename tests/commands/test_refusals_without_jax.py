@@ -49,6 +49,10 @@ REFUSED = {  # name -> words of the command line, and what the message says
     "judge folder": (["judge", "--llm", QWEN, "--folder", "none"], "the folder none is missing"),
     "experiments": (["judge", "--llm", QWEN, "--experiments-folder", "none"], "no such folder"),
     "metrics folder": (["metrics", "--folder", "none"], "the folder none is missing"),
+    "lm-eval": (
+        ["lm-eval", "--model_args", "pretrained=./none", "--tasks", "x"],
+        "model ./none: no such folder",
+    ),
     "families": (["families", "--model", "none"], "--model none: neither a folder"),
     "plan": (["plan", "--model", "none"], "--model none: neither a folder"),
     "convert": (["convert", "--model", "./none", "--output", "new"], "model ./none: no such"),
