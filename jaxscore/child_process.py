@@ -43,7 +43,7 @@ class ChildProcess:
         self.started = self._reply(START_LIMIT)
 
     def ask(self, question: Mapping[str, Any], seconds: float) -> Reply | None:
-        """The reply; None if there is none in time, or the process died.
+        """Return the reply, or None if it is late or the process died.
 
         After None or an exception the process is of no more use: `end` it.
         """

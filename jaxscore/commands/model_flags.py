@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.models.model import Model
     from jaxscore.scorer import Scorer
 
-UNUSED: dict[str, Any] = {  # where another program computes, and what they are if nobody gives them
+UNUSED: dict[str, Any] = {  # flags without effect if another program computes, and their defaults
     "device": None,
     "dtype": "auto",
     "model_impl": "auto",

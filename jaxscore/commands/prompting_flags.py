@@ -54,7 +54,7 @@ def add_separator(parser: argparse._ActionsContainer, published: str) -> None:
     """--answer-separator.
 
     Args:
-        published: what stands there by default, for the help.
+        published: name of the published separator, for the help.
     """
     parser.add_argument(
         "--answer-separator",

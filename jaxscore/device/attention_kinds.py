@@ -114,7 +114,7 @@ def attention_half(params, config, build, weights, layer, x, layout, own: PerLay
             added, keys_values = half.apply(tree, x, layout, mine, given)
             after = list(sources)
             if sources_of(config, kind) and not shares:
-                # The slot of a layer that nobody else uses is out of bounds, and dropped.
+                # A layer without sharers has an out-of-bounds slot, which `drop` ignores.
                 after[kind] = tuple(
                     room.at[slot].set(one, mode="drop")
                     for room, one in zip(sources[kind], keys_values, strict=True)
@@ -136,8 +136,8 @@ def _of_kind(cache, here: DecoderConfig, build: Build):
 
 
 def _places(config):
-    """Per layer its index among those of its kind, among those of them with own keys, and the slot
-    in `empty_sources` that it reads or writes; and its kind and whether it shares keys."""
+    """Per layer: its index within its kind, its index among layers of that kind with own keys, its
+    slot in `empty_sources`, its kind, and whether it shares keys."""
     n = config.n_layers
     shares = [bool(config.keys_of) and config.keys_of[i] != i for i in range(n)]
     kinds = [config.kind_of(i) for i in range(n)]

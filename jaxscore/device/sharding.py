@@ -162,7 +162,7 @@ def spec(path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int) 
 
 
 def split_axis(name: str, shape: tuple[int, ...]) -> int | None:
-    """The axis of a parameter that some mesh may split, None if there is none.
+    """Axis of a parameter that a mesh may split, or None if no mesh splits it.
 
     Args:
         name: the path of the parameter, its keys joined by `/`.

@@ -434,7 +434,7 @@ class Client:
 
 
 class _Session(requests.Session):
-    """Follows no redirect: even if told so, requests reads such an answer whole."""
+    """Follows no redirect; with `allow_redirects=False` requests still reads its body."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         return None

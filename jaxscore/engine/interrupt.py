@@ -34,7 +34,7 @@ class _Wish:
 
 @contextlib.contextmanager
 def listening(clean: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Take Ctrl-C in this way; of no effect but in the main thread, which alone can be told.
+    """Install the SIGINT handler. No-op outside the main thread.
 
     Args:
         clean: removes temporary files, before the process ends without closing them: at Ctrl-C

@@ -15,8 +15,7 @@ def parse_bytes(text: str, *, unit_required: bool = True) -> int:
     """Bytes from a number with its unit: 16GB is 16 * 1000**3, 16GiB 16 * 1024**3.
 
     Args:
-        unit_required: False takes a whole number alone as bytes, for sizes that nobody thinks of
-            in GB.
+        unit_required: if False, a plain whole number is a size in bytes.
 
     Raises:
         InputError: no such number or unit, or nothing at all.

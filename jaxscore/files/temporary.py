@@ -133,7 +133,7 @@ def _prefix(path: Path) -> str:
 
 
 def _lock(handle: int) -> bool | None:
-    """Whether the lock is ours now; None where the file system has none."""
+    """Try to take the lock; None if the file system has no locks."""
     if fcntl is None:
         return None
     try:

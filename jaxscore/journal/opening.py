@@ -83,7 +83,7 @@ def opened(path: Path, *, create: bool = False) -> sqlite3.Connection:
 
 
 def _check_locks(folder: Path) -> None:
-    """See that the file system has locks: SQLite says `busy` too where it has none.
+    """Check that the file system supports locks; without them SQLite reports `busy` too.
 
     Raises:
         sqlite3.OperationalError: it has none.
