@@ -14,8 +14,8 @@ try:
     # `evaluate` is imported here and not on first use: importing the module of that name later
     # would put the module in the function's place.
     from jaxscore.evaluate import Report, compare, evaluate
-    from jaxscore.requests import GenerationRequest, LabelRequest, Request
-    from jaxscore.results import ScoredRequest
+    from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
+    from jaxscore.types.results import ScoredRequest
     from jaxscore.version import VERSION
 except KeyboardInterrupt:
     words = sys.orig_argv

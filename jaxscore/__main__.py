@@ -83,7 +83,7 @@ def run() -> NoReturn:
 
 def _code() -> int:
     try:
-        from jaxscore.cli import main
+        from jaxscore.cli.main import main
 
         return main()
     except SystemExit as end:

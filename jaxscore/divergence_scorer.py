@@ -8,15 +8,15 @@ from jaxscore.engine import batch_budget, provenance
 from jaxscore.engine.loading import Loaded, load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.errors import InputError
-from jaxscore.files.local_path import local_path
+from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
 from jaxscore.models.pair import paired
-from jaxscore.results import ScoredRequest
 from jaxscore.scorer import Scorer
 from jaxscore.text.preparing import Chunk, Encoding
 from jaxscore.text.same_tokenizer import difference
+from jaxscore.types.results import ScoredRequest
 
 # Of `Loaded.about`: what each of two models has of its own.
 OF_A_MODEL = (

@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.files.json_output import json_text, plain
-from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.results import data_frame
-from jaxscore.tasks.evaluation import Evaluation, Failure, settings_of
+from jaxscore.io.json_output import json_text, plain
+from jaxscore.systems.evaluation import Evaluation, Failure, settings_of
+from jaxscore.types.results import data_frame
 
 
 class System(NamedTuple):
@@ -30,11 +30,11 @@ class System(NamedTuple):
 
 
 def _system(task: str, report: str | None = None, page: str | None = None) -> System:
-    """Of modules of `tasks`, `reports` and `reports.html.systems`."""
+    """Of modules of `tasks`, `reports` and `report.html.systems`."""
     return System(
-        f"jaxscore.tasks.{task}",
-        report and f"jaxscore.reports.{report}",
-        page and f"jaxscore.reports.html.systems.{page}",
+        f"jaxscore.systems.{task}",
+        report and f"jaxscore.report.{report}",
+        page and f"jaxscore.report.html.systems.{page}",
     )
 
 
@@ -146,8 +146,8 @@ class Report:
         module = SYSTEMS[self.system].page
         if module is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        from jaxscore.reports.html.frame import render
-        from jaxscore.reports.html.source import Source
+        from jaxscore.report.html.frame import render
+        from jaxscore.report.html.source import Source
 
         found = self.evaluation
         source = Source(
@@ -257,7 +257,7 @@ def compare(a: Any, b: Any, **settings: Any) -> Report:
         InputError: a run cannot be read, they are of two systems or differ in what they count, or
             no item of one is in the other.
     """
-    from jaxscore.tasks.compare import reading
+    from jaxscore.systems.compare import reading
 
     opened = [
         reading.of_items(one.system, one.evaluation.items, one.settings)

@@ -16,11 +16,11 @@ from jaxscore.engine.writing import Writing
 from jaxscore.models.model import Model
 from jaxscore.plan.sequence_checks import complaints
 from jaxscore.plan.token_requests import TokenRequest, TokenSequence
-from jaxscore.requests import GenerationRequest
-from jaxscore.results import Generated, Results
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
+from jaxscore.types.requests import GenerationRequest
+from jaxscore.types.results import Generated, Results
 
 NO_IDS = np.zeros(0, np.int32)
 # In the place of what is no request.

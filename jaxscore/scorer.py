@@ -17,20 +17,20 @@ from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.errors import check_choice, near
-from jaxscore.files.local_path import local_path
 from jaxscore.generator import Generator
+from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
 from jaxscore.plan.row_shapes import SHORTEST_ROW
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.request_forms import requests_from
-from jaxscore.requests import GenerationRequest, LabelRequest
-from jaxscore.results import Choice, Generated, LabelScores, Results, ScoredRequest
 from jaxscore.text import alike
 from jaxscore.text.encoder import Boundary, TextEncoder
 from jaxscore.text.preparing import Chunk, Encoding, Preparer, Truncate, Window, chunks
 from jaxscore.text.scored import choice, label_scores, scored_requests
+from jaxscore.types.request_forms import requests_from
+from jaxscore.types.requests import GenerationRequest, LabelRequest
+from jaxscore.types.results import Choice, Generated, LabelScores, Results, ScoredRequest
 
 
 class Scorer:
@@ -292,7 +292,7 @@ class Scorer:
 
         Args:
             requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
-                a DataFrame, see `jaxscore.request_forms`; what they share is computed once.
+                a DataFrame, see `jaxscore.types.request_forms`; what they share is computed once.
             boundary: where the continuation starts, see `jaxscore.text.encoder`.
             truncate: "left" drops the context's oldest tokens (after the BOS) from a request
                 that is longer than the model's positions; None fails that request.

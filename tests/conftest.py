@@ -14,7 +14,7 @@ os.environ.setdefault("JAXSCORE_CACHE", os.path.join(tempfile.gettempdir(), "jax
 from jaxtyping import install_import_hook
 
 install_import_hook(
-    ["jaxscore.device", "jaxscore.tasks.chronologic.temperature"], "beartype.beartype"
+    ["jaxscore.device", "jaxscore.systems.chronologic.temperature"], "beartype.beartype"
 )
 
 from pathlib import Path

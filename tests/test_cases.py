@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Request
-from jaxscore.tasks.paths import path_gain
+from jaxscore.systems.paths import path_gain
 from tests.conftest import CASES, MODELS
 from tests.releases import flax_classes
 

@@ -9,14 +9,14 @@ import pytest
 
 from jaxscore import DivergenceScorer, InputError, evaluate
 from jaxscore.plan.token_requests import SequenceScores
-from jaxscore.requests import Request
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.preparing import Prepared
 from jaxscore.text.same_tokenizer import difference
 from jaxscore.text.scored import DIVERGENCE_INFINITE, NOT_FINITE, scored_requests
 from jaxscore.text.tokenizer import load_tokenizer
-from tests.commands import adapters
-from tests.commands.conftest import QWEN
+from jaxscore.types.requests import Request
+from tests.cli import adapters
+from tests.cli.conftest import QWEN
 from tests.conftest import CASES
 
 MODELS = CASES / "models"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from jaxscore import DivergenceScorer, InputError, Report, Request, evaluate
+from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.evaluate import SYSTEMS, frame_of
-from jaxscore.metrics.bootstrap import Estimate
-from jaxscore.tasks.compare.reading import of_items
-from tests.commands.conftest import QWEN as MODEL
-from tests.commands.conftest import run  # noqa: F401
+from jaxscore.systems.compare.reading import of_items
+from tests.cli.conftest import QWEN as MODEL
+from tests.cli.conftest import run  # noqa: F401
 
 PATHS = [
     {"id": "q1", "question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"], []]},

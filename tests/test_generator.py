@@ -19,7 +19,7 @@ from jaxscore.engine.programs import Programs
 from jaxscore.generator import Generator
 from jaxscore.models import native
 from jaxscore.plan import decode_groups
-from jaxscore.requests import GenerationRequest
+from jaxscore.types.requests import GenerationRequest
 from tests.conftest import CASES, MODELS
 from tests.device.configs import gpt2like, llamalike
 from tests.releases import flax_classes, native_and_transformers

@@ -9,7 +9,7 @@ import pytest
 
 from jaxscore import Request, Scorer
 from jaxscore.errors import InputError
-from jaxscore.requests import LabelRequest
+from jaxscore.types.requests import LabelRequest
 from tests.conftest import MODELS
 
 PROMPT = "Is the cat on the mat? Answer Yes or No:"

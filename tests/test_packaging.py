@@ -65,7 +65,7 @@ def test_a_wheel_by_way_of_an_sdist(tmp_path):
         for path in files
         if "__pycache__" not in path.parts and path.suffix in (".py", *DATA)
     }
-    evaluators = "jaxscore/tasks/rag/evaluators"
+    evaluators = "jaxscore/systems/rag/evaluators"
     assert {f"{evaluators}/default_qa.yaml", f"{evaluators}/default_multi_qa.yaml"} <= set(wanted)
     assert "jaxscore/demo/model/model.safetensors" in wanted
     assert set(wanted) <= set(held)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore import cli
-from jaxscore.commands import listing
+from jaxscore.cli import listing
+from jaxscore.cli import main as cli
 from jaxscore.errors import InputError
-from jaxscore.files import config_file
+from jaxscore.io import config_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md"]  # listed by folder: a virtual environment has pages of its own

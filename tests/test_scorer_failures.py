@@ -9,8 +9,8 @@ import pytest
 
 from jaxscore import Request
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import LabelRequest
-from jaxscore.results import ScoredRequest
+from jaxscore.types.requests import LabelRequest
+from jaxscore.types.results import ScoredRequest
 from tests.conftest import MODELS
 from tests.test_scorer import COLUMNS, fresh
 

@@ -14,28 +14,28 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxscore.commands import listing
+from jaxscore.cli import listing
 from jaxscore.errors import LONGEST, InputError
-from jaxscore.files import config_file, item_files, table_input
+from jaxscore.io import config_file, item_files, table_input
 from jaxscore.journal import contents, database
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora
 from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.printable import UNPRINTABLE
-from jaxscore.tasks.choose import items as choices
-from jaxscore.tasks.chronologic import answer_scores
-from jaxscore.tasks.paths import path_gain
-from jaxscore.tasks.perplexity import documents
-from jaxscore.tasks.probsem import query_scores
-from jaxscore.tasks.rag import (
+from jaxscore.systems.choose import items as choices
+from jaxscore.systems.chronologic import answer_scores
+from jaxscore.systems.paths import path_gain
+from jaxscore.systems.perplexity import documents
+from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.rag import (
     evaluator_file,
     experiment_config,
     experiment_folder,
     results_table,
     retrieval_runs,
 )
-from jaxscore.tasks.samples import (
+from jaxscore.systems.samples import (
     answer_text,
     arithmetic,
     confidences,
@@ -47,7 +47,7 @@ from jaxscore.tasks.samples import (
     usc_choice,
     usc_prompt,
 )
-from jaxscore.tasks.score import requests_file
+from jaxscore.systems.score import requests_file
 
 ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"

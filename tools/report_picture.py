@@ -3,7 +3,7 @@
     python tools/report_picture.py
 
 It runs `paths` on the embedded model, opens the page of its report with the tokens of one path, and
-writes jaxscore/reports/report.png.
+writes jaxscore/report/report.png.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from jaxscore.cli import main as jaxscore
+from jaxscore.cli.main import main as jaxscore
 from tools.benchmarks.pages import ARGUMENTS, BROWSERS
 
 INPUT = ROOT / "jaxscore/demo/inputs/paths.jsonl"
@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--output", type=Path, default=ROOT / "jaxscore/reports/report.png", metavar="FILE"
+        "--output", type=Path, default=ROOT / "jaxscore/report/report.png", metavar="FILE"
     )
     args = parser.parse_args(arguments)
     path = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -8,8 +8,8 @@ from typing import Any
 
 from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.http import Client, Limits
-from jaxscore.requests import ChatRequest
-from jaxscore.results import Generated
+from jaxscore.types.requests import ChatRequest
+from jaxscore.types.results import Generated
 
 DEFAULT_URL = "https://api.openai.com/v1"
 NOT_FOUND = (

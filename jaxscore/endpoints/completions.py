@@ -17,8 +17,8 @@ from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.alignment import align
 from jaxscore.endpoints.http import Client, Failed, Limits, shown
 from jaxscore.errors import InputError
-from jaxscore.requests import GenerationRequest, Request, TextLabelRequest
-from jaxscore.results import Generated, ListedLabelScores, ScoredRequest, failed
+from jaxscore.types.requests import GenerationRequest, Request, TextLabelRequest
+from jaxscore.types.results import Generated, ListedLabelScores, ScoredRequest, failed
 
 DEFAULT_URL = "http://localhost:9011/v1"  # where the published ChronoLogic script looks
 # Policies of `jaxscore.text.encoder`. The others join ids of texts that are encoded apart.

@@ -37,7 +37,7 @@ from urllib3.exceptions import (
 from urllib3.util import Retry
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import MOST_NESTED, TOO_DEEP, check_text, nests_beyond
+from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, check_text, nests_beyond
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 CONNECT_RETRIES = 2  # nobody listens: known at once, and a user waits to hear of it

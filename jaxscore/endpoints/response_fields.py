@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxscore.endpoints.http import Client, Failed, shown
-from jaxscore.requests import ChatRequest, GenerationRequest
-from jaxscore.results import Generated
+from jaxscore.types.requests import ChatRequest, GenerationRequest
+from jaxscore.types.results import Generated
 
 
 class Spellings:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from jaxscore.models.model import Model
-from jaxscore.requests import GenerationRequest
 from jaxscore.text.decoder import PIECE
 from jaxscore.text.encoder import is_text
+from jaxscore.types.requests import GenerationRequest
 
 WHOLE, NUMBER = int | np.integer, int | float | np.integer | np.floating
 

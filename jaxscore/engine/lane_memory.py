@@ -15,7 +15,7 @@ from jaxscore.engine.prefill import MOST_PREFILL
 from jaxscore.engine.programs import prefix_slots
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
-from jaxscore.files.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import byte_text
 from jaxscore.models.model import Model
 
 # Bytes of a lane's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16

@@ -12,7 +12,7 @@ from jaxscore.device.sharding import bytes_a_device, divides, specs
 from jaxscore.engine.defaults import AUTO
 from jaxscore.engine.device_memory import limit_bytes
 from jaxscore.errors import InputError
-from jaxscore.files.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import byte_text
 from jaxscore.models.model import MeshChoice
 
 WORKING = 0.2  # of a device's memory, for batches, keys and values

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jaxscore.requests import LabelRequest, Request
-from jaxscore.results import LabelScores, ScoredRequest
+from jaxscore.types.requests import LabelRequest, Request
+from jaxscore.types.results import LabelScores, ScoredRequest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -3,7 +3,7 @@
 import jax
 
 from jaxscore.errors import InputError
-from jaxscore.files.cache_folder import cache_folder
+from jaxscore.io.cache_folder import cache_folder
 
 INSTALL = {"cuda": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
 

@@ -12,7 +12,7 @@ class RunStatistics:
     Attributes:
         sequences: texts that were asked for; `sequences_restored` of them a journal had whole.
         sampled_with_blank: answers of a sample that were scored with a blank too, see
-            `jaxscore.tasks.answer_sample`; their texts are in the other counters as well.
+            `jaxscore.systems.answer_sample`; their texts are in the other counters as well.
         tokens_given: of all texts, shared or not.
         tokens_unique: after sharing; `tokens_laid_out` counts paths that rows repeat as well.
         tokens_scored: whose probability was asked for.

@@ -13,8 +13,6 @@ import orjson
 
 from jaxscore.engine.writing import NOT_FINITE
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import GenerationRequest
-from jaxscore.results import Generated
 from jaxscore.server import live, logprobs
 from jaxscore.server.calls import EVENTS, Answer, Call, Stream
 from jaxscore.server.chat_request import AskedChat, asked_of
@@ -22,6 +20,8 @@ from jaxscore.server.errors import not_finite, refused
 from jaxscore.server.events import DONE, broken, event
 from jaxscore.server.service import Service
 from jaxscore.server.written import stop_at
+from jaxscore.types.requests import GenerationRequest
+from jaxscore.types.results import Generated
 
 
 class Reply(NamedTuple):

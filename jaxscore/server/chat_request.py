@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import kind_of
+from jaxscore.io.json_input import kind_of
 from jaxscore.server import json_body
 from jaxscore.server.errors import refused
 from jaxscore.server.fields import Field, flag, read, told, whole

@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxscore.engine.writing import NOT_FINITE
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.results import Generated
 from jaxscore.server import logprobs
 from jaxscore.server.completion_request import Asked
 from jaxscore.server.errors import not_finite, refused
@@ -20,6 +19,7 @@ from jaxscore.server.jobs import Piece, after, every_token
 from jaxscore.server.logprobs import Numbers
 from jaxscore.server.service import Service
 from jaxscore.server.written import stop_at
+from jaxscore.types.results import Generated
 
 CHOICE = 100  # numbers of tokens that take as long as a choice itself
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxscore.requests import GenerationRequest
 from jaxscore.server import json_body
 from jaxscore.server.errors import refused
 from jaxscore.server.fields import Field, flag, read, whole
@@ -11,6 +10,7 @@ from jaxscore.server.prompts import EXPECTED, Prompt, check_room, encoded
 from jaxscore.server.sampling import FIELDS, NEUTRAL, Sampling, sampling_of
 from jaxscore.server.service import Service
 from jaxscore.server.settings import MOST_NUMBERS, MOST_PROMPTS
+from jaxscore.types.requests import GenerationRequest
 
 NEUTRAL_HERE = {**NEUTRAL, "suffix": ("",), "best_of": (1,)}
 

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxscore.files.json_input import kind_of
+from jaxscore.io.json_input import kind_of
 from jaxscore.server.errors import ApiError, refused
 
 Test = Callable[[Any], bool]

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.requests import GenerationRequest
-from jaxscore.results import Generated
+from jaxscore.types.requests import GenerationRequest
+from jaxscore.types.results import Generated
 
 # Sequences of one prompt: they share their path, so they are planned together.
 Piece = tuple[TokenSequence, ...]

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from jaxscore.files.json_input import kind_of
+from jaxscore.io.json_input import kind_of
 from jaxscore.server.errors import ApiError
 
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
-from jaxscore.requests import GenerationRequest
-from jaxscore.results import Generated
 from jaxscore.server.service import Service
 from jaxscore.server.written import GrowingText
+from jaxscore.types.requests import GenerationRequest
+from jaxscore.types.results import Generated
 
 
 class Part(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscore.requests import GenerationRequest
 from jaxscore.server.fields import Field, flag, is_bool, is_int, is_number, is_string, whole
+from jaxscore.types.requests import GenerationRequest
 
 MOST_SAMPLES = 128
 # Stop strings are searched for after each token, in the thread that all requests share; a search

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from jaxscore.files.json_lines import json_line
+from jaxscore.io.json_lines import json_line
 from jaxscore.plan.token_requests import SequenceScores
 from jaxscore.server import json_body, scoring_items
 from jaxscore.server.calls import NDJSON, Answer, Call, Stream
@@ -24,7 +24,7 @@ from jaxscore.server.jobs import ScoringJob
 from jaxscore.server.scoring_items import Batch
 from jaxscore.server.service import Service
 from jaxscore.server.settings import MOST_PROMPTS
-from jaxscore.tasks.score.evaluation import BOUNDARIES
+from jaxscore.systems.score.evaluation import BOUNDARIES
 
 TOGETHER = 1024  # lines that are scored together
 MOST_BLANK = 1000  # blank lines in a row; each takes a microsecond, and a body has millions

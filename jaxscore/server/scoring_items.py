@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import MOST_NESTED, TOO_DEEP, nests_beyond
+from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, nests_beyond
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.request_forms import Unusable
-from jaxscore.requests import LabelRequest, Request
 from jaxscore.server.fields import is_int, is_string, told
 from jaxscore.server.service import Service
-from jaxscore.tasks.score import requests_file
+from jaxscore.systems.score import requests_file
 from jaxscore.text.preparing import Prepared
 from jaxscore.text.scored import label_scores, scored_requests
+from jaxscore.types.request_forms import Unusable
+from jaxscore.types.requests import LabelRequest, Request
 
 IDS = ("context_ids", "continuation_ids")
 

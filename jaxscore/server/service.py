@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from jaxscore.generator import Generator
 from jaxscore.plan.token_requests import SequenceScores
-from jaxscore.requests import GenerationRequest
-from jaxscore.results import Generated
 from jaxscore.scorer import Scorer
 from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import Job, Piece, ScoringJob, Watch, WritingJob
@@ -19,6 +17,8 @@ from jaxscore.server.settings import MOST_CHARACTERS, TOPS, Settings
 from jaxscore.server.worker import Worker
 from jaxscore.text.preparing import Preparer
 from jaxscore.text.token_bytes import TokenBytes
+from jaxscore.types.requests import GenerationRequest
+from jaxscore.types.results import Generated
 
 CHAT_THREADS = 2  # one renders, as all share one process for that; another one may tokenize
 LONG = 50_000  # bytes of text, or numbers, above which a thread does the work

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from jaxscore.requests import Request
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.encoder import Boundary, Encoded, TextEncoder
+from jaxscore.types.requests import Request
 
 # With an empty context these policies score the same tokens, so there is nothing to compare.
 ALIKE_WITHOUT_CONTEXT: set[Boundary] = {"joint", "exact", "separate"}

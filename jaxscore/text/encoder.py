@@ -31,9 +31,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from jaxscore.errors import InputError, check_choice
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import Request
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, Piece, decode
 from jaxscore.text.tokenizer import own_backend, special_prefix
+from jaxscore.types.requests import Request
 
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
 BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)

@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxscore.errors import check_choice
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.request_forms import Unusable
-from jaxscore.requests import LabelRequest, Request
 from jaxscore.text.bounded_tokenizer import TextError, TooLong, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder, is_text
+from jaxscore.types.request_forms import Unusable
+from jaxscore.types.requests import LabelRequest, Request
 
 # Texts are encoded so many at a time: the tokenizer's own results take 50 bytes for each token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from jaxscore.plan.token_requests import NO_TOP_ID, NO_TOP_LOGPROB, SequenceScores
-from jaxscore.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.preparing import Prepared, Window
+from jaxscore.types.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 
 TOGETHER = 256  # requests that are looked at together
 NOT_FINITE = (

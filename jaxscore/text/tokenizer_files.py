@@ -18,7 +18,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from jaxscore.errors import InputError
-from jaxscore.files.json_input import check_regular, read_json, read_text
+from jaxscore.io.json_input import check_regular, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
 from jaxscore.text.tokenizer_classes import BOS, CLASSES, EOS, OF_MODEL_TYPE, PLAIN, SPECIAL
 

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxscore.analysis.detection import min_k_pp
 from jaxscore.device import reference
 from jaxscore.device.rows import Asked, Unembedding
 from jaxscore.device.vocabulary import placing, queries
 from jaxscore.device.vocabulary.blocks import Target, by_columns
 from jaxscore.device.vocabulary.sums import MEASURES, terms
-from jaxscore.metrics.detection import min_k_pp
 from tests.device.test_ranked import BLOCK, HIDDEN, D, Q, float64_logits, head
 
 ANSWERS = 3 * Q

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxscore import Scorer
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import LabelRequest
+from jaxscore.types.requests import LabelRequest
 from tests.endpoints.server import Answer
 
 ANSWERED: dict[Any, Any] = {}  # of all servers, since tests ask the same

@@ -5,7 +5,7 @@ import pytest
 from jaxscore.endpoints.chat import ChatEndpoint
 from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
-from jaxscore.requests import ChatRequest
+from jaxscore.types.requests import ChatRequest
 from tests.endpoints.conftest import QUICK, always
 from tests.endpoints.server import Answer
 

@@ -9,7 +9,7 @@ import pytest
 
 from jaxscore.endpoints.completions import BOUNDARIES, CompletionsEndpoint
 from jaxscore.errors import InputError
-from jaxscore.requests import GenerationRequest, LabelRequest, Request, TextLabelRequest
+from jaxscore.types.requests import GenerationRequest, LabelRequest, Request, TextLabelRequest
 from tests.conftest import CASES, MODELS
 from tests.endpoints.conftest import QUICK, always
 from tests.endpoints.model_server import STYLES, ModelServer

@@ -33,7 +33,7 @@ from jaxscore.models.model import Model
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.plan import decode_groups
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import GenerationRequest
+from jaxscore.types.requests import GenerationRequest
 from tests.device.configs import gpt2like, llamalike, rules
 
 N_TEXTS = 20  # in 8 rows

@@ -6,7 +6,7 @@ import jax
 import pytest
 from jax.errors import JaxRuntimeError
 
-from jaxscore.cli import parse
+from jaxscore.cli.main import parse
 from jaxscore.device.vocabulary.pairs import FEWEST
 from jaxscore.divergence_scorer import DivergenceScorer
 from jaxscore.engine import batch_budget, footprint
@@ -104,7 +104,7 @@ def test_without_a_number_the_platform_decides(scorers, monkeypatch):
 
 
 def test_the_flag(tmp_path, capsys):
-    from jaxscore.cli import main
+    from jaxscore.cli.main import main
 
     given, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     given.write_text('{"context": "a", "continuation": " b"}\n', encoding="utf-8")

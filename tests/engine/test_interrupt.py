@@ -146,7 +146,7 @@ def test_a_main_thread_in_native_code_does_not_hold_the_end_up(tmp_path, n_press
 
 WITH_A_THREAD = """
 import threading, time
-import jaxscore.cli
+import jaxscore.cli.main
 from jaxscore.__main__ import run
 
 def main():
@@ -154,7 +154,7 @@ def main():
     print("ready", flush=True)
     {ends}
 
-jaxscore.cli.main = main
+jaxscore.cli.main.main = main
 run()
 """
 

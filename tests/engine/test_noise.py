@@ -14,8 +14,8 @@ import pytest
 
 from jaxscore import Request, Scorer
 from jaxscore.engine.noise import Draw, Noise, OtherLayouts, Spread
-from jaxscore.requests import LabelRequest
-from jaxscore.results import failed
+from jaxscore.types.requests import LabelRequest
+from jaxscore.types.results import failed
 from tests.conftest import CASES, ROOT, with_devices
 from tests.engine.test_reproducible import WORDS, moved_by_layout
 from tests.releases import flax_classes

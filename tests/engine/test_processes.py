@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from jaxscore.commands import distributed_flags
+from jaxscore.cli import distributed_flags
 from jaxscore.engine import interrupt, processes
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
@@ -269,7 +269,7 @@ def test_places_that_cannot_be_joined(given, message):
 
 
 def test_a_place_without_the_flag_is_an_error():
-    from jaxscore.cli import parse
+    from jaxscore.cli.main import parse
 
     words = ["score", "--model", "m", "--input", "i", "--output", "o", "--process-id", "1"]
     args = parse(words)

@@ -8,7 +8,7 @@ import pytest
 
 import jaxscore
 from jaxscore.engine import provenance
-from jaxscore.files.digest import digest
+from jaxscore.io.digest import digest
 from tests.conftest import CASES
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

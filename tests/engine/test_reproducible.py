@@ -11,7 +11,7 @@ import pytest
 
 from jaxscore import Request, Scorer
 from jaxscore.models.model import Model
-from jaxscore.requests import LabelRequest
+from jaxscore.types.requests import LabelRequest
 from tests.conftest import CASES, MODELS
 from tests.test_scorer import COLUMNS
 

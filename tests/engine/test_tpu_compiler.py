@@ -205,7 +205,7 @@ def test_joined_products():
 def test_topologies_that_libtpu_does_not_know(name):
     code = (
         "import sys\n"
-        "from jaxscore.cli import main\n"
+        "from jaxscore.cli.main import main\n"
         f"sys.exit(main(['plan', '--model', {str(CASES / 'models/tiny-llama3')!r}, "
         f"'--topology', {name!r}]) != 2)"
     )

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.commands import model_flags
-from tests.commands.conftest import run  # noqa: F401 - a fixture
+from jaxscore.cli import model_flags
+from tests.cli.conftest import run  # noqa: F401 - a fixture
 from tests.conftest import CASES
 
 

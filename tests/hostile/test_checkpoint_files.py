@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jaxscore.errors import InputError
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora
-from jaxscore.tasks.rag import experiment_config, experiment_folder
+from jaxscore.systems.rag import experiment_config, experiment_folder
 from tests.conftest import CASES
 from tests.hostile.inputs import FILES, HOSTILE, any_texts, contents, outcome, put, refused, values
 

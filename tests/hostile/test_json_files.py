@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from jaxscore.commands import prompting_flags
+from jaxscore.cli import prompting_flags
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.files.growing import write_array
-from jaxscore.files.item_files import read_items, read_previous
-from jaxscore.files.json_output import json_text
+from jaxscore.io.growing import write_array
+from jaxscore.io.item_files import read_items, read_previous
+from jaxscore.io.json_output import json_text
 from jaxscore.printable import UNPRINTABLE
-from jaxscore.tasks.choose import items as choices
-from jaxscore.tasks.chronologic import answer_scores
-from jaxscore.tasks.chronologic import fewshot as question_shots
-from jaxscore.tasks.paths import fewshot as path_shots
-from jaxscore.tasks.paths import path_gain
-from jaxscore.tasks.perplexity import documents
-from jaxscore.tasks.probsem import fewshot as probsem_shots
-from jaxscore.tasks.probsem import query_scores
-from jaxscore.tasks.rag import experiment_folder, results_table, retrieval_runs
-from jaxscore.tasks.samples import (
+from jaxscore.systems.choose import items as choices
+from jaxscore.systems.chronologic import answer_scores
+from jaxscore.systems.chronologic import fewshot as question_shots
+from jaxscore.systems.paths import fewshot as path_shots
+from jaxscore.systems.paths import path_gain
+from jaxscore.systems.perplexity import documents
+from jaxscore.systems.probsem import fewshot as probsem_shots
+from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
+from jaxscore.systems.samples import (
     confidences,
     livecode,
     prompts,
@@ -35,8 +35,8 @@ from jaxscore.tasks.samples import (
     usc_choice,
     usc_prompt,
 )
-from jaxscore.tasks.score import fewshot as score_shots
-from jaxscore.tasks.score import requests_file
+from jaxscore.systems.score import fewshot as score_shots
+from jaxscore.systems.score import requests_file
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values
 
 SAMPLE = {

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.tasks.rag.evaluator_file import NAMES, PAIRWISE, POINTWISE, parse
-from jaxscore.tasks.samples import (
+from jaxscore.systems.rag.evaluator_file import NAMES, PAIRWISE, POINTWISE, parse
+from jaxscore.systems.samples import (
     answer_text,
     arithmetic,
     livecode,

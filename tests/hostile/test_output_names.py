@@ -6,8 +6,8 @@ import re
 import pytest
 from hypothesis import given
 
-from jaxscore.commands import probsem
-from jaxscore.files import run_files
+from jaxscore.cli import probsem
+from jaxscore.io import run_files
 from tests.conftest import CASES
 from tests.hostile.conftest import paths_below
 from tests.hostile.inputs import HOSTILE, TEXTS, any_texts, put

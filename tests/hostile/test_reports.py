@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.commands.results import markdown
+from jaxscore.cli.results import markdown
 from jaxscore.errors import LONGEST, InputError
 from jaxscore.printable import UNPRINTABLE, many_lines, one_line
-from jaxscore.reports import sections
-from jaxscore.reports.markdown import cell, table, text
-from jaxscore.tasks.scoring_run import ScoringRun
-from tests.commands.conftest import QWEN
+from jaxscore.report import sections
+from jaxscore.report.markdown import cell, table, text
+from jaxscore.systems.scoring_run import ScoringRun
+from tests.cli.conftest import QWEN
 from tests.hostile.inputs import HALF_PAIR, HOSTILE, TEXTS, any_texts, put
-from tests.reports.html.made import tree
+from tests.report.html.made import tree
 
 MARKUP = [one for one in TEXTS if 0 < len(one) < 1000 and "\0" not in one]
 # GitHub's addresses: a scheme, www., and what stands on both sides of an @

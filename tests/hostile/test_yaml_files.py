@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.commands import listing
-from jaxscore.files import config_file, yaml_input
-from jaxscore.tasks.rag import evaluator_file, experiment_config
+from jaxscore.cli import listing
+from jaxscore.io import config_file, yaml_input
+from jaxscore.systems.rag import evaluator_file, experiment_config
 from tests.hostile.inputs import FILES, HOSTILE, contents, outcome, put, refused
 
 EVALUATOR = b"""max_new_tokens: 1

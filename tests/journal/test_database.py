@@ -14,7 +14,7 @@ from jaxscore.journal import database
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
 from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
-from tests.commands.conftest import run  # noqa: F401
+from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import CASES
 
 ABOUT = {"model": "m", "dtype": "float32"}

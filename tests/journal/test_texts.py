@@ -18,7 +18,7 @@ from jaxscore.journal.database import Journal
 from jaxscore.journal.opening import LAYOUT
 from jaxscore.plan import decode_groups
 from jaxscore.plan.token_requests import TokenRequest, Written
-from jaxscore.requests import GenerationRequest
+from jaxscore.types.requests import GenerationRequest
 from tests.journal.test_database import ABOUT, journal  # noqa: F401
 from tests.releases import native_and_transformers
 

@@ -8,7 +8,7 @@ from jaxscore import Scorer
 from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.generator import Generator
 from jaxscore.models.families import FAMILIES
-from jaxscore.requests import GenerationRequest
+from jaxscore.types.requests import GenerationRequest
 from tests.models.case_parts import LONGROPE, VOCABULARY, WINDOW
 from tests.models.checkpoints import loaded, saved
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from jaxscore.cli import main
+from jaxscore.cli.main import main
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
 from jaxscore.models.weights.checkpoint import map_file

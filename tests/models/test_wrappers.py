@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore import Scorer
-from jaxscore.cli import main
+from jaxscore.cli.main import main
 from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.generator import Generator
@@ -20,7 +20,7 @@ from jaxscore.models.native import translate
 from jaxscore.models.weights.checkpoint import Tensors
 from jaxscore.models.wrappers import WRAPPERS, text_of, text_tensors
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import GenerationRequest
+from jaxscore.types.requests import GenerationRequest
 from tests.models.checkpoints import (
     EXPERTS,
     assert_agree,

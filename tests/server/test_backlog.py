@@ -6,12 +6,12 @@ import time
 import numpy as np
 import pytest
 
-from jaxscore.requests import GenerationRequest
 from jaxscore.server import backlog as backlog_module
 from jaxscore.server.backlog import Backlog, Group, Window
 from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import ScoringJob, WritingJob, after, every_token
 from jaxscore.server.window_size import WindowSize
+from jaxscore.types.requests import GenerationRequest
 
 
 def job(*texts):

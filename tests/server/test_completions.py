@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import GenerationRequest, Request
 from jaxscore.server import completion_choices, live
 from jaxscore.server.errors import refused as refused_field
+from jaxscore.types.requests import GenerationRequest, Request
 from tests.server.conftest import refused
 
 PATH = "/v1/completions"

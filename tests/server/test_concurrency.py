@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxscore.requests import Request
 from jaxscore.server.jobs import after, every_token
+from jaxscore.types.requests import Request
 
 PATH = "/v1/completions"
 CLIENTS = 200

@@ -2,9 +2,9 @@
 
 import pytest
 
-from jaxscore.lm_eval import JaxscoreLM
+from jaxscore.adapters.lm_eval import JaxscoreLM
+from tests.adapters.lm_eval.evaluated import assert_same, evaluated
 from tests.conftest import CASES
-from tests.lm_eval.evaluated import assert_same, evaluated
 from tests.server.conftest import MODEL
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of its libraries

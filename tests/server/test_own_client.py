@@ -6,8 +6,8 @@ import pytest
 from jaxscore import evaluate
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import GenerationRequest, TextLabelRequest
-from jaxscore.tasks.score.requests_file import UNKNOWN
+from jaxscore.systems.score.requests_file import UNKNOWN
+from jaxscore.types.requests import GenerationRequest, TextLabelRequest
 from tests.endpoints.conftest import QUICK
 from tests.endpoints.test_completions import ODD, compare, questions
 

@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from jaxscore.files.json_lines import json_line
-from jaxscore.requests import LabelRequest, Request
+from jaxscore.io.json_lines import json_line
 from jaxscore.server import json_body, scoring
 from jaxscore.server.service import LONG
-from jaxscore.tasks.score import requests_file
+from jaxscore.systems.score import requests_file
+from jaxscore.types.requests import LabelRequest, Request
 from tests.server.conftest import refused
 
 SCORE, LABEL = "/jaxscore/score", "/jaxscore/label"

@@ -6,11 +6,11 @@ import pytest
 from jaxscore.engine import text_lane
 from jaxscore.engine.text_lane import Lane
 from jaxscore.plan import decode_groups
-from jaxscore.requests import GenerationRequest
-from jaxscore.results import Generated
 from jaxscore.server.jobs import WritingJob
 from jaxscore.server.metrics import Metrics
 from jaxscore.server.texts import Texts
+from jaxscore.types.requests import GenerationRequest
+from jaxscore.types.results import Generated
 
 
 class FailsOnce:

@@ -10,8 +10,8 @@ import numpy as np
 import orjson
 import pytest
 
-from jaxscore.requests import GenerationRequest
 from jaxscore.server import live
+from jaxscore.types.requests import GenerationRequest
 from tests.server.conftest import Served, refused
 
 PATH = "/v1/completions"

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxscore.request_forms import Unusable
-from jaxscore.requests import Request
 from jaxscore.text import alike
+from jaxscore.types.request_forms import Unusable
+from jaxscore.types.requests import Request
 
 
 @pytest.fixture(autouse=True)

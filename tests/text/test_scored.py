@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.requests import Request
 from jaxscore.text import scored
 from jaxscore.text.preparing import NO_TEXT, Prepared
 from jaxscore.text.scored import scored_requests
+from jaxscore.types.requests import Request
 
 
 class Encoder:

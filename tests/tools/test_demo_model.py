@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from jaxscore.device import decoder
-from jaxscore.requests import Request
 from jaxscore.scorer import Scorer
+from jaxscore.types.requests import Request
 from tools import train_demo_model
 from tools.demo_world import evaluation, fast, held_out, inputs, model, prompts, sampling
 from tools.demo_world.rows import step_rows

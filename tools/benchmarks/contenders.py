@@ -117,7 +117,7 @@ class JaxContender:
 
     def write(self, requests: list[Tokens], n_new: int) -> list[np.ndarray]:
         from jaxscore.generator import Generator
-        from jaxscore.requests import GenerationRequest
+        from jaxscore.types.requests import GenerationRequest
 
         generator = Generator(self.scorer)
         generator.encoder = OfIds([one.ids for one in requests], self.scorer.encoder)

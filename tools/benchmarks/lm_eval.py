@@ -121,7 +121,7 @@ def _serve(connection: Connection, kind: str, folder: Path) -> None:
 
         model = HFLM(str(folder), dtype="float32", device="cpu", batch_size=BATCH)
     else:
-        from jaxscore.lm_eval import JaxscoreLM
+        from jaxscore.adapters.lm_eval import JaxscoreLM
 
         dtype = {"f32": "float32", "bf16": "bfloat16"}[kind]
         model = JaxscoreLM(str(folder), dtype=dtype)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscore.reports.html.frame import render
-from jaxscore.reports.html.score_items import ScoreItems
-from jaxscore.reports.html.source import Source
-from jaxscore.reports.html.systems import score_page
+from jaxscore.report.html.frame import render
+from jaxscore.report.html.score_items import ScoreItems
+from jaxscore.report.html.source import Source
+from jaxscore.report.html.systems import score_page
 
 SIZES, SMALL_SIZES = (10_000, 100_000), (100,)  # requests
 LENGTH, VOCABULARY = 20, 20_000  # tokens of each, and how many different ones there are

@@ -53,7 +53,7 @@ def requests(vocab: int) -> dict[str, list[Any]]:
     The model is nearly uniform over its vocabulary, so that one token of a hundredth of it comes
     after a hundred tokens on average.
     """
-    from jaxscore.requests import GenerationRequest
+    from jaxscore.types.requests import GenerationRequest
 
     draw = np.random.default_rng(0)
     prompts = draw.integers(2, vocab, (N_TEXTS, PROMPT)).astype(np.int32)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.requests import LabelRequest, Request
 from jaxscore.scorer import Scorer
-from jaxscore.tasks.samples.selection import select, vote
+from jaxscore.systems.samples.selection import select, vote
+from jaxscore.types.requests import LabelRequest, Request
 from tools.demo_world import held_out
 from tools.demo_world.sampling import sampled_items
 

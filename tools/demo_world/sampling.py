@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.generator import Generator
-from jaxscore.requests import GenerationRequest
 from jaxscore.scorer import Scorer
+from jaxscore.types.requests import GenerationRequest
 from tools.demo_world import held_out
 
 SAMPLES = 8  # of each question

@@ -15,7 +15,7 @@ import jax
 
 from jaxscore import InputError
 from jaxscore.engine.platform import use_device
-from jaxscore.files.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import byte_text
 from tools.device_check import (
     bits,
     families,

@@ -20,7 +20,7 @@ from jaxscore.engine.engine import Engine
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
-from jaxscore.files.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import byte_text
 from jaxscore.models import costs
 from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES

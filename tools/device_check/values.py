@@ -10,7 +10,7 @@ from jaxscore import Request, Scorer
 from jaxscore.engine import planner
 from jaxscore.generator import Generator
 from jaxscore.plan.token_requests import TokenSequence
-from jaxscore.requests import GenerationRequest
+from jaxscore.types.requests import GenerationRequest
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
 

@@ -13,7 +13,7 @@ from jaxscore.device.forms import FORMS, platform_here
 from jaxscore.device.rows import Asked, Scores, Unembedding
 from jaxscore.device.vocabulary.queries import score_queries
 from jaxscore.engine.split_batches import exhausted
-from jaxscore.files.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import byte_text
 from jaxscore.plan.row_batches import ANSWERS
 from tools.device_check.options import Options
 from tools.device_check.timing import measured

@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.files import json_input
-from jaxscore.files.json_input import check_regular
-from jaxscore.files.local_path import check_local
+from jaxscore.io import json_input
+from jaxscore.io.json_input import check_regular
+from jaxscore.io.local_path import check_local
 
 DTYPES: dict[str, np.dtype] = {
     "F64": np.dtype(np.float64),

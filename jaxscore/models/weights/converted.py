@@ -25,7 +25,7 @@ import numpy as np
 from jaxscore.device.decoder import DecoderConfig, Params
 from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
-from jaxscore.files import temporary
+from jaxscore.io import temporary
 from jaxscore.models.choices import Dtype
 from jaxscore.models.weights import checksums
 from jaxscore.models.weights.checkpoint import FILES, read_config, read_json

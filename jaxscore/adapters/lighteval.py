@@ -1,0 +1,152 @@
+"""jaxscore as a custom model of lighteval: the numbers of its `TransformersModel`.
+
+choice  blanks at the prompt's end go to the choice; prompt and choice are encoded apart, the
+        choice without special tokens; an EOS at the prompt's end is dropped; both together are
+        cut at the left to max_length
+text    the prompt is cut at the left to max_length and keeps its special tokens; the text is
+        greedy, ends at the tokenizer's EOS, and is cut at each stop string in turn
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from lighteval.models.abstract_model import LightevalModel, ModelConfig
+from lighteval.models.model_input import GenerationParameters
+from lighteval.models.model_output import ModelResponse
+from lighteval.tasks.prompt_manager import PromptManager
+from lighteval.tasks.requests import Doc
+
+from jaxscore.adapters.harness import arguments, lengths, readers
+from jaxscore.adapters.harness.encoding import Asked
+from jaxscore.adapters.harness.model import make
+from jaxscore.adapters.harness.scoring import answers
+from jaxscore.errors import InputError
+from jaxscore.generator import Generator
+from jaxscore.text import chat_template
+from jaxscore.text.encoder import is_text
+from jaxscore.types.requests import GenerationRequest
+
+
+class JaxscoreModel(LightevalModel):
+    """Scores choices and continues prompts."""
+
+    add_special_tokens = True
+    tokenizer: Any = None
+    max_length = 0
+
+    def __init__(self, config: ModelConfig) -> None:
+        """Args:
+            config: `model_name` is a folder, a hub id, `demo`, or `pretrained=...,dtype=float32`.
+
+        Raises:
+            InputError: an argument or a model that cannot be used, and why.
+        """
+        given: dict[str, Any] = {"pretrained": config.model_name}
+        if "=" in config.model_name:
+            given = dict(one.partition("=")[::2] for one in config.model_name.split(","))
+        chat = readers.flag("override_chat_template", given.pop("override_chat_template", None))
+        if found := sorted(readers.OF_LM_EVAL & set(given)):
+            raise InputError(f"{', '.join(found)}: decides nothing in lighteval; leave it out")
+        if config.generation_parameters != GenerationParameters():
+            raise InputError("generation_parameters: jaxscore's texts are greedy; leave it out")
+        args, _ = arguments.read(given)
+        self.scorer, self.tokenizer, self.max_length, folder = make(args)
+        self.scorer.progress = True
+        if folder and not args.max_length:  # lighteval never asks the tokenizer
+            self.max_length = lengths.of_config(folder) or lengths.DEFAULT
+        self._chat = self.tokenizer.chat_template is not None if chat is None else chat
+        if self._chat:
+            chat_template.check(self.tokenizer)  # lighteval renders in this process
+        self._prompts = PromptManager(self._chat, self.tokenizer, config.system_prompt)
+        self.config = config.model_copy(update={"model_name": args.pretrained})
+        # lighteval's cache knows a custom model by its names alone: it is never read.
+        self._cache = SimpleNamespace(_init_registry=lambda registry: None)
+
+    def loglikelihood(self, docs: list[Doc]) -> list[ModelResponse]:
+        """Log-likelihood in nats of each choice, and whether all of it is greedy.
+
+        Raises:
+            InputError: a document that cannot be scored; the message names it.
+        """
+        out, asked, named = [], [], []
+        shared: dict[tuple[int, ...], np.ndarray] = {}
+        for doc in docs:
+            if not doc.choices:
+                raise InputError(f"{_name(doc)}: it has no choices to score")
+            prompt = self._prompt(doc)
+            contexts, choices = self.tok_encode_pair(prompt, doc.choices, pairwise=True)
+            out.append(ModelResponse(prompt, contexts[0], output_tokens=choices))
+            out[-1].logprobs = [0.0] * len(choices)
+            out[-1].argmax_logits_eq_gold = [False] * len(choices)
+            for k, (context, choice) in enumerate(zip(contexts, choices, strict=True)):
+                named.append((out[-1], k, f"{_name(doc)}, choice {k}"))
+                if (room := self.max_length - len(choice)) < 1:
+                    raise InputError(
+                        f"{named[-1][2]} has {len(choice)} tokens, expected fewer than max_length, "
+                        f"{self.max_length}; the task needs a model with more positions"
+                    )
+                ids = shared.setdefault(tuple(context[-room:]), np.array(context[-room:], np.int32))
+                asked.append(Asked(ids, np.array(choice, np.int32)))
+        for some in answers(self.scorer, asked, self.max_length, lambda place: named[place][2]):
+            for one in some:
+                for found, k, _ in (named[place] for place in one.places):
+                    found.logprobs[k], found.argmax_logits_eq_gold[k] = one.total, one.greedy
+        return out
+
+    def loglikelihood_rolling(self, docs: list[Doc]) -> list[ModelResponse]:
+        """Refused: lighteval's `TransformersModel` ends with an error on its perplexity tasks."""
+        raise InputError("perplexity tasks of lighteval are not computed; use jaxscore lm-eval")
+
+    def greedy_until(self, docs: list[Doc]) -> list[ModelResponse]:
+        """Each prompt continued.
+
+        Raises:
+            InputError: a document that cannot be continued as it asks; the message names it.
+        """
+        defaults, eos = self.scorer.model.generation_defaults, self.tokenizer.eos_token
+        if eos is None:
+            raise InputError("greedy_until: the tokenizer has no EOS; lighteval ends texts by it")
+        if unhandled := ", ".join(defaults.unhandled_greedy):
+            raise InputError(f"generation_config.json: {unhandled} is not computed by jaxscore")
+        out, requests = [], []
+        for place, doc in enumerate(docs):
+            stop = (eos, *(() if self._chat else doc.stop_sequences or ()))
+            if doc.num_samples != 1 or "" in stop:
+                raise InputError(f"{_name(doc)}: expected one sample and no empty stop string")
+            prompt = self._prompt(doc)
+            ids = self._prompt_ids(prompt)
+            out.append(ModelResponse(prompt, ids))
+            room = self.max_length - len(ids)
+            n_new = max(1, room if doc.generation_size is None else min(room, doc.generation_size))
+            requests.append(GenerationRequest(
+                place, ids, n_new, stop=stop, eos_ids=(self.tokenizer.eos_token_id,),
+                repetition_penalty=defaults.repetition_penalty,
+            ))  # fmt: skip
+        for place, one in Generator(self.scorer).stream(requests):
+            if one.error is not None:
+                raise InputError(f"{_name(docs[place])}: {one.error}")
+            ids = [*map(int, one.token_ids), *(() if one.eos_id is None else (one.eos_id,))]
+            [text] = self.tok_decode([ids])
+            for end in requests[place].stop:
+                text = text.split(end)[0]
+            out[place].text, out[place].output_tokens = [text], [ids]
+        return out
+
+    def _prompt_ids(self, prompt: str) -> list[int]:
+        """At most max_length tokens, special tokens included."""
+        whole, bare = self.tok_encode(prompt), self.tok_encode(prompt, False)
+        if (cut := len(whole) - self.max_length) <= 0:
+            return whole
+        first = next(k for k in range(len(whole)) if whole[k : k + len(bare)] == bare)
+        return whole[:first] + whole[first + cut :]
+
+    def _prompt(self, doc: Doc) -> str:
+        prompt = self._prompts.prepare_prompt(doc)
+        if doc.images or not is_text(prompt + "".join(doc.choices or ())):
+            raise InputError(f"{_name(doc)}: expected whole characters and no images")
+        return prompt
+
+
+def _name(doc: Doc) -> str:
+    return f"{doc.task_name}, document {doc.id}"

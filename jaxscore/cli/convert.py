@@ -1,0 +1,136 @@
+"""`jaxscore convert`: a checkpoint as our own parameter tree, for `--model` to take."""
+
+import argparse
+import time
+from pathlib import Path
+
+from jaxscore.cli import closing, messages, model_flags
+from jaxscore.cli.help_pages import advanced
+from jaxscore.errors import InputError
+from jaxscore.io import streams
+from jaxscore.models.choices import DTYPES, Dtype
+from jaxscore.version import VERSION
+
+DESCRIPTION = """\
+Write a checkpoint as an Orbax checkpoint of our decoder's own parameters, from
+which every device of a mesh then reads its part in its final layout.
+
+input:
+  a local Hugging Face folder or a hub id, of a family that the native decoder
+  covers, and with --lora an adapter, which is merged into the weights for good;
+  weights that are stored quantized are written as the numbers they stand for
+
+output, a folder for --model of any command:
+  config.json, tokenizer files   copied from the original
+  params/                        the parameters, an Orbax checkpoint
+  checksums.json                 of the arrays, which loading checks
+  jaxscore.json                  what was converted, in which dtype and by which
+                                 version
+
+  python -m jaxscore convert --model NAME --output converted
+  python -m jaxscore score --model converted --input FILE.jsonl \\
+      --output scores.jsonl
+
+Scores are bit for bit those of the original in the dtype it is converted to.
+Runs on the CPU and holds the model in memory once.
+
+exit code: 0 written, 2 unusable input.
+"""
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("convert", description=DESCRIPTION)
+    parser.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+    )
+    advanced(parser, "--revision", help="branch, tag or commit of a hub id")
+    model_flags.add_lora_flag(parser)
+    model_flags.add_accept_flag(parser)
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="a folder that does not exist yet, or is empty",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="of the matrices; auto loses nothing: bfloat16 where all weights are stored so and "
+        "no adapter is merged, else float32",
+    )
+    advanced(
+        parser,
+        "--trust-remote-code",
+        action="store_true",
+        help="copy the tokenizer's own code too",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    model_flags.check_model(args, args.model, args.revision)
+    model_flags.tell_lora(args)
+    # Here: they import JAX.
+    import jax
+
+    from jaxscore.engine import provenance
+    from jaxscore.engine.platform import use_device
+    from jaxscore.models.load import load
+    from jaxscore.models.weights import checkpoint, converted
+
+    streams.check_folder(args.output, "--output")
+    use_device("cpu")
+    converted.check_absent(args.output)
+    folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)
+    if converted.is_converted(folder):
+        raise InputError(f"--model {args.model}: is already converted; give the original")
+    started = time.perf_counter()
+    dtype: Dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
+    model = load(
+        folder,
+        dtype=dtype,
+        implementation="native",
+        adapter=args.lora,
+        accept_config=args.accept_config,
+    )
+    model_flags.tell_stored_as(args, model)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
+    messages.remark(
+        args,
+        f"read {model.model_type}, {size / 1e9:.2f} GB in {dtype}, in "
+        f"{time.perf_counter() - started:.1f} s",
+    )
+    model_flags.tell_left_out(args, model)
+    facts = converted.Facts(
+        model_type=model.model_type,
+        dtype=dtype,
+        source=args.model,
+        revision=provenance.commit(args.model, args.revision),
+        lora=None if args.lora is None else str(args.lora),
+        jaxscore=VERSION,
+    )
+    converted.save(args.output, folder, model.params, facts, with_code=args.trust_remote_code)
+    return closing.block(
+        done="1 checkpoint converted",
+        failures=[],
+        results=[f"{model.model_type}, {size / 1e9:.2f} GB in {dtype}"],
+        files=[args.output],
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _lossless(folder: Path, lora: Path | None) -> Dtype:
+    """The narrowest dtype that holds every weight as it is."""
+    from jaxscore.models.weights import checkpoint
+    from jaxscore.models.weights.stored_types import methods
+
+    stored = methods.read(folder, checkpoint.read_config(folder))
+    arrays = stored.opened(folder).stored.values()
+    kinds = {array.dtype.name for array in arrays if array.dtype in checkpoint.FLOATS}
+    return "bfloat16" if lora is None and kinds == {"bfloat16"} else "float32"

@@ -1,0 +1,107 @@
+"""`--distributed`: this command as one of several processes."""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+
+from jaxscore.cli.help_pages import advanced
+from jaxscore.engine import processes
+from jaxscore.errors import InputError
+from jaxscore.version import VERSION
+
+OWN = {"process_id", "quiet", "run"}  # may differ between processes
+PLACE = ("coordinator", "num_processes", "process_id", "join_timeout")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """--distributed and where the processes meet."""
+    group = parser.add_argument_group(
+        "several processes",
+        "the same command in each, on the same files; the first one writes",
+    )
+    advanced(
+        group,
+        "--distributed",
+        action="store_true",
+        help="join the other processes of this run; on a TPU VM and under Slurm nothing else is "
+        "needed",
+    )
+    advanced(
+        group,
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="elsewhere: a free port of the first process",
+    )
+    advanced(group, "--num-processes", type=int, metavar="N", help="elsewhere: how many processes")
+    advanced(
+        group, "--process-id", type=int, metavar="K", help="elsewhere: of this process, from 0"
+    )
+    advanced(
+        group,
+        "--join-timeout",
+        type=int,
+        metavar="SECONDS",
+        help=f"within which all processes join (default {processes.JOIN})",
+    )
+
+
+@contextlib.contextmanager
+def joined(args: argparse.Namespace) -> Iterator[None]:
+    """Take part in the run that the flags name; all processes but the first print errors alone.
+
+    Raises:
+        InputError: the flags do not fit together or to those of the other processes, or this
+            command runs in one process.
+    """
+    if not getattr(args, "distributed", False):
+        if given := [name for name in PLACE if getattr(args, name, None) is not None]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise InputError(f"{names}: only with --distributed; give it too, or leave them out")
+        yield
+        return
+    import jax
+
+    from jaxscore.engine.platform import choose_device
+
+    choose_device(args.device)
+    processes.join(
+        args.coordinator,
+        args.num_processes,
+        args.process_id,
+        processes.JOIN if args.join_timeout is None else args.join_timeout,
+        tell=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
+    )
+    flags = {name: str(value) for name, value in vars(args).items() if name not in OWN}
+    same = json.dumps([flags, VERSION, jax.__version__], sort_keys=True)
+    with own_stdout():
+        processes.agree("flags", hashlib.sha256(same.encode()).digest())
+        with contextlib.ExitStack() as silence:
+            if not processes.first():
+                args.quiet = True
+                nowhere = silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
+                silence.enter_context(contextlib.redirect_stdout(nowhere))
+            yield
+        # The others wait here for the first, which writes; one that found nothing to do waits for
+        # those that found something.
+        processes.agree("work to do", b"")
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[None]:
+    """Standard output for Python alone: Gloo prints a greeting there, between our lines."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    try:
+        ours = open(kept, "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+        with ours, contextlib.redirect_stdout(ours):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,143 @@
+"""`jaxscore families`: which model types are covered, and whether a checkpoint would load."""
+
+import argparse
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxscore.cli import closing, model_flags
+from jaxscore.cli.help_pages import WIDTH, advanced
+from jaxscore.errors import InputError
+from jaxscore.io.json_output import json_text, plain
+from jaxscore.models.choices import IMPLEMENTATIONS
+from jaxscore.printable import one_line
+
+DESCRIPTION = """\
+List the model types that are covered, or say whether one checkpoint would load
+and which of its attributes decide.
+
+without --model, on stdout:
+  covered: model_type; what runs, native or transformers (the first one unless
+    --model-impl says otherwise), and for a wrapper the family of the text in
+    it; the version of jaxscore that first covers it; the lines of transformers
+    whose PyTorch class it, or one of these texts, is compared with
+  refused, by reason: known model types, with what scores them instead; all
+    others are refused as unknown
+
+with --model, a folder with config.json, or config.json alone:
+  family, text model of a wrapper, stored type of the weights
+  each attribute that the family reads: its value, and whether it stands in the
+    file, is a default, or is derived from others
+  names, types and shapes of all tensors are checked where weights are there;
+    no value of a weight is read, and nothing is computed
+  where it does not load, the messages that loading gives
+
+  python -m jaxscore families
+  python -m jaxscore families --json > families.json
+  python -m jaxscore families --model demo
+  python -m jaxscore families --model FOLDER/config.json
+
+exit code: 0 listed, or would load; 2 would not load, or unusable input.
+"""
+WIDEST = 72  # characters of a value; --json has all
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the subcommand."""
+    parser = subparsers.add_parser("families", description=DESCRIPTION)
+    parser.add_argument(
+        "--model",
+        metavar="PATH",
+        help="a local Hugging Face folder, its config.json, or `demo`, the embedded model",
+    )
+    parser.add_argument("--json", action="store_true", help="the same as JSON on stdout")
+    advanced(
+        parser,
+        "--model-impl",
+        choices=IMPLEMENTATIONS,
+        default="auto",
+        help="with --model: what it would load as; auto: native",
+    )
+    model_flags.add_accept_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    file = None if args.model is None else model_flags.config_file(args.model)
+    from jaxscore.engine.platform import use_device  # here: it imports JAX
+
+    use_device("cpu")  # nothing is computed, and accelerators stay free
+    return _list(args) if file is None else _look(args, file)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from jaxscore.models.coverage import covered
+    from jaxscore.models.refused_families import REFUSED, reason
+
+    known = list(covered())
+    if args.json:
+        refused = [
+            {"model_type": kind, "kind": one.kind.name, "why": reason(kind, one)}
+            for kind, one in sorted(REFUSED.items())
+        ]
+        print(json_text({"covered": [one._asdict() for one in known], "refused": refused}), end="")
+        return 0
+    rows = [("model_type", "runs", "text", "since", "transformers")]
+    for one in known:
+        runs, texts, lines = map(", ".join, (one.implementations, one.texts, one.lines))
+        rows.append((one.model_type, runs, texts, one.since, lines))
+    print("covered\n" + _columns(rows))
+    kinds = dict.fromkeys(one.kind for one in REFUSED.values())
+    for which in kinds:
+        some = {kind: one for kind, one in sorted(REFUSED.items()) if one.kind is which}
+        print("\n" + textwrap.fill(f"refused, {which.name}: {which.instead}", WIDTH))
+        if any(one.layers for one in some.values()):
+            cells = [(kind, one.layers, one.text or "") for kind, one in some.items()]
+            print(_columns([("model_type", "layers", "text"), *cells]))
+        else:
+            print(textwrap.fill(", ".join(some), WIDTH, break_on_hyphens=False))
+    print()
+    done = f"{len(known)} model types covered, {len(REFUSED)} known and refused"
+    return closing.block(done=done, failures=[])
+
+
+def _look(args: argparse.Namespace, file: Path) -> int:
+    from jaxscore.models.looking import look
+
+    found = look(file.parent, args.model_impl, args.accept_config)
+    if args.json:
+        print(json_text(found), end="")
+    else:
+        family = f", family {found.family}" if found.family else ""
+        text = f", a wrapper; its text is {found.text}" if found.text else ""
+        facts = [("config", found.config), ("model_type", found.model_type + text)]
+        verb = "read as" if found.refused else "runs as"
+        facts += [(verb, found.implementation + family)]
+        facts += [("accepted", ", ".join(found.accepted))] if found.accepted else []
+        facts += [("stored as", found.stored)] if found.stored else []
+        facts += [("weights", found.weights)]
+        print(_columns(facts))
+        if found.attributes:
+            rows = [(one.name, _shown(one.value), one.origin) for one in found.attributes]
+            print("\n" + _columns([("attribute", "value", "from"), *rows]))
+        print()
+    if found.refused:
+        raise InputError("\nalso: ".join(found.refused))
+    if args.json:
+        return 0
+    return closing.block(done="1 model looked at", failures=[], results=["it would load"])
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(plain(value), ensure_ascii=False)
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 2]} …"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text, each as wide as its widest cell."""
+    shown = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in shown)
+    return "\n".join(lines)

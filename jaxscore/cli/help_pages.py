@@ -1,0 +1,125 @@
+"""Help of at most 80 columns: the common flags, all with `--help-all`; and what a typo may mean."""
+
+import argparse
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jaxscore.errors import InputError, near
+from jaxscore.io.local_path import local_path
+from jaxscore.io.streams import descriptor
+
+WIDTH = 80  # columns
+OUTPUTS = ("output", "output_dir", "html")  # names of flags whose place may be a stream
+ADVANCED = "advanced"  # attribute of an action that only `--help-all` shows
+
+
+def advanced(container: argparse._ActionsContainer, *names: str, **options: Any) -> None:
+    """`add_argument` for a flag that few need: `--help-all` alone shows it."""
+    setattr(container.add_argument(*names, **options), ADVANCED, True)
+
+
+class _Help(argparse._HelpAction):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        print(parser.page(everything=option == "--help-all"), end="")
+        parser.exit()
+
+
+class Parser(argparse.ArgumentParser):
+    """One command's flags: taken whole, shown within `WIDTH`, and suggested when mistyped."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "allow_abbrev": False, "add_help": False})
+        self.register("type", Path, _path)  # what `type=Path` of every flag means
+        self.add_argument("-h", "--help", action=_Help, help="this page")
+        advanced(self, "--help-all", action=_Help, help="this page, with all flags")
+
+    def format_help(self) -> str:
+        """The page with the common flags."""
+        return self.page(everything=False)
+
+    def page(self, *, everything: bool) -> str:
+        """Usage, description and flags; without `everything` the common flags."""
+        formatter = argparse.RawDescriptionHelpFormatter(self.prog, width=WIDTH)
+        formatter.add_text(self.format_usage().rstrip())
+        formatter.add_text(self.description)
+        n_hidden = 0
+        for group in self._action_groups:
+            shown = [
+                action
+                for action in group._group_actions
+                if everything or not hasattr(action, ADVANCED)
+            ]
+            n_hidden += len(group._group_actions) - len(shown)
+            if shown:
+                formatter.start_section(group.title)
+                formatter.add_text(group.description)
+                formatter.add_arguments(shown)
+                formatter.end_section()
+        more = f"\n{n_hidden} more flags: {self.prog} --help-all" if n_hidden else ""
+        formatter.add_text(f"{self.prog} --config FILE reads flags from a YAML file.{more}")
+        return formatter.format_help()
+
+    def format_usage(self) -> str:
+        """What the command needs; `[flags]` stands for all that may be left out."""
+        formatter = argparse.HelpFormatter(self.prog)
+        needed = [
+            " ".join([*action.option_strings[:1], formatter._format_args(action, _name(action))])
+            for action in self._actions
+            if action.required
+        ]
+        text = " ".join(["usage:", self.prog, *needed, "[flags]"])
+        return textwrap.fill(text, WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False) + "\n"
+
+    def error(self, message: str) -> NoReturn:
+        """Tell what is wrong with the words, and end with code 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it, but a flag that does not exist is told before one that is missing.
+
+        Raises:
+            SystemExit: with code 2, by `error`.
+        """
+        for name in _unknown(args or (), self):
+            flags = [one[2:] for one in self._option_string_actions if one.startswith("--")]
+            word = name.lstrip("-")
+            if len(word) == 1 and f"-{word}" in self._option_string_actions:
+                self.error(f"{name}: no such flag; is it -{word}?")
+            like = near(word, [*flags, "config"])  # config: see files.config_file
+            hint = f"is it --{like}?" if like else f"{self.prog} --help-all lists all flags"
+            self.error(f"{name}: no such flag; {hint}")
+        found = super().parse_known_args(args, namespace)
+        for dest, path in vars(found[0]).items():
+            standard = isinstance(path, Path) and (str(path) == "-" or descriptor(path) == 0)
+            if standard and dest not in OUTPUTS:
+                self.error(
+                    f"{dest} is {path}: standard input is not read; write it to a file and give "
+                    "that"
+                )
+        return found
+
+
+def _path(text: str) -> Path:
+    try:
+        return local_path(text)
+    except InputError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def _name(action: argparse.Action) -> str:
+    return action.dest if not action.option_strings else action.dest.upper()
+
+
+def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Words that argparse takes for flags, and that are none of the parser's."""
+    known = parser._option_string_actions
+    for word in itertools.takewhile(lambda one: one != "--", words):
+        name = word.partition("=")[0]
+        flag = re.fullmatch(r"--?[^\W\d][\w-]*", name) and " " not in word
+        attached = not word.startswith("--") and word[:2] in known  # -n4
+        if flag and name not in known and not attached:
+            yield name

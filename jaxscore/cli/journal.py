@@ -1,0 +1,118 @@
+"""`jaxscore journal`: what a journal holds, and making it smaller."""
+
+import argparse
+from pathlib import Path
+
+from jaxscore.cli import closing
+from jaxscore.errors import InputError
+from jaxscore.io.byte_sizes import byte_text
+from jaxscore.journal import contents, place
+from jaxscore.journal.contents import Held
+from jaxscore.printable import one_line
+
+DESCRIPTION = """\
+Show what a journal holds, or drop the rows of models that are no longer needed.
+
+A journal keeps finished scores, and texts that a model has written. With it an
+interrupted run continues, and another run over the same texts does not compute
+them again. It lies in .jaxscore beside the output: FILE is the output, its
+folder or the journal itself. Rows are kept apart by model, dtype and
+implementation; the bytes of a model's files identify it, not its name.
+
+  info   the size of the file, and one line per model, the last used first:
+         scored and written texts, the size of their rows, when a run last used
+         them, and what computed them
+  prune  drop all models but the --keep that were used last, and free their
+         space; --keep 0 removes the file, and .jaxscore if nothing else is in
+         it
+
+  python -m jaxscore journal info out.jsonl
+  python -m jaxscore journal info --input out.jsonl
+  python -m jaxscore journal prune out.jsonl --keep 1
+
+exit code: 0 done, 2 no such journal, or unusable input.
+"""
+COLUMNS = ("", "scored", "written", "size", "last used", "computed by")
+N_RIGHT = 4  # columns that are aligned to the right
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register the subcommand."""
+    parser = subparsers.add_parser("journal", description=DESCRIPTION)
+    parser.add_argument("action", choices=("info", "prune"))
+    place_of_file = parser.add_argument("path", type=Path, metavar="FILE")
+    place_of_file.required = False  # --input may stand for it
+    parser.add_argument("--input", type=Path, metavar="FILE", help="another spelling of FILE")
+    parser.add_argument(
+        "--keep",
+        type=int,
+        metavar="N",
+        help="with prune: models to keep, those used last (default 1)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if (args.path is None) == (args.input is None):
+        found = "missing" if args.path is None else f"{args.path} by its place already"
+        raise InputError(f"FILE is {found}; give it once, by its place or by --input")
+    given: Path = args.path or args.input
+    if args.keep is not None and args.action != "prune":
+        raise InputError(
+            f"--keep {args.keep}: `journal {args.action}` drops nothing; leave --keep out, or use "
+            f"`journal prune {given} --keep {args.keep}`"
+        )
+    keep = 1 if args.keep is None else args.keep
+    if keep < 0:
+        raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
+    path = place.find(given)
+    if args.action == "info":
+        n_models = _show(path)
+        return closing.block(done=f"{_models(n_models)} listed", failures=[])
+    n_models, n_bytes = contents.prune(path, keep)
+    if remains := path.exists():
+        _show(path)
+    else:
+        print(one_line(f"journal {path}: removed"))
+    return closing.block(
+        done=f"{_models(n_models)} dropped",
+        failures=[],
+        results=[f"freed {byte_text(n_bytes)}"],
+        files=[path] if remains else [],
+    )
+
+
+def _show(path: Path) -> int:
+    """Print what a journal holds, and give the number of its models."""
+    held = contents.held(path)
+    size = byte_text(path.stat().st_size)
+    print(one_line(f"journal {path}: {_models(len(held))}, {size} on disk"))
+    if held:
+        print("\n".join(_table(held)))
+    return len(held)
+
+
+def _models(n: int) -> str:
+    return f"{n} model{'' if n == 1 else 's'}"
+
+
+def _table(held: list[Held]) -> list[str]:
+    """One line per model, under a heading."""
+    rows = [COLUMNS, *(_cells(k, one) for k, one in enumerate(held, 1))]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if k < N_RIGHT else cell.ljust(width)
+            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _cells(number: int, one: Held) -> tuple[str, ...]:
+    facts = " ".join(
+        f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
+    )
+    sizes = (str(one.n_sequences), str(one.n_texts), byte_text(one.n_bytes))
+    return (str(number), *sizes, one_line(one.used), one_line(facts))

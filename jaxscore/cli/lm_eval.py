@@ -1,0 +1,140 @@
+"""`jaxscore lm-eval`: lm-evaluation-harness' own command line, with jaxscore as its model."""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxscore.cli import distributed_flags
+from jaxscore.engine import processes
+from jaxscore.errors import InputError, install_extra
+from jaxscore.io.local_path import check_local
+from jaxscore.io.yaml_input import read_yaml
+from jaxscore.models.weights import checkpoint
+
+PLACES = ("--output_path", "-o", "--use_cache", "-c", "--include_path", "--config", "-C")
+OWN = ("ls", "validate")  # subcommands of lm-evaluation-harness that run no model
+ABOUT = """\
+jaxscore lm-eval ARGS: lm-evaluation-harness' own arguments, which follow. The
+model is jaxscore unless --model or a --config names another one:
+
+  python -m jaxscore lm-eval --model_args pretrained=NAME,dtype=float32 \\
+      --tasks hellaswag --output_path results
+"""
+
+
+def words(argv: Sequence[str]) -> argparse.Namespace:
+    """The flags of several processes, which are ours; lm-evaluation-harness reads the others."""
+    parser = argparse.ArgumentParser("jaxscore lm-eval", add_help=False, allow_abbrev=False)
+    distributed_flags.add(parser)
+    args, rest = parser.parse_known_args(argv)
+    args.run, args.arguments, args.device, args.quiet = run, rest, None, False
+    args.loaded, args.batch_tokens = None, "auto"  # until there is a scorer
+    return args
+
+
+def _check_places(arguments: Sequence[str]) -> None:
+    """Refuse addresses: lm-evaluation-harness would make local folders of them.
+
+    Raises:
+        InputError: naming the address.
+    """
+    for k, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in PLACES:
+            check_local(value if equals else "".join(arguments[k + 1 : k + 2]))
+
+
+def _check_folder(arguments: Sequence[str]) -> None:
+    """Refuse a missing model folder before lm-evaluation-harness is imported, which takes seconds.
+
+    Raises:
+        InputError: `pretrained` is a path, and no such folder is there.
+    """
+    for word in arguments:
+        for setting in word.removeprefix("--model_args=").split(","):
+            name, _, model = setting.partition("=")
+            if name == "pretrained" and model.startswith((".", "/", "~")):
+                checkpoint.resolve(model, None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run lm-evaluation-harness; its files are kept, and its exit code.
+
+    Raises:
+        InputError: it is not installed, or a request or argument cannot be used.
+    """
+    if args.arguments in ([], ["-h"], ["--help"], ["run"]):
+        print(ABOUT)
+    _check_places(args.arguments)
+    _check_folder(args.arguments)
+    if importlib.util.find_spec("lm_eval") is None:
+        raise InputError(f"lm-evaluation-harness is not installed; {install_extra('lm-eval')}")
+    importlib.import_module("jaxscore.adapters.lm_eval")
+    from lm_eval.__main__ import cli_evaluate
+
+    from jaxscore.adapters.harness.model import LOADED
+
+    if not processes.first():
+        os.environ["LOCAL_RANK"] = str(processes.index())  # such a process writes no file there
+    before = sys.argv
+    sys.argv = ["lm-eval", *with_model(args.arguments)]
+    LOADED.clear()  # of what this process has run before
+    try:
+        cli_evaluate()
+    except SystemExit as end:  # of several processes none may end before the others
+        return _exit_code(end)
+    except (FileNotFoundError, ValueError) as problem:
+        if not _of_their_checks(problem):
+            raise
+        raise InputError(str(problem)) from None
+    finally:
+        sys.argv = before
+        args.loaded = next(iter(LOADED), None)  # of a run that has ended early
+    return 0
+
+
+def _exit_code(end: SystemExit) -> int:
+    """As Python ends with it."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def _of_their_checks(problem: BaseException) -> bool:
+    """Whether a module raised it in which lm-evaluation-harness checks what its user gives, such
+    as the name of a task."""
+    at = problem.__traceback__
+    assert at is not None  # it was raised
+    while at.tb_next is not None:
+        at = at.tb_next
+    name = str(at.tb_frame.f_globals.get("__name__"))
+    return name == "lm_eval.evaluator" or name.startswith(("lm_eval._cli.", "lm_eval.config."))
+
+
+def with_model(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with `--model jaxscore` where a run names no model."""
+    out = list(arguments)
+    flags = {word.partition("=")[0] for word in out}
+    runs = bool(out) and out != ["run"] and out[0] not in OWN
+    if not runs or flags & {"-h", "--help", "--model", "-M"} or _config_names_one(out):
+        return out
+    at = 1 if out[0] == "run" else 0
+    return [*out[:at], "--model", "jaxscore", *out[at:]]
+
+
+def _config_names_one(arguments: Sequence[str]) -> bool:
+    """Whether a file of `--config` names a model."""
+    for k, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name not in ("--config", "-C"):
+            continue
+        path = Path(value if equals else "".join(arguments[k + 1 : k + 2]))
+        if path.is_file():
+            found = read_yaml(path)
+            return isinstance(found, dict) and found.get("model") is not None
+    return False

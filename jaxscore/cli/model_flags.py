@@ -1,0 +1,379 @@
+"""Flags of every command that scores, and the scorer that they describe."""
+
+import argparse
+import contextlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxscore.cli import distributed_flags
+from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.messages import remark
+from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.engine import collector
+from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
+from jaxscore.errors import InputError
+from jaxscore.io.local_path import check_local, local_path
+from jaxscore.io.streams import is_stream
+from jaxscore.models import refused_families
+from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
+from jaxscore.models.weights import checkpoint
+from jaxscore.plan.row_shapes import SHORTEST_ROW
+from jaxscore.report import manifest
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.models.model import Model
+    from jaxscore.scorer import Scorer
+
+UNUSED: dict[str, Any] = {  # flags without effect if another program computes, and their defaults
+    "device": None,
+    "dtype": "auto",
+    "model_impl": "auto",
+    "accept_config": [],
+    "mesh": AUTO,
+    "batch_tokens": None,
+    "journal": None,
+}
+MOST_BATCH_TOKENS = 1 << 22
+CONFIG = "config.json"
+
+
+def add_model_flags(
+    parser: argparse.ArgumentParser,
+    *,
+    model_required: bool = True,
+    audited: bool = True,
+    items: bool = True,
+) -> None:
+    """--model and the flags that decide how it runs.
+
+    Args:
+        audited: whether the command has numbers for --audit-noise.
+        items: whether the command scores items of a file and ends; else flags of such a run are
+            left out.
+    """
+    group = parser.add_argument_group("model and device")
+    if model_required:
+        group.add_argument(
+            "--model",
+            required=True,
+            metavar="NAME",
+            help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+        )
+        advanced(group, "--revision", help="branch, tag or commit of a hub id")
+        add_lora_flag(group)
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        help="default: the best one present; one that is absent is an error",
+    )
+    group.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        help="of the weights; auto: float32 on the CPU, the checkpoint's on accelerators "
+        "(bfloat16 for float16); sums over the vocabulary are float32 in any case",
+    )
+    group.add_argument(
+        "--batch-tokens",
+        type=_batch_tokens,
+        metavar="N|auto",
+        help=f"tokens per batch, padding included (default: {BATCH_TOKENS} on the CPU, auto on "
+        "accelerators); fewer take less memory, more are faster on accelerators; auto: as many as "
+        "the device's memory takes. A batch that does not fit is halved",
+    )
+    if items:
+        _add_item_flags(group)
+    group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
+    advanced(
+        group,
+        "--quantize",
+        choices=QUANTIZED,
+        help="store the layers' weights as 8-bit integers, half the memory of bfloat16; --dtype "
+        "is then that of the products; scores move, see the README",
+    )
+    advanced(
+        group,
+        "--model-impl",
+        choices=IMPLEMENTATIONS,
+        default="auto",
+        help="native: our decoder, which shares text between requests; transformers: their Flax "
+        "class, one request per row (extra flax-classes); auto: native",
+    )
+    advanced(
+        group,
+        "--mesh",
+        type=_mesh,
+        default=AUTO,
+        metavar="auto|data=N,model=M",
+        help="devices that share the rows of a batch, and devices that share each layer (default "
+        "auto: all devices, with the smallest model whose part of the weights fits)",
+    )
+    advanced(
+        group,
+        "--reproducible",
+        action="store_true",
+        help="compute each request by itself, so that the bits of its scores depend on nothing "
+        "else in the run; slower, several times where texts begin alike; --batch-tokens has no "
+        "effect",
+    )
+    if audited and items:
+        advanced(
+            group,
+            "--audit-noise",
+            type=count,
+            default=0,
+            metavar="N",
+            help="score N of the requests, drawn by --seed, again in other layouts (alone, in "
+            "other batches, one per row), tell how far their numbers move, and mark decisions that "
+            "lie within that (default 0: no audit)",
+        )
+    add_accept_flag(group)
+    advanced(
+        group,
+        "--trust-remote-code",
+        action="store_true",
+        help="let the checkpoint's tokenizer bring its own code",
+    )
+    if items:
+        distributed_flags.add(parser)
+
+
+def _add_item_flags(group: argparse._ActionsContainer) -> None:
+    """Flags of a command that scores items of a file and ends."""
+    group.add_argument(
+        "--truncate",
+        choices=("left",),
+        help="drop the oldest context tokens of a request that is longer than the model's "
+        "positions; without it that request fails and the others are kept",
+    )
+    group.add_argument(
+        "--seed",
+        type=int,
+        default=0,
+        help="of all that a command draws at random: samples, orders, bootstrap intervals "
+        "(default 0)",
+    )
+    group.add_argument(
+        "--journal",
+        metavar="PATH|off",
+        help="file of finished work, with which the same command continues after an interruption "
+        "(default: in .jaxscore beside the output); off: keep nothing",
+    )
+
+
+def add_limit_flag(parser: argparse._ActionsContainer, what: str, *spellings: str) -> None:
+    """--limit, beside the published spellings of it."""
+    parser.add_argument(
+        "--limit", *spellings, type=positive, metavar="N", help=f"only the first N {what}"
+    )
+
+
+def common_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The flags that are settings of every system which scores text."""
+    return {name: getattr(args, name) for name in ("truncate", "seed", "audit_noise")}
+
+
+def add_lora_flag(parser: argparse._ActionsContainer) -> None:
+    """--lora."""
+    advanced(
+        parser,
+        "--lora",
+        type=Path,
+        metavar="DIR",
+        help="a LoRA adapter as PEFT saves it, merged into the weights as they are read",
+    )
+
+
+ACCEPT = (
+    "a key of config.json that is not handled, and that you know to change no number; it is left "
+    "out, and the manifest records it"
+)
+
+
+def add_accept_flag(
+    parser: argparse._ActionsContainer, flag: str = "--accept-config", help: str = ACCEPT
+) -> None:
+    """--accept-config, which may come several times and take several keys."""
+    advanced(parser, flag, nargs="+", action="extend", default=[], metavar="KEY", help=help)
+
+
+def _batch_tokens(text: str) -> int | str:
+    if text == AUTO:
+        return text
+    value = _whole(text)
+    if value < SHORTEST_ROW:
+        raise argparse.ArgumentTypeError(f"{value} is below the shortest row of {SHORTEST_ROW}")
+    if value > MOST_BATCH_TOKENS:
+        raise argparse.ArgumentTypeError(f"{value} is above {MOST_BATCH_TOKENS}")
+    return value
+
+
+def _mesh(text: str) -> str:
+    if text != AUTO:
+        try:
+            MeshShape.parse(text)
+        except ValueError as problem:
+            raise argparse.ArgumentTypeError(str(problem)) from None
+    return text
+
+
+def count(text: str) -> int:
+    """argparse type: a whole number from 0."""
+    value = _whole(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value
+
+
+def positive(text: str) -> int:
+    """argparse type: a whole number above 0."""
+    value = _whole(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not above 0")
+    return value
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def load_scorer(
+    args: argparse.Namespace,
+    model: str,
+    output: Path | None,
+    *written: Path,
+    loader: "Callable[..., Scorer] | None" = None,
+) -> "Scorer":
+    """The scorer that the flags describe, or `args.scorer` where a caller has loaded it.
+
+    Args:
+        output: beside which the journal lies unless the flags say otherwise: a file, or a folder
+            of files; None where every run starts from nothing.
+        written: the other files of this run, which the journal may not be, nor a manifest of one.
+        loader: takes what `Scorer.from_pretrained` takes, which is the default.
+
+    Raises:
+        InputError: a flag cannot be used.
+    """
+    if (loaded := getattr(args, "scorer", None)) is not None:
+        return loaded
+    check_model(args, model, getattr(args, "revision", None))
+    if (reference := getattr(args, "reference", None)) is not None:
+        check_model(args, reference, args.reference_revision)
+    tell_lora(args)
+    place = _journal(args, output, written)
+    from jaxscore.engine.platform import use_device  # here: they import JAX, which takes a second
+    from jaxscore.scorer import Scorer
+
+    use_device(args.device)
+    args.loaded = (loader or Scorer.from_pretrained)(
+        model,
+        dtype=args.dtype,
+        implementation=args.model_impl,
+        revision=getattr(args, "revision", None),
+        trust_remote_code=args.trust_remote_code,
+        cache_dir=getattr(args, "cache_dir", None),
+        lora=getattr(args, "lora", None),
+        quantize=args.quantize,
+        mesh=args.mesh,
+        reproducible=args.reproducible,
+        accept_config=getattr(args, "accept_config", ()),
+        batch_tokens=args.batch_tokens,
+        progress=not args.quiet,
+        journal=place,
+    )
+    collector.pass_over()
+    for one in args.loaded.models:
+        tell_stored_as(args, one)
+    by_memory = args.batch_tokens == AUTO or (
+        args.batch_tokens is None and args.loaded.model.platform != "cpu"
+    )
+    if by_memory and not args.reproducible:
+        remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
+    for one in args.loaded.models:
+        tell_left_out(args, one)
+    return args.loaded
+
+
+def config_file(model: str) -> Path:
+    """The config.json of what `--model` names.
+
+    Raises:
+        InputError: neither a folder nor a config.json.
+    """
+    check_local(model, f"a local folder or a {CONFIG}")
+    path = checkpoint.resolve(model, None) if model == "demo" else Path(model)
+    with contextlib.suppress(OSError, ValueError):  # too long, not permitted, a zero byte
+        if path.is_dir():
+            return path / CONFIG
+        if path.name == CONFIG and path.exists():
+            return path
+        if path.suffix == checkpoint.GGUF and path.exists():
+            raise InputError(checkpoint.gguf_refusal(path))
+    raise InputError(
+        f"--model {model}: neither a folder nor a {CONFIG}; give one of the two (a hub id would "
+        f"fetch the weights too, and only {CONFIG} is needed)"
+    )
+
+
+def check_model(args: argparse.Namespace, model: str, revision: str | None) -> None:
+    """Refuse a model that is missing or not covered, without importing JAX.
+
+    Raises:
+        InputError: no such folder or hub id, no config.json, or a refused model type.
+    """
+    folder = checkpoint.resolve(
+        model,
+        revision,
+        with_code=getattr(args, "trust_remote_code", False),
+        cache_dir=getattr(args, "cache_dir", None),
+    )
+    refused_families.check(checkpoint.read_config(folder), str(folder / CONFIG))
+
+
+def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:
+    asked = getattr(args, "journal", None)
+    if output is None and asked not in (None, "off"):
+        remark(args, f"--journal {asked}: this command keeps no journal")
+    if asked == "off" or output is None or (asked is None and is_stream(output)):
+        return None
+    from jaxscore.journal.place import beside, check_path
+
+    path = beside(output) if asked is None else local_path(asked)
+    files = [output, *written]
+    check_path(path, *files, *map(manifest.path_of, files), getattr(args, "input", None))
+    return path
+
+
+def tell_unused(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Flags that were given, or differ from what they are by default, and do nothing here."""
+    given = [name for name in names if getattr(args, name) != UNUSED[name]]
+    if given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        remark(args, f"{flags}: no effect, {why}")
+
+
+def tell_left_out(args: argparse.Namespace, model: "Model") -> None:
+    """Say what of a checkpoint with more than a text model is not read."""
+    if model.left_out is not None:
+        remark(args, f"left out of the model: {model.left_out}; its text model alone is scored")
+
+
+def tell_lora(args: argparse.Namespace) -> None:
+    """Say which model an adapter names as its own; people judge that, since names differ."""
+    for flag in ("lora", "reference_lora"):
+        if (folder := getattr(args, flag, None)) is not None:
+            from jaxscore.models.weights import lora
+
+            base = lora.read(folder).base_model or "a model that it does not name"
+            remark(args, f"--{flag.replace('_', '-')} {folder}: an adapter of {base}")
+
+
+def tell_stored_as(args: argparse.Namespace, model: "Model") -> None:
+    """Say that the weights are stored quantized, and what scores then are of."""
+    if model.stored_as is not None:
+        remark(args, f"weights stored as {model.stored_as}; held as {model.dtype}")

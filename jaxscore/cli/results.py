@@ -1,0 +1,140 @@
+"""`jaxscore results`: one table of all RAG experiments."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxscore.cli import closing, experiments, model_flags, outputs
+from jaxscore.evaluate import Report
+from jaxscore.io.atomic import atomic
+from jaxscore.io.csv_rows import csv_line
+from jaxscore.io.streams import is_stream
+from jaxscore.report.markdown import cell
+from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.rag import results_table
+from jaxscore.systems.rag.results_table import Row
+
+DESCRIPTION = """\
+Put the metrics of all RAG experiments side by side.
+
+input, in each folder of --experiments-folder (except tmp_...):
+  eval_<split>_metrics.json, and where they exist config.yaml (data sets,
+  retriever, reranker, generator), eval_<split>_ranking_metrics.json,
+  eval_<split>_generation_time.json, eval_<split>_out.json and reports of judge
+
+output:
+  <output-dir>/<experiments-folder, "_" for "/">.csv, and the same table on
+  stdout; the name ends in _<split> for other splits than `dev`, and in
+  _<format> for other formats than `all`, and in _first<N> with --limit N.
+  --output FILE.csv is the file itself.
+  --format all (default) has every metric under its name in the files; tiny,
+  simple and full are the published tables. Every table also has n_records,
+  n_failed (records that could not be used or judged) and n_unread (records
+  whose answer names no label or several), blank where no file has the number;
+  a judge whose metric the table does not show has no part in them.
+  A column that is empty in every row is left out.
+
+exit code: 0 all read, 1 some files could not be read (the others are kept),
+2 unusable input.
+"""
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "results",
+        description=DESCRIPTION,
+    )
+    experiments.add_experiments_flag(parser, "where the experiments are", "--input")
+    parser.add_argument(
+        "--output-dir",
+        "--output",
+        type=Path,
+        default=Path("results"),
+        metavar="FOLDER|FILE.csv",
+        help="where to write the csv; a name that ends in .csv is the file itself (default: "
+        "results/)",
+    )
+    experiments.add_split_flag(parser)
+    model_flags.add_limit_flag(parser, "folders, by their names")
+    parser.add_argument(
+        "--format",
+        choices=tuple(results_table.FORMATS),
+        default="all",
+        help="which columns (default: all)",
+    )
+    parser.add_argument(
+        "--sort", default="Generator", metavar="COLUMN", help="order of rows (default: Generator)"
+    )
+    experiments.add_quiet_flag(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    rows, failures = results_table.load(
+        args.experiments_folder, args.split, args.format, limit=args.limit
+    )
+    table = results_table.table(rows, args.format, args.sort)
+    path = _path(args)
+    with atomic(path) as file:
+        file.write(csv_line(table[0]))
+        file.writelines(csv_line(row.values()) for row in table)
+    report = Report("results", _evaluation(table, failures), {})
+    manifest = outputs.write_manifest(args, None, path, report)
+    print(markdown(table))
+    return closing.close(args, report, "folders", [path, manifest])
+
+
+def _path(args: argparse.Namespace) -> Path:
+    """The csv: --output itself where that names one, else a file in that folder."""
+    given: Path = args.output_dir
+    if is_stream(given):
+        return given
+    if given.suffix.lower() == ".csv" and not given.is_dir():
+        return given
+    return given / f"{_name(args)}.csv"
+
+
+def _name(args: argparse.Namespace) -> str:
+    """The csv's, without its ending: other splits, formats and limits have files of their own."""
+    folder: Path = args.experiments_folder
+    name = str(folder).replace("/", "_")
+    if not folder.name.strip("."):  # `.` and `..` say nothing
+        name = folder.resolve().name or "experiments"
+    if args.split != experiments.DEFAULT_SPLIT:
+        name += f"_{args.split}"
+    if args.format != "all":
+        name += f"_{args.format}"
+    return name if args.limit is None else f"{name}_first{args.limit}"
+
+
+def _evaluation(table: Sequence[Row], failures: Sequence[tuple[str, str]]) -> Evaluation:
+    """The table in the shape of every system."""
+    return Evaluation(
+        summary={"n_folders": len(table)},
+        items=table,
+        n_items=len(table),
+        rows=table,
+        details={},
+        long={"folders": list(table)},
+        headline=f"a table of {len(table)} folders and {len(table[0])} columns",
+        failures=[Failure(*one) for one in failures],
+    )
+
+
+def markdown(table: Sequence[Row]) -> str:
+    """The table for people, numbers with four decimals and at the right of their columns."""
+
+    def shown(value: object) -> str:
+        text = f"{value:.4f}" if isinstance(value, float) else str("" if value is None else value)
+        return cell(text)
+
+    columns = []
+    for name in table[0]:
+        values = [row[name] for row in table]
+        right = all(isinstance(value, int | float) for value in values if value is not None)
+        cells = [shown(name), *map(shown, values)]
+        width = max(3, *map(len, cells))
+        rule = "-" * (width - 1) + ":" if right else "-" * width
+        aligned = [one.rjust(width) if right else one.ljust(width) for one in cells]
+        columns.append([aligned[0], rule, *aligned[1:]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))

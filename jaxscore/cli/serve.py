@@ -1,0 +1,251 @@
+"""`jaxscore serve`: one model over HTTP, as OpenAI's interface has it."""
+
+import argparse
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from jaxscore.cli import model_flags
+from jaxscore.cli.help_pages import advanced
+from jaxscore.cli.messages import remark
+from jaxscore.errors import InputError, install_extra
+from jaxscore.io.byte_sizes import parse_bytes
+from jaxscore.io.json_input import read_text
+
+KEY = "JAXSCORE_API_KEY"
+PACKAGES = ("starlette", "uvicorn", "prometheus_client")  # of the extra `serve`
+UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0}
+
+DESCRIPTION = f"""\
+Serve a model over HTTP with OpenAI's interface. Requests that come together
+are scored together, and what their texts share is computed once.
+
+paths:
+  POST /v1/completions         log-probabilities of prompts (`echo`, `logprobs`)
+                               and texts after them
+  POST /v1/chat/completions    answers to conversations
+  POST /jaxscore/score         lines of `score`; also /jaxscore/label
+  POST /tokenize, /detokenize  and GET /tokenizer_info
+  GET  /v1/models, /health, /metrics
+
+  python -m jaxscore serve --model demo
+  curl localhost:8000/v1/completions -H 'Content-Type: application/json' \\
+    -d '{{"prompt": "Oslo is in Norway", "max_tokens": 0, "echo": true,
+         "logprobs": 1}}'
+
+output:
+  when the model is ready, one line on stdout: listening on http://HOST:PORT
+  on stderr, unless --quiet, a line for each answer: method, path, status, time
+
+security:
+  Only this machine can connect, and web pages cannot. With {KEY}
+  in the environment every path but /health needs it as a bearer token; --host
+  beyond this machine needs it.
+
+Ctrl-C or SIGTERM: no more connections; what is in flight is answered within
+25 seconds. A second one ends at once.
+
+exit code: 0 ended by a signal, 2 port in use, no such model, unusable flags.
+"""
+
+
+def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser("serve", description=DESCRIPTION)
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="name or address to listen at (default 127.0.0.1)"
+    )
+    group.add_argument("--port", type=_port, default=8000, help="0 is any free one (default 8000)")
+    group.add_argument(
+        "--served-model-name",
+        type=_names,
+        metavar="NAME[,NAME]",
+        help="what clients call the model (default: the folder's name, or the hub id)",
+    )
+    group.add_argument(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="a Jinja template in place of the tokenizer's",
+    )
+    advanced(
+        group,
+        "--gather",
+        type=_seconds,
+        default=0.005,
+        metavar="TIME",
+        help="how long the first request of an idle server waits for others (default 5ms)",
+    )
+    advanced(
+        group,
+        "--window-tokens",
+        type=model_flags.positive,
+        metavar="N",
+        help="most distinct tokens that are planned together; fewer where the device needs more "
+        "than 0.1 s for them (default: 8 times the tokens per batch)",
+    )
+    advanced(
+        group,
+        "--max-body",
+        type=_size,
+        default=32_000_000,
+        metavar="SIZE",
+        help="largest body of a request, in bytes or such as 32MB (the default)",
+    )
+    advanced(
+        group,
+        "--max-queue-tokens",
+        type=model_flags.positive,
+        default=10_000_000,
+        metavar="N",
+        help="most tokens that wait together; beyond them status 429 (default 10,000,000)",
+    )
+    advanced(
+        group,
+        "--max-logprobs",
+        type=_logprobs,
+        default=20,
+        metavar="N",
+        help="most probable tokens of one place, at most 20 (the default)",
+    )
+    advanced(
+        group,
+        "--request-timeout",
+        type=_limit,
+        default=600.0,
+        metavar="TIME",
+        help="longest time of a request in the queue and in work; then status 503 (default 600s)",
+    )
+    advanced(
+        group,
+        "--receive-timeout",
+        type=_limit,
+        default=30.0,
+        metavar="TIME",
+        help="within which a whole request arrives, and a client that stops reading a finished "
+        "answer goes on; then the connection is closed (default 30s)",
+    )
+    advanced(
+        group,
+        "--allowed-hosts",
+        type=_names,
+        default=(),
+        metavar="NAME[,NAME]",
+        help="names in the Host header beside those of this machine",
+    )
+    advanced(
+        group,
+        "--cors",
+        metavar="ORIGIN",
+        help="web pages of this origin may read answers, such as http://localhost:3000",
+    )
+    model_flags.add_model_flags(parser, items=False)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until a signal."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"{', '.join(missing)}: not installed, and a server needs it; {install_extra('serve')}"
+        )
+    model_flags.check_model(args, args.model, args.revision)
+    from jaxscore.server import lifecycle  # here: they import JAX
+    from jaxscore.server.service import Service
+    from jaxscore.server.settings import Settings
+
+    key, address = os.environ.get(KEY) or None, lifecycle.resolved(args.host, args.port)
+    if key is None and not address.is_loopback:
+        raise InputError(
+            f"--host {args.host}: other machines can connect, and {KEY} is not set in the "
+            "environment; set it to a secret, or leave --host out"
+        )
+    if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise InputError(f"{KEY}: has characters that no header can carry; give ASCII ones")
+    template = None if args.chat_template is None else read_text(args.chat_template)
+    hosts = args.allowed_hosts
+    if address.is_loopback:  # the Host header is checked, and this is how clients name us
+        hosts = (*hosts, args.host, address.host)
+    with lifecycle.listen(address) as listening:
+        scorer = model_flags.load_scorer(args, args.model, None)
+        scorer.progress = False
+        if template is not None:
+            scorer.encoder.tokenizer.chat_template = template
+        service = Service(
+            scorer,
+            Settings(
+                names=args.served_model_name or (_name(args.model),),
+                gather=args.gather,
+                window_tokens=args.window_tokens or 8 * scorer.batch_tokens,
+                max_body=args.max_body,
+                max_queue_tokens=args.max_queue_tokens,
+                max_logprobs=args.max_logprobs,
+                request_timeout=args.request_timeout,
+                receive_timeout=args.receive_timeout,
+                loopback=address.is_loopback,
+                allowed_hosts=hosts,
+                cors=args.cors,
+                key=key,
+            ),
+        )
+        url = lifecycle.url_of(listening)
+        lifecycle.run(
+            service,
+            listening,
+            ready=lambda: print(f"listening on {url}", flush=True),
+            log=lambda method, path, status, seconds: remark(
+                args, f"{method} {path} {status or 'gone'} {seconds:.3f} s"
+            ),
+        )
+    remark(args, "ended")
+    return 0
+
+
+def _name(model: str) -> str:
+    """The last part of a folder's path; a hub id as it is."""
+    path = Path(model)
+    return path.resolve().name if path.exists() else model
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name")
+    return names
+
+
+def _logprobs(text: str) -> int:
+    from jaxscore.server.settings import MOST_LOGPROBS
+
+    if not (text.isascii() and text.isdigit() and int(text) <= MOST_LOGPROBS):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MOST_LOGPROBS}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|min)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5ms, 30s or 10min")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def _limit(text: str) -> float:
+    seconds = _seconds(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return seconds
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text, unit_required=False)
+    except InputError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None

@@ -1,0 +1,252 @@
+"""`--config FILE`: a command and its flags from a YAML file.
+
+    command: paths
+    model: demo
+    input: paths.jsonl                   as on the command line: from the working directory
+    system-prompts: [Be brief., Think.]  a list for a flag that takes several values
+    quiet: true                          a flag without a value; false leaves it out
+
+The file is turned into words of the command line, and argparse judges them: there is one way to
+validate. Values are taken as they are written, not as YAML 1.1 reads them (`journal: off` is no
+Boolean and `revision: 010` not 8).
+"""
+
+import argparse
+import copy
+import difflib
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import yaml
+
+from jaxscore.errors import InputError
+from jaxscore.io.local_path import local_path
+from jaxscore.io.yaml_input import read_node
+from jaxscore.text.encoder import is_text
+
+FLAG = "--config"
+HELP = ("-h", "--help", "--help-all")
+PLAIN_TAGS = {  # what YAML makes of plain texts; others ask for objects of some program
+    f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp seq".split()
+}
+UNSET = object()
+
+
+class Entry(NamedTuple):
+    """A value of the file as text; None for nothing, a list for a list."""
+
+    value: str | list[str] | bool | None
+    where: str
+
+
+def expand(
+    words: Sequence[str],
+    names: Collection[str],
+    parser_of: Callable[[str], argparse.ArgumentParser],
+) -> list[str]:
+    """Words of the command line with those of its `--config FILE` put in.
+
+    Args:
+        words: as given; without `--config` they come back as they are. The command may stand
+            before or after the file, or be named in the file alone. Flags that are given override
+            the file's, wherever they stand.
+        names: of all commands.
+        parser_of: name of a command -> the parser of its words.
+
+    Raises:
+        InputError: the file cannot be read, or names what the parser does not know or take.
+        SystemExit: the other words are no good; from argparse.
+    """
+    path, rest = _split(words)
+    if path is None:
+        return rest
+    entries = read(path)
+    named = rest[0] if rest and rest[0] in names else None
+    if "command" in entries:
+        command, where = entries.pop("command")
+        if not isinstance(command, str) or command not in names:
+            raise InputError(f"{where}: {command!r} is no command; {_near(str(command), names)}")
+        if named not in (None, command):
+            raise InputError(f"{where}: the file is for {command}, not for {named}")
+    elif named is not None:
+        command = named
+    else:
+        raise InputError(f'{path}: no key "command", which says what to run')
+    if named is not None:
+        rest = rest[1:]
+    if pages := [word for word in rest if word in HELP]:
+        return [command, pages[0]]
+    parser = parser_of(command)
+    flags, places = _words(entries, parser, _given(rest, parser))
+    try:
+        _lenient(parser, refuse=True).parse_args(_joined(flags, places))
+    except ValueError as problem:
+        raise InputError(f"{path}: {problem}") from None
+    end = rest.index("--") if "--" in rest else len(rest)
+    return [command, *_joined([*rest[:end], *flags], [*rest[end + 1 :], *places])]
+
+
+def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file of `--config`, None without the flag, and the other words."""
+    end = words.index("--") if "--" in words else len(words)
+    places = [k for k in range(end) if words[k].partition("=")[0] == FLAG]
+    if not places:
+        return None, list(words)
+    if len(places) > 1:
+        raise InputError(f"{FLAG} is given {len(places)} times, expected once")
+    [k] = places
+    _, equals, value = words[k].partition("=")
+    n = 1 if equals else 2
+    path = value if equals else "".join(words[k + 1 : k + 2])
+    if not path:
+        raise InputError(f"{FLAG}: expected a file after it")
+    return local_path(path), [*words[:k], *words[k + n :]]
+
+
+def _joined(flags: list[str], places: list[str]) -> list[str]:
+    """A flag that takes a list would take the words by place too, but for the `--`."""
+    return [*flags, "--", *places] if places else flags
+
+
+def read(path: Path) -> dict[str, Entry]:
+    """Keys with hyphens, and their values.
+
+    Raises:
+        InputError: the file cannot be read, is no YAML mapping of keys to values or lists, or
+            has a key twice.
+    """
+    node = read_node(path)
+    if not isinstance(node, yaml.MappingNode):
+        raise InputError(f"{path}: expected `key: value` lines, with `command: …` among them")
+    entries: dict[str, Entry] = {}
+    for key_node, value_node in node.value:
+        where = f"{path}:{key_node.start_mark.line + 1}"
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise InputError(f"{where}: a key is a list or a mapping, expected a flag's name")
+        key = key_node.value.replace("_", "-")
+        if key in entries:
+            raise InputError(f"{where}: key {key!r} is given twice, first at {entries[key].where}")
+        entries[key] = Entry(_value(value_node, f"{where}: {key}"), where)
+    return entries
+
+
+def _value(node: yaml.Node, what: str) -> str | list[str] | bool | None:
+    if isinstance(node, yaml.SequenceNode) and node.tag in PLAIN_TAGS:
+        # A list in a list is not followed: it may hold itself.
+        items = [isinstance(item, yaml.ScalarNode) and _value(item, what) for item in node.value]
+        if not all(isinstance(item, str) for item in items):
+            raise InputError(f"{what}: its list holds more than texts and numbers")
+        return [str(item) for item in items]
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in PLAIN_TAGS:
+        raise InputError(f"{what}: expected a text, a number, true, false, or a list of those")
+    if not is_text(node.value) or "\0" in node.value:  # no argument can hold these
+        raise InputError(f"{what} is {node.value!a}, expected text without zero bytes")
+    if node.tag.endswith(":null"):
+        return None
+    if node.tag.endswith(":bool") and node.value.lower() in ("true", "false"):
+        return node.value.lower() == "true"
+    return node.value
+
+
+def _words(
+    entries: dict[str, Entry], parser: argparse.ArgumentParser, given: set[str]
+) -> tuple[list[str], list[str]]:
+    """Flags and positional words of what the command line does not give itself."""
+    actions = _actions(parser)
+    flags: list[str] = []
+    places: dict[str, str] = {}
+    seen: dict[str, str] = {}
+    for key, entry in entries.items():
+        if key not in actions:
+            raise InputError(f"{entry.where}: no key {key!r}; {_near(key, actions)}")
+        name, action = actions[key]
+        if action.dest in seen:
+            raise InputError(f"{entry.where}: {key} is the same as {seen[action.dest]}")
+        seen[action.dest] = f"{key}, at {entry.where}"
+        value = _checked(key, entry, action)
+        for word in value if isinstance(value, list) else ():
+            # After a list's flag nothing tells a value from a flag.
+            if word == "--" or word.partition("=")[0] in parser._option_string_actions:
+                raise InputError(
+                    f"{entry.where}: {key} holds {word!r}, which the command line takes for a "
+                    "flag; give flags as keys of their own"
+                )
+        if action.dest in given:
+            continue
+        if not name:
+            places[action.dest] = str(value)
+        elif isinstance(value, list):
+            flags += [name, *value]
+        elif value is True:
+            flags.append(name)
+        elif isinstance(value, str):
+            flags.append(f"{name}={value}")
+    order = [action.dest for action in parser._actions if not action.option_strings]
+    return flags, [places[dest] for dest in order if dest in places]
+
+
+def _checked(key: str, entry: Entry, action: argparse.Action) -> str | list[str] | bool:
+    """A value of the kind that the flag takes."""
+    value = entry.value
+    if action.nargs == 0:
+        expected, good = "true or false", isinstance(value, bool)
+    elif action.nargs is None:
+        expected, good = "a text or a number", isinstance(value, str)
+    elif action.nargs == "?":
+        expected, good = "a text, a number or true", isinstance(value, str) or value is True
+    elif action.nargs == "*":
+        expected, good = "a list or true", isinstance(value, list) or value is True
+    else:
+        expected, good = "a list", isinstance(value, list)
+    if not good or value is None:
+        found = {bool: str(value).lower(), list: "a list", str: repr(value)}.get(type(value))
+        raise InputError(f"{entry.where}: {key} is {found or 'empty'}, expected {expected}")
+    return value
+
+
+def _given(rest: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
+    """What the command line says itself, and what that excludes: names of `dest`."""
+    found = vars(_lenient(parser, refuse=False).parse_args(rest))
+    given = {dest for dest, value in found.items() if value is not UNSET}
+    for group in parser._mutually_exclusive_groups:
+        members = {action.dest for action in group._group_actions}
+        if members & given:
+            given |= members
+    return given
+
+
+def _lenient(parser: argparse.ArgumentParser, *, refuse: bool) -> argparse.ArgumentParser:
+    """The same parser, which requires nothing and leaves `UNSET` what it is not given.
+
+    Args:
+        refuse: raise ValueError instead of leaving the program.
+    """
+    made = copy.deepcopy(parser)
+    for action in made._actions:
+        action.required, action.default = False, UNSET
+    for group in made._mutually_exclusive_groups:
+        group.required = False
+    if refuse:
+
+        def error(message: str) -> NoReturn:
+            raise ValueError(message)
+
+        made.error = error  # type: ignore[method-assign]
+    return made
+
+
+def _actions(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.Action]]:
+    """For each key the flag's name, empty for one that goes by its place, and what it does."""
+    out: dict[str, tuple[str, argparse.Action]] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._HelpAction):
+            continue
+        for name in action.option_strings or [""]:
+            out[name.lstrip("-") or action.dest.replace("_", "-")] = name, action
+    return out
+
+
+def _near(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=3)
+    return f"is it {' or '.join(near)}?" if near else f"expected one of {', '.join(sorted(known))}"

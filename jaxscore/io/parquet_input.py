@@ -1,0 +1,117 @@
+"""Rows of Arrow tables as JSON has them: a Parquet file, or a folder of `datasets`."""
+
+import datetime
+import decimal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.io.json_input import check_names, kind_of, unreadable
+
+INSTALL = "pip install pyarrow"
+TOGETHER = 256  # rows that are held at a time
+DATASET, SPLITS = "state.json", "dataset_dict.json"  # what `save_to_disk` puts into a folder
+
+
+def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, some at a time.
+
+    NaN is null, as pandas writes what is missing; dates and times are ISO 8601 strings, and
+    decimals are numbers.
+
+    Raises:
+        InputError: pyarrow is not installed; the file cannot be read; a column holds what JSON
+            cannot.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError(
+            f"{path}: a .parquet file is read with pyarrow, which is not installed; {INSTALL}, "
+            "or save the items as .json"
+        ) from None
+    expected = "a readable Parquet file"
+    failing = (OSError, pyarrow.ArrowException, ValueError)  # all three of damaged files
+    number = 0
+    try:
+        # Opened here: pyarrow takes a folder of files too, and names neither file nor reason.
+        with path.open("rb") as file, parquet.ParquetFile(file) as table:
+            check_names(table.schema_arrow.names, str(path))
+            for batch in table.iter_batches(batch_size=TOGETHER):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield _plain_row(row, f"{path}: item {number}")
+    except failing as problem:
+        raise _unreadable(path, problem, expected) from None
+
+
+def is_dataset(path: Path) -> bool:
+    """Whether the folder is one that `save_to_disk` of `datasets` wrote."""
+    return (path / DATASET).is_file() or (path / SPLITS).is_file()
+
+
+def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a folder that `save_to_disk` of `datasets` wrote, some at a time.
+
+    The folder is memory-mapped. Values are as of `read_parquet`.
+
+    Raises:
+        InputError: `datasets` is not installed; the folder cannot be read, or holds several
+            splits; a column holds what JSON cannot.
+    """
+    if (path / SPLITS).is_file():
+        splits = sorted(one.name for one in path.iterdir() if (one / DATASET).is_file())
+        some = ", ".join(splits) or "none"
+        raise InputError(
+            f"{path}: found a DatasetDict, whose splits are {some}; give the folder of one split, "
+            f"such as {path / (splits[0] if splits else 'test')}"
+        )
+    try:
+        import datasets
+    except ImportError:
+        raise InputError(
+            f"{path}: a folder of save_to_disk is read with datasets, which is not installed; "
+            "pip install datasets, or save the rows as .jsonl or .parquet"
+        ) from None
+    number = 0
+    try:
+        found = datasets.load_from_disk(str(path)).with_format("arrow")
+        check_names(found.column_names, str(path))
+        for table in found.iter(batch_size=TOGETHER):
+            for row in table.to_pylist():
+                number += 1
+                yield _plain_row(row, f"{path}: item {number}")
+    except InputError:
+        raise
+    except Exception as problem:  # of a damaged folder it raises what its own code meets
+        raise _unreadable(path, problem, "a folder that save_to_disk of datasets wrote") from None
+
+
+def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:
+    if isinstance(problem, OSError) and problem.strerror:
+        return unreadable(path, problem, expected)
+    lines = str(problem).strip().splitlines() or [type(problem).__name__]
+    return InputError(f"{path}: {lines[0]}; expected {expected}")
+
+
+def _plain_row(row: dict[str, Any], where: str) -> dict[str, Any]:
+    return {name: _plain(value, f'{where}, column "{name}"') for name, value in row.items()}
+
+
+def _plain(value: Any, where: str) -> Any:
+    """A table's value as JSON has it."""
+    if isinstance(value, (list, tuple)):  # a map comes as pairs
+        return [_plain(one, where) for one in value]
+    if isinstance(value, dict):
+        return {name: _plain(one, where) for name, one in value.items()}
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        value = float(value)
+    if isinstance(value, float) and value != value:
+        return None
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    raise InputError(f"{where}: found {kind_of(value)}, which JSON cannot hold; leave it out")

@@ -1,0 +1,102 @@
+"""Charts that pages of several systems have, with captions; none where there is too little."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report.html.charts.curves import Curve, Point, curves, has_spans
+from jaxscore.report.html.charts.intervals import Group, intervals
+from jaxscore.report.html.charts.reliability import reliability
+from jaxscore.report.html.page import Chart
+from jaxscore.report.html.parts import three
+
+DIAGONAL = "On the diagonal, probability and share correct are equal."
+INTERVALS = "Lines are 95% intervals"
+
+
+def calibrated(title: str, found: Mapping[str, Any], events: str) -> list[Chart]:
+    """A reliability diagram.
+
+    Args:
+        found: `ece` and `bins`.
+        events: what is true or not, such as "answers".
+    """
+    svg = reliability(found["bins"], found["ece"], title=title, events=events)
+    told = f"Expected calibration error {three(found['ece'])}. {DIAGONAL}"
+    return [] if svg is None else [Chart(title, svg, told)]
+
+
+def means(
+    title: str,
+    named: Iterable[tuple[str, Estimate, float | None]],
+    what: str,
+    *,
+    label: str = "",
+    reference: str = "",
+) -> list[Chart]:
+    """Means side by side with their intervals; what has no mean is left out.
+
+    Args:
+        named: name, mean, and what it is held against or None.
+        what: the means are over, such as "questions".
+        label: of the axis; the title where there is none.
+        reference: what the third numbers are.
+    """
+    groups = [
+        Group(name, one.mean, one.low, one.high, three(one.mean), one.n, other)
+        for name, one, other in named
+        if one.mean is not None
+    ]
+    svg = intervals(groups, title=title, label=label or title, what=what, reference=reference)
+    caption = f"{INTERVALS}{f'; upright strokes {reference}' if reference else ''}."
+    return [] if svg is None else [Chart(title, svg, caption)]
+
+
+def by_category(
+    summary: Mapping[str, Any],
+    name: str,
+    title: str,
+    what: str,
+    reference: tuple[str, str] | None = None,
+) -> list[Chart]:
+    """A mean over all items and over each category.
+
+    Args:
+        summary: `overall` and `by_category`.
+        name: of the mean.
+        reference: name of the mean that it is held against, and what that is.
+    """
+    named: list[tuple[str, Mapping[str, Estimate]]] = [("Overall", summary["overall"])]
+    if len(summary["by_category"]) > 1:
+        named += summary["by_category"].items()
+    groups = [
+        (category, one[name], None if reference is None else one[reference[0]].mean)
+        for category, one in named
+    ]
+    told = "" if reference is None else reference[1]
+    return means(title, groups, what, reference=told)
+
+
+def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart]:
+    """The share of right choices against N, a curve for each way of choosing.
+
+    Args:
+        rows: as `by_n.table_by_n` takes them; fewer than two items draw nothing.
+        what: is chosen from, such as "responses".
+    """
+    rows = [row for row in rows if row["accuracy"].n > 1]
+    found = [
+        Curve(
+            way,
+            [
+                Point(row["best_n"], one.mean, one.low, one.high)
+                for row in rows
+                if row["way"] == way and (one := row["accuracy"]).mean is not None
+            ],
+        )
+        for way in dict.fromkeys(row["way"] for row in rows)
+    ]
+    svg = curves(found, title=title, x=f"first N {what}", y="share right", log=True)
+    lines = INTERVALS if has_spans(found) else "Tips have 95% intervals"
+    told = f"{lines}, Wilson's. All curves are over the same items."
+    return [] if svg is None else [Chart(title, svg, told)]

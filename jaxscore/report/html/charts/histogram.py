@@ -1,0 +1,146 @@
+"""How often is each value?"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from jaxscore.report.html.charts import axis
+from jaxscore.report.html.charts.axis import Axis
+from jaxscore.report.html.charts.drawing import box, line, picture, words
+
+MOST, FEWEST = 36, 8  # bars, of many values and of few
+WIDTH, HEIGHT = 420, 240
+LEFT, RIGHT, TOP, BOTTOM = 52, 410, 14, 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    """How many values lie in each bin.
+
+    Attributes:
+        edges: [bins + 1], rising.
+        n: [bins].
+    """
+
+    edges: Sequence[float]
+    n: Sequence[int]
+
+
+def counts(values: Sequence[float], *, edges: Sequence[float] | None = None) -> Counts | None:
+    """Finite values in bins of one width that is easy to read; None below two of them.
+
+    Args:
+        edges: of other values that are shown beside these.
+    """
+    finite = np.array([value for value in values if math.isfinite(value)])
+    if len(finite) < 2:
+        return None
+    if edges is None:
+        low, high = float(finite.min()), float(finite.max())
+        most = min(MOST, FEWEST + int(math.sqrt(len(finite))))
+        width = axis.step(high - low or abs(high) or 1.0, most)
+        first, last = math.floor(low / width), math.floor(high / width) + 1
+        edges = [k * width for k in range(first, last + 1)]
+    return Counts(edges, np.histogram(finite, edges)[0].tolist())
+
+
+def merged(n: np.ndarray, width: float) -> Counts | None:
+    """Bins of one width from 0 on, neighbours put together until few are left.
+
+    Args:
+        n: how many values lie in each; None comes back below two of them.
+    """
+    if n.sum() < 2:
+        return None
+    used = np.flatnonzero(n)
+    low, high = int(used[0]), int(used[-1]) + 1
+    together = round(axis.step((high - low) * width, MOST) / width) if high - low > MOST else 1
+    first, last = low // together, -(-high // together)
+    whole = np.zeros(last * together, np.int64)
+    whole[: min(len(n), len(whole))] = n[: len(whole)]
+    sums = whole.reshape(-1, together).sum(axis=1)[first:]
+    return Counts([k * together * width for k in range(first, last + 1)], sums.tolist())
+
+
+def histogram(
+    found: Counts,
+    *,
+    title: str,
+    what: str,
+    label: str,
+    mean: float | None = None,
+    signed: bool = False,
+    last_open: bool = False,
+) -> Markup:
+    """Bars over the values.
+
+    Args:
+        what: that is counted, such as "requests".
+        label: of the values, with their unit.
+        mean: marked by a line.
+        signed: bars below 0 have another colour and pattern.
+        last_open: the last bin has all larger values too.
+    """
+    across = Axis(found.edges[0], found.edges[-1], LEFT, RIGHT)
+    most = max(1, *found.n)
+    up = Axis(0, most, BOTTOM, TOP, whole=True)
+    bars = []
+    for k, n in enumerate(found.n):
+        low, high = found.edges[k], found.edges[k + 1]
+        left, right, top = across.at(low), across.at(high), up.at(n)
+        kind = "bar less" if signed and (low + high) / 2 < 0 else "bar"
+        over = last_open and k == len(found.n) - 1
+        tip = f"{low:.6g} {'and more' if over else f'to {high:.6g}'}: {n} {what}"
+        if n:
+            bars.append(box(left + 0.5, top, right - left - 1, BOTTOM - top, kind, tip))
+    marks = []
+    if mean is not None and math.isfinite(mean):
+        x = across.at(mean)
+        anchor = "start" if x < (LEFT + RIGHT) / 2 else "end"
+        marks = [
+            line(x, BOTTOM, x, TOP - 6, "mark"),
+            words(
+                x + (5 if anchor == "start" else -5), TOP - 2, f"mean {mean:.3g}", "told", anchor
+            ),
+        ]
+    peak = int(np.argmax(found.n))
+    finding = (
+        f"{sum(found.n)} {what} from {found.edges[0]:.3g} to {found.edges[-1]:.3g}; most, "
+        f"{found.n[peak]}, lie between {found.edges[peak]:.3g} and {found.edges[peak + 1]:.3g}."
+    )
+    return picture(
+        title, finding, WIDTH, HEIGHT,
+        axis.beside(up, LEFT, what, RIGHT), *bars, axis.below(across, BOTTOM, label), *marks,
+    )  # fmt: skip
+
+
+def two_sided(
+    upper: Counts, lower: Counts, *, title: str, what: str, label: str, names: tuple[str, str]
+) -> Markup:
+    """Two groups over the same bins, one upwards and one downwards."""
+    across = Axis(upper.edges[0], upper.edges[-1], LEFT, RIGHT)
+    most = max(1, *upper.n, *lower.n)
+    middle = (TOP + BOTTOM) / 2
+    bars = []
+    for found, name, kind, end in (
+        (upper, names[0], "bar", TOP), (lower, names[1], "bar less", BOTTOM),
+    ):  # fmt: skip
+        out = Axis(0, most, middle, end)
+        for k, n in enumerate(found.n):
+            low, high, y = found.edges[k], found.edges[k + 1], out.at(n)
+            tip = f"{low:.6g} to {high:.6g}: {n} {name} {what}"
+            if n:
+                width = across.at(high) - across.at(low) - 1
+                bars.append(
+                    box(across.at(low) + 0.5, min(y, middle), width, abs(y - middle), kind, tip)
+                )
+    finding = f"{sum(upper.n)} {names[0]} and {sum(lower.n)} {names[1]} {what}."
+    return picture(
+        title, finding, WIDTH, HEIGHT, *bars, line(LEFT, middle, RIGHT, middle, "rule"),
+        words(LEFT - 6, TOP + 10, names[0], "told", "end"),
+        words(LEFT - 6, BOTTOM - 4, names[1], "told", "end"),
+        axis.below(across, BOTTOM, label),
+    )  # fmt: skip

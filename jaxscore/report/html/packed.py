@@ -1,0 +1,136 @@
+"""The items of a page as one compressed block: a header in JSON, then arrays.
+
+    uint32  bytes of the header, little-endian as everything
+    header  JSON in ASCII, so that a half surrogate pair or U+2028 comes back as it was
+    arrays  each at the place that `arrays` of the header names: name -> [type, place, count]
+
+Numbers of the table are text, as the Markdown has them. An int16 array has its low bytes first and
+then its high ones, which compresses better. All of it is gzip in base64, in which no `<` occurs.
+"""
+
+import base64
+import gzip
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxscore.report.html import shows
+from jaxscore.report.html.page import Column, Items
+from jaxscore.report.html.strips import NOT_KNOWN, Strips
+
+LEVEL = 6  # of gzip
+MARKS = {True: "y", False: "n", None: "-"}
+
+
+def packed(items: Items) -> str:
+    """The block in base64; the same bytes for the same items."""
+    arrays: dict[str, np.ndarray] = {}
+    header: dict[str, Any] = {
+        "what": items.what,
+        "n": items.n,
+        "nAll": items.n_all,
+        "columns": [_column(one, f"c{k}", arrays) for k, one in enumerate(items.columns)],
+        "fields": [{"title": one.title, "values": list(one.values)} for one in items.fields],
+        "tables": [
+            {
+                "title": one.title,
+                "header": list(one.header),
+                "marked": one.marked,
+                "items": [
+                    [[list(row.cells), row.share, int(row.marked)] for row in rows]
+                    for rows in one.items
+                ],
+            }
+            for one in items.tables
+        ],
+        "textColumn": items.text_column,
+        "errors": {str(place): why for place, why in sorted(items.errors.items())},
+        "noise": "".join(MARKS[mark] for mark in items.within_noise),
+        "strips": None if items.strips is None else _strips(items.strips, arrays),
+    }
+    return base64.b64encode(gzip.compress(_block(header, arrays), LEVEL, mtime=0)).decode()
+
+
+def _block(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+    parts, place = [], 0
+    places = header["arrays"] = {}
+    for name, values in arrays.items():
+        raw = _bytes(values)
+        places[name] = [values.dtype.str[1:], place, len(values)]
+        parts.append(raw.ljust(-(-len(raw) // 4) * 4, b"\0"))
+        place += len(parts[-1])
+    text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")
+    text = text.ljust(-(-len(text) // 4) * 4)  # arrays begin where four bytes do
+    return b"".join([struct.pack("<I", len(text)), text, *parts])
+
+
+def _bytes(values: np.ndarray) -> bytes:
+    little = values.astype(values.dtype.newbyteorder("<"))
+    if values.dtype == np.int16:
+        return np.ascontiguousarray(little.view(np.uint8).reshape(-1, 2).T).tobytes()
+    return little.tobytes()
+
+
+def _column(column: Column, name: str, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    out = {"title": column.title, "kind": column.kind, "hint": column.hint}
+    if column.kind == "number":
+        return out | {"values": "\n".join(column.values)}
+    if column.kind == "text":
+        return out | {"values": list(column.values)}
+    return out | {"values": _distinct(column.values, name, arrays), "array": name}
+
+
+def _distinct(values: Sequence[str], name: str, arrays: dict[str, np.ndarray]) -> list[str]:
+    """The different ones, in the order of their first use, and the place of each in `arrays`."""
+    place: dict[str, int] = {}
+    where = [place.setdefault(value, len(place)) for value in values]
+    arrays[name] = _small(np.array(where, np.int64))
+    return list(place)
+
+
+def _small(values: Any) -> np.ndarray:
+    """Whole numbers from 0 in the smallest type that takes them."""
+    values = np.asarray(values)
+    largest = int(values.max()) if len(values) else 0
+    kinds: Iterable[Any] = (np.uint8, np.uint16, np.uint32)
+    return values.astype(next(kind for kind in kinds if largest <= np.iinfo(kind).max))
+
+
+def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    tokens = strips.tokens
+    place, ids, texts = strips.table
+    arrays["first"] = _small(np.diff(strips.first))
+    arrays["length"] = _small(tokens.length)
+    arrays["leftOut"] = _small(tokens.left_out)
+    arrays["token"] = _small(place)
+    arrays["greedy"] = np.packbits(tokens.greedy == 1, bitorder="little")
+    unsure = (tokens.greedy == NOT_KNOWN) & (tokens.numbers["logprob"] != shows.MISSING)
+    if unsure.any():
+        arrays["unsure"] = np.packbits(unsure, bitorder="little")
+    return {
+        "ids": ids,
+        "texts": texts,
+        "titles": _distinct(strips.titles, "title", arrays),
+        "contexts": _distinct(strips.contexts, "context", arrays),
+        "shows": _shows(strips, arrays),
+    }
+
+
+def _shows(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """What tokens can be coloured by; numbers that no token has are left out."""
+    tokens, out = strips.tokens, []
+    known: list[tuple[shows.Show, np.ndarray, float]] = [
+        (show, *shows.scaled(tokens.more[show.key])) for show in strips.shows if tokens.more
+    ]
+    known += [(show, tokens.numbers[show.key], float(shows.PER_NAT)) for show in shows.EVERY]
+    for show, values, per in known:
+        if show.key == "logprob" or (values != shows.MISSING).any():
+            arrays[show.key] = values
+            out.append(shows.header(show, values, per, strips.vocabulary))
+    if tokens.rank.any():
+        arrays["rank"] = _small(tokens.rank)
+        out.append(shows.header(shows.RANK, tokens.rank, 1.0, strips.vocabulary))
+    return out

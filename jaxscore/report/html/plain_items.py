@@ -1,0 +1,128 @@
+"""The worst items as HTML that needs no script: for mail readers, and for paper."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxscore.report.html.held import cut
+from jaxscore.report.html.page import Column, Field, Items, Row, Rows
+from jaxscore.report.html.parts import three
+from jaxscore.report.html.shows import DARKEST, MISSING, PER_NAT
+from jaxscore.report.html.strips import Strips
+from jaxscore.report.markdown import NOTHING
+
+SHOWN = 20  # items
+TOKENS = 60  # of an item, over all of its strips
+ROWS = 8  # of each table of an item
+LONGEST = 300  # characters of a text
+DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainToken:
+    """One token.
+
+    Attributes:
+        text: blanks at its beginning and line ends visible.
+        amount: 0 to 1, how improbable it is; None where it has no probability.
+        greedy: whether it is the most probable one, or this is not known.
+    """
+
+    text: str
+    amount: float | None
+    greedy: bool
+    tip: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainStrip:
+    """The first tokens of one text, and how many follow them."""
+
+    title: str
+    tokens: Sequence[PlainToken]
+    n_more: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainItem:
+    """One item, each part as `page` has it."""
+
+    name: str
+    facts: Sequence[tuple[str, str]]
+    error: str | None
+    fields: Sequence[tuple[str, str]]
+    tables: Sequence[tuple[Rows, Sequence[Row]]]
+    strips: Sequence[PlainStrip]
+
+
+def worst(items: Items) -> list[PlainItem]:
+    """The first `SHOWN` items."""
+    first, *others = items.columns
+    held = None if items.strips is None else _Held(items.strips)
+    return [
+        PlainItem(
+            cut(first.values[k], LONGEST),
+            [_part(one, k) for one in others if one.values[k] != NOTHING],
+            items.errors.get(k),
+            [_part(one, k) for one in items.fields if one.values[k]],
+            [
+                (table, [_rounded(row) for row in table.items[k][:ROWS]])
+                for table in items.tables
+                if table.items[k]
+            ],
+            [] if held is None else held.of(k),
+        )
+        for k in range(min(SHOWN, items.n))
+    ]
+
+
+def _part(part: Column | Field, k: int) -> tuple[str, str]:
+    value = part.values[k]
+    if isinstance(part, Column) and part.kind == "number":
+        value = _three(value)
+    return part.title, cut(value, LONGEST)
+
+
+def _rounded(row: Row) -> Row:
+    first, *others = row.cells
+    return row._replace(cells=[first, *map(_three, others)])
+
+
+def _three(shown: str) -> str:
+    """A decimal number with three significant digits, as the script shows it."""
+    return three(float(shown)) if DECIMAL.fullmatch(shown) else shown
+
+
+class _Held:
+    """The strips of a page, with the places of their tokens."""
+
+    def __init__(self, strips: Strips) -> None:
+        self.strips = strips
+        self.place, _, self.texts = strips.table
+        self.end = np.cumsum(strips.tokens.length)
+
+    def of(self, k: int) -> list[PlainStrip]:
+        """The strips of one item, together `TOKENS` long."""
+        first, last = int(self.strips.first[k]), int(self.strips.first[k + 1])
+        each = max(1, TOKENS // max(1, last - first))
+        return [self._strip(place, each) for place in range(first, min(last, first + TOKENS))]
+
+    def _strip(self, place: int, most: int) -> PlainStrip:
+        tokens = self.strips.tokens
+        n, end = int(tokens.length[place]), int(self.end[place])
+        shown = [self._token(at) for at in range(end - n, end - n + min(n, most))]
+        n_more = n - len(shown) + int(tokens.left_out[place])
+        return PlainStrip(self.strips.titles[place], shown, n_more)
+
+    def _token(self, at: int) -> PlainToken:
+        tokens, text = self.strips.tokens, self.texts[self.place[at]]
+        shown = f"·{text[1:]}" if text.startswith(" ") else text
+        shown = shown.replace("\n", "↵").replace("\t", "⇥") or "∅"
+        thousandths = int(tokens.numbers["logprob"][at])
+        if thousandths == MISSING:
+            return PlainToken(shown, None, True, "no probability: nothing stands before it")
+        nats = thousandths / PER_NAT
+        amount = round(min(1.0, max(0.0, -nats / DARKEST)), 2)
+        return PlainToken(shown, amount, tokens.greedy[at] != 0, f"log-probability {nats:.3f}")

@@ -1,0 +1,111 @@
+"""What `jaxscore plan` found, for people."""
+
+from typing import Any
+
+from jaxscore.io.byte_sizes import byte_text, three_digits
+from jaxscore.report import plan_estimates
+from jaxscore.report.text_table import table
+
+
+def text(report: dict[str, Any]) -> str:
+    """A page of tables of what `cli.plan` puts together."""
+    blocks = [_model(report), _parts(report), _flops(report), _programs(report)]
+    if "target" in report:
+        blocks += plan_estimates.blocks(report)
+    if report["device_memory"] is not None:
+        blocks.append(_verdict(report))
+    return "\n\n".join(blocks)
+
+
+def _model(report: dict[str, Any]) -> str:
+    r, mesh = report, report["mesh"]
+    stored = f"{r['quantize']}, products in {r['dtype']}" if r["quantize"] else r["dtype"]
+    lines = [
+        f"{r['model']}: {r['model_type']}, {r['parameters']:,} parameters{_active(r)}, {stored}",
+        f"{r['n_layers']} layers of width {r['width']}, {r['n_heads']} query heads, "
+        f"{r['n_kv_heads']} key heads, vocabulary {r['vocab_size']}, "
+        f"{r['max_positions']} positions",
+        f"mesh data={mesh['data']},model={mesh['model']}",
+    ]
+    lines += [
+        f"  {count} {name} do not divide by {mesh['model']}: whole on every device"
+        for name, count in r["whole_on_every_device"].items()
+    ]
+    return "\n".join(lines)
+
+
+def _active(report: dict[str, Any]) -> str:
+    if report["active_parameters"] == report["parameters"]:
+        return ""
+    return f" ({report['active_parameters']:,} for each token)"
+
+
+def _parts(report: dict[str, Any]) -> str:
+    rows = [("part", "parameters", "bytes", "per device")]
+    for one in report["parts"]:
+        sizes = byte_text(one["bytes"]), byte_text(one["bytes_a_device"])
+        rows.append((one["name"], f"{one['parameters']:,}", *sizes))
+    total = sum(one["bytes"] for one in report["parts"])
+    sizes = byte_text(total), byte_text(report["bytes_a_device"])
+    rows.append(("all", f"{report['parameters']:,}", *sizes))
+    kept = report["key_value_bytes_a_token"]
+    sizes = byte_text(kept["model"]), byte_text(kept["device"])
+    rows.append(("keys and values per token", "", *sizes))
+    return table(rows)
+
+
+def _flops(report: dict[str, Any]) -> str:
+    flops = report["flops"]
+    rows = [("FLOPs", "", ""), ("weights", _flop_text(flops["linear_a_token"]), "per token")]
+    for depth, count in flops["attention_a_token_at"].items():
+        rows.append((f"attention to {depth} tokens", _flop_text(count), "per token"))
+    rows.append(("unembedding", _flop_text(flops["unembedding_a_query"]), "per query"))
+    return table(rows)
+
+
+def _programs(report: dict[str, Any]) -> str:
+    judged = report["device_memory"] is not None
+    header = ["batch", "temporary", "peak", "compiled in"]
+    rows = [header + ["fits"] * judged]
+    for one in report["programs"]:
+        refused = one["temporary_bytes"] is None
+        row = [
+            f"{one['rows']} x {one['length']}",
+            "refused" if refused else byte_text(one["temporary_bytes"]),
+            byte_text(one["peak_bytes_a_device"]),
+            "" if refused else f"{one['compile_seconds']:.1f} s",
+        ]
+        rows.append(row + [_yes(one["fits"])] * judged)
+    made = f"programs of one of {report['compiled_shards']} shards, "
+    if report["compiled_shards"] == 1:
+        made = "programs of the whole model, "
+    made += f"compiled for {report['compiled_for']}"
+    if "compiler" in report:
+        made += f" by {report['compiler']['name']} {report['compiler']['version']}; nothing ran"
+    if report["compiled_shards"] < report["mesh"]["model"]:
+        made += "; here are too few devices to compile for a shard"
+    return f"{table(rows)}\n{made}"
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    memory = byte_text(report["device_memory"])
+    fits = [one["fits"] for one in report["programs"]]
+    how = "fits" if all(fits) else "fits in part" if any(fits) else "does not fit"
+    lines = [f"{how}: {memory} per device"]
+    for one in report["would_fit"]:
+        stored = f"--quantize {one['quantize']}" if one["quantize"] else f"--dtype {one['dtype']}"
+        lines.append(f"  all of these batches fit with {stored} from model={one['model']}")
+    if not report["would_fit"]:
+        lines.append("  no mesh makes all of these batches fit; give less --batch-tokens")
+    return "\n".join(lines)
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _flop_text(count: int) -> str:
+    power = (len(str(count)) - 1) // 3
+    if not power:
+        return str(count)
+    return f"{three_digits(count / 1000**power)} {' kMGTP'[power]}"

@@ -1,0 +1,293 @@
+"""ChronoLogic as one call: questions and settings in, an `Evaluation` out."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.errors import InputError
+from jaxscore.systems import answer_sample, prompt_settings
+from jaxscore.systems.answer_sample import Sample
+from jaxscore.systems.chronologic import (
+    answer_scores,
+    by_category,
+    calibrate,
+    fewshot,
+    multiple_choice,
+)
+from jaxscore.systems.chronologic.answer_scores import Question
+from jaxscore.systems.chronologic.multiple_choice import LetterMass, Quiz
+from jaxscore.systems.chronologic.settings import Settings
+from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.prompting import Prompting
+from jaxscore.systems.scoring_run import ScoringRun, check_source, is_local
+from jaxscore.types.requests import Request
+from jaxscore.types.results import ScoredRequest
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
+
+def chosen(questions: Sequence[Question], settings: Settings) -> list[Question]:
+    """The questions that are evaluated: a sample in the mode "sample", else all.
+
+    Raises:
+        InputError: too few for what the settings ask.
+    """
+    out = list(questions)
+    if settings.mode == "sample":
+        out = answer_scores.sample(out, settings.samples, settings.seed)
+    if settings.calibrate:
+        calibrate.check_enough(len(out))
+    return out
+
+
+def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+    """Score the answers of questions, or let the model choose among them.
+
+    Args:
+        source: a `Scorer` or a `CompletionsEndpoint`.
+        items: `Question`s, or objects as the input file has them. One that is unusable fails
+            alone. A `Failure` stands for what could not be read before.
+
+    Raises:
+        InputError: no usable question, or settings that the source cannot do.
+    """
+    if not is_local(source):
+        settings.check_endpoint()
+    mcq = settings.mode == "mcq"
+    questions, failures = answer_scores.read(enumerate(items, start=1))
+    questions = chosen(questions, settings)
+    check_source("chronologic", source, *(["generate", "label"] if mcq else ["score"]))
+    remarks = [*settings.unused(), *answer_scores.repeated(questions)]
+    if not settings.metadata and answer_scores.without_frame(questions):
+        remarks.append(
+            "setting metadata: of no effect, no question has a metadata_frame to leave out"
+        )
+    if mcq:
+        return _choose(source, questions, settings, failures, remarks)
+    remarks += answer_scores.without_truth(questions)
+    return _score(source, questions, settings, failures, remarks)
+
+
+def _score(
+    source: Any,
+    questions: Sequence[Question],
+    settings: Settings,
+    failures: list[Failure],
+    remarks: list[str],
+) -> Evaluation:
+    """Brier scores of the answers' probabilities."""
+    shots = settings.drawn(fewshot.read)
+    form: dict[str, Any] = {
+        "metadata": settings.metadata,
+        "separator": settings.answer_separator,
+    }
+    examples = fewshot.examples(shots, **form)
+    prompting = settings.prompting(source, examples)
+    n_left_out = _n_left_out(prompting, questions, settings)
+    run = ScoringRun(
+        source,
+        boundary=settings.boundary,
+        policies=prompting.policies(answer_scores.BOUNDARIES),
+        truncate=settings.truncate,
+        seed=settings.seed,
+        audit_noise=settings.audit_noise,
+        advice=answer_scores.ADVICE,
+    )
+    requests = answer_scores.requests(questions, prompting=prompting, **form)
+    scored = run.score(requests, _sample(questions, settings, prompting))
+    results = answer_scores.evaluate(questions, scored, settings.boundary)
+    noise = run.noise()
+    decisions = [] if noise is None else answer_scores.mark(results, noise)
+    good = [result for result in results if "error" not in result]
+    summary = by_category.summarise(
+        results, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed
+    )
+    details: dict[str, Any] = {
+        "summary": summary,
+        "answer_blank": run.blank,
+        "boundary_audit": run.boundary_counts("answers"),
+        "calibration": calibrate.calibration(
+            [result["probabilities"] for result in good], [result["truth"] for result in good]
+        ),
+    }
+    if settings.calibrate:
+        details["temperature_scaling"] = calibrate.rescale(results, settings.seed)
+    return Evaluation(
+        summary=summary,
+        items=results,
+        n_items=len(questions) + len(failures),
+        rows=_rows(results),
+        details=details,
+        long={"questions": results},
+        headline=scored_headline(summary["overall"]),
+        failures=[*failures, *answer_scores.failures(questions, results)],
+        remarks=[*remarks, *prompt_settings.remarks(n_left_out), *run.remarks],
+        findings=run.findings,
+        boundary=run.boundary_line(),
+        noise=noise,
+        audited=settings.audit_noise > 0,
+        decisions=decisions,
+        seconds=run.seconds,
+        prompting=settings.facts(prompting, n_left_out),
+        strips=answer_scores.strips(questions, requests, scored),
+        vocabulary=run.vocabulary,
+    )
+
+
+def _sample(questions: Sequence[Question], settings: Settings, prompting: Prompting) -> Sample:
+    """Questions that are scored in other ways too.
+
+    The published context ends in a blank, so "with a blank" is the answer together with it. Where
+    the boundary reads it so already, nothing changes.
+    """
+    chosen = answer_sample.spread(len(questions))
+    sampled = [questions[k] for k in chosen]
+
+    def measure(scored: Sequence[ScoredRequest], boundary: str) -> dict[str, list[float | None]]:
+        results = answer_scores.evaluate(sampled, scored, boundary)
+        return {"mean Brier score": [result.get("brier") for result in results]}
+
+    why = settings.why_no_blanks()
+    if not why and settings.boundary == "joint":
+        why = answer_sample.PART_OF_ANSWERS
+    blanks: list[Request | None] = []
+    if not why:
+        answers = [answer for question in sampled for answer in question.answers]
+        asked = answer_scores.requests(
+            sampled, metadata=settings.metadata, prompting=prompting, separator=" "
+        )
+        blanks = answer_sample.unless_blank(asked, answers)
+    return Sample(
+        what="questions",
+        places=answer_sample.places([len(one.answers) for one in questions], chosen),
+        measure=measure,
+        blanks=blanks,
+        why_no_blanks=why,
+        with_blank="With the blank before the answer as part of it",
+    )
+
+
+def _n_left_out(prompting: Prompting, questions: Sequence[Question], settings: Settings) -> int:
+    """How many questions are one of the few-shot examples."""
+    return prompting.n_left_out(
+        answer_scores.context(one, metadata=settings.metadata) for one in questions
+    )
+
+
+def _choose(
+    source: Any,
+    questions: Sequence[Question],
+    settings: Settings,
+    failures: list[Failure],
+    remarks: list[str],
+) -> Evaluation:
+    """The letter that the model writes, and the probability that it gives each letter."""
+    from jaxscore.generator import Generator  # here: importing it imports JAX
+
+    shown: dict[str, Any] = {
+        name: getattr(settings, name)
+        for name in ("seed", "metadata", "include_negation", "shuffle")
+    }
+    shots = settings.drawn(fewshot.read)
+    prompting = settings.prompting(source, fewshot.quiz_examples(shots, **shown))
+    plain, unusable = multiple_choice.quizzes(questions, **shown)
+    quizzes = [fewshot.prompted_quiz(quiz, prompting, settings.metadata) for quiz in plain]
+    n_left_out = _n_left_out(prompting, [quiz.question for quiz in quizzes], settings)
+    requests = multiple_choice.generation_requests(quizzes)
+    run = ScoringRun(source, seed=settings.seed, audit_noise=settings.audit_noise)
+    started = time.perf_counter()
+    if is_local(source):
+        written = Generator(source).generate(requests)
+        masses = _local_masses(source, quizzes, run)
+    else:
+        written = source.generate(requests)
+        listed = source.label(multiple_choice.text_label_requests(quizzes))
+        masses = [
+            multiple_choice.listed_letter_mass(quiz, one)
+            for quiz, one in zip(quizzes, listed, strict=True)
+        ]
+    seconds = time.perf_counter() - started
+    results = multiple_choice.evaluate(quizzes, written, masses)
+    noise = run.noise()
+    decisions = [] if noise is None else multiple_choice.mark(results, noise)
+    lettered = [result for result in results if result.get("letter_probabilities") is not None]
+    summary = by_category.summarise(
+        results, multiple_choice.COLUMNS, settings.n_bootstrap, settings.seed
+    )
+    responses = multiple_choice.responses(results)
+    asked = [quiz.question for quiz in quizzes]
+    return Evaluation(
+        summary=summary,
+        items=results,
+        n_items=len(questions) + len(failures),
+        rows=_rows(results),
+        details={
+            "summary": summary,
+            "responses": responses,
+            "calibration": calibrate.calibration(
+                [result["letter_probabilities"] for result in lettered],
+                [result["truth"] for result in lettered],
+            ),
+        },
+        long={"questions": results},
+        headline=mcq_headline(summary["overall"], responses["no_letter"]),
+        failures=[*failures, *unusable, *answer_scores.failures(asked, results)],
+        remarks=[*remarks, *prompt_settings.remarks(n_left_out)],
+        noise=noise,
+        audited=settings.audit_noise > 0,
+        decisions=decisions,
+        seconds=seconds,
+        prompting=settings.facts(prompting, n_left_out),
+    )
+
+
+def _local_masses(scorer: "Scorer", quizzes: Sequence[Quiz], run: ScoringRun) -> list[LetterMass]:
+    most = max((len(quiz.choices) for quiz in quizzes), default=0)
+    try:
+        ids = multiple_choice.letter_ids(scorer.encoder, most)
+    except InputError as problem:  # the letters that are written can be read all the same
+        return [multiple_choice.unknown_mass(str(problem)) for _ in quizzes]
+    scores = run.label(multiple_choice.label_requests(quizzes, ids))
+    return [
+        multiple_choice.letter_mass(quiz, one, ids)
+        for quiz, one in zip(quizzes, scores, strict=True)
+    ]
+
+
+def _rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One flat record per question, without the lists of its answers."""
+    return [
+        {name: value for name, value in result.items() if not isinstance(value, list)}
+        for result in results
+    ]
+
+
+def scored_headline(means: by_category.Means) -> str:
+    """The mean Brier score, with its interval."""
+    brier, uniform = means["brier"], means["uniform_brier"]
+    if brier.mean is None:
+        return "no question was scored"
+    return (
+        f"overall Brier {_shown(brier, 5)}, {brier.n} questions "
+        f"(equal probabilities would get {uniform.mean:.5f})"
+    )
+
+
+def mcq_headline(means: by_category.Means, no_letter: int) -> str:
+    """Accuracy and skill of the letters written, with their intervals."""
+    accuracy, skill = means["accuracy"], means["skill"]
+    if accuracy.mean is None:
+        return "no question was answered"
+    return (
+        f"overall accuracy {_shown(accuracy, 4)}, skill {_shown(skill, 4)}, {accuracy.n} "
+        f"questions, {no_letter} responses without a letter"
+    )
+
+
+def _shown(one: Estimate, digits: int) -> str:
+    span = ""
+    if one.low is not None and one.high is not None:
+        span = f", 95% interval {one.low:.{digits}f} to {one.high:.{digits}f}"
+    return f"{one.mean:.{digits}f}{span}"

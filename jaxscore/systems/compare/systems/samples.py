@@ -1,0 +1,108 @@
+"""Items of `self-certainty`, and of the commands that choose a response."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxscore.analysis import margins
+from jaxscore.io.item_files import NAME_FIELDS, name_of
+from jaxscore.systems.compare.systems import fields
+from jaxscore.systems.compare.unit import Choice, System, Title, Unit
+from jaxscore.systems.samples.confidences import INPUT_FIELD, OTHER_INPUT_FIELD, OUTPUT_FIELD
+from jaxscore.systems.samples.selection import NO_ANSWER
+
+CONFIDENCES = {"confidence": "self-certainty of an output, nats per token"}
+CONFIDENCE_CHOICES = {
+    "top_right": Title("the most certain output is right", right=True, statistic="self-certainty"),
+    "top_output": Title("most certain output", statistic="self-certainty"),
+}
+CHOSEN = {
+    "confidence": "self-certainty of the chosen response",
+    "votes": "votes of the chosen response",
+}
+CHOSEN_CHOICES = {
+    "right": Title("the chosen response is right", right=True),
+    "output": Title("chosen response"),
+}
+
+
+def read_confidences(
+    record: Mapping[str, Any], place: int, facts: Mapping[str, Any]
+) -> Iterator[Unit]:
+    """One unit per item; each output has a number of its own."""
+    made = record.get("confidence_settings")
+    made = made if isinstance(made, dict) else {}
+    asked = _input(record, str(made.get("input_field", INPUT_FIELD)))
+    outputs = fields.listed(record, str(made.get("output_field", OUTPUT_FIELD)))
+    named = {**_named(record, place), "text": (asked, outputs)}
+    if (error := fields.error(record)) is not None:
+        yield Unit(**named, error=error)
+        return
+    values = fields.numbers(record, "confidence_list", count=len(outputs))
+    known = [k for k, value in enumerate(values) if value is not None]
+    choices = {}
+    if known:
+        scores = [float(values[k] or 0.0) for k in known]
+        top = known[fields.best(scores)]
+        margin = fields.lead(scores)
+        spread = fields.number(made.get("noise"), "noise")
+        within = None if spread is None or margin is None else margins.within(margin, spread)
+        choices["top_output"] = Choice(f"output {top + 1}", margin, within)
+        if isinstance(record.get("right"), list):
+            right = record["right"]
+            if len(right) == len(outputs):
+                verdict = fields.mark({"right": right[top]}, "right")
+                choices["top_right"] = Choice(verdict, margin)
+    yield Unit(**named, numbers={"confidence": values}, choices=choices)
+
+
+def read_chosen(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
+    """One unit per item."""
+    asked = _input(record, INPUT_FIELD)
+    named = {**_named(record, place), "text": asked}
+    if (error := fields.error(record)) is not None:
+        yield Unit(**named, error=error)
+        return
+    chosen = fields.listed(record, "code_list" if "code_list" in record else "output")
+    choices = {
+        "output": Choice(str(chosen[0]) if chosen else None, None,
+                         fields.mark(record, "within_noise")),
+    }  # fmt: skip
+    if "right" in record:
+        choices["right"] = Choice(fields.mark(record, "right"))
+    numbers = {}
+    if "confidence" in record:
+        value = fields.number(record["confidence"], "confidence")
+        # `vote` writes votes in the field; -1e9 stands for a response without an answer.
+        name = "votes" if facts.get("command") == "vote" else "confidence"
+        numbers[name] = None if value == NO_ANSWER else value
+    yield Unit(**named, numbers=numbers, choices=choices)
+
+
+def _named(record: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """By its own name, else by its place."""
+    own = next((record[one] for one in NAME_FIELDS if isinstance(record.get(one), str | int)), None)
+    return {"id": f"item {place + 1}" if own is None else own, "name": name_of(place, dict(record))}
+
+
+def _input(record: Mapping[str, Any], field: str) -> Any:
+    return record.get(field, record.get(OTHER_INPUT_FIELD))
+
+
+SELF_CERTAINTY = System(
+    name="self-certainty",
+    what="items",
+    commands=("self-certainty",),
+    read=read_confidences,
+    numbers=CONFIDENCES,
+    choices=CONFIDENCE_CHOICES,
+    fixed=("alignment",),
+)
+CHOICE = System(
+    name="a chosen response",
+    what="items",
+    commands=("select", "vote", "usc-select", "livecode-select", "livecode-parse"),
+    read=read_chosen,
+    numbers=CHOSEN,
+    choices=CHOSEN_CHOICES,
+    fixed=(),
+)

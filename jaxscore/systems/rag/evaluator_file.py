@@ -1,0 +1,338 @@
+"""Evaluator files: what the judge is asked, which labels it may answer, and what they are worth.
+
+    max_new_tokens: 10
+    use_logits: true
+    output_options: {'Yes': 1, 'No': 0}
+    prompt: {system: "...", user: "... {question} ...", user_without_system: "..."}
+    output_options_pairwise: {'1': 1, '2': 0, '3': 0.5}
+    prompt_pairwise: {system: "...", user: "... {prediction_1} ... {prediction_2} ..."}
+
+Templates are read, never run. Two ways of writing them are known: `{name}` in plain text, and
+Python f-strings (`f"... {self.rubrik_section} ..."`), which BERGEN's first files have and its
+scripts evaluated. Either way only the names of `NAMES` are filled, and anything else in braces,
+whether attribute, call, index, conversion or format, is refused.
+"""
+
+import ast
+import dataclasses
+import re
+import string
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from reprlib import repr as short  # of values that a file may nest without end
+from typing import Any
+
+from jaxscore.errors import InputError, near
+from jaxscore.io.yaml_input import read_yaml
+from jaxscore.text.chat_template import Message
+from jaxscore.text.encoder import is_text
+
+# What may stand in braces, to the letter -> the value that it is filled with. The two calls are in
+# BERGEN's files and are names here like the others; `preddiction` is its second file's spelling.
+NAMES = {
+    "rubrik_section": "rubrik_section",
+    "self.rubrik_section": "rubrik_section",
+    "list(self.options)": "options",
+    "list(self.options.keys())": "options",
+    "question": "question",
+    "answer": "answer",
+    "prediction": "prediction",
+    "preddiction": "prediction",
+    "prediction_1": "prediction_1",
+    "prediction_2": "prediction_2",
+}
+SHOWN_NAMES = 20  # of the evaluators that exist, in a message
+MOST_WORTH = 1e9  # so that sums of worths are numbers
+UNKNOWN = -100.0  # in the column of a record whose answer names no label, or several
+COMMON = frozenset({"rubrik_section", "options", "question", "answer"})
+POINTWISE = COMMON | {"prediction"}
+PAIRWISE = COMMON | {"prediction_1", "prediction_2"}
+
+PACKAGED = Path(__file__).parent / "evaluators"
+PLACES = (Path("configs/evaluator"), Path("config/evaluator"), PACKAGED)
+KEYS = (
+    "max_new_tokens", "use_logits", "output_options", "prompt", "output_options_pairwise",
+    "prompt_pairwise",
+)  # fmt: skip
+TURNS = ("system", "user", "user_without_system", "assistant")
+HALF = "has half a surrogate pair, which is no character; write the character itself"
+F_STRING = re.compile(r"""\s*([fF][rR]?|[rR][fF])["']""")
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """Literal texts and the names between them; `parts` is (literal, name or None) in order."""
+
+    parts: tuple[tuple[str, str | None], ...]
+
+    def fill(self, values: Mapping[str, str]) -> str:
+        """The text; what is filled in is not read as a template again."""
+        return "".join(
+            literal + (values[name] if name is not None else "") for literal, name in self.parts
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """The turns of a conversation.
+
+    Attributes:
+        user_without_system: the user's turn for a model whose template has no system turn; where
+            it is None, the system's text and the user's are one turn.
+        assistant: how the answer begins, as a turn of its own; None where it is left to the
+            model, which is usual.
+    """
+
+    system: Template
+    user: Template
+    user_without_system: Template | None
+    assistant: Template | None
+
+    def messages(self, values: Mapping[str, str], *, system: bool) -> list[Message]:
+        """The conversation up to the judge's answer.
+
+        Args:
+            values: name -> text, for each name that the templates have.
+            system: whether the model takes a system turn.
+        """
+        user = self.user.fill(values)
+        if system:
+            out = [{"role": "system", "content": self.system.fill(values)}]
+        else:
+            out = []
+            if self.user_without_system is not None:
+                user = self.user_without_system.fill(values)
+            else:
+                user = f"{self.system.fill(values)}\n\n{user}"
+        out.append({"role": "user", "content": user})
+        if self.assistant is not None:
+            out.append({"role": "assistant", "content": self.assistant.fill(values)})
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Question:
+    """A prompt and what each label that may answer it is worth, in the order of the file."""
+
+    prompt: Prompt
+    options: dict[str, float]
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The labels as the templates' names for them say: `Yes, No` and `['Yes', 'No']`."""
+        return {"rubrik_section": ", ".join(self.options), "options": str(list(self.options))}
+
+    def template(self, *, system: bool) -> list[Message]:
+        """The conversation with `{question}` and the like where each record has its own text.
+
+        Args:
+            system: whether the model takes a system turn.
+        """
+        own = {name: f"{{{name}}}" for name in NAMES.values()}
+        return self.prompt.messages({**own, **self.values}, system=system)
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """One evaluator file.
+
+    Attributes:
+        use_logits: whether the answer is read from next-token probabilities instead of text.
+        pairwise: None where the file has no pairwise prompt.
+    """
+
+    path: Path
+    max_new_tokens: int
+    use_logits: bool
+    pointwise: Question
+    pairwise: Question | None
+
+
+def find(name: str) -> Path:
+    """The file of an evaluator.
+
+    Args:
+        name: a path, known by its ending .yaml or .yml or by a slash; else the name of a file
+            in configs/evaluator, config/evaluator (BERGEN's), or those of this package.
+
+    Raises:
+        InputError: there is none; lists the places.
+    """
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return path
+    for place in PLACES:
+        found = place / f"{name}.yaml"
+        try:
+            if found.is_file():
+                return found
+        except (OSError, ValueError):  # too long, or a zero byte
+            break
+    names = sorted({path.stem for place in PLACES for path in place.glob("*.yaml")})
+    held, like = ", ".join(names[:SHOWN_NAMES]), near(name, names)
+    raise InputError(
+        f"evaluator {name[:80]} (--llm-prompt): no {name[:80]}.yaml in {PLACES[0]}, in {PLACES[1]} "
+        f"or among the packaged ones; there are {held}; give one of these or the path of a file"
+        + (f"; is it {like}?" if like else "")
+    )
+
+
+def load(path: Path) -> Evaluator:
+    """Read and check an evaluator file.
+
+    Raises:
+        InputError: unreadable, no YAML, a key that is unknown, missing or of another type, or a
+            template that asks for something that is not filled.
+    """
+    raw = read_yaml(path)
+    where = str(path)
+    if not isinstance(raw, dict):
+        raise InputError(f"{where}: expected a mapping with the keys {', '.join(KEYS)}")
+    _known(raw, KEYS, where)
+    tokens = _take(raw, "max_new_tokens", where)
+    if type(tokens) is not int or tokens < 1:
+        raise InputError(
+            f"{where}: max_new_tokens is {short(tokens)}, expected a whole number above 0"
+        )
+    use_logits = raw.get("use_logits", True)
+    if not isinstance(use_logits, bool):
+        raise InputError(f"{where}: use_logits is {short(use_logits)}, expected true or false")
+    pairwise = None
+    if "prompt_pairwise" in raw or "output_options_pairwise" in raw:
+        pairwise = _question(raw, "_pairwise", PAIRWISE, where)
+        if others := set(pairwise.options.values()) - {0.0, 0.5, 1.0}:
+            raise InputError(
+                f"{where}: output_options_pairwise has the value {min(others)}; expected 1 (the "
+                "first is better), 0 (the second) or 0.5 (neither)"
+            )
+    return Evaluator(path, tokens, use_logits, _question(raw, "", POINTWISE, where), pairwise)
+
+
+def parse(text: str, allowed: frozenset[str], where: str) -> Template:
+    """A template, written plainly or as an f-string.
+
+    Args:
+        allowed: the values that it may ask for.
+        where: file and key, for messages.
+
+    Raises:
+        InputError: it does not parse, or braces hold anything else; named.
+    """
+    fields = _f_string(text, where) if F_STRING.match(text) else _plain(text, where)
+    parts = []
+    for literal, field in fields:
+        if not is_text(literal):
+            raise InputError(f"{where}: the template {HALF}")
+        name = NAMES.get(field) if field is not None else None
+        if field is not None and name not in allowed:
+            known = ", ".join(sorted(allowed - {"options"}))
+            raise InputError(
+                f"{where}: the template asks for {{{field[:80]}}}; only {known} are filled, "
+                "without attribute, call, index, conversion or format. Write {{ and }} for braces"
+            )
+        parts.append((literal, name))
+    return Template(tuple(parts))
+
+
+def _plain(text: str, where: str) -> list[tuple[str, str | None]]:
+    """(literal, what follows it in braces, to the letter) of a `str.format` template."""
+    try:
+        return [
+            (
+                literal,
+                None
+                if name is None
+                else name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else ""),
+            )
+            for literal, name, spec, conversion in string.Formatter().parse(text)
+        ]
+    except ValueError as problem:
+        raise InputError(
+            f"{where}: the template does not parse ({problem}); write {{{{ and }}}} for braces"
+        ) from None
+
+
+def _f_string(text: str, where: str) -> list[tuple[str, str | None]]:
+    """The same of an f-string, from its syntax tree, which is not evaluated."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # `\ ` is no escape; BERGEN writes it, see below
+            body = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(body, ast.JoinedStr):
+            raise SyntaxError("there is more than one f-string in it")
+        return [_part(node) for node in body.values]
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as problem:
+        reason = problem.msg if isinstance(problem, SyntaxError) else type(problem).__name__
+        raise InputError(f"{where}: the f-string does not parse ({reason})") from None
+
+
+def _part(node: ast.expr) -> tuple[str, str | None]:
+    if isinstance(node, ast.FormattedValue):
+        conversion = "" if node.conversion == -1 else f"!{chr(node.conversion)}"
+        spec = "" if node.format_spec is None else ":…"
+        return "", ast.unparse(node.value) + conversion + spec
+    assert isinstance(node, ast.Constant)  # an f-string has no other parts
+    # A colon and a blank would end a plain YAML text, so BERGEN's files have `:\ ` there.
+    return str(node.value).replace(":\\ ", ": "), None
+
+
+def _question(raw: dict[str, Any], ending: str, allowed: frozenset[str], where: str) -> Question:
+    options = _options(_take(raw, f"output_options{ending}", where), where, ending)
+    key = f"prompt{ending}"
+    turns = _take(raw, key, where)
+    if not isinstance(turns, dict):
+        raise InputError(f"{where}: {key} is no mapping, expected the keys {', '.join(TURNS[:3])}")
+    _known(turns, TURNS, f"{where}: {key}")
+    templates: dict[str, Template | None] = dict.fromkeys(TURNS)
+    for name, text in turns.items():
+        if not isinstance(text, str):
+            raise InputError(f"{where}: {key}.{name} is {short(text)}, expected text")
+        templates[name] = parse(text, allowed, f"{where}: {key}.{name}")
+    system, user = templates["system"], templates["user"]
+    if system is None or user is None:
+        raise InputError(f"{where}: {key} needs `system` and `user`; it has {', '.join(turns)}")
+    return Question(
+        Prompt(system, user, templates["user_without_system"], templates["assistant"]), options
+    )
+
+
+def _options(value: Any, where: str, ending: str) -> dict[str, float]:
+    key = f"output_options{ending}"
+    if not isinstance(value, dict) or len(value) < 2:
+        raise InputError(f"{where}: {key} is {short(value)}, expected two labels or more")
+    out = {}
+    for label, worth in value.items():
+        if not isinstance(label, str):
+            raise InputError(
+                f"{where}: {key}: label {short(label)} is no text for YAML; "
+                "put it in quotes, as 'Yes'"
+            )
+        if not is_text(label):
+            raise InputError(f"{where}: {key}: label {label!a} {HALF}")
+        if not label:
+            raise InputError(f"{where}: {key}: an empty label occurs in every answer")
+        number = isinstance(worth, int | float) and not isinstance(worth, bool)
+        if not number or not abs(worth) <= MOST_WORTH:  # nor NaN
+            raise InputError(
+                f"{where}: {key}: {label} is worth {short(worth)}, expected a number up to "
+                f"{MOST_WORTH:.0f}"
+            )
+        if worth == UNKNOWN:
+            raise InputError(
+                f"{where}: {key}: {label} is worth {worth}, which marks an answer without a label"
+            )
+        out[label] = float(worth)
+    return out
+
+
+def _take(raw: dict[str, Any], name: str, where: str) -> Any:
+    if name not in raw:
+        there = ", ".join(map(str, raw)) or "none"
+        raise InputError(f"{where}: no key {name}; there are {there}")
+    return raw[name]
+
+
+def _known(raw: dict[str, Any], names: tuple[str, ...], where: str) -> None:
+    if unknown := [str(name) for name in raw if name not in names]:
+        raise InputError(f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(names)}")

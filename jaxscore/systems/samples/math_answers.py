@@ -1,0 +1,138 @@
+r"""One spelling for a math answer, so that equal answers are equal strings.
+
+The rules are those of the published self-certainty scripts (arXiv 2502.18581), which took them
+from the MATH benchmark's answer comparison (arXiv 2103.03874). Some lose information: a mixed
+number `3\frac{1}{2}` becomes 31/2, and `\frac{x+1}{2}` becomes x+1/2. They are kept, because
+published votes were counted so. Every rule takes time linear in the answer's length.
+"""
+
+import bisect
+import contextlib
+import re
+
+from jaxscore.systems.samples import arithmetic
+
+# What people and models write for a LaTeX command.
+SYMBOLS = str.maketrans(
+    {
+        "π": r"\pi", "√": r"\sqrt", "∞": r"\infty", "≤": r"\leq", "≥": r"\geq", "≠": r"\neq",
+        "→": r"\rightarrow", "←": r"\leftarrow", "∑": r"\sum", "∫": r"\int", "∂": r"\partial",
+        "∧": r"\land", "≈": r"\approx", "∈": r"\in", "⊂": r"\subset", "⊆": r"\subseteq",
+        "⊇": r"\supseteq", "⊄": r"\not\subset", "⊕": r"\oplus", "⊗": r"\otimes",
+    }
+)  # fmt: skip
+
+# In this order: a pair of backslashes is one that JSON escaped twice; degrees have no unit here.
+BEFORE_UNITS = (
+    ("\n", ""), (r"\!", ""), ("\\\\", "\\"), ("tfrac", "frac"), ("dfrac", "frac"),
+    (r"\left", ""), (r"\right", ""), (r"^{\circ}", ""), (r"^\circ", ""),
+)  # fmt: skip
+AFTER_UNITS = ((r"\%", ""), (" .", " 0."), ("{.", "{0."))
+UNIT = r"\text{ "  # the blank is what tells a unit from a word that is the answer
+FRACTION = r"\frac{"
+WHOLE_QUOTIENT = re.compile("(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)")
+
+
+class _Irregular(Exception):
+    """A rule met what it was not made for; the answer then stays as it was before the rules."""
+
+
+def sanitise(answer: str) -> str:
+    r"""The one spelling of a math answer.
+
+    `$42$`, `42.0` and `42` are "42"; `\dfrac12`, `1/2`, `.5` and `0.5` are "0.5"; `3 \%` is "3";
+    `1,000` is "1000"; `π/2` and `\frac{\pi}{2}` are `\pi/2`.
+    """
+    text = answer.strip().replace("$", "").strip().replace(",", "").translate(SYMBOLS)
+    with contextlib.suppress(_Irregular):
+        text = _regular(text)
+    if "frac" in text:
+        text = _divisions(text)
+        quotient = arithmetic.value(text)
+        text = text if quotient is None else str(quotient)
+    return _number(text).replace(" ", "")
+
+
+def _regular(text: str) -> str:
+    for old, new in BEFORE_UNITS:
+        text = text.replace(old, new)
+    text, *units = text.split(UNIT)
+    if len(units) > 1:
+        raise _Irregular
+    for old, new in AFTER_UNITS:
+        text = text.replace(old, new)
+    if text.startswith("."):
+        text = f"0{text}"
+    name, *values = text.split("=")
+    if len(values) == 1 and len(name) <= 2:  # x = 5, not 2x+1 = 5
+        text = values[0]
+    text = _braced_fractions(_braced_roots(text).replace(" ", ""))
+    if text == "0.5":
+        text = r"\frac{1}{2}"
+    if quotient := WHOLE_QUOTIENT.fullmatch(text):
+        text = rf"\frac{{{quotient[1]}}}{{{quotient[2]}}}"
+    return text
+
+
+def _braced_roots(text: str) -> str:
+    r"""`\sqrt3` as `\sqrt{3}`."""
+    head, *tails = text.split(r"\sqrt")
+    if "" in tails:  # nothing under the root
+        raise _Irregular
+    braced = (tail if tail[0] == "{" else f"{{{tail[0]}}}{tail[1:]}" for tail in tails)
+    return r"\sqrt".join([head, *braced])
+
+
+def _braced_fractions(text: str) -> str:
+    r"""`\frac12` and `\frac1{2}` as `\frac{1}{2}`; all or none of the text's fractions."""
+    head, *tails = text.split(r"\frac")
+    out = [head]
+    for tail in tails:
+        if not tail:
+            raise _Irregular
+        if tail[0] == "{":
+            out.append(tail)
+        elif len(tail) == 1:
+            return text
+        elif tail[1] == "{":
+            out.append(f"{{{tail[0]}}}{tail[1:]}")
+        else:
+            out.append(f"{{{tail[0]}}}{{{tail[1]}}}{tail[2:]}")
+    return r"\frac".join(out)
+
+
+def _divisions(text: str) -> str:
+    r"""`\frac{a}{b}` as `a/b`, where neither part holds a closing brace.
+
+    Both parts end at the next closing brace, so all of those are found once: a regular expression
+    would look for them again from every `\frac{`.
+    """
+    closing = [at for at, character in enumerate(text) if character == "}"]
+
+    def part(start: int) -> int | None:
+        """Where the part that starts here ends; None where it is empty or open."""
+        rank = bisect.bisect_left(closing, start)
+        return closing[rank] if rank < len(closing) and closing[rank] > start else None
+
+    out, done = [], 0
+    start = text.find(FRACTION)
+    while start >= 0:
+        top = start + len(FRACTION)
+        top_end = part(top)
+        if top_end is not None and text.startswith("{", top_end + 1):
+            bottom = top_end + 2
+            bottom_end = part(bottom)
+            if bottom_end is not None:
+                out += [text[done:start], text[top:top_end], "/", text[bottom:bottom_end]]
+                done = bottom_end + 1
+        start = text.find(FRACTION, max(done, start + 1))
+    return "".join([*out, text[done:]])
+
+
+def _number(text: str) -> str:
+    """A number as Python prints it, whole ones without a point; other text as it is."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return str(int(number)) if number.is_integer() else str(number)

@@ -1,0 +1,136 @@
+"""Token ids are those of lm-evaluation-harness' `hf` model, text by text."""
+
+import itertools
+
+import pytest
+import transformers
+from lm_eval.models.huggingface import HFLM
+
+from jaxscore.adapters.harness import model
+from jaxscore.adapters.harness.arguments import Arguments
+from jaxscore.adapters.harness.encoding import Encoder
+from jaxscore.errors import InputError
+from jaxscore.text import bounded_tokenizer
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer
+from jaxscore.text.tokenizer import load_tokenizer
+from tests.adapters.lm_eval.folders import case
+from tests.conftest import CASES, MODELS
+from tests.text.test_bounded_tokenizer import PANICS, panicking_backend
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+CONTEXTS = [
+    "",
+    "a",
+    "The cat",
+    "The cat ",
+    "The cat \n\t",
+    "Ab\u3000",
+    " x",
+    "don'",
+    "naïve é",
+    "1 2",
+]
+CONTINUATIONS = [" sat", "t", "\n", "  two  ", "é", " Ünï 日本", "cat. The end\n\n", "'t"]
+PAIRS = list(itertools.product(CONTEXTS, CONTINUATIONS))
+
+
+def named(place):
+    return f"request {place}"
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """`theirs(model, **arguments)`: their class around a model that it does not ask."""
+    models = {}
+
+    def get(name, **arguments):
+        if name not in models:
+            models[name] = transformers.AutoModelForCausalLM.from_pretrained(case(name))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            case(name),
+            **{k: v for k, v in arguments.items() if k == "add_bos_token"},
+        )
+        return HFLM(models[name], tokenizer=tokenizer, **arguments)
+
+    return get
+
+
+@pytest.mark.parametrize("bos", [None, True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_pairs_and_texts(name, bos, theirs, monkeypatch):
+    arguments = {} if bos is None else {"add_bos_token": bos}
+    hf = theirs(name, **arguments)
+    ours = Encoder(hf.tokenizer, bos, hf.prefix_token_id)
+    asked = {}
+    monkeypatch.setattr(
+        hf, "_loglikelihood_tokens", lambda requests, **_: asked.update(enumerate(requests))
+    )
+    prefix = hf.tokenizer.decode(hf.prefix_token_id)
+    pairs = [*PAIRS, (prefix + "The cat", " sat"), (prefix, "x"), ("", prefix + "cat")]
+    instances = [type("Instance", (), {"args": pair}) for pair in pairs]
+    hf.loglikelihood(instances, disable_tqdm=True)
+    for place, one in enumerate(ours.pairs(pairs, named)):
+        _, context, continuation = asked[place]
+        assert (one.context.tolist(), one.continuation.tolist()) == (context, continuation)
+    texts = [a + b for a, b in pairs]
+    assert ours.encode(texts) == [hf.tok_encode(text) for text in texts]
+    assert ours.encode(texts, False) == [
+        hf.tok_encode(text, add_special_tokens=False) for text in texts
+    ]
+    for text, ids in zip(texts, ours.prompts(texts), strict=True):
+        assert ids == hf.tok_batch_encode([text])[0][0].tolist()
+
+
+def test_a_call_of_the_tokenizer_that_cuts_changes_nothing():
+    own = transformers.AutoTokenizer.from_pretrained(case("tiny-gpt2"))
+    encoder = Encoder(own, None, 0)
+    before = encoder.encode(["The cat ran after the other cat"])
+    assert len(own("The cat ran", truncation=True, max_length=2)["input_ids"]) == 2
+    assert encoder.encode(["The cat ran after the other cat"]) == before
+
+
+def test_equal_contexts_share_their_ids(scorers):
+    encoder = Encoder(scorers("tiny-gpt2").encoder.tokenizer, None, 0)
+    one, two, other = encoder.pairs([("a b", " c"), ("a b ", "d"), ("a", " c")], named)
+    assert one.context is two.context
+    assert other.context is not one.context
+
+
+@pytest.mark.parametrize(
+    ("pair", "prefix", "why"),
+    [
+        (("", ""), 0, "request 0: neither its context nor its continuation has a token"),
+        (("", "x"), None, "request 0: it has no context, and the tokenizer has neither"),
+        (("a\ud800", "b"), 0, "request 0: half a surrogate pair"),
+    ],
+)
+def test_requests_that_hf_ends_on(pair, prefix, why, scorers):
+    encoder = Encoder(scorers("tiny-gpt2").encoder.tokenizer, None, prefix)
+    with pytest.raises(InputError, match=why):
+        encoder.pairs([pair], named)
+
+
+def test_a_text_that_the_tokenizer_cannot_read_is_named():
+    tokenizer = load_tokenizer(CASES / "models/tiny-gpt2")
+    encoder = Encoder(tokenizer, None, 0)
+    encoder._bounded = BoundedTokenizer(panicking_backend())
+    with pytest.raises(InputError, match=r"the text that begins 'a{40}b': .* \(Onig: Regex"):
+        encoder.pairs([("The cat", " sat"), ("", PANICS)], named)
+
+
+@pytest.mark.parametrize("special", [None, True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_long_texts_in_pieces_have_the_same_ids_with_special_tokens(monkeypatch, name, special):
+    encoder = Encoder(load_tokenizer(CASES / "models" / name), None, 0)
+    text = "The cat sat down. It ran, and ran. " * 4
+    want = encoder.encode([text, "a"], special)
+    monkeypatch.setattr(bounded_tokenizer, "PIECE", 9)
+    assert encoder.encode([text, "a"], special) == want
+
+
+def test_a_bad_escape_in_a_pattern_is_refused_with_the_folder(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(r'{"pre_tokenizer": {"Regex": "\p{L}"}}')
+    with pytest.raises(InputError, match="no tokenizer with add_bos_token") as caught:
+        model._with_bos(tmp_path, Arguments(None, add_bos_token=True))
+    assert str(tmp_path) in str(caught.value)

@@ -1,0 +1,48 @@
+"""Conversations as text; `test_against_hf` compares them with those of `hf`."""
+
+import logging
+
+import pytest
+import transformers
+
+from jaxscore.adapters.lm_eval.chat import ChatTemplate
+from jaxscore.errors import InputError
+from tests.adapters.lm_eval.folders import TEMPLATE, case
+
+USER = {"role": "user", "content": "Hi"}
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+def chat(template, **more):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(case("tiny-llama3"))
+    tokenizer.chat_template = template
+    return ChatTemplate(tokenizer, more)
+
+
+def test_a_system_message_that_is_refused_is_left_out_and_told_once(caplog):
+    one = chat(TEMPLATE, loud=True)
+    logging.getLogger("lm_eval").propagate = True
+    texts = [one.render([SYSTEM, USER], add_generation_prompt=True) for _ in range(3)]
+    assert set(texts) == {"<|begin_of_text|>[user] Hi\n[assistant]!"}
+    [told] = [record.getMessage() for record in caplog.records if "jaxscore" in record.name]
+    assert told == "the chat template refuses the messages (no system here); without system"
+
+
+def test_the_beginning_of_an_answer_goes_on():
+    said = {"role": "assistant", "content": "So"}
+    text = chat(TEMPLATE).render([USER, said], add_generation_prompt=False)
+    assert text == "<|begin_of_text|>[user] Hi\n[assistant] So"
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "why"),
+    [
+        (None, [USER], "no chat template; leave out --apply_chat_template"),
+        ("{{ raise_exception('no') }}", [USER], "refuses the messages: no"),
+        ("{{ raise_exception('no') }}", [SYSTEM, USER], "without system too: no"),
+        ("{% if %}", [USER], "refuses the messages: Expected an expression"),
+    ],
+)
+def test_what_is_refused(template, messages, why):
+    with pytest.raises(InputError, match=why):
+        chat(template).render(messages, add_generation_prompt=True)

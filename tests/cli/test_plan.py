@@ -1,0 +1,311 @@
+"""`plan`: what it says of a model, on stdout and as JSON, and what it refuses."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from jaxscore.cli import plan
+from jaxscore.models.load import load
+from tests.cli.conftest import QWEN, strict
+from tests.conftest import CASES, with_devices
+from tests.models.test_large_shapes import MODELS
+
+LLAMA3 = CASES / "models/tiny-llama3"
+SMALL = ("--batch-tokens", 64, "--quiet")  # one program
+
+
+def told(run, folder, *words):
+    """What the JSON holds, and the page on stdout."""
+    code, out, err = run("plan", "--json", folder / "plan.json", *words)
+    assert code == 0, err
+    return strict((folder / "plan.json").read_text(encoding="utf-8")), out
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A folder with a config and nothing else; returns the file."""
+
+    def write(raw):
+        file = tmp_path / "model" / "config.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(raw), encoding="utf-8")
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama3", "tiny-qwen2"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_parameters_are_those_that_load(run, tmp_path, name, dtype):
+    folder = CASES / "models" / name
+    report, page = told(run, tmp_path, "--model", folder, "--dtype", dtype, *SMALL)
+    params = jax.tree.leaves(load(folder, dtype=dtype, implementation="native").params)
+    assert report["parameters"] == sum(leaf.size for leaf in params)
+    assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in params)
+    assert report["active_parameters"] == report["parameters"]
+    assert f"{report['parameters']:,} parameters, {dtype}\n" in page
+    [program] = report["programs"]
+    assert (program["rows"], program["length"]) == (1, 64)
+    assert program["peak_bytes_a_device"] == (
+        report["bytes_a_device"] + program["temporary_bytes"] + program["batch_bytes"]
+    )
+
+
+def test_a_quantized_model(run, tmp_path):
+    words = ("--model", QWEN, "--dtype", "float32", "--quantize", "int8", *SMALL)
+    report, page = told(run, tmp_path, *words)
+    loaded = load(plan.Path(QWEN), dtype="float32", implementation="native", quantize="int8")
+    assert report["bytes_a_device"] == sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params))
+    assert "int8, products in float32" in page
+    whole, _ = told(run, tmp_path, "--model", QWEN, "--dtype", "float32", *SMALL)
+    assert report["parameters"] == whole["parameters"]
+    assert report["flops"] == whole["flops"]
+
+
+def test_a_config_alone_is_as_good_as_the_folder(run, tmp_path, config):
+    file = config(json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8")))
+    reports = [
+        told(run, tmp_path, "--model", model, *SMALL)[0] for model in (LLAMA3, file, file.parent)
+    ]
+    for report in reports:
+        del report["model"], report["date"]
+        for program in report["programs"]:
+            del program["compile_seconds"]
+    assert reports[0] == reports[1] == reports[2]
+
+
+def test_the_types_that_configs_name(run, tmp_path, config):
+    raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8"))
+    raw = {name: value for name, value in raw.items() if name not in ("dtype", "torch_dtype")}
+    for own, dtype in (
+        ({}, "float32"),
+        ({"torch_dtype": "float32"}, "float32"),
+        ({"dtype": None, "torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"torch_dtype": "float16"}, "bfloat16"),
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "bfloat16", "torch_dtype": "float32"}, "bfloat16"),
+    ):
+        report, _ = told(run, tmp_path, "--model", config(raw | own), *SMALL)
+        assert report["dtype"] == dtype
+    for strange in ("int4", ["float32"]):
+        code, out, err = run("plan", "--model", config(raw | {"torch_dtype": strange}), *SMALL)
+        assert (code, out) == (2, "")
+        assert f"config.json: the weights' type is {strange!r}, which is not handled" in err
+
+
+def test_a_converted_folder_in_its_own_type(run, tmp_path):
+    output = tmp_path / "converted"
+    words = ("--model", LLAMA3, "--dtype", "bfloat16", "--output", output, "--quiet")
+    assert run("convert", *words).code == 0
+    report, _ = told(run, tmp_path, "--model", output, *SMALL)
+    assert report["dtype"] == "bfloat16"
+    assert told(run, tmp_path, "--model", LLAMA3, *SMALL)[0]["dtype"] == "float32"
+
+
+def test_the_shapes(run, tmp_path):
+    def shapes(*words):
+        report, _ = told(run, tmp_path, "--model", LLAMA3, "--quiet", *words)
+        return [(one["rows"], one["length"]) for one in report["programs"]]
+
+    assert shapes("--batch-tokens", 64) == [(1, 64)]
+    assert shapes("--batch-tokens", 200) == [(3, 64), (1, 128), (1, 192)]
+    assert shapes("--batch-tokens", 1024, "--row-lengths", 96, 64, 96) == [(16, 64), (10, 96)]
+
+
+def test_all_shapes(run, tmp_path, monkeypatch, config):
+    raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8"))
+    file = config(raw | {"max_position_embeddings": 100, "num_hidden_layers": 1})
+    report, _ = told(
+        run, tmp_path, "--model", file, "--quiet", "--all-shapes", "--batch-tokens", 1024
+    )
+    found = [(one["rows"], one["length"]) for one in report["programs"]]
+    assert found == [(2, 64), (16, 64), (1, 96), (10, 96), (1, 128), (8, 128)]
+
+
+def test_a_row_longer_than_the_batch(run, tmp_path):
+    words = ("--model", LLAMA3, "--quiet", "--batch-tokens", 64, "--row-lengths", 128)
+    report, page = told(run, tmp_path, *words)
+    assert [(one["rows"], one["length"]) for one in report["programs"]] == [(1, 128)]
+    assert "\n1 x 128 " in page
+    assert list(report["flops"]["attention_a_token_at"]) == ["128"]
+
+
+def test_a_mesh(run, tmp_path):
+    words = ("--model", QWEN, *SMALL)
+    one, _ = told(run, tmp_path, *words)
+    two, page = told(run, tmp_path, *words, "--mesh", "data=3,model=2", "--devices", 6)
+    assert two["mesh"] == {"data": 3, "model": 2}
+    assert one["bytes_a_device"] / 2 < two["bytes_a_device"] < one["bytes_a_device"]
+    assert "mesh data=3,model=2\n" in page
+    assert two["compiled_shards"] == 1
+    assert "too few devices to compile for a shard" in page
+    assert two["programs"][0]["temporary_bytes"] == one["programs"][0]["temporary_bytes"]
+    kept = two["key_value_bytes_a_token"]
+    whole = two["whole_on_every_device"]
+    assert kept["device"] == (kept["model"] if "key heads" in whole else kept["model"] // 2)
+
+
+def test_what_does_not_divide_is_said(run, tmp_path, config):
+    raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8"))
+    file = config(raw | {"vocab_size": 1001, "num_attention_heads": 4, "num_key_value_heads": 1})
+    report, page = told(run, tmp_path, "--model", file, *SMALL, "--mesh", "model=2")
+    assert report["whole_on_every_device"] == {"key heads": 1, "vocabulary columns": 1001}
+    assert "  1001 vocabulary columns do not divide by 2: whole on every device\n" in page
+
+
+def test_auto_and_the_verdict(run, tmp_path):
+    words = ("--model", QWEN, *SMALL)
+    plain, page = told(run, tmp_path, *words)
+    assert plain["device_memory"] is plain["would_fit"] is plain["programs"][0]["fits"] is None
+    assert "fits" not in page
+    need = plain["programs"][0]["peak_bytes_a_device"]
+    auto = (*words, "--mesh", "auto", "--devices", 4, "--device-memory")
+    one, page = told(run, tmp_path, *auto, f"{need}B")
+    assert one["mesh"] == {"data": 4, "model": 1}
+    assert one["programs"][0]["fits"] is True
+    assert one["would_fit"][0] == {"dtype": one["dtype"], "quantize": None, "model": 1}
+    assert "\nfits: " in page
+    two, page = told(run, tmp_path, *auto, f"{need - 1}B")
+    assert two["mesh"] == {"data": 2, "model": 2}
+    assert two["would_fit"][0]["model"] == 2
+    code, out, err = run("plan", *auto, "1kB")
+    assert (code, out) == (2, "")
+    assert "no mesh of 4 devices fits 1.00 kB per device" in err
+    small, page = told(run, tmp_path, *words, "--device-memory", "1kB")
+    assert small["would_fit"] == []
+    assert small["programs"][0]["fits"] is False
+    assert "\ndoes not fit: 1.00 kB per device\n  no mesh makes" in page
+
+
+def test_what_would_fit_is_so(run, tmp_path):
+    words = ("--model", QWEN, "--dtype", "float32", *SMALL)
+    plain, _ = told(run, tmp_path, *words)
+    working = plain["programs"][0]["temporary_bytes"] + plain["programs"][0]["batch_bytes"]
+    room = plain["bytes_a_device"] * 6 // 10  # bfloat16 has half
+    memory = f"{room + working}B"
+    report, page = told(run, tmp_path, *words, "--device-memory", memory)
+    kinds = {(one["dtype"], one["quantize"]): one["model"] for one in report["would_fit"]}
+    assert kinds[("bfloat16", None)] == 1
+    assert kinds.get(("float32", None), 2) > 1
+    assert "\n  all of these batches fit with --dtype bfloat16 from model=1" in page
+    for (dtype, quantize), model in kinds.items():
+        own = ("--dtype", dtype, *(("--quantize", quantize) if quantize else ()))
+        found, _ = told(run, tmp_path, "--model", QWEN, *own, *SMALL, "--mesh", f"model={model}")
+        assert found["bytes_a_device"] <= room
+
+
+def test_a_large_model_in_seconds(run, tmp_path, config):
+    large = MODELS["Qwen3-30B-A3B"]
+    file = config(large.raw | {"torch_dtype": "bfloat16"})
+    words = ("--model", file, "--mesh", "data=2,model=8", "--row-lengths", 64)
+    report, page = told(run, tmp_path, *words, "--device-memory", "80GB", "--quiet")
+    assert report["parameters"] == large.parameters
+    assert report["active_parameters"] == large.active
+    assert "30,532,122,624 parameters (3,353,032,704 for each token), bfloat16\n" in page
+    assert report["programs"][0]["fits"] is True
+
+
+def test_progress_is_on_stderr(run):
+    code, out, err = run("plan", "--model", LLAMA3, "--batch-tokens", 64)
+    assert code == 0
+    assert err.startswith("compiling 1 x 64 tokens\ncompiled in ")
+    assert "compiling" not in out
+    lines = out.splitlines()
+    assert lines[-2:] == [
+        "done     1 model, 1 programs compiled, 0 failed",
+        f"result   at most {lines[-5].split()[5]} MB per device",
+    ]
+
+
+def test_a_shards_own_program(pytestconfig, tmp_path):
+    """Where there are devices enough the program is the split one."""
+    words = ("--model", QWEN, "--batch-tokens", "64", "--json", str(tmp_path / "plan.json"))
+    more = ("--mesh", "auto", "--devices", "4", "--device-memory")
+
+    def process(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "jaxscore", "plan", "--quiet", *words],
+            capture_output=True, text=True, check=False, cwd=pytestconfig.rootpath,
+            env=with_devices(4),
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        return strict((tmp_path / "plan.json").read_text(encoding="utf-8")), done.stdout
+
+    one, _ = process(*words)
+    two, page = process(*words, *more, f"{one['programs'][0]['peak_bytes_a_device'] - 1}B")
+    assert two["mesh"]["model"] == two["compiled_shards"] == 2
+    assert "programs of one of 2 shards, compiled for cpu" in page
+    assert two["programs"][0]["temporary_bytes"] != one["programs"][0]["temporary_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--mesh", "model=3"), "--mesh data=1,model=3: model=3 does not split this model evenly"),
+        (("--mesh", "tensor=2"), "mesh 'tensor=2': 'tensor=2' is not expected there"),
+        (("--mesh", "auto"), "--mesh auto needs --devices and --device-memory"),
+        (("--mesh", "auto", "--devices", 2), "--mesh auto needs --devices and --device-memory"),
+        (("--mesh", "model=2", "--devices", 4), "is of 2 devices, --devices says 4"),
+        (("--device-memory", "16"), "'16' is not a size in bytes"),
+        (("--row-lengths", 65), "--row-lengths 65: rows of this model have 64, 96, 128"),
+        (("--batch-tokens", 63), "--batch-tokens 63: the shortest row is 64"),
+    ],
+)
+def test_flags_that_cannot_be_meant(run, tmp_path, words, message):
+    code, out, err = run("plan", "--model", QWEN, "--json", tmp_path / "plan.json", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ([], "config.json: expected an object with a string `model_type`"),
+        ({"model_type": "t5"}, "config.json: model_type 't5' is not covered by the native"),
+        ({"model_type": "llama", "vocab_size": 0}, "config.json: vocab_size comes out as 0"),
+        ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quant_method is None"),
+    ],
+)
+def test_configs_that_are_refused(run, config, raw, message):
+    code, out, err = run("plan", "--model", config(raw))
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_weights_that_are_stored_quantized_count_as_the_models_own(run, config, tmp_path):
+    raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8")) | {"dtype": "float32"}
+    quantized = raw | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    plain, other = (
+        told(run, tmp_path, "--model", config(one), *SMALL)[0] for one in (raw, quantized)
+    )
+    assert plain["parameters"] == other["parameters"]
+    assert (plain["dtype"], other["dtype"]) == ("float32", "bfloat16")
+
+
+def test_models_that_are_none(run, tmp_path):
+    other = tmp_path / "other.json"
+    shutil.copy(LLAMA3 / "config.json", other)
+    for model, message in (
+        ("nobody/nothing", "neither a folder nor a config.json; give one of the two"),
+        ("x" * 5000, "neither a folder nor a config.json"),
+        (other, "neither a folder nor a config.json"),
+        (tmp_path, f"{tmp_path / 'config.json'}: No such file"),
+    ):
+        code, out, err = run("plan", "--model", model)
+        assert (code, out) == (2, "")
+        assert message in err
+
+
+def test_its_own_config_is_not_written_over(run, config):
+    text = (LLAMA3 / "config.json").read_text(encoding="utf-8")
+    file = config(json.loads(text))
+    before = file.read_bytes()
+    code, _, err = run("plan", "--model", file, "--json", file)
+    assert code == 2
+    assert "is an input of this run" in err
+    assert file.read_bytes() == before

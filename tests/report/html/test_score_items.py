@@ -1,0 +1,193 @@
+"""What a page of `score` keeps of its requests, against a list of all of them."""
+
+import collections
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxscore.report.html import score_items as module
+from jaxscore.report.html.score_items import ScoreItems
+from jaxscore.report.html.systems import score_page
+from jaxscore.types.results import Strip
+from tests.report.html.made import score_source
+from tools.benchmarks.pages import record
+
+
+def taken(n=200, failed=(), lengths=(1, 30), digits=None):
+    """The items and their records, whose means have so many digits: few have ties."""
+    rng = np.random.default_rng(n)
+    every = [record(k, int(rng.integers(*lengths)), rng) for k in range(n)]
+    if digits is not None:
+        every = [one | {"mean_logprob": round(one["mean_logprob"], digits)} for one in every]
+    for k in failed:
+        every[k] = {"id": f"item-{k}", "error": "too long"}
+    items = ScoreItems()
+    for k, one in enumerate(every):
+        items.add(one, f"before {k}")
+    return items, [(k, one) for k, one in enumerate(every) if "error" not in one]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(module, "TOGETHER", 7)
+    monkeypatch.setattr(module, "HELD", 20)
+    monkeypatch.setattr(module, "HELD_TOKENS", 100)
+    monkeypatch.setattr(module, "HELD_CONTEXTS", 70)
+
+
+def test_all_of_few_are_held_worst_first():
+    items, every = taken(failed=[3, 9])
+    held = items.held()
+    order = sorted(every, key=lambda pair: pair[1]["mean_logprob"])
+    assert items.n_all == 200
+    assert held.ids == [one["id"] for _, one in order]
+    assert held.contexts == [f"before {k}" for k, _ in order]
+    assert held.n_scored.tolist() == [one["n_scored"] for _, one in order]
+    for name in module.SUMS:
+        assert held.sums[name].tolist() == [one[name] for _, one in order]
+    wanted = np.concatenate([one["token_ids"] for _, one in order])
+    assert held.tokens.ids.tolist() == wanted.tolist()
+    logprob = np.concatenate([one["logprob"] for _, one in order]).astype(float)
+    assert held.tokens.numbers["logprob"].tolist() == np.rint(logprob * 1000).tolist()
+
+
+@pytest.mark.parametrize("digits", [None, 1, 0])
+def test_of_many_the_worst_are_held(small, digits):
+    items, every = taken(digits=digits)
+    assert sum(len(part.ids) for part in items._held) <= 2 * module.HELD
+    held = items.held()
+    order = sorted(every, key=lambda pair: pair[1]["mean_logprob"])[: module.HELD]
+    assert held.ids == [one["id"] for _, one in order]
+    total, n_with_tokens = 0, 0
+    for _, one in order:
+        total += one["n_tokens"]
+        n_with_tokens += total <= module.HELD_TOKENS
+    assert 0 < n_with_tokens < module.HELD
+    lengths = [one["n_tokens"] for _, one in order]
+    assert held.tokens.length.tolist() == lengths[:n_with_tokens] + [0] * (20 - n_with_tokens)
+    assert held.tokens.left_out.tolist() == [0] * n_with_tokens + lengths[n_with_tokens:]
+    wanted = np.concatenate([one["token_ids"] for _, one in order[:n_with_tokens]])
+    assert held.tokens.ids.tolist() == wanted.tolist()
+    assert sum(map(len, held.contexts)) <= 70
+    assert held.contexts[0] == f"before {order[0][0]}"
+    assert held.contexts[-1] == ""
+
+
+def test_counts_are_of_all_requests(small):
+    items, every = taken()
+    for found, values in (
+        (items.surprisal(), [-one["mean_logprob"] for _, one in every]),
+        (items.entropy(), [one["mean_entropy"] for _, one in every]),
+    ):
+        assert sum(found.n) == len(every)
+        edges = np.array(found.edges)
+        width = edges[1] - edges[0]
+        assert len(found.n) <= 36
+        wanted = np.histogram(np.floor(np.array(values) / 0.02) * 0.02 + 0.01, edges)[0]
+        assert found.n == wanted.tolist()
+        assert width >= 0.02
+    cells = collections.Counter(
+        (math.floor(math.log2(one["n_scored"]) * 4), math.floor(-one["mean_logprob"] / 0.25))
+        for _, one in every
+    )
+    wanted = {
+        (2.0 ** ((x + 0.5) / 4), math.exp((y + 0.5) * 0.25)): n for (x, y), n in cells.items()
+    }
+    found = items.lengths()
+    pairs = zip(sorted(found.items()), sorted(wanted.items()), strict=True)
+    for (place, n), (want, n_wanted) in pairs:
+        assert place == pytest.approx(want)
+        assert n == n_wanted
+
+
+def test_requests_without_a_score_come_last():
+    items = ScoreItems()
+    items.add(record(0, 0, np.random.default_rng(0)), "")
+    items.add(record(1, 3, np.random.default_rng(0)), "")
+    assert items.held().ids == ["item-1", "item-0"]
+    page = score_page.page(score_source(items))
+    columns = {one.title: one.values for one in page.items.columns}
+    assert columns["Mean"][1] == columns["Perplexity"][1] == columns["Worst token"][1] == "-"
+    assert columns["Tokens"] == ["3", "0"]
+
+
+def test_numbers_are_those_of_the_records():
+    items, every = taken(30)
+    page = score_page.page(score_source(items, n_failed=2))
+    columns = {one.title: one.values for one in page.items.columns}
+    order = [one for _, one in sorted(every, key=lambda pair: pair[1]["mean_logprob"])]
+    assert columns["Sum"][:30] == [f"{one['sum_logprob']:.4f}" for one in order]
+    assert columns["Perplexity"][:30] == [f"{one['perplexity']:.4g}" for one in order]
+    worst = [int(np.argmin(one["logprob"])) for one in order]
+    names = [one["tokens"][k].replace("Ġ", " ") for one, k in zip(order, worst, strict=True)]
+    assert columns["Worst token"][:30] == names
+    least = [f"{one['logprob'][k]:.3f}" for one, k in zip(order, worst, strict=True)]
+    assert columns["Its nats"][:30] == least
+    assert columns["Id"][30:] == ["bad 0", "bad 1"]
+    assert page.items.errors == {30: "too long", 31: "too long"}
+    assert page.items.strips.first[-1] == 30
+
+
+def test_without_arrays_there_are_no_strips():
+    items, rng = ScoreItems(), np.random.default_rng(1)
+    for k in range(3):
+        one = record(k, 4, rng)
+        items.add({name: v for name, v in one.items() if not isinstance(v, np.ndarray | list)}, "")
+    page = score_page.page(score_source(items, n_failed=1))
+    assert page.items.strips is None
+    assert page.items.columns[-1].title == "Tokens"
+    assert page.items.n == 4
+
+
+def test_ranks_where_they_were_asked_for():
+    """As an array of the record, or among the measures of a scored text."""
+    rng, ranks = np.random.default_rng(1), np.array([1, 7, 300])
+    items, unasked = ScoreItems(["rank"]), ScoreItems()
+    items.add({**record(0, 3, rng), "rank": ranks}, "")
+    items.add({**record(1, 3, rng), "rank": [None, 2, 3]}, "")
+    assert sorted(items.held().tokens.rank.tolist()) == [0, 1, 2, 3, 7, 300]
+    unasked.add({**record(1, 3, rng), "rank": "a field of the user's own"}, "")
+    assert unasked.held().tokens.rank.tolist() == [0, 0, 0]
+    scored = SimpleNamespace(measures={"rank": ranks})
+    known = score_source(items)
+    given = dataclasses.replace(
+        known,
+        record={
+            **known.record,
+            "settings": {**known.record["settings"], "measures": ("rank",)},
+            "items": [record(0, 3, rng)],
+        },
+        strips=[[Strip("", "before", scored)]],
+        items=None,
+    )
+    found = score_page.page(given).items.strips
+    assert found.tokens.rank.tolist() == [1, 7, 300]
+    assert found.contexts == ["before"]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few(n):
+    items, _ = taken(n)
+    page = score_page.page(score_source(items))
+    assert page.items.n == n
+    assert items.surprisal() is None  # nothing is drawn below two
+    assert page.charts == []
+    assert items.lengths() == {} or n == 1
+
+
+def test_extremes():
+    """An infinite perplexity, and surprisals beyond the last bin."""
+    items, rng = ScoreItems(), np.random.default_rng(1)
+    for k in range(3):
+        one = record(k, 4, rng)
+        items.add({**one, "mean_logprob": -800.0, "perplexity": math.inf}, "x" * 5000)
+    found = items.surprisal()
+    assert sum(found.n) == 3
+    assert found.edges[-1] > module.LONGEST
+    held = items.held()
+    assert held.contexts[0].startswith("(4000 characters before) … x")
+    columns = {one.title: one.values for one in score_page.page(score_source(items)).items.columns}
+    assert columns["Perplexity"] == ["inf"] * 3

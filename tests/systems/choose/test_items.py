@@ -1,0 +1,120 @@
+"""What an item of a multiple choice may look like, and what is said of others."""
+
+import json
+
+import pytest
+from hypothesis import given
+
+from jaxscore import InputError
+from jaxscore.systems.choose.items import Item, Unread, load, read
+from tests.hostile.inputs import HOSTILE, fields, outcome, put
+
+GOOD = {"id": "q", "context": "Q:", "options": [" yes", " no"], "gold": 1, "category": "c"}
+
+
+def one(**changes):
+    """The item, after one that is good so that a bad one does not end the reading."""
+    item = {k: v for k, v in (GOOD | changes).items() if v != "absent"}
+    return read([GOOD, item])[1]
+
+
+def test_all_fields():
+    assert one(topic=7) == Item("item 2 (id q)", "q", "Q:", (" yes", " no"), 1, "c", {"topic": 7})
+    assert one(id="absent", gold="absent", category=None, context="") == Item(
+        "item 2", 2, "", (" yes", " no"), None, "(none)", {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("gold", "options", "want"),
+    [
+        (0, ["a", "b"], 0),
+        (1.0, ["a", "b"], 1),
+        (None, ["a", "b"], None),
+        ("", ["a", "b"], None),
+        (" b", [" a", " b"], 1),
+        ("b", [" a", " b"], 1),
+        ("1", [" a", " b"], 1),
+        ("1", [" 0", " 1"], 1),  # as text and as index
+        ("7", [" 7", " 1"], 0),  # no index
+        (" 1", ["1", " 1"], 1),  # the exact one of two
+        ("a", ["b", "a", "a"], 1),
+    ],
+)
+def test_gold(gold, options, want):
+    assert one(gold=gold, options=options).gold == want
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": "absent"}, 'no field "options", expected a list; there are '),
+        ({"options": "a"}, 'field "options" is a string, expected a list'),
+        ({"options": []}, 'field "options" has 0 texts, expected at least 2'),
+        ({"options": ["a"], "gold": 0}, 'field "options" has 1 texts, expected at least 2'),
+        ({"options": ["a", ""]}, 'field "options", entry 2 is empty, expected a text'),
+        ({"options": ["a", 7]}, 'field "options", entry 2 is a whole number, expected a text'),
+        ({"context": "absent"}, 'no field "context", expected a string'),
+        ({"id": 1.5}, 'field "id" is a number, expected a string or a whole number'),
+        ({"category": 7}, 'field "category" is a whole number, expected a string or null'),
+        ({"gold": 2}, 'field "gold" is 2, expected an index from 0 to 1'),
+        ({"gold": -1}, 'field "gold" is -1, expected an index from 0 to 1'),
+        ({"gold": 10**400}, 'field "gold" is 1000'),
+        ({"gold": True}, 'field "gold" is true or false, expected the index of an option from 0'),
+        ({"gold": 0.5}, 'field "gold" is a number, expected the index of an option from 0 to 1'),
+        ({"gold": [0]}, 'field "gold" is a list, expected the index of an option'),
+        ({"gold": "maybe"}, "is 'maybe', expected the text of an option, or an index from 0 to 1"),
+        ({"gold": "2"}, "is '2', expected the text of an option, or an index from 0 to 1"),
+        (
+            {"gold": "1", "options": ["1", "2"]},
+            "is the text '1', which is option 0 and also the index of option 1; give the index",
+        ),
+        (
+            {"gold": "a ", "options": ["a", " a"]},
+            "is 'a ', and so are several options but for their blanks; give the index",
+        ),
+        ({"acc": 1}, 'field "acc" is one of the results that the output line has; rename it'),
+    ],
+)
+def test_an_item_that_cannot_be_used_fails_alone(changes, message):
+    found = one(**changes)
+    assert isinstance(found, Unread)
+    assert message in found.error
+    assert found.name.startswith("item 2")
+
+
+def test_nothing_usable(tmp_path):
+    with pytest.raises(InputError, match="found no items, expected at least one"):
+        read([])
+    with pytest.raises(InputError, match=r"no item is usable; the first, item 1: found null, exp"):
+        read([None])
+    path = put(tmp_path / "in.jsonl", b'{"id": "x"}\n')
+    with pytest.raises(InputError, match=r"in.jsonl: no item is usable; the first, .*:1 \(id x\)"):
+        load(path)
+
+
+def test_names_and_lists_of_a_table(tmp_path):
+    text = 'q,choices,answer\n"What, now?","["" a"", "" b""]", b\n"So?","["" c"", "" d""]",0\n'
+    path = put(tmp_path / "in.csv", text.encode())
+    columns = {"context": "q", "options": "choices", "gold": "answer"}
+    first, second = load(path, None, columns)
+    assert (first.id, first.context, first.options, first.gold) == (
+        2,
+        "What, now?",
+        (" a", " b"),
+        1,
+    )
+    assert (second.id, second.gold) == (3, 0)
+    assert len(load(path, 1, columns)) == 1
+
+
+@HOSTILE
+@given(fields(GOOD))
+def test_any_values_are_an_item_or_fail_alone(tmp_path, item):
+    path = tmp_path / "in.jsonl"
+    put(path, "".join(json.dumps(one) + "\n" for one in (GOOD, item)).encode())
+    found = outcome(lambda: load(path), path)
+    if not isinstance(found, InputError):
+        good, other = found
+        assert good.id == "q"
+        assert isinstance(other, Item) or other.error

@@ -1,0 +1,132 @@
+"""`evaluate("chronologic", ...)` from Python."""
+
+import math
+
+import pytest
+
+from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.errors import InputError
+from jaxscore.evaluate import SYSTEMS, evaluate
+from jaxscore.systems.chronologic.settings import Settings
+
+QUESTIONS = [
+    {
+        "main_question": f"Which city is {k}?",
+        "question_category": "cloze",
+        "answer_strings": ["Oslo", "Vael", "Osk"],
+        "answer_types": ["ground_truth", "manual", "negation"],
+        "answer_probabilities": [1.0, 0.0, 0.0],
+    }
+    for k in range(7)
+]
+
+
+@pytest.fixture
+def scorer(scorers):
+    return scorers("tiny-qwen2")
+
+
+def test_objects_as_the_file_has_them(scorer):
+    report = evaluate("chronologic", scorer, [*QUESTIONS, {"main_question": "?"}], mode="full")
+    brier = report.summary["overall"]["brier"]
+    assert brier.n == len(report.items) == 7
+    assert brier.mean == pytest.approx(math.fsum(one["brier"] for one in report.items) / 7)
+    assert brier.low < brier.mean < brier.high
+    [failure] = report.failures
+    assert failure.name == "question 8 '?'"
+    assert "8 items, 1 failed; overall Brier 0." in repr(report)
+    assert report.markdown().startswith("# ChronoLogic, probabilities of answers: ")
+    record = report.to_dict()
+    assert list(record)[-1] == "questions"
+    assert record["settings"]["mode"] == "full"
+    assert not {"samples", "shuffle", "include_negation"} & record["settings"].keys()
+    assert "### Which city is 3?\n" in report.markdown()
+
+
+def test_a_table(scorer):
+    pytest.importorskip("pandas")
+    frame = evaluate("chronologic", scorer, QUESTIONS, mode="full").to_frame()
+    assert list(frame["question"]) == [one["main_question"] for one in QUESTIONS]
+
+
+def test_rows_hold_no_lists(scorer):
+    report = evaluate("chronologic", scorer, QUESTIONS)
+    rows = report.evaluation.rows
+    assert len(rows) == 5
+    assert {"line", "question", "brier", "top_correct"} <= rows[0].keys()
+    assert not any(isinstance(value, list) for row in rows for value in row.values())
+
+
+def test_letters(scorer):
+    report = evaluate("chronologic", scorer, QUESTIONS[:2], mode="mcq", include_negation=True,
+                      shuffle=False)  # fmt: skip
+    assert [one["choices"] for one in report.items] == [["Oslo", "Vael", "Osk"]] * 2
+    assert report.summary["overall"]["letter_brier"].n == 2
+    assert report.settings["shuffle"] is False
+    assert report.headline.startswith("overall accuracy ")
+    assert report.markdown().startswith("# ChronoLogic, multiple choice: ")
+
+
+def test_a_sample_and_a_temperature(scorer):
+    report = evaluate("chronologic", scorer, QUESTIONS, samples=4, calibrate=True, seed=2)
+    assert len(report.items) == 4
+    scaling = report.to_dict()["temperature_scaling"]
+    assert len(scaling["fitted_on"]) == len(scaling["evaluated_on"]) == 2
+
+
+def test_nothing_that_could_be_scored_is_no_zero(scorer):
+    long = QUESTIONS[0] | {"main_question": " and" * 1100}
+    report = evaluate("chronologic", scorer, [long], mode="full")
+    assert [one.mean for one in report.summary["overall"].values()] == [None] * 3
+    assert (report.headline, len(report.failures)) == ("no question was scored", 1)
+    with pytest.raises(InputError, match="no object holds a usable question"):
+        evaluate("chronologic", scorer, [])
+
+
+def test_settings_of_no_effect_are_remarks(scorer):
+    report = evaluate(
+        "chronologic", scorer, QUESTIONS[:1], samples=1, shuffle=False, metadata=False
+    )
+    assert report.to_dict()["remarks"] == [
+        "setting shuffle: of no effect in mode sample, only in mcq",
+        "setting metadata: of no effect, no question has a metadata_frame to leave out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mode": "all"}, "setting mode is 'all', expected one of 'sample', 'full', 'mcq'"),
+        ({"samples": 0}, "setting samples is 0, expected a whole number of at least 1"),
+        ({"shuffle": "no"}, "setting shuffle is 'no', expected one of True, False"),
+        ({"boundary": "exact"}, "setting boundary is 'exact'"),
+        ({"mode": "mcq", "calibrate": True}, "calibrate scales the scores of answers"),
+        ({"mode": "mcq", "truncate": "left"}, "truncate: mode mcq shows its prompts whole"),
+        ({"sample": 3}, "no setting 'sample'; is it samples?"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(InputError, match=message):
+        evaluate("chronologic", None, QUESTIONS, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"boundary": "separate"}, "an endpoint encodes context and answer as one text"),
+        ({"truncate": "left"}, "an endpoint takes texts as they are"),
+        ({"audit_noise": 2}, "an endpoint's layouts are its own"),
+        ({"mode": "mcq", "audit_noise": 2}, "an endpoint's layouts are its own"),
+    ],
+)
+def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(settings, message):
+    endpoint = CompletionsEndpoint("m", "http://127.0.0.1:9/v1")
+    with pytest.raises(InputError, match=message):
+        evaluate("chronologic", endpoint, QUESTIONS, **settings)
+
+
+def test_a_record_has_what_its_mode_uses():
+    assert "boundary" not in Settings(mode="mcq").record()
+    assert Settings(mode="mcq", boundary="separate").check_endpoint() is None
+    assert Settings().record()["samples"] == 5
+    assert SYSTEMS["chronologic"].report is not None

@@ -1,0 +1,169 @@
+"""Perplexity of documents against PyTorch, a forward pass for each token."""
+
+import functools
+import hashlib
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from jaxscore import InputError, evaluate
+from jaxscore.systems.perplexity import documents, reading
+from tests.conftest import CASES
+
+WORDS = "The cat sat, été 🙂 7.\n"
+DOCUMENTS = [WORDS * 3, "One two", {"id": "b", "text": f" {WORDS}", "topic": "x"}]
+
+
+@functools.cache
+def loaded(name):
+    folder = CASES / "models" / name
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+    return transformers.AutoTokenizer.from_pretrained(folder), model
+
+
+def by_torch(name, text, max_length, stride, prefix=()):
+    """(sum of ln p in float64, tokens with a probability), each token after its own context.
+
+    The first `max_length` scored tokens see all that is before them. The others come in runs of
+    `stride`; the end of its run says how far back a token sees.
+    """
+    tokenizer, model = loaded(name)
+    ids = [*prefix, *tokenizer(text, add_special_tokens=not prefix)["input_ids"]]
+    total, n = 0.0, len(ids)
+    with torch.no_grad():
+        for place in range(1, n):
+            begin = 0
+            if place > max_length:
+                run = (place - max_length - 1) // stride
+                end = min(n, max_length + 1 + (run + 1) * stride)
+                begin = end - 1 - max_length
+            logits = model(torch.tensor([ids[begin:place]])).logits[0, -1].double()
+            total += float(torch.log_softmax(logits, -1)[ids[place]])
+    return total, n - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "max_length", "stride", "prefix"),
+    [
+        ("tiny-llama3", 16, None, None),
+        ("tiny-llama3", 16, 5, None),
+        ("tiny-qwen2", 12, 1, None),
+        ("tiny-gpt2", 20, 7, 0),
+    ],
+)
+def test_every_token_by_hand(scorers, name, max_length, stride, prefix):
+    settings = {"max_length": max_length, "stride": stride, "prefix_token_id": prefix}
+    report = evaluate("perplexity", scorers(name), DOCUMENTS, **settings)
+    bos = name == "tiny-llama3"
+    sums = []
+    for given, got in zip(DOCUMENTS, report.items, strict=True):
+        text = given if isinstance(given, str) else given["text"]
+        before = () if prefix is None else (prefix,)
+        total, n = by_torch(name, text, max_length, stride or max_length, before)
+        sums.append((total, n, len(text.encode()), len(re.split(r"\s+", text))))
+        assert got["n_scored"] == n
+        assert got["n_tokens"] == n + (not bos and prefix is None)
+        assert got["sum_logprob"] == pytest.approx(total, abs=1e-3)
+        assert got["mean_logprob"] == pytest.approx(total / n, abs=1e-4)
+        assert got["perplexity"] == pytest.approx(math.exp(-total / n), rel=1e-4)
+        assert got["bits_per_byte"] == pytest.approx(-total / math.log(2) / sums[-1][2], rel=1e-4)
+        assert got["bits_per_word"] == pytest.approx(-total / math.log(2) / sums[-1][3], rel=1e-4)
+        assert got["text_sha256"] == hashlib.sha256(text.encode()).hexdigest()
+    total, *counts = np.sum(sums, axis=0)
+    for unit, count in zip(("token", "byte", "word"), counts, strict=True):
+        want = -total / count
+        estimate = report.summary[f"bits_per_{unit}"]
+        assert estimate.mean == pytest.approx(want / math.log(2), rel=1e-4)
+        exponent = report.summary["perplexity" if unit == "token" else f"{unit}_perplexity"]
+        assert exponent.mean == pytest.approx(math.exp(want), rel=1e-3)
+        assert exponent.low == pytest.approx(2**estimate.low)
+        assert exponent.high == pytest.approx(2**estimate.high)
+        assert estimate.n == exponent.n == 3
+    left_out = 0 if bos or prefix is not None else 3
+    assert report.summary["n_left_out"] == left_out
+    assert bool(report.evaluation.remarks) is bool(left_out)
+    assert report.items[2]["topic"] == "x"
+
+
+def test_a_document_that_begins_with_the_prefix_gets_no_second_one(scorers):
+    scorer = scorers("tiny-llama3")
+    [bos] = scorer.encoder.prefix
+    text = scorer.encoder.tokenizer.convert_ids_to_tokens(bos) + WORDS
+    given, plain = (
+        evaluate("perplexity", scorer, [one], prefix_token_id=bos).items[0] for one in (text, WORDS)
+    )
+    assert given["sum_logprob"] == pytest.approx(plain["sum_logprob"], abs=1e-4)
+    assert given["n_scored"] == plain["n_scored"] == given["n_tokens"] - 1
+
+
+def test_few_windows_at_a_time_have_the_numbers_of_all(scorers):
+    """Groups that begin and end within documents, and documents without a window."""
+    texts = [WORDS * 2, "", "One", WORDS, {"id": 1}]
+    want = evaluate("perplexity", scorers("tiny-llama3"), texts, max_length=8)
+    found = [
+        one.record()
+        for one in reading.scored(
+            scorers("tiny-llama3"),
+            documents.read(texts),
+            max_length=8,
+            stride=8,
+            prefix_token_id=None,
+            most=3,
+            most_tokens=20,
+        )
+    ]
+    assert [one["id"] for one in found] == [1, 2, 3, 4, 1]
+    assert [one.get("error") for one in found][1] == "it has no token that has a probability"
+    assert "no field" in found[4]["error"]
+    for got, one in zip(found, want.items, strict=True):
+        assert got.keys() == one.keys()
+        if "error" not in one:
+            assert got["sum_logprob"] == pytest.approx(one["sum_logprob"], abs=1e-3)
+            assert {k: v for k, v in got.items() if isinstance(v, int)} == {
+                k: v for k, v in one.items() if isinstance(v, int)
+            }
+    assert want.summary["n_documents"] == 3
+    assert [one.name for one in want.failures] == ["item 2", "item 5 (id 1)"]
+
+
+def test_one_document_has_no_interval(scorers):
+    report = evaluate("perplexity", scorers("tiny-llama3"), ["One two three"])
+    assert report.summary["bits_per_byte"].low is None
+    assert report.to_dict()["windows"] == {"max_length": 1024, "stride": 1024}
+    assert "interval" not in report.headline
+    failed = evaluate("perplexity", scorers("tiny-llama3"), [""])
+    assert failed.headline == "no document was scored"
+    assert failed.summary["perplexity"].mean is None
+    assert "## Failed: 1 documents" in failed.markdown()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_length": 0}, "setting max_length is 0, expected a whole number of at least 1"),
+        ({"stride": 2.0}, "setting stride is 2.0, expected a whole number of at least 1"),
+        ({"prefix_token_id": -1}, "setting prefix_token_id is -1, expected a whole number of at"),
+        ({"truncate": "left"}, "truncate: documents are read in windows, so none is too long"),
+        ({"audit_noise": 3}, "audit_noise: perplexity decides nothing"),
+        ({"max_length": 2000}, "max_length is 2000, and the model takes 1024 positions"),
+        ({"max_length": 8, "stride": 9}, "stride is 9, and a window reads 8 tokens, so that some"),
+        ({"prefix_token_id": 10**6}, "prefix_token_id is 1000000, expected an id from 0 to "),
+    ],
+)
+def test_settings(scorers, settings, message):
+    with pytest.raises(InputError) as caught:
+        evaluate("perplexity", scorers("tiny-llama3"), DOCUMENTS, **settings)
+    assert message in str(caught.value)
+
+
+def test_what_is_no_source_and_no_document(scorers):
+    with pytest.raises(InputError, match="perplexity needs a Scorer"):
+        evaluate("perplexity", None, DOCUMENTS)
+    with pytest.raises(InputError, match="found no documents, expected at least one"):
+        evaluate("perplexity", scorers("tiny-llama3"), [])

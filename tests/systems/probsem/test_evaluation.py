@@ -1,0 +1,116 @@
+"""`evaluate("probsem", ...)` from Python."""
+
+import pytest
+
+from jaxscore.analysis.bootstrap import proportion
+from jaxscore.errors import InputError
+from jaxscore.evaluate import evaluate
+from jaxscore.systems.probsem import query_scores
+from tests.conftest import CASES
+
+SUITE = {
+    "prompt": "A prompt.",
+    "pretext": "True or False?",
+    "context": [{"text": "It rains.", "expected": 0}, {"text": "It snows.", "expected": 1}],
+    "posttext": "Answer:",
+    "queries": ["True", "False"],
+}
+
+
+@pytest.fixture
+def scorer(scorers):
+    return scorers("tiny-qwen2")
+
+
+def test_a_suite_as_the_file_has_it(scorer):
+    report = evaluate("probsem", scorer, SUITE, normalize=True, temperature=2)
+    assert report.summary["accuracy"] == proportion([one["passed"] for one in report.items])
+    assert report.headline.startswith(f"accuracy {report.summary['accuracy'].mean:.3f}, 95% interv")
+    assert [sum(one["scores"]) for one in report.items] == pytest.approx([1.0, 1.0])
+    assert (report.settings["normalize"], report.settings["temperature"]) == (True, 2)
+    page = report.markdown()
+    assert page.startswith("# ProbSem, ")
+    assert "### It rains.\n" in page
+    rows = report.evaluation.rows
+    assert [(row["context"], row["query"], row["expected"]) for row in rows] == [
+        (1, "True", True), (1, "False", False), (2, "True", False), (2, "False", True),
+    ]  # fmt: skip
+
+
+def test_a_table(scorer):
+    pytest.importorskip("pandas")
+    assert list(evaluate("probsem", scorer, SUITE).to_frame()["query"]) == ["True", "False"] * 2
+
+
+def test_the_file_and_the_object_are_one(scorer):
+    suite = query_scores.load(CASES / "probsem", "towns", "A")
+    given = {
+        "prompt": suite.prompt,
+        "pretext": suite.pretext,
+        "posttext": suite.posttext,
+        "queries": list(suite.queries),
+        "context": [{"text": one.text, "expected": one.expected} for one in suite.contexts],
+    }
+    one, other = (evaluate("probsem", scorer, each) for each in (suite, given))
+    assert one.items == other.items
+
+
+def test_unusable_contexts_fail_alone(scorer):
+    suite = SUITE | {"context": [*SUITE["context"], {"text": "x"}, {"text": " and" * 1100,
+                                                                   "expected": 0}]}  # fmt: skip
+    report = evaluate("probsem", scorer, suite)
+    assert [one.name.split(" '")[0] for one in report.failures] == ["context 3", "context 4"]
+    assert (report.evaluation.n_items, report.summary["n_scored"]) == (4, 2)
+    assert report.summary["accuracy"].n == 2
+
+
+def test_nothing_scored_and_accuracy_disabled_are_no_zero(scorer):
+    long = SUITE | {"context": [{"text": " and" * 1100, "expected": 0}]}
+    report = evaluate("probsem", scorer, long)
+    assert (report.summary["accuracy"].mean, report.headline) == (None, "no context was scored")
+    report = evaluate("probsem", scorer, SUITE | {"context": [{"text": "x", "expected": -1}]})
+    assert report.summary["accuracy"] is None
+    assert (
+        report.headline == "1 contexts scored; accuracy is disabled, since every context expects -1"
+    )
+
+
+def test_minus_one_for_one_context_leaves_the_accuracy_of_the_others(scorer):
+    known = evaluate("probsem", scorer, SUITE)
+    contexts = [*SUITE["context"], {"text": "It hails.", "expected": -1}]
+    report = evaluate("probsem", scorer, SUITE | {"context": contexts})
+    assert report.summary["accuracy"] == known.summary["accuracy"]
+    assert report.to_dict()["n_without_answer"] == 1
+    assert report.items[2]["passed"] is None
+    assert report.headline == f"{known.headline}; 1 expect -1 and are left out"
+    assert "1 contexts expect -1 and are left out." in report.markdown()
+
+
+@pytest.mark.parametrize(
+    ("suite", "settings", "message"),
+    [
+        ([SUITE], {}, "suite: found a list, expected an object with `pretext`"),
+        (SUITE | {"prompt": 3}, {}, 'suite: field "prompt" is a whole number, expected a string'),
+        (SUITE | {"queries": []}, {}, 'suite: field "queries" is empty'),
+        (SUITE, {"temperature": 0}, "setting temperature is 0, expected a number above 0"),
+        (SUITE, {"temperature": True}, "setting temperature is True"),
+        (SUITE, {"temperature": float("nan")}, "setting temperature is nan"),
+        (SUITE, {"normalize": "mean"}, "setting normalize is 'mean', expected one of True, False"),
+        (SUITE, {"boundary": "exact"}, "setting boundary is 'exact', expected one of 'joint', "),
+    ],
+)
+def test_what_cannot_be_used(suite, settings, message):
+    with pytest.raises(InputError, match=message):
+        evaluate("probsem", None, suite, **settings)
+
+
+def test_upstream_scores_what_the_package_scores_with_an_empty_prompt(scorer):
+    """The line end of the empty prompt is read, and of two lines the last one is scored."""
+    suite = SUITE | {"prompt": "", "queries": ["True", "two\nlines"]}
+    report = evaluate("probsem", scorer, suite, boundary="upstream")
+    text = "\nTrue or False?\nIt rains.\nAnswer:\n"
+    pairs = [(text, "True"), (f"{text}two\n", "lines")]
+    want = [one.sum_logprob for one in scorer.score(pairs, boundary="last_query")]
+    assert report.items[0]["logp"] == pytest.approx(want, abs=1e-4)
+    joint = evaluate("probsem", scorer, suite, boundary="joint").items[0]["logp"]
+    assert joint != pytest.approx(want, abs=1e-3)
