@@ -26,8 +26,8 @@ except KeyboardInterrupt:
     os._exit(130)
 
 if TYPE_CHECKING:
-    from jaxscore.divergence_scorer import DivergenceScorer
-    from jaxscore.generator import Generator
+    from jaxscore.engine.generation.generator import Generator
+    from jaxscore.model_pair import DivergenceScorer
     from jaxscore.scorer import Scorer
 
 __all__ = [
@@ -46,8 +46,8 @@ __all__ = [
 __version__ = VERSION
 
 _ON_FIRST_USE = {
-    "DivergenceScorer": "jaxscore.divergence_scorer",
-    "Generator": "jaxscore.generator",
+    "DivergenceScorer": "jaxscore.model_pair",
+    "Generator": "jaxscore.engine.generation.generator",
     "Scorer": "jaxscore.scorer",
 }
 

@@ -12,12 +12,12 @@ from typing import Any, get_args
 from jaxscore.engine import batch_budget, provenance
 from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.engine import Engine
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.errors import check_choice, near
-from jaxscore.generator import Generator
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize

@@ -25,7 +25,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from jaxscore import Request, Scorer
-from jaxscore.engine.noise import Noise, OtherLayouts
+from jaxscore.engine.rounding_audit import Noise, OtherLayouts
 from jaxscore.models.weights import checkpoint
 
 TORCH = {

@@ -21,8 +21,8 @@ from jaxscore.adapters.harness import arguments, lengths, readers
 from jaxscore.adapters.harness.encoding import Asked
 from jaxscore.adapters.harness.model import make
 from jaxscore.adapters.harness.scoring import answers
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
-from jaxscore.generator import Generator
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import is_text
 from jaxscore.types.requests import GenerationRequest

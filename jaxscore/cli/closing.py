@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.cli.messages import remark, tell_failures
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.evaluate import Report
 from jaxscore.io.streams import NOWHERE
 from jaxscore.printable import one_line

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 
 from jaxscore.cli.help_pages import advanced
-from jaxscore.engine import processes
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.version import VERSION
 
 OWN = {"process_id", "quiet", "run"}  # may differ between processes

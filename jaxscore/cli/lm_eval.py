@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxscore.cli import distributed_flags
-from jaxscore.engine import processes
 from jaxscore.errors import InputError, install_extra
+from jaxscore.io import processes
 from jaxscore.io.local_path import check_local
 from jaxscore.io.yaml_input import read_yaml
 from jaxscore.models.weights import checkpoint

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 from jaxscore.cli import distributed_flags, listing
 from jaxscore.cli.closing import GONE
 from jaxscore.cli.help_pages import OUTPUTS
-from jaxscore.engine import collector, interrupt, processes
+from jaxscore.engine import collector
 from jaxscore.errors import INTERRUPTED, InputError, near
-from jaxscore.io import streams, temporary
+from jaxscore.io import interrupts, processes, streams, temporary
 from jaxscore.io.config_file import expand
 from jaxscore.version import VERSION
 
@@ -97,7 +97,7 @@ def _code(args: argparse.Namespace) -> int:
 
     try:
         with (
-            interrupt.listening(temporary.remove_open),
+            interrupts.listening(temporary.remove_open),
             collector.calm(),
             distributed_flags.joined(args),
             streams.stdout_for_data(_outputs(args)),
@@ -115,7 +115,7 @@ def _code(args: argparse.Namespace) -> int:
         tell(f"interrupted; {_left(args)}")
         return INTERRUPTED
     except Exception as problem:
-        if interrupt.ended_by_user():  # in an import, say, which then fails in a way of its own
+        if interrupts.ended_by_user():  # in an import, say, which then fails in a way of its own
             tell(f"interrupted; {_left(args)}")
             return INTERRUPTED
         if not isinstance(problem, RuntimeError | ValueError):

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from jaxscore.engine import processes
+from jaxscore.io import processes
 from jaxscore.printable import one_line
 
 SHOWN_FAILURES = 20

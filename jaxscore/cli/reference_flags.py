@@ -10,7 +10,7 @@ from jaxscore.cli.model_flags import add_accept_flag
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 
 if TYPE_CHECKING:  # importing it imports JAX
-    from jaxscore.divergence_scorer import DivergenceScorer
+    from jaxscore.model_pair import DivergenceScorer
 
 FLAGS = ("dtype", "model_impl", "revision", "lora", "quantize", "accept_config")
 
@@ -55,7 +55,7 @@ def loader(args: argparse.Namespace) -> Callable[..., "DivergenceScorer"]:
     own["implementation"] = own.pop("model_impl")
 
     def load(model: str, **settings: Any) -> "DivergenceScorer":
-        from jaxscore.divergence_scorer import DivergenceScorer  # here: it imports JAX
+        from jaxscore.model_pair import DivergenceScorer  # here: it imports JAX
 
         return DivergenceScorer.from_pretrained(
             model,

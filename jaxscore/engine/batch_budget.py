@@ -5,10 +5,10 @@ import os
 import jax
 from jax.errors import JaxRuntimeError
 
-from jaxscore.engine import processes
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
 from jaxscore.engine.device_memory import limit_bytes, parameter_bytes
 from jaxscore.engine.footprint import measure, refused
+from jaxscore.io import processes
 from jaxscore.models.model import Model
 
 LENGTH = 1024  # of the rows that are measured: attention makes each token of long ones dearer

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from jaxscore.engine import processes
+from jaxscore.io import processes
 from jaxscore.journal import row_format
 from jaxscore.journal.database import Journal
 from jaxscore.plan.token_requests import (

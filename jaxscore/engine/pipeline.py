@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.engine import collector, interrupt, processes
+from jaxscore.engine import collector
 from jaxscore.engine.dispatch import Dispatch, InFlight
 from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.keeping import Keeper
@@ -18,6 +18,7 @@ from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.stages import Stage
 from jaxscore.engine.statistics import RunStatistics
+from jaxscore.io import interrupts, processes
 from jaxscore.plan.forest_work import ForestWork, Planned
 from jaxscore.plan.prefixes import Part
 from jaxscore.plan.row_batches import RowBatch
@@ -99,7 +100,7 @@ class Pipeline:
                     return
                 yield window
 
-        with Progress(self.progress) as progress, interrupt.finishing(), collector.calm():
+        with Progress(self.progress) as progress, interrupts.finishing(), collector.calm():
             made = Stage("windows", admitted(), 1)
             plan = functools.partial(self._planned, wanted)
             planned = Stage("plan", map(plan, made), 1)
@@ -174,7 +175,7 @@ class Pipeline:
                 fetch()
 
         def end_if_wished() -> None:
-            if interrupt.wished():
+            if interrupts.wished():
                 fetch_all()
                 raise KeyboardInterrupt
 

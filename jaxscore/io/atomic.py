@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from jaxscore.engine import processes
 from jaxscore.errors import InputError
-from jaxscore.io import streams, temporary
+from jaxscore.io import processes, streams, temporary
 
 # Bytes that are collected before the file is written: each write lets other threads run, and then
 # waits for them.

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxscore.engine import processes
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
 from jaxscore.printable import UNPRINTABLE
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from jaxscore.engine import processes
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 
 NOWHERE = Path(os.devnull)  # stands for a file that is not written
 STANDARD = {"-": 1, "/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}

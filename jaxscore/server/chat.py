@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from jaxscore.engine.writing import NOT_FINITE
+from jaxscore.engine.generation.state import NOT_FINITE
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.server import live, logprobs
 from jaxscore.server.calls import EVENTS, Answer, Call, Stream

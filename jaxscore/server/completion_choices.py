@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.engine.writing import NOT_FINITE
+from jaxscore.engine.generation.state import NOT_FINITE
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.server import logprobs
 from jaxscore.server.completion_request import Asked

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from jaxscore.generator import Generator
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.plan.token_requests import SequenceScores
 from jaxscore.scorer import Scorer
 from jaxscore.server.errors import ApiError

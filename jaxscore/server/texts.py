@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from jaxscore.generator import Generator
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.scorer import Scorer
 from jaxscore.server.jobs import WritingJob, together_or_alone
 from jaxscore.server.metrics import Metrics

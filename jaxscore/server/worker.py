@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscore.engine.lane_memory import most_rows
+from jaxscore.engine.generation.slot_memory import most_rows
 from jaxscore.plan.row_shapes import TAIL
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, check_choice
 from jaxscore.types.results import Strip
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxscore.engine.noise import Draw, Noise, OtherLayouts
+from jaxscore.engine.rounding_audit import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
 from jaxscore.systems.answer_sample import (
     PART_OF_ANSWERS,

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxscore import generator
 from jaxscore.cli import chronologic as command
 from jaxscore.cli import model_flags
+from jaxscore.engine.generation import generator
 from jaxscore.systems.chronologic import evaluation
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from jaxscore.analysis.margins import Decisions
 from jaxscore.cli import closing
-from jaxscore.engine.noise import Noise, Spread
+from jaxscore.engine.rounding_audit import Noise, Spread
 from tests.cli.conftest import QWEN
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.cli import demo
-from jaxscore.engine.text_lane import Lane
+from jaxscore.engine.generation.slots import Lane
 from jaxscore.errors import InputError
 from jaxscore.systems.rag.evaluator_file import find
 from tests.cli.conftest import QWEN, strict

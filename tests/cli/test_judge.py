@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from jaxscore import generator
 from jaxscore.cli import model_flags
+from jaxscore.engine.generation import generator
 from jaxscore.report.markdown import NOTHING
 from jaxscore.systems.rag.evaluator_file import find
 from jaxscore.types.results import Generated

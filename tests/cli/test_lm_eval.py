@@ -14,7 +14,7 @@ from jaxscore.cli.lm_eval import with_model
 from jaxscore.errors import install_extra
 from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import ROOT
-from tests.engine.test_processes import start, well
+from tests.io.test_processes import start, well
 
 HERE = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
 

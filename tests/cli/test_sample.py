@@ -6,11 +6,11 @@ import shlex
 import numpy as np
 import pytest
 
-from jaxscore import generator
 from jaxscore.cli import model_flags
-from jaxscore.engine import interrupt, prefill, text_lane
+from jaxscore.engine.generation import generator, prefill, slots
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
+from jaxscore.io import interrupts
 from jaxscore.plan import decode_groups
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
@@ -310,22 +310,22 @@ def test_tokens_of_the_journal_are_not_written_in_this_run(run, place):
 def test_an_output_that_ends_within_what_is_planned_together(run, place, monkeypatch, n_blocks):
     """Goes on with the bytes of a run that was not interrupted, by the journal."""
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
-    monkeypatch.setattr(text_lane, "STEPS", 4)
+    monkeypatch.setattr(slots, "STEPS", 4)
     folder = place(*ASKED, {"prompt": "Who?"}, {"prompt": "and then " * 9})
     words = flags(folder, "--max-new-tokens", 16, "--temperature", 2, "--dtype", "bfloat16", n=3)
     words = [one for one in words if one not in ("--journal", "off")]
     assert run(*words, "--journal", folder / "whole").code == 0
     whole = (folder / "out.json").read_bytes()
     (folder / "out.json").unlink()
-    block, seen = text_lane.Lane._block, []
+    block, seen = slots.Lane._block, []
 
     def counted(self, everything):
         seen.append(everything)
         return block(self, everything)
 
     with monkeypatch.context() as patched:
-        patched.setattr(text_lane.Lane, "_block", counted)
-        patched.setattr(interrupt, "wished", lambda: len(seen) >= n_blocks)
+        patched.setattr(slots.Lane, "_block", counted)
+        patched.setattr(interrupts, "wished", lambda: len(seen) >= n_blocks)
         assert run(*words, "--journal", folder / "cut").code == 130
     assert not (folder / "out.json").exists() or len(result(folder)) < 5
     assert run(*words, "--journal", folder / "cut").code == 0

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore import generator
 from jaxscore.cli import model_flags
+from jaxscore.engine.generation import generator
 from jaxscore.systems.samples.evaluations import usc_generate
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict

@@ -13,8 +13,8 @@ from jaxscore.device.dots import as_integers
 from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.vocabulary.blocks import all_logits
-from jaxscore.engine import decode_state
-from jaxscore.engine.decode_state import Facts
+from jaxscore.engine.generation import decode_state
+from jaxscore.engine.generation.decode_state import Facts
 from jaxscore.plan.token_requests import TokenRequest
 
 V = 23

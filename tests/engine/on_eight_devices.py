@@ -25,9 +25,10 @@ from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.vocabulary.ranked import most_probable, nothing_ranked, ranked_with
 from jaxscore.device.vocabulary.sums import MEASURES, Terms
-from jaxscore.engine import planner, text_lane
+from jaxscore.engine import planner
 from jaxscore.engine.engine import Engine
-from jaxscore.generator import Generator
+from jaxscore.engine.generation import slots
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.models import native
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import shapes_of
@@ -148,16 +149,16 @@ def written(mesh: str | None) -> list[Any]:
         dataclasses.replace(one, repetition_penalty=1.0 + one.id / 20, top_k=one.id % 6)
         for one in asked
     ]
-    text_lane.STEPS, decode_groups.GROUPS = 4, (1, 8)
-    begun, rows = text_lane.Lane._begun, []
+    slots.STEPS, decode_groups.GROUPS = 4, (1, 8)
+    begun, rows = slots.Lane._begun, []
 
     def noted(lane: Any, everything: Any, some: Any) -> Any:
         rows.extend(row for row, _ in some)
         return begun(lane, everything, some)
 
-    text_lane.Lane._begun = noted
+    slots.Lane._begun = noted
     found = [*generator.generate(asked), *generator.generate(changed)]
-    text_lane.Lane._begun = begun
+    slots.Lane._begun = begun
     assert len(rows) == len(found)
     return [len(rows) - 2 * len({*rows}), [one.token_ids.tolist() for one in found]]
 

@@ -8,7 +8,6 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.cli.main import parse
 from jaxscore.device.vocabulary.pairs import FEWEST
-from jaxscore.divergence_scorer import DivergenceScorer
 from jaxscore.engine import batch_budget, footprint
 from jaxscore.engine.batch_budget import (
     LEAST,
@@ -20,6 +19,7 @@ from jaxscore.engine.batch_budget import (
     free_bytes,
 )
 from jaxscore.engine.defaults import BATCH_TOKENS
+from jaxscore.model_pair import DivergenceScorer
 from tests.conftest import CASES
 
 

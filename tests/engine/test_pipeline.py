@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from jaxscore.device.rows import Scores
-from jaxscore.engine import interrupt, pipeline
+from jaxscore.engine import pipeline
 from jaxscore.engine.dispatch import InFlight
 from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.errors import InputError
+from jaxscore.io import interrupts
 from jaxscore.plan.token_requests import SequenceScores
 from tests.engine.test_planner import FACTS
 from tests.sequences import sequence
@@ -132,7 +133,7 @@ def test_an_interruption_keeps_what_is_in_flight(monkeypatch):
     list(whole.run(iter(given)))
     run, dispatch = loop(journal)
     with monkeypatch.context() as patch:
-        patch.setattr(interrupt, "wished", lambda: dispatch.n_sent == 4)
+        patch.setattr(interrupts, "wished", lambda: dispatch.n_sent == 4)
         with pytest.raises(KeyboardInterrupt):
             list(run.run(iter(given)))
     assert (dispatch.n_sent, dispatch.n_waiting) == (4, 0)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine import interrupt, text_lane
+from jaxscore.engine.generation import slots
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
-from jaxscore.generator import Generator
+from jaxscore.io import interrupts
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
 from jaxscore.journal.opening import LAYOUT
@@ -179,7 +180,7 @@ def writer(monkeypatch, scorers):
 
     One scorer each, whose programs are compiled once.
     """
-    monkeypatch.setattr(text_lane, "STEPS", 5)
+    monkeypatch.setattr(slots, "STEPS", 5)
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
     monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
 
@@ -260,7 +261,7 @@ def test_what_had_begun_when_the_user_wanted_the_end_is_kept(
     want, own = told(writer(None, implementation).generate(asked())), journal()
     first = writer(own, implementation)
     with monkeypatch.context() as patched:
-        patched.setattr(interrupt, "wished", lambda: len(first.batches) >= n_blocks)
+        patched.setattr(interrupts, "wished", lambda: len(first.batches) >= n_blocks)
         with pytest.raises(KeyboardInterrupt):
             first.generate(asked())
     kept = [one.request for some in first.batches for one in some]

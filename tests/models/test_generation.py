@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from jaxscore import Scorer
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.platform import use_compilation_cache
-from jaxscore.generator import Generator
 from jaxscore.models.families import FAMILIES
 from jaxscore.types.requests import GenerationRequest
+from tests.engine.generation.test_generator import OfIds
 from tests.models.case_parts import LONGROPE, VOCABULARY, WINDOW
 from tests.models.checkpoints import loaded, saved
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
-from tests.test_generator import OfIds
 
 # What of a family bears on keys and values, beside its base
 CONFIGS = {

@@ -13,14 +13,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore import Scorer
 from jaxscore.cli.main import main
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.errors import InputError
-from jaxscore.generator import Generator
 from jaxscore.models.native import translate
 from jaxscore.models.weights.checkpoint import Tensors
 from jaxscore.models.wrappers import WRAPPERS, text_of, text_tensors
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
+from tests.engine.generation.test_generator import OfIds
 from tests.models.checkpoints import (
     EXPERTS,
     assert_agree,
@@ -33,7 +34,6 @@ from tests.models.checkpoints import (
     torch_scores,
 )
 from tests.models.families import GATED, OWN_HEADS, VOCABULARY
-from tests.test_generator import OfIds
 
 ASKED = {int(id) for sequence in ragged() for id in sequence.ids}
 IMAGE, START = sorted(set(range(VOCABULARY)) - ASKED)[:2]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxscore.engine import text_lane
-from jaxscore.engine.text_lane import Lane
+from jaxscore.engine.generation import slots
+from jaxscore.engine.generation.slots import Lane
 from jaxscore.plan import decode_groups
 from jaxscore.server.jobs import WritingJob
 from jaxscore.server.metrics import Metrics
@@ -33,7 +33,7 @@ class FailsOnce:
 def test_other_work_has_its_turn_in_each_block(scorer, monkeypatch, n_new):
     """Also where no text of a block was there in the block before."""
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
-    monkeypatch.setattr(text_lane, "STEPS", 4)
+    monkeypatch.setattr(slots, "STEPS", 4)
     blocks, turns, block = [], [], Lane._block
 
     def counted(self, everything):

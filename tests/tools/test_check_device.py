@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device.vocabulary import queries
-from jaxscore.engine.text_lane import Lane
+from jaxscore.engine.generation.slots import Lane
 from tools import check_device
 from tools.device_check import (
     bits,

@@ -128,7 +128,7 @@ def _lanes(replaced: bool) -> Iterator[None]:
 def _counted() -> Iterator[list[Rows]]:
     """The rows of each block of steps."""
     from jaxscore.device.generate import NONE
-    from jaxscore.engine.text_lane import Lane
+    from jaxscore.engine.generation.slots import Lane
 
     genuine, blocks = Lane._block, list[Rows]()
 

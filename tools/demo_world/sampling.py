@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.generator import Generator
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.scorer import Scorer
 from jaxscore.types.requests import GenerationRequest
 from tools.demo_world import held_out

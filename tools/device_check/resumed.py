@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxscore.device import generate
 from jaxscore.engine.engine import Engine
+from jaxscore.engine.generation.scheduler import TextWriter
+from jaxscore.engine.generation.slots import Lane
+from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.text_lane import Lane
-from jaxscore.engine.text_writer import TextWriter
-from jaxscore.engine.writing import Writing
 from jaxscore.models.model import Model
 from jaxscore.plan.token_requests import TokenRequest
 from jaxscore.text.decoder import TextDecoder

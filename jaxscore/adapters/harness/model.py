@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from jaxscore.adapters.harness.arguments import Arguments
 from jaxscore.adapters.harness.lengths import max_length
-from jaxscore.engine import processes
 from jaxscore.engine.defaults import AUTO
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer

@@ -40,7 +40,7 @@ from jaxscore.adapters.lm_eval.details import Details
 from jaxscore.adapters.lm_eval.generation import Texts
 from jaxscore.adapters.lm_eval.rolling import Rolling
 from jaxscore.adapters.lm_eval.shown import Shown
-from jaxscore.engine import processes
+from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
 from jaxscore.printable import one_line
 from jaxscore.text.bounded_tokenizer import decode

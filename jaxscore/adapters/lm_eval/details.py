@@ -8,8 +8,8 @@ import numpy as np
 from lm_eval.api.instance import Instance
 
 from jaxscore.adapters.harness.scoring import Answer
-from jaxscore.engine import processes
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.io.json_lines import json_line
 from jaxscore.text.encoder import TextEncoder
 

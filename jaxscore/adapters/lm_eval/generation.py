@@ -14,8 +14,8 @@ from lm_eval.models.utils import postprocess_generated_text
 
 from jaxscore.adapters.harness.encoding import Encoder, check
 from jaxscore.adapters.lm_eval.settings import Settings, settings_of
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
-from jaxscore.generator import Generator
 from jaxscore.scorer import Scorer
 from jaxscore.text.bounded_tokenizer import decode
 from jaxscore.types.requests import GenerationRequest

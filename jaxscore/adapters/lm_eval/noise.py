@@ -1,7 +1,8 @@
 """`audit_noise=N`: how far rounding moves log-likelihoods, and which decisions that could change.
 
-What stands beside a request decides the last bits of its number, see `jaxscore.engine.noise`. A
-document of a task is undecided where its two best choices are nearer than twice the largest spread.
+What stands beside a request decides the last bits of its number, see
+`jaxscore.engine.rounding_audit`. A document of a task is undecided where its two best choices are
+nearer than twice the largest spread.
 """
 
 import random

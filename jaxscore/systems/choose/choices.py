@@ -16,7 +16,7 @@ from jaxscore.analysis.brier import brier
 from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.skill import skill
 from jaxscore.analysis.softmax import softmax
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.systems.choose.items import Item, Unread
 from jaxscore.types.results import ScoredRequest
 

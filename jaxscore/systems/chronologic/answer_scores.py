@@ -17,7 +17,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.brier import brier, uniform_brier
 from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.softmax import softmax
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import kind_of, take
 from jaxscore.io.table_input import NOTHING, rows

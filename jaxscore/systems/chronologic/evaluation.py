@@ -184,7 +184,7 @@ def _choose(
     remarks: list[str],
 ) -> Evaluation:
     """The letter that the model writes, and the probability that it gives each letter."""
-    from jaxscore.generator import Generator  # here: importing it imports JAX
+    from jaxscore.engine.generation.generator import Generator  # here: importing it imports JAX
 
     shown: dict[str, Any] = {
         name: getattr(settings, name)

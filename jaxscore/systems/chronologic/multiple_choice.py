@@ -14,7 +14,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.brier import brier
 from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.skill import skill
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.systems.chronologic.answer_scores import Question
 from jaxscore.systems.chronologic.by_category import Column

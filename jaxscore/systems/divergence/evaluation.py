@@ -75,7 +75,7 @@ def evaluate(
     Raises:
         InputError: there are no items, or the source is no `DivergenceScorer`.
     """
-    from jaxscore.divergence_scorer import DivergenceScorer  # here: importing it imports JAX
+    from jaxscore.model_pair import DivergenceScorer  # here: importing it imports JAX
 
     if not isinstance(source, DivergenceScorer):
         raise InputError(

@@ -15,7 +15,7 @@ from typing import Any
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import kind_of, read_lines, take
 from jaxscore.io.table_input import NOTHING, rows

@@ -11,7 +11,7 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, proportion
 from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.softmax import softmax
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, near
 from jaxscore.io.json_input import check_text, kind_of, read_json, read_text, take
 from jaxscore.systems.evaluation import Failure

@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from jaxscore.engine import processes
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.io.atomic import atomic, json_safe
 from jaxscore.io.json_input import check_regular, kind_of, read_json
 from jaxscore.systems.rag import records

@@ -8,7 +8,7 @@ from typing import Any
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.noise import Noise
+from jaxscore.engine.rounding_audit import Noise
 from jaxscore.systems.rag import bem as bem_task
 from jaxscore.systems.rag import judge_pairwise, judge_pointwise
 from jaxscore.systems.rag.bem import Match

@@ -57,7 +57,7 @@ class LocalJudge:
     def write(self, asked: Sequence[list[Message]], max_new_tokens: int) -> list[Generated]:
         """Its greedy answers."""
         requests = judge_pointwise.generation_requests(self.prompts(asked), max_new_tokens)
-        from jaxscore.generator import Generator
+        from jaxscore.engine.generation.generator import Generator
 
         return Generator(self.scorer).generate(requests)
 

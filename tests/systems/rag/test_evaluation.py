@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore import generator
 from jaxscore.endpoints.chat import ChatEndpoint
+from jaxscore.engine.generation import generator
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.systems.rag import evaluator_file

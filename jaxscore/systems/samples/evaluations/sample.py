@@ -211,7 +211,7 @@ def evaluate(
 
 def _sample(source: Any, work: Work, settings: Settings, offer: Callable[[], None]) -> int:
     """Write what is missing; gives how many tokens that were."""
-    from jaxscore.generator import Generator  # here: importing them imports JAX
+    from jaxscore.engine.generation.generator import Generator  # here: importing them imports JAX
     from jaxscore.scorer import Scorer
 
     if not isinstance(source, Scorer):

@@ -174,7 +174,7 @@ def _generate(
     offer: Callable[[], None],
 ) -> None:
     """Ask for the replies that are missing."""
-    from jaxscore.generator import Generator  # here: importing them imports JAX
+    from jaxscore.engine.generation.generator import Generator  # here: importing them imports JAX
     from jaxscore.scorer import Scorer
 
     if not isinstance(source, Scorer):

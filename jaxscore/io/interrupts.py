@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
 
-from jaxscore.engine import processes
 from jaxscore.errors import INTERRUPTED
+from jaxscore.io import processes
 
 NOTICE = "interrupted: what is in flight is being finished; once more ends at once"
 PATIENCE = 5.0  # seconds that the main thread has to take up a second Ctrl-C

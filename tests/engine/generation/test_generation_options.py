@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from jaxscore import GenerationRequest, LabelRequest, Scorer
-from jaxscore.engine import text_lane
-from jaxscore.engine.writing import Writing
-from jaxscore.generator import Generator
+from jaxscore.engine.generation import slots
+from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation.state import Writing
 from jaxscore.plan.token_requests import TokenRequest, Written
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
+from tests.engine.generation.test_generator import requests
 from tests.models.checkpoints import loaded, saved
 from tests.releases import flax_classes
-from tests.test_generator import requests
 from tests.text.test_stop_search import fast, slow
 
 PROMPTS = ["The cat", "Question: how many days did Marek travel?\n", "word " * 40 + "then"]
@@ -180,7 +180,7 @@ def test_eos_ids_of_a_request(scorers):
 @pytest.mark.parametrize("steps", [3, 1, 32])
 def test_the_first_stop_that_is_complete_ends_the_text(monkeypatch, scorers, steps):
     """Wherever the looks at the device's tokens fall."""
-    monkeypatch.setattr(text_lane, "STEPS", steps)
+    monkeypatch.setattr(slots, "STEPS", steps)
     writer = Generator(Scorer(scorers("tiny-gpt2").model, scorers("tiny-gpt2").encoder))
     decoder = TextDecoder(writer.encoder.tokenizer)
     [plain] = writer.generate([asked("The cat", 40)])

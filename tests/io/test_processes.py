@@ -15,9 +15,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from jaxscore.cli import distributed_flags
-from jaxscore.engine import interrupt, processes
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
+from jaxscore.io import interrupts, processes
 from tests.conftest import CASES, ROOT, with_devices
 from tests.journal.test_killed import complete, held_in_copy, kept
 
@@ -177,7 +177,7 @@ def test_texts_that_have_begun_are_finished_by_all_and_a_rerun_goes_on(tmp_path)
     running[0].send_signal(signal.SIGINT)
     found = ended(running, within=BOUND)
     assert [code for code, *_ in found] == [130, 130], found
-    assert interrupt.NOTICE in found[0][2]
+    assert interrupts.NOTICE in found[0][2]
     n_before = texts()
     assert 0 < n_before < 192
     [(out, _), *_] = well(start(2, *sample("two.json")))

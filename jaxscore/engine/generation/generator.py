@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jaxscore.engine import processes
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation_checks import complaint, room, unreadable
-from jaxscore.engine.lane_memory import most_rows
-from jaxscore.engine.text_pipeline import TextPipeline, Watch
-from jaxscore.engine.writing import Writing
+from jaxscore.engine.generation.checks import complaint, room, unreadable
+from jaxscore.engine.generation.slot_memory import most_rows
+from jaxscore.engine.generation.state import Writing
+from jaxscore.engine.generation.text_pipeline import TextPipeline, Watch
+from jaxscore.io import processes
 from jaxscore.models.model import Model
 from jaxscore.plan.sequence_checks import complaints
 from jaxscore.plan.token_requests import TokenRequest, TokenSequence

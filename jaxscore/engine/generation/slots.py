@@ -13,9 +13,10 @@ import numpy as np
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.mesh import EVERYWHERE, specs_of
-from jaxscore.engine import decode_state, interrupt, lane_memory
-from jaxscore.engine.prefill import Prefill, Prompt, cached, empty_cache
-from jaxscore.engine.writing import Writing
+from jaxscore.engine.generation import decode_state, slot_memory
+from jaxscore.engine.generation.prefill import Prefill, Prompt, cached, empty_cache
+from jaxscore.engine.generation.state import Writing
+from jaxscore.io import interrupts
 from jaxscore.plan.decode_groups import Group
 from jaxscore.plan.decode_rows import DecodeRows, chunk
 from jaxscore.text.decoder import TextDecoder
@@ -56,12 +57,12 @@ class Lane:
         n_left = sum(not one.ended for _, some in self._groups for one in some)
         rows = DecodeRows(map(_with_blocks, self._waiting()), self._n_rows)
         naming = functools.partial(
-            lane_memory.naming, self._prefill.variant.model, self._n_rows, self._slots
+            slot_memory.naming, self._prefill.variant.model, self._n_rows, self._slots
         )
         with naming():
             everything = self._idle()
         while n_left:
-            wished = interrupt.wished_by_all()
+            wished = interrupts.wished_by_all()
             if not wished:
                 with naming():
                     everything = self._filled(everything, rows.begin())

@@ -14,9 +14,9 @@ from jaxscore import Scorer
 from jaxscore.device import initial, reference
 from jaxscore.device.dots import as_integers
 from jaxscore.device.rows import Asked
-from jaxscore.engine import lane_memory, text_lane, writing
+from jaxscore.engine.generation import slot_memory, slots, state
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.programs import Programs
-from jaxscore.generator import Generator
 from jaxscore.models import native
 from jaxscore.plan import decode_groups
 from jaxscore.types.requests import GenerationRequest
@@ -145,7 +145,7 @@ def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
     """Groups and rows are small, so that prompts are cut, groups differ, and looks are many."""
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
     monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
-    monkeypatch.setattr(text_lane, "STEPS", 5)
+    monkeypatch.setattr(slots, "STEPS", 5)
     model = random_model(CONFIGS[name], dtype)
     draw = np.random.default_rng(6)
     shared, own = draw.integers(0, 50, 12), draw.integers(0, 50, 96)
@@ -275,7 +275,7 @@ def test_a_stop_string_ends_the_text_before_it(scorers):
     assert (cut.text, cut.finish) == (plain.text[:at], "stop")
     assert (other.text, other.finish) == (plain.text, "length")
     # A text of several looks at the device stops at the first one after the string.
-    assert len(cut.token_ids) <= -(-60 // text_lane.STEPS) * text_lane.STEPS
+    assert len(cut.token_ids) <= -(-60 // slots.STEPS) * slots.STEPS
 
 
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-qwen2"])
@@ -350,7 +350,7 @@ def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     assert len(writer.scorer.engine.programs.compiled) <= 8
     # Where a cache may hold little, fewer are written side by side, and the same.
     slot = 2 * 2 * 2 * 16 * 4  # keys and values of two layers, two heads of 16 channels, float32
-    monkeypatch.setattr(lane_memory, "MOST_CACHE_CPU", 8 * 512 * slot)
+    monkeypatch.setattr(slot_memory, "MOST_CACHE_CPU", 8 * 512 * slot)
     tight = Generator(Scorer(base.model, base.encoder))
     got = tight.generate(requests(prompts, 3))
     assert [one.token_ids.tolist() for one in got] == [one.token_ids.tolist() for one in want]
@@ -450,9 +450,9 @@ def test_equal_requests_are_written_once(monkeypatch, scorers, implementation):
     one = GenerationRequest("one", "The cat", 6, temperature=0.9, seed=1)
     batch = [one, dataclasses.replace(one, seed=2), dataclasses.replace(one, id="again")]
     written = []
-    take = writing.Writing.take
+    take = state.Writing.take
     monkeypatch.setattr(
-        writing.Writing,
+        state.Writing,
         "take",
         lambda self, ids, decode: (written.append(self), take(self, ids, decode)),
     )

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 import jax
 from jax.errors import JaxRuntimeError
 
-from jaxscore.engine import processes
 from jaxscore.engine.device_memory import limit_bytes, parameter_bytes
-from jaxscore.engine.prefill import MOST_PREFILL
+from jaxscore.engine.generation.prefill import MOST_PREFILL
 from jaxscore.engine.programs import prefix_slots
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
+from jaxscore.io import processes
 from jaxscore.io.byte_sizes import byte_text
 from jaxscore.models.model import Model
 

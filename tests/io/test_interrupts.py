@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from jaxscore.engine import interrupt
+from jaxscore.io import interrupts
 from tests.journal.test_killed import complete, finish, kept, place, start  # noqa: F401
 
 
@@ -24,7 +24,7 @@ def test_a_run_that_is_interrupted_keeps_what_is_finished_and_goes_on(place):  #
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
-    assert interrupt.NOTICE in said
+    assert interrupts.NOTICE in said
     assert f"finished work is in {journal}" in said
     assert "Traceback" not in said
     assert not (place / "stopped.jsonl").exists()
@@ -42,36 +42,36 @@ def press():
 
 
 def test_work_that_asks_is_not_torn(capsys):
-    with interrupt.listening():
-        with interrupt.finishing():
-            assert not interrupt.wished()
+    with interrupts.listening():
+        with interrupts.finishing():
+            assert not interrupts.wished()
             press()
-            assert interrupt.wished()
+            assert interrupts.wished()
             with pytest.raises(KeyboardInterrupt):
                 press()
-        assert interrupt.NOTICE in capsys.readouterr().err
+        assert interrupts.NOTICE in capsys.readouterr().err
 
 
 def test_elsewhere_it_ends_at_once_and_the_handler_before_comes_back():
     before = signal.getsignal(signal.SIGINT)
-    with interrupt.listening(), pytest.raises(KeyboardInterrupt):
+    with interrupts.listening(), pytest.raises(KeyboardInterrupt):
         press()
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_wish_ends_with_the_run_that_it_was_for():
-    with interrupt.listening(), interrupt.finishing():
+    with interrupts.listening(), interrupts.finishing():
         press()
-        assert interrupt.wished()
-    assert not interrupt.wished()
+        assert interrupts.wished()
+    assert not interrupts.wished()
 
 
 def test_another_thread_cannot_listen_and_works_all_the_same():
     found = []
 
     def work():
-        with interrupt.listening(), interrupt.finishing():
-            found.append(interrupt.wished())
+        with interrupts.listening(), interrupts.finishing():
+            found.append(interrupts.wished())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -95,7 +95,7 @@ def test_scores_of_the_batch_in_flight_are_kept(scorers, tmp_path, monkeypatch):
     def counted(*args):
         sent.append(len(args[1]))
         if len(sent) == 2:
-            monkeypatch.setattr(interrupt, "wished", lambda: True)
+            monkeypatch.setattr(interrupts, "wished", lambda: True)
         return send(*args)
 
     monkeypatch.setattr(scorer.engine.dispatch, "send", counted)
@@ -121,9 +121,9 @@ def child(code, **variables):
 
 IN_NATIVE_CODE = """
 import hashlib, os
-from jaxscore.engine import interrupt
-interrupt.PATIENCE = float(os.environ["PATIENCE"])
-with interrupt.listening(lambda: os.unlink(os.environ["UNFINISHED"])), interrupt.finishing():
+from jaxscore.io import interrupts
+interrupts.PATIENCE = float(os.environ["PATIENCE"])
+with interrupts.listening(lambda: os.unlink(os.environ["UNFINISHED"])), interrupts.finishing():
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)  # looks at no signal for minutes
 """

@@ -11,16 +11,17 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.device.decoder_config import Experts
-from jaxscore.engine import interrupt, prefill, text_lane
+from jaxscore.engine.generation import prefill, slots
+from jaxscore.engine.generation.scheduler import TextWriter
+from jaxscore.engine.generation.slots import Lane
+from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.text_lane import Lane
-from jaxscore.engine.text_writer import TextWriter
-from jaxscore.engine.writing import Writing
+from jaxscore.io import interrupts
 from jaxscore.plan import decode_groups
 from jaxscore.plan.token_requests import TokenRequest
 from jaxscore.text.decoder import TextDecoder
 from tests.device.configs import gpt2like, llamalike
-from tests.test_generator import OfIds, random_model
+from tests.engine.generation.test_generator import OfIds, random_model
 
 CONFIGS = {
     "gpt2like": gpt2like(max_positions=96),
@@ -36,7 +37,7 @@ def small(monkeypatch):
     """Lanes of several groups, and more than one row that is filled at a time."""
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 16))
     monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
-    monkeypatch.setattr(text_lane, "STEPS", STEPS)
+    monkeypatch.setattr(slots, "STEPS", STEPS)
 
 
 def requests(n=60, shared=0, seed=0, **options):
@@ -200,7 +201,7 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
         return watched(self, everything)
 
     monkeypatch.setattr(Lane, "_block", counted)
-    monkeypatch.setattr(interrupt, "wished", lambda: len(blocks) >= n_blocks)
+    monkeypatch.setattr(interrupts, "wished", lambda: len(blocks) >= n_blocks)
     texts = [Writing(request) for request in asked]
     writer, found = TextWriter(one.engine, TextDecoder(one.encoder)), []
     some = map(found.extend, writer.write(texts, Progress(False)))
@@ -219,7 +220,7 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
 def test_once_the_user_wants_the_end_no_lane_is_prepared(monkeypatch):
     """Neither what all prompts begin with nor an empty cache."""
     one = scorer()
-    monkeypatch.setattr(interrupt, "wished", lambda: True)
+    monkeypatch.setattr(interrupts, "wished", lambda: True)
     with pytest.raises(KeyboardInterrupt):
         writing(one, requests(shared=12))
     assert one.engine.programs.compiled == []

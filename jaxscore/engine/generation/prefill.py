@@ -15,11 +15,11 @@ import numpy as np
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.mesh import KEYS_VALUES
+from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.variant import Variant
-from jaxscore.engine.writing import Writing
 from jaxscore.models.model import Cached
 from jaxscore.plan import packing
 from jaxscore.plan.decode_groups import power

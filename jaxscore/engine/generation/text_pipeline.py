@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from jaxscore.engine import interrupt, processes
 from jaxscore.engine.engine import Engine
+from jaxscore.engine.generation.scheduler import TextWriter
+from jaxscore.engine.generation.state import ABANDONED, Writing
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.text_writer import TextWriter
-from jaxscore.engine.writing import ABANDONED, Writing
+from jaxscore.io import interrupts, processes
 from jaxscore.plan.token_requests import Written
 from jaxscore.text.decoder import TextDecoder
 
@@ -70,7 +70,7 @@ class TextPipeline:
         )
         shared = {id(one.text): one for one in texts}
         shown = self._engine.pipeline.progress
-        way = interrupt.finishing() if finishing else contextlib.nullcontext()
+        way = interrupts.finishing() if finishing else contextlib.nullcontext()
         with Progress(shown, "writing") as progress, way:
             progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
             for ended in self._ended(waiting, progress):

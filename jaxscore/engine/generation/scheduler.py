@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.engine import interrupt, lane_memory
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.prefill import Prefill
+from jaxscore.engine.generation import slot_memory
+from jaxscore.engine.generation.prefill import Prefill
+from jaxscore.engine.generation.slots import STEPS, Lane
+from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.programs import prefix_cache
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.text_lane import STEPS, Lane
 from jaxscore.engine.variant import Variant
-from jaxscore.engine.writing import Writing
+from jaxscore.io import interrupts
 from jaxscore.plan import decode_groups
 from jaxscore.plan.decode_groups import Group
 from jaxscore.text.decoder import TextDecoder
@@ -56,7 +57,7 @@ class TextWriter:
         write = self.engine.model.write
         assert write is not None  # a model has either
         for one in waiting:
-            if interrupt.wished_by_all():
+            if interrupts.wished_by_all():
                 raise KeyboardInterrupt
             one.take(write(self.engine.model.params, one.request), self.decoder)
             one.look()
@@ -71,7 +72,7 @@ class TextWriter:
             texts = [(group, [waiting[k] for k in group.members]) for group in groups]
             if all(one.ended for _, some in texts for one in some):
                 continue
-            if interrupt.wished_by_all():  # before what no text is written without
+            if interrupts.wished_by_all():  # before what no text is written without
                 raise KeyboardInterrupt
             if prefill is None:  # what all begin with is computed where a text is missing
                 prefix = self._prefix(variant, waiting[0].request.ids[:shared], progress)
@@ -82,7 +83,7 @@ class TextWriter:
         """Keys and values of what all prompts begin with; none of nothing."""
         if not len(ids):
             return ()
-        with lane_memory.naming(variant.model, 1, len(ids)):
+        with slot_memory.naming(variant.model, 1, len(ids)):
             return (prefix_cache(variant.programs, variant.model, ids, progress),)
 
     def _lanes(self, variant: Variant, waiting: Sequence[Writing]) -> tuple[int, list[list[Group]]]:
@@ -90,8 +91,8 @@ class TextWriter:
         requests = [one.request for one in waiting]
         if self.engine.planner.reproducible:
             return 0, [[group] for group in decode_groups.one_each(requests)]
-        most_rows = lane_memory.most_rows(variant.model)
+        most_rows = slot_memory.most_rows(variant.model)
         shared = decode_groups.prefix_length(requests, most_rows)
-        fits = lane_memory.fitting(variant.model, shared, STEPS)
+        fits = slot_memory.fitting(variant.model, shared, STEPS)
         groups = decode_groups.groups(requests, shared, fits, most_rows)
         return shared, decode_groups.lanes(groups)

@@ -6,21 +6,22 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.engine import interrupt, processes, text_lane
-from jaxscore.engine.text_lane import Lane
-from jaxscore.generator import Generator
+from jaxscore.engine.generation import slots
+from jaxscore.engine.generation.generator import Generator
+from jaxscore.engine.generation.slots import Lane
+from jaxscore.io import interrupts, processes
 from jaxscore.plan import decode_groups
-from tests.engine.test_interrupt import press
+from tests.engine.generation.test_generation_options import asked
+from tests.io.test_interrupts import press
 from tests.journal.test_texts import asked as of_all_kinds
 from tests.journal.test_texts import journal, writer  # noqa: F401  fixtures
 from tests.releases import native_and_transformers
-from tests.test_generation_options import asked
 
 
 @pytest.fixture
 def generator(monkeypatch, scorers):
     monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
-    monkeypatch.setattr(text_lane, "STEPS", 4)
+    monkeypatch.setattr(slots, "STEPS", 4)
     base = scorers("tiny-gpt2")
     return Generator(Scorer(base.model, base.encoder))
 
@@ -147,7 +148,7 @@ def test_an_abandoned_text_is_not_journaled(writer, journal, implementation):  #
     again = dict(one.stream(requests, watch=lambda place, ids, ended: bool(next(told) + 1)))
     assert again[1] == first[1]
     assert again[0].error is None
-    n_blocks = -(-40 // text_lane.STEPS)
+    n_blocks = -(-40 // slots.STEPS)
     assert next(told) == (n_blocks if implementation == "native" else 0)  # of what was missing
 
 
@@ -201,7 +202,7 @@ def blocks(monkeypatch):
 
 
 def test_an_interrupt_ends_at_once_what_nothing_keeps(generator, blocks):
-    with interrupt.listening(), pytest.raises(KeyboardInterrupt):
+    with interrupts.listening(), pytest.raises(KeyboardInterrupt):
         generator.generate([asked("The cat", 30, 0), asked("a", 20, 1)])
     assert len(blocks) == 1
 
@@ -227,7 +228,7 @@ def test_an_interrupt_lets_texts_end_that_somebody_has(
         for place, _ in generator.stream(requests):
             taken.append(place)
 
-    with interrupt.listening(), pytest.raises(KeyboardInterrupt):
+    with interrupts.listening(), pytest.raises(KeyboardInterrupt):
         take()
     assert len(blocks) == 5  # of 4 steps, for 20 tokens and 9 beside them; the third never begins
     if way == "stream":
