@@ -12,7 +12,7 @@ from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
-from jaxscore.models.pair import paired
+from jaxscore.models.model_pair import paired
 from jaxscore.scorer import Scorer
 from jaxscore.text.preparing import Chunk, Encoding
 from jaxscore.text.same_tokenizer import difference

@@ -104,7 +104,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _look(args: argparse.Namespace, file: Path) -> int:
-    from jaxscore.models.looking import look
+    from jaxscore.models.inspect_checkpoint import look
 
     found = look(file.parent, args.model_impl, args.accept_config)
     if args.json:

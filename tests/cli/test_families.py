@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from jaxscore.models.coverage import covered
-from jaxscore.models.looking import look
+from jaxscore.models.inspect_checkpoint import look
 from jaxscore.models.refused_families import REFUSED, reason
 from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict

@@ -1,4 +1,4 @@
-"""Run by test_pair.py in a process with four CPU devices: two models with split layers.
+"""Run by test_model_pair.py in a process with four CPU devices: two models with split layers.
 
 Takes pairs of folders as JSON, prints one JSON line. A folder twice is float32 against bfloat16.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxscore.device.vocabulary.pairs import MEASURES
 from jaxscore.engine.mesh import mesh_choice
 from jaxscore.models.load import load
-from jaxscore.models.pair import paired
+from jaxscore.models.model_pair import paired
 from tests.models.checkpoints import ragged, scorer
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxscore.device.vocabulary.pairs import MEASURES
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.models.pair import paired
+from jaxscore.models.model_pair import paired
 from tests.conftest import ROOT, with_devices
 from tests.models.case_parts import LONGROPE, VOCABULARY
 from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_model
@@ -163,7 +163,7 @@ def test_a_split_model(originals, tmp_path):
     saved(tmp_path / "even", "llama", vocab_size=VOCABULARY + 1)
     pairs = [(str(originals["llama"]), str(originals["gpt2"])), (str(tmp_path / "even"),) * 2]
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.models.pair_on_devices", json.dumps(pairs)],
+        [sys.executable, "-m", "tests.models.model_pair_on_devices", json.dumps(pairs)],
         capture_output=True, text=True, cwd=ROOT, env=with_devices(4), check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

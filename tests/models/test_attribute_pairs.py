@@ -14,7 +14,7 @@ from jaxscore.device.vocabulary.blocks import all_logits
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
 from tests.conftest import ROOT, optimised_code
-from tests.models import pairs
+from tests.models import attribute_pairs as pairs
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
 

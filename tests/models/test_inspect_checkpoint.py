@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
-from jaxscore.models.looking import look
+from jaxscore.models.inspect_checkpoint import look
 from jaxscore.models.refused_families import REFUSED as KINDS
 from jaxscore.models.weights import params
 from tests.conftest import CASES
