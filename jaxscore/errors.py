@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Sequence
 
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 
 INTERRUPTED = 130  # exit code: 128 and the number of SIGINT
 LONGEST = 2000  # characters of a message; what a file holds may be in it

@@ -17,12 +17,12 @@ import numpy as np
 from jaxscore.cli import listing
 from jaxscore.errors import LONGEST, InputError
 from jaxscore.io import config_file, item_files, table_input
+from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.journal import contents, database
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora
 from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.token_requests import SequenceScores, TokenSequence
-from jaxscore.printable import UNPRINTABLE
 from jaxscore.systems.choose import items as choices
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.paths import path_gain

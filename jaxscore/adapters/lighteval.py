@@ -23,8 +23,8 @@ from jaxscore.adapters.harness.model import make
 from jaxscore.adapters.harness.scoring import answers
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.text import chat_template
-from jaxscore.text.encoder import is_text
 from jaxscore.types.requests import GenerationRequest
 
 
@@ -143,7 +143,7 @@ class JaxscoreModel(LightevalModel):
 
     def _prompt(self, doc: Doc) -> str:
         prompt = self._prompts.prepare_prompt(doc)
-        if doc.images or not is_text(prompt + "".join(doc.choices or ())):
+        if doc.images or not is_valid_unicode(prompt + "".join(doc.choices or ())):
             raise InputError(f"{_name(doc)}: expected whole characters and no images")
         return prompt
 

@@ -9,8 +9,8 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.cli.messages import remark, tell_failures
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.evaluate import Report
+from jaxscore.io.printable import one_line
 from jaxscore.io.streams import NOWHERE
-from jaxscore.printable import one_line
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer

@@ -11,9 +11,9 @@ from jaxscore.cli.sample_files import add_quiet
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.io.atomic import atomic
 from jaxscore.io.digest import digest
+from jaxscore.io.printable import one_line
 from jaxscore.io.run_files import fitting
 from jaxscore.io.streams import is_stream
-from jaxscore.printable import one_line
 from jaxscore.systems.compare import facts
 
 DESCRIPTION = """\

@@ -11,8 +11,8 @@ from jaxscore.cli import closing, model_flags
 from jaxscore.cli.help_pages import WIDTH, advanced
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, plain
+from jaxscore.io.printable import one_line
 from jaxscore.models.choices import IMPLEMENTATIONS
-from jaxscore.printable import one_line
 
 DESCRIPTION = """\
 List the model types that are covered, or say whether one checkpoint would load

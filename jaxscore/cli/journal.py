@@ -6,9 +6,9 @@ from pathlib import Path
 from jaxscore.cli import closing
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.printable import one_line
 from jaxscore.journal import contents, place
 from jaxscore.journal.contents import Held
-from jaxscore.printable import one_line
 
 DESCRIPTION = """\
 Show what a journal holds, or drop the rows of models that are no longer needed.

@@ -11,7 +11,7 @@ from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.io.atomic import atomic
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 from jaxscore.systems.rag import judge_findings
 from jaxscore.systems.rag.experiment_folder import RagOutput
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from jaxscore.io import processes
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 
 SHOWN_FAILURES = 20
 

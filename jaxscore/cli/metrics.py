@@ -14,7 +14,7 @@ from jaxscore.cli import (
 )
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, evaluate
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag import experiment_folder, lexical_columns, retrieval_runs
 from jaxscore.systems.rag.experiment_folder import RagOutput

@@ -24,7 +24,7 @@ from jaxscore.io import run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.csv_rows import csv_line
 from jaxscore.io.digest import digest
-from jaxscore.printable import UNPRINTABLE, many_lines
+from jaxscore.io.printable import UNPRINTABLE, many_lines
 from jaxscore.systems.probsem import fewshot, query_scores
 from jaxscore.systems.probsem.evaluation import DISABLED, Settings
 

@@ -22,8 +22,8 @@ import yaml
 
 from jaxscore.errors import InputError
 from jaxscore.io.local_path import local_path
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.io.yaml_input import read_node
-from jaxscore.text.encoder import is_text
 
 FLAG = "--config"
 HELP = ("-h", "--help", "--help-all")
@@ -140,7 +140,7 @@ def _value(node: yaml.Node, what: str) -> str | list[str] | bool | None:
         return [str(item) for item in items]
     if not isinstance(node, yaml.ScalarNode) or node.tag not in PLAIN_TAGS:
         raise InputError(f"{what}: expected a text, a number, true, false, or a list of those")
-    if not is_text(node.value) or "\0" in node.value:  # no argument can hold these
+    if not is_valid_unicode(node.value) or "\0" in node.value:  # no argument can hold these
         raise InputError(f"{what} is {node.value!a}, expected text without zero bytes")
     if node.tag.endswith(":null"):
         return None

@@ -11,9 +11,9 @@ from jaxscore.io.csv_input import DELIMITERS
 from jaxscore.io.json_array import read_array
 from jaxscore.io.json_input import MOST_NESTED, nests_beyond
 from jaxscore.io.parquet_input import is_dataset, read_parquet
+from jaxscore.io.printable import one_line
 from jaxscore.io.streams import is_stream
 from jaxscore.io.table_input import rows
-from jaxscore.printable import one_line
 
 NAME_FIELDS = ("question_id", "id", "session_id")
 

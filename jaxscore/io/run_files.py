@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
-from jaxscore.printable import UNPRINTABLE
+from jaxscore.io.printable import UNPRINTABLE
 
 MANIFEST = ".run.json"  # ends the name of what says how an output was made
 LONGEST = 120  # bytes of a model's name in a file's; a whole name may have 255 in most places

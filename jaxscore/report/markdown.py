@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from jaxscore.printable import UNPRINTABLE, one_line
+from jaxscore.io.printable import UNPRINTABLE, one_line
 
 LONGEST = 400  # characters of a user's text
 SPECIAL = re.compile(r"([\\`*_\[\]|~$#])")

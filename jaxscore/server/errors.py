@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import orjson
 
 from jaxscore.errors import LONGEST
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 
 AUTHENTICATION, RATE, SERVER, INVALID = (
     "authentication_error",

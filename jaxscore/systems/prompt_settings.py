@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from jaxscore.errors import InputError
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.systems.evaluation import ScoringSettings, check_at_least, check_setting
 from jaxscore.systems.prompting import Example, Prompting
 from jaxscore.text import chat_template
-from jaxscore.text.encoder import is_text
 
 HALF_PAIR = "has half a surrogate pair, which is no character"
 
@@ -39,7 +39,7 @@ class PromptSettings(ScoringSettings):
         check_setting("apply_chat_template", self.apply_chat_template, (True, False))
         if self.system_prompt is not None and not isinstance(self.system_prompt, str):
             raise InputError(f"setting system_prompt is {self.system_prompt!r}, expected a string")
-        if self.system_prompt and not is_text(self.system_prompt):
+        if self.system_prompt and not is_valid_unicode(self.system_prompt):
             raise InputError(f"setting system_prompt {HALF_PAIR}")
         given = self.fewshot
         if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
@@ -96,7 +96,7 @@ class PromptSettings(ScoringSettings):
         """
         examples = tuple(examples)
         for k, one in enumerate(examples, start=1):
-            if not is_text(one.prompt + one.answer):
+            if not is_valid_unicode(one.prompt + one.answer):
                 raise InputError(f"few-shot example {k} of those that were drawn {HALF_PAIR}")
         system = system or self.system_prompt or None
         if not self.apply_chat_template:
@@ -159,7 +159,7 @@ class AnswerSettings(PromptSettings):
             return
         if not isinstance(separator, str):
             raise InputError(f"setting answer_separator is {separator!r}, expected a string")
-        if not is_text(separator):
+        if not is_valid_unicode(separator):
             raise InputError(f"setting answer_separator {HALF_PAIR}")
         if self.apply_chat_template:
             raise InputError(

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.child_process import ChildProcess, Reply
 from jaxscore.errors import InputError
+from jaxscore.io.child_process import ChildProcess, Reply
 from jaxscore.text.checkpoint_worker import MEMORY
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")

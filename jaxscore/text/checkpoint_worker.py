@@ -28,7 +28,7 @@ def main() -> None:
     # What a library prints must not come between our lines.
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    shared = runpy.run_path(str(Path(__file__).parents[1] / "child_process.py"))
+    shared = runpy.run_path(str(Path(__file__).parents[1] / "io" / "child_process.py"))
     if task == "render":
         _rendered({"template": "", "messages": [], "more": {}})  # imports what it needs
     else:

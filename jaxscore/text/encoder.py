@@ -293,15 +293,6 @@ def _parted(pieces: Iterator[Piece], limit: int) -> tuple[Ids, int]:
     return np.concatenate([np.zeros(0, np.int32), *ids]), first
 
 
-def is_text(text: str) -> bool:
-    """Whether a tokenizer can read it: Python strings may hold half a surrogate pair."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
     """Index of the first token that ends after character `limit`.
 

@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from jaxscore.errors import check_choice
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.plan.token_requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import TextError, TooLong, encode_each
-from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder, is_text
+from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.request_forms import Unusable
 from jaxscore.types.requests import LabelRequest, Request
 
@@ -54,7 +55,8 @@ class Preparer:
         """One entry for each request; arguments as of `Scorer.score`."""
         usable = [
             request
-            if isinstance(request, Request) and is_text(request.context + request.continuation)
+            if isinstance(request, Request)
+            and is_valid_unicode(request.context + request.continuation)
             else NOTHING
             for request in requests
         ]
@@ -243,7 +245,7 @@ def _reason(problem: TextError, context: str) -> str:
 def _prompt(request: Any) -> str:
     """The text to encode, empty in place of what is none."""
     prompt = getattr(request, "prompt", None)
-    return prompt if isinstance(prompt, str) and is_text(prompt) else ""
+    return prompt if isinstance(prompt, str) and is_valid_unicode(prompt) else ""
 
 
 def _label_complaint(request: Any) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxscore.text.bounded_tokenizer import decode, panics_named
 from jaxscore.text.tokenizer_limits import parts
-from jaxscore.token_texts import byte_of
+from jaxscore.types.token_texts import byte_of
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")  # a byte's name in a vocabulary with byte fallback
 _KNOWN = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from jaxscore.token_texts import byte_of
+from jaxscore.types.token_texts import byte_of
 
 ALPHANUMERIC = string.ascii_letters + string.digits
 # Letters in every version of Unicode that a regex library may have.

@@ -10,8 +10,8 @@ import numpy as np
 
 from jaxscore.analysis.perplexity import perplexity
 from jaxscore.errors import InputError
-from jaxscore.printable import one_line
-from jaxscore.text.token_html import LEGEND, tokens_html
+from jaxscore.io.printable import one_line
+from jaxscore.types.token_texts import LEGEND, tokens_html
 
 PER_TOKEN = ("logprob", "entropy", "self_certainty", "greedy")
 

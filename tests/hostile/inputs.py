@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from jaxscore.errors import LONGEST, InputError
-from jaxscore.printable import UNPRINTABLE
+from jaxscore.io.printable import UNPRINTABLE
 
 # The same examples every time; a folder for all of them, since a reader sees one file only.
 HOSTILE = settings(

@@ -14,7 +14,7 @@ from jaxscore.evaluate import evaluate
 from jaxscore.io.growing import write_array
 from jaxscore.io.item_files import read_items, read_previous
 from jaxscore.io.json_output import json_text
-from jaxscore.printable import UNPRINTABLE
+from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.systems.choose import items as choices
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic import fewshot as question_shots

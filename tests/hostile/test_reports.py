@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxscore.cli.results import markdown
 from jaxscore.errors import LONGEST, InputError
-from jaxscore.printable import UNPRINTABLE, many_lines, one_line
+from jaxscore.io.printable import UNPRINTABLE, many_lines, one_line
 from jaxscore.report import sections
 from jaxscore.report.markdown import cell, table, text
 from jaxscore.systems.scoring_run import ScoringRun

@@ -15,8 +15,8 @@ from jaxscore.text import bounded_tokenizer, tokenizer_limits
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer, own_backend
-from jaxscore.token_texts import byte_of
 from jaxscore.types.requests import GenerationRequest, LabelRequest
+from jaxscore.types.token_texts import byte_of
 from tests.conftest import CASES, MODELS
 
 PANICS = "a" * 40 + "b"  # on a pattern of exponential time the regex library gives up, and panics

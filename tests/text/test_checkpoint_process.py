@@ -12,8 +12,8 @@ import time
 import pytest
 from tokenizers import normalizers
 
-from jaxscore.child_process import ChildProcess
 from jaxscore.errors import InputError
+from jaxscore.io.child_process import ChildProcess
 from jaxscore.text import chat_template, checkpoint_process, tokenizer_limits
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS

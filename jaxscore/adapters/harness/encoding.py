@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode, encode_each
-from jaxscore.text.encoder import is_text
 from jaxscore.text.tokenizer import own_backend
 
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # texts that are encoded together
@@ -139,7 +139,7 @@ def check(texts: Iterable[str], named: Callable[[int], str]) -> None:
         InputError: a text with half a surrogate pair.
     """
     for place, text in enumerate(texts):
-        if not is_text(text):
+        if not is_valid_unicode(text):
             raise InputError(f"{named(place)}: half a surrogate pair is no character")
 
 

@@ -42,7 +42,7 @@ from jaxscore.adapters.lm_eval.rolling import Rolling
 from jaxscore.adapters.lm_eval.shown import Shown
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 from jaxscore.text.bounded_tokenizer import decode
 
 log = logging.getLogger("lm_eval.jaxscore")  # their handler shows what is below theirs

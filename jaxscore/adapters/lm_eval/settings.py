@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs
 
 from jaxscore.errors import InputError
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.models.weights.generation_config import (
     COMPUTED,
     OF_ALL,
     OF_DRAWS,
     GenerationDefaults,
 )
-from jaxscore.text.encoder import is_text
 
 # Of transformers' `generate` -> the values that change nothing, beside None
 NEUTRAL: dict[str, tuple[Any, ...]] = (
@@ -83,7 +83,7 @@ def settings_of(
         stop = handle_stop_sequences(given.get("until"), eos=eos)
     except (OverflowError, TypeError, ValueError) as problem:
         raise InputError(f"generation arguments {kwargs!r}: {problem}") from None
-    if not all(isinstance(one, str) and is_text(one) for one in stop):
+    if not all(isinstance(one, str) and is_valid_unicode(one) for one in stop):
         raise InputError(f"generation arguments: until is {stop!r}, expected texts")
     for name, value in given.items():
         if name not in READ and value not in (None, *NEUTRAL.get(name, ())):

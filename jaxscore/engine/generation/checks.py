@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.models.model import Model
 from jaxscore.text.decoder import PIECE
-from jaxscore.text.encoder import is_text
 from jaxscore.types.requests import GenerationRequest
 
 WHOLE, NUMBER = int | np.integer, int | float | np.integer | np.floating
@@ -35,7 +35,7 @@ def unreadable(request: Any) -> str | None:
             return f"its {name} is of type {type(value).__name__}, expected {words}"
     if not all(isinstance(one, str) for one in r.stop):
         return "its stop strings are not all strings"
-    if isinstance(r.prompt, str) and not is_text(r.prompt):
+    if isinstance(r.prompt, str) and not is_valid_unicode(r.prompt):
         return "its prompt has half a surrogate pair, which is no character"
     return None
 

@@ -19,8 +19,8 @@ import numpy as np
 import regex
 
 from jaxscore.errors import InputError
+from jaxscore.io.printable import one_line
 from jaxscore.models.weights.checkpoint import Tensors, check_float, map_file, read_json
-from jaxscore.printable import one_line
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."  # what PEFT's model puts before the names of its base

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.report.html.shows import EVERY, Show, thousandths
-from jaxscore.token_texts import token_texts
+from jaxscore.types.token_texts import token_texts
 
 NUMBERS = tuple(show.key for show in EVERY)
 NOT_KNOWN = 2  # of `Tokens.greedy`

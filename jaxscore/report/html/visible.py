@@ -1,6 +1,6 @@
 """Users' text in a page: nothing in it is unseen or turns a line around."""
 
-from jaxscore.printable import UNPRINTABLE
+from jaxscore.io.printable import UNPRINTABLE
 
 KEPT = "\n\t"
 

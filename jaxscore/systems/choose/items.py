@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import kind_of, take
+from jaxscore.io.printable import one_line
 from jaxscore.io.table_input import NOTHING, rows
-from jaxscore.printable import one_line
 from jaxscore.systems.evaluation import check_found
 
 FIELDS = ("id", "context", "options", "gold", "category")

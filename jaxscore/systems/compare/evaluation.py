@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 from jaxscore.systems.compare import facts as run_facts
 from jaxscore.systems.compare import flips, matching, reading, remarks, statistics, verdicts
 from jaxscore.systems.compare.flips import Decided

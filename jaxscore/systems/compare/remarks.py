@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 from jaxscore.systems.compare.matching import Matched
 from jaxscore.systems.compare.reading import Opened
 from jaxscore.systems.compare.run import UNKNOWN, Run

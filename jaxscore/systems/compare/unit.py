@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 
 SHOWN = 80  # characters of an item's name
 Number = float | None

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 from jaxscore.systems.divergence import records
 from jaxscore.systems.divergence.summary import Totals
 from jaxscore.systems.evaluation import (

@@ -18,8 +18,8 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import kind_of, read_lines, take
+from jaxscore.io.printable import one_line
 from jaxscore.io.table_input import NOTHING, rows
-from jaxscore.printable import one_line
 from jaxscore.systems.prompting import PLAIN, Example, Prompting
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request

@@ -10,9 +10,8 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import check_regular, kind_of, read_text, take
 from jaxscore.io.parquet_input import is_dataset
+from jaxscore.io.printable import is_valid_unicode, one_line
 from jaxscore.io.table_input import NOTHING, rows
-from jaxscore.printable import one_line
-from jaxscore.text.encoder import is_text
 
 FIELDS = ("id", "text")
 # Fields of a record that no input line may have, see `jaxscore.systems.perplexity.records`.
@@ -139,7 +138,7 @@ def _of_object(item: Any, number: int, where: str) -> Document:
 
 
 def _usable(one: Document) -> Document:
-    if is_text(one.text):
+    if is_valid_unicode(one.text):
         return one
     error = "its text has half a surrogate pair, which is no character"
     return dataclasses.replace(one, text="", error=error)

@@ -24,9 +24,9 @@ from reprlib import repr as short  # of values that a file may nest without end
 from typing import Any
 
 from jaxscore.errors import InputError, near
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.io.yaml_input import read_yaml
 from jaxscore.text.chat_template import Message
-from jaxscore.text.encoder import is_text
 
 # What may stand in braces, to the letter -> the value that it is filled with. The two calls are in
 # BERGEN's files and are names here like the others; `preddiction` is its second file's spelling.
@@ -222,7 +222,7 @@ def parse(text: str, allowed: frozenset[str], where: str) -> Template:
     fields = _f_string(text, where) if F_STRING.match(text) else _plain(text, where)
     parts = []
     for literal, field in fields:
-        if not is_text(literal):
+        if not is_valid_unicode(literal):
             raise InputError(f"{where}: the template {HALF}")
         name = NAMES.get(field) if field is not None else None
         if field is not None and name not in allowed:
@@ -308,7 +308,7 @@ def _options(value: Any, where: str, ending: str) -> dict[str, float]:
                 f"{where}: {key}: label {short(label)} is no text for YAML; "
                 "put it in quotes, as 'Yes'"
             )
-        if not is_text(label):
+        if not is_valid_unicode(label):
             raise InputError(f"{where}: {key}: label {label!a} {HALF}")
         if not label:
             raise InputError(f"{where}: {key}: an empty label occurs in every answer")

@@ -18,12 +18,13 @@ from typing import Any, NamedTuple
 from jaxscore.errors import InputError
 from jaxscore.io.item_files import NAME_FIELDS, name_of
 from jaxscore.io.json_input import kind_of
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.io.table_input import NOTHING, Row, rows
 from jaxscore.systems.samples import sample_items
 from jaxscore.systems.samples.sample_items import NothingUsable
 from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
-from jaxscore.text.encoder import TextEncoder, is_text
+from jaxscore.text.encoder import TextEncoder
 
 PROMPT, MESSAGES = "prompt", "messages"
 FIELDS = ("id", PROMPT, MESSAGES)  # those that --column renames
@@ -173,7 +174,7 @@ def _message(given: Any, number: int) -> Message:
 
 
 def _readable(text: str, field: str) -> str:
-    if not is_text(text):
+    if not is_valid_unicode(text):
         raise InputError(f'field "{field}" has half a surrogate pair, which is no character')
     return text
 

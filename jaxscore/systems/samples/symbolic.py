@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jaxscore.child_process import ChildProcess
 from jaxscore.errors import InputError
+from jaxscore.io.child_process import ChildProcess
 
 WORKER = Path(__file__).with_name("symbolic_worker.py")
 TIME_LIMIT = 5.0  # seconds, as published

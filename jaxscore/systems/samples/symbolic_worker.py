@@ -20,7 +20,7 @@ from typing import Any
 
 MEMORY = 2 << 30  # bytes of address space; a power tower asks for much more
 TOLERANCE = 0.001  # the published one: 0.577 is 1/sqrt(3)
-_SHARED = runpy.run_path(str(Path(__file__).parents[2] / "child_process.py"))
+_SHARED = runpy.run_path(str(Path(__file__).parents[2] / "io" / "child_process.py"))
 _confine = functools.partial(_SHARED["confine"], MEMORY)
 
 

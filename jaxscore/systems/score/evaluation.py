@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.printable import one_line
+from jaxscore.io.printable import one_line
 from jaxscore.systems import endpoint_checks
 from jaxscore.systems.evaluation import (
     Evaluation,

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from jaxscore.printable import UNPRINTABLE
+from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.report.html import frame, plain_items
 from jaxscore.report.html.frame import render
 from jaxscore.report.html.page import Card, Column, Row, Rows, Section

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from jaxscore.child_process import ChildProcess
 from jaxscore.errors import InputError
+from jaxscore.io.child_process import ChildProcess
 from jaxscore.systems.samples import symbolic
 from jaxscore.systems.samples.symbolic import MOST_TIMEOUTS, SymbolicComparison, expression
 

@@ -1,15 +1,46 @@
-"""Tokens as HTML for a notebook: the less probable a token, the darker its background."""
+"""Text and HTML of tokens, from the tokenizer's names of them."""
 
+import functools
 import html
 import math
 from collections.abc import Iterable, Sequence
 
-from jaxscore.printable import one_line
-from jaxscore.token_texts import token_texts
+from jaxscore.io.printable import one_line
 
 DARKEST = 12.0  # nats of surprisal from which on a token has the darkest background
 STYLE = "padding:1px 0;border-radius:2px;white-space:pre-wrap"
 LEGEND = "darker: less probable; hover for numbers"
+
+
+def token_texts(names: Sequence[str]) -> list[str]:
+    """The text of each token from the tokenizer's name of it.
+
+    Byte-level tokenizers name bytes by printable characters (`Ġ` is a blank) and sentencepiece
+    names a blank `▁`. A token that holds a part of a character shows `�`.
+    """
+    table = byte_of()
+    if any("Ġ" in name or "Ċ" in name for name in names):
+        return [
+            bytes(table[c] for c in name).decode("utf-8", "replace")
+            if all(c in table for c in name)
+            else name
+            for name in names
+        ]
+    return [name.replace("▁", " ") for name in names]
+
+
+@functools.cache
+def byte_of() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for (GPT-2's table).
+
+    Printable characters of Latin-1 stand for themselves, and the other bytes, in order, for the
+    characters from U+0100 on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + k): byte for k, byte in enumerate(others)
+    }
 
 
 def tokens_html(

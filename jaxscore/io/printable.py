@@ -27,3 +27,12 @@ def many_lines(text: str) -> str:
     """The same of a text of several lines, whose line feeds and tabs stay."""
     kept = (part.split("\t") for part in text.split("\n"))
     return "\n".join("\t".join(map(one_line, parts)) for parts in kept)
+
+
+def is_valid_unicode(text: str) -> bool:
+    """Whether UTF-8 can encode the text: a Python string may hold half a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,8 +1,8 @@
-"""Tokens as HTML for a notebook."""
+"""Text and HTML of tokens."""
 
 import math
 
-from jaxscore.text.token_html import DARKEST, token_texts, tokens_html
+from jaxscore.types.token_texts import DARKEST, token_texts, tokens_html
 
 
 def test_the_text_of_byte_level_tokens():
