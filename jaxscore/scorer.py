@@ -13,7 +13,7 @@ from jaxscore.engine import batch_budget, provenance
 from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.engine.journaled import JournaledScores
+from jaxscore.engine.journal_writer import JournaledScores
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.platform import use_device
 from jaxscore.engine.statistics import RunStatistics
@@ -22,8 +22,8 @@ from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
-from jaxscore.plan.row_shapes import SHORTEST_ROW
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.text import alike
 from jaxscore.text.encoder import Boundary, TextEncoder
 from jaxscore.text.preparing import Chunk, Encoding, Preparer, Truncate, Window, chunks

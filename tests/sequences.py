@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from jaxscore.plan.forest import Forest
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.tries import Forest
 
 
 @st.composite

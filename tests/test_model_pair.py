@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore import DivergenceScorer, InputError, evaluate
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.preparing import Prepared
 from jaxscore.text.same_tokenizer import difference

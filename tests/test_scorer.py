@@ -9,7 +9,7 @@ import pytest
 from jaxscore import Request, Scorer
 from jaxscore.engine import planner
 from jaxscore.engine.pipeline import AHEAD
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.text import alike, preparing
 from tests.conftest import CASES, MODELS
 

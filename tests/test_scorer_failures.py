@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxscore import Request
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import LabelRequest
 from jaxscore.types.results import ScoredRequest
 from tests.conftest import MODELS

@@ -25,7 +25,7 @@ from jaxscore.device.forms import FORMS
 from jaxscore.device.rows import Asked, Rows, Unembedding
 from jaxscore.device.vocabulary.queries import score_queries
 from jaxscore.models.model import Model
-from jaxscore.plan import forest, packing
+from jaxscore.plan import packing, tries
 from jaxscore.text.encoder import TextEncoder
 
 PAD, THE, CAT, RAN, SAT, DOWN = range(6)
@@ -79,7 +79,7 @@ def test_from_two_texts_to_their_numbers():
 
     # 2. Token ids to a forest: tries in depth-first order. `subtree_end` is the index after the
     #    last node below a node. "down" is asked about and nothing comes after it: no node.
-    trees = forest.build([sat, ran])
+    trees = tries.build([sat, ran])
     #                                0    1    2    3
     assert trees.ids.tolist() == [THE, CAT, RAN, SAT]
     assert trees.depth.tolist() == [0, 1, 2, 2]

@@ -22,7 +22,7 @@ from jaxscore.journal import contents, database
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora
 from jaxscore.models.weights.stored_types import methods
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.choose import items as choices
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.paths import path_gain

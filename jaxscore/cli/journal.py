@@ -7,7 +7,7 @@ from jaxscore.cli import closing
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import byte_text
 from jaxscore.io.printable import one_line
-from jaxscore.journal import contents, place
+from jaxscore.journal import contents, files
 from jaxscore.journal.contents import Held
 
 DESCRIPTION = """\
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     keep = 1 if args.keep is None else args.keep
     if keep < 0:
         raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
-    path = place.find(given)
+    path = files.find(given)
     if args.action == "info":
         n_models = _show(path)
         return closing.block(done=f"{_models(n_models)} listed", failures=[])

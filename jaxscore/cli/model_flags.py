@@ -18,7 +18,7 @@ from jaxscore.io.streams import is_stream
 from jaxscore.models import refused_families
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
-from jaxscore.plan.row_shapes import SHORTEST_ROW
+from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.report import manifest
 
 if TYPE_CHECKING:  # importing it imports JAX
@@ -341,7 +341,7 @@ def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Pa
         remark(args, f"--journal {asked}: this command keeps no journal")
     if asked == "off" or output is None or (asked is None and is_stream(output)):
         return None
-    from jaxscore.journal.place import beside, check_path
+    from jaxscore.journal.files import beside, check_path
 
     path = beside(output) if asked is None else local_path(asked)
     files = [output, *written]

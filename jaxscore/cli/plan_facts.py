@@ -22,7 +22,7 @@ from jaxscore.models.config import acceptance
 from jaxscore.models.weights import checkpoint, converted
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.models.weights.stored_types import methods
-from jaxscore.plan.row_shapes import SHORTEST_ROW, row_lengths
+from jaxscore.plan.row_batches import SHORTEST_ROW, row_lengths
 
 MATRICES: dict[str, Dtype] = {
     "float64": "float32",

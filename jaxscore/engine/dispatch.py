@@ -17,8 +17,8 @@ from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted, halves
 from jaxscore.engine.variant import Variant
 from jaxscore.errors import InputError
+from jaxscore.plan.requests import Wanted
 from jaxscore.plan.row_batches import RowBatch
-from jaxscore.plan.token_requests import Wanted
 
 
 class InFlight(NamedTuple):

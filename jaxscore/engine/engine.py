@@ -9,7 +9,7 @@ import jax
 from jaxscore.device.compiler_options import same_bits
 from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
-from jaxscore.engine.journaled import JournaledScores
+from jaxscore.engine.journal_writer import JournaledScores
 from jaxscore.engine.pipeline import Pipeline, Windows
 from jaxscore.engine.planner import ModelFacts, Planner
 from jaxscore.engine.programs import Programs
@@ -17,8 +17,7 @@ from jaxscore.engine.statistics import RunStatistics
 from jaxscore.engine.variant import Variant, variants_of
 from jaxscore.journal.database import Journal
 from jaxscore.models.model import Model
-from jaxscore.plan.sequence_checks import complaints
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence, Wanted
+from jaxscore.plan.requests import SequenceScores, TokenSequence, Wanted, complaints
 
 
 class Engine:
@@ -45,7 +44,7 @@ class Engine:
             batch_tokens: tokens in each batch, padding included; decides speed and memory.
             progress: a bar on stderr with tokens per second and the time left.
             journal: holds what was scored before, and keeps what is scored.
-            reproducible: every sequence is computed by itself (`jaxscore.plan.one_per_row`), so its
+            reproducible: every sequence is computed by itself (`jaxscore.plan.row_batches`), so its
                 scores' bits depend on nothing beside it; `batch_tokens` then has no effect.
 
         Raises:

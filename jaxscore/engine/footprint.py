@@ -20,8 +20,7 @@ from jaxscore.engine.split_batches import exhausted
 from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
-from jaxscore.plan.row_batches import ANSWERS
-from jaxscore.plan.row_shapes import batch_rows
+from jaxscore.plan.row_batches import ANSWERS, batch_rows
 
 
 class Footprint(NamedTuple):

@@ -12,18 +12,16 @@ import numpy as np
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine import collector
 from jaxscore.engine.dispatch import Dispatch, InFlight
-from jaxscore.engine.journaled import JournaledScores
-from jaxscore.engine.keeping import Keeper
+from jaxscore.engine.journal_writer import JournaledScores, Keeper
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.stages import Stage
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.io import interrupts, processes
-from jaxscore.plan.forest_work import ForestWork, Planned
 from jaxscore.plan.prefixes import Part
+from jaxscore.plan.requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
+from jaxscore.plan.result_assembly import ForestWork, Planned, Window
 from jaxscore.plan.row_batches import RowBatch
-from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
-from jaxscore.plan.window import Window
 
 AHEAD = 2  # windows on their way behind the one whose scores are taken next
 IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host

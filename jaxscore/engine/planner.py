@@ -7,13 +7,11 @@ was asked before.
 import dataclasses
 
 from jaxscore.plan import packing
-from jaxscore.plan.forest import Forest, Share, build
-from jaxscore.plan.forest_work import ForestWork
-from jaxscore.plan.one_per_row import OnePerRow
 from jaxscore.plan.prefixes import Part, split, whole
-from jaxscore.plan.row_shapes import SHORTEST_ROW, attention_cost
-from jaxscore.plan.token_requests import NOTHING_MORE, TokenSequence, Wanted
-from jaxscore.plan.window import Window
+from jaxscore.plan.requests import NOTHING_MORE, TokenSequence, Wanted
+from jaxscore.plan.result_assembly import ForestWork, Window
+from jaxscore.plan.row_batches import SHORTEST_ROW, OnePerRow, attention_cost
+from jaxscore.plan.tries import Forest, Share, build
 
 # Shared prefixes cost programs of their own, seconds each: what they save must be worth more. In
 # multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.
@@ -49,7 +47,7 @@ class Planner:
 
     Attributes:
         batch_tokens: tokens in each batch, padding included.
-        reproducible: every sequence in a batch of its own, see `jaxscore.plan.one_per_row`;
+        reproducible: every sequence in a batch of its own, see `jaxscore.plan.row_batches`;
             `batch_tokens` then has no effect.
     """
 

@@ -16,7 +16,7 @@ from jaxscore.device.generate import Extend
 from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached, Model
-from jaxscore.plan.row_shapes import row_lengths
+from jaxscore.plan.row_batches import row_lengths
 
 
 class Compiled(NamedTuple):

@@ -3,7 +3,7 @@
 What stands beside a request (shared text, rows, batches) decides the order in which a device adds
 up, and with it the last bits of a score. An audit scores some requests of a run again:
 
-    alone               every text in a batch of its own, see `jaxscore.plan.one_per_row`
+    alone               every text in a batch of its own, see `jaxscore.plan.row_batches`
     batches of N        together, in batches of another size
     one request a row   together, without shared text or shared rows
 

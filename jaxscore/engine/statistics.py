@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from jaxscore.plan.window import Window
+from jaxscore.plan.result_assembly import Window
 
 
 class RunStatistics:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.journal import place
-from jaxscore.journal.opening import explained, opened
+from jaxscore.journal import files
+from jaxscore.journal.files import explained, opened
 
 
 class Held(NamedTuple):
@@ -74,7 +74,7 @@ def prune(path: Path, keep: int) -> tuple[int, int]:
         size = path.stat().st_size
         if not min(keep, n_models):
             _unlink(database, path)
-            place.remove_emptied(path.parent)
+            files.remove_emptied(path.parent)
             return n_models, size
         with database:
             for table, model in (("scores", "model"), ("texts", "model"), ("models", "id")):

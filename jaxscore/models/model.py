@@ -16,7 +16,7 @@ from jaxscore.device.vocabulary.sums import MEASURES
 from jaxscore.errors import check_choice
 from jaxscore.models.choices import Dtype, Implementation
 from jaxscore.models.weights.generation_config import GenerationDefaults
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest
 
 # (params, request) -> new ids, an EOS included, and `generate.BROKEN` where the logits were not
 # finite; of requests without top_k and repetition penalty

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.forest import Forest, within
+from jaxscore.plan.tries import Forest, within
 
 SHORTEST = 128  # tokens of a path that is worth a program of its own
 
@@ -30,7 +30,7 @@ class Part:
     Attributes:
         prefix: int32 [p], the path that all its tries continue; empty where they have none. The
             forest's `depth` counts it, its `reach` does not.
-        forest: see `jaxscore.plan.forest`; without `edge_of` and `offsets`, which are the whole's.
+        forest: see `jaxscore.plan.tries`; without `edge_of` and `offsets`, which are the whole's.
         edges: int32 [E], for each of its edges the whole forest's.
     """
 

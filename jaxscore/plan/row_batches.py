@@ -1,13 +1,67 @@
-"""Host arrays of the batches, from the places that pieces of tries have in rows."""
+"""The few shapes of rows and batches, and what a token costs in a row of each length."""
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.forest import Forest, within
-from jaxscore.plan.stretches import Stretches
+from jaxscore.plan.tries import Forest, within
+
+SHORTEST_ROW = 64  # tokens
+TAIL = 8  # the last rows of a length go in batches of an eighth
+SMALL_BATCH_COST = 1.1  # of a token in such a batch, against one in a whole batch
+
+
+def row_lengths(max_positions: int) -> list[int]:
+    """Powers of two and the lengths half-way between, up to one that holds the longest path.
+
+    Tries of like size, as one question with its answers makes them, pad a row by up to half
+    with powers of two alone, and by up to a third so.
+    """
+    lengths = [SHORTEST_ROW]
+    while lengths[-1] < max_positions:
+        is_power = len(lengths) % 2
+        lengths.append(lengths[-1] * 3 // 2 if is_power else lengths[-1] * 4 // 3)
+    return lengths
+
+
+def batch_rows(n_rows: int, length: int, batch_tokens: int, tail: int = TAIL) -> list[int]:
+    """Rows of each batch: whole budgets, then `tail`-ths of one where they pad less.
+
+    Two shapes for each row length, so that a run compiles few programs and a single short request
+    does not pay for a whole budget. A tail of 1 makes one shape.
+    """
+    full = max(1, batch_tokens // length)
+    small = max(1, full // tail)
+    batches = [full] * (n_rows // full)
+    last = [small] * -(-(n_rows % full) // small)
+    return batches + (last if sum(last) * SMALL_BATCH_COST <= full else [full])
+
+
+def attention_cost(n: int, width: int) -> float:
+    """What a token costs that attends in a row of n, in tokens of linear work.
+
+    Attention adds about n / (6 width) (`design.md`).
+    """
+    return 1 + n / (6 * width)
+
+
+class Stretches(NamedTuple):
+    """The ranges of all pieces, see `Pieces.ranges`.
+
+    Attributes:
+        start, stop, span: int64, one entry for each stretch.
+        n_in_row: int64, one entry for each row: how many of them it holds.
+    """
+
+    start: np.ndarray
+    stop: np.ndarray
+    span: np.ndarray
+    n_in_row: np.ndarray
+
 
 ANSWERS = 4  # slots for answers, per token of a batch
 
@@ -150,3 +204,54 @@ class Slots:
                 questions=asked,
                 n_tokens=0 if k else int(real.sum()),
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class OnePerRow:
+    """A batch for each path of a forest built with `Share.WHOLE`. As `packing.Plan`."""
+
+    forest: Forest
+    width: int
+
+    @property
+    def n_tokens(self) -> int:
+        return self.forest.n_nodes
+
+    @property
+    def cost(self) -> float:
+        """Padding and attention counted, in tokens of linear work."""
+        lengths = [row_length(stop - start) for start, stop in self.rows]
+        return sum(length * attention_cost(length, self.width) for length in lengths)
+
+    def layout(self) -> bytes:
+        """What beside the forest decides the batches."""
+        return repr((SHORTEST_ROW, ANSWERS)).encode()
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Shorter rows first; every edge of the forest is in exactly one batch."""
+        for start, stop in self.rows:
+            yield from self._of_path(start, stop)
+
+    @functools.cached_property
+    def rows(self) -> list[tuple[int, int]]:
+        """The nodes of each row, from the first one to behind the last one."""
+        bounds = [*np.flatnonzero(self.forest.depth == 0).tolist(), self.forest.n_nodes]
+        return sorted(itertools.pairwise(bounds), key=lambda path: row_length(path[1] - path[0]))
+
+    def _of_path(self, start: int, stop: int) -> Iterator[RowBatch]:
+        """Its batch; more of the same row where it has more than ANSWERS answers per token."""
+        n, forest = stop - start, self.forest
+        length = row_length(n)
+        a, b = within(forest.edge_node, start, stop)
+        ids, position = np.zeros((2, 1, length), np.int32)
+        ids[0, :n], position[0, :n] = forest.ids[start:stop], np.arange(n)
+        end = np.arange(1, length + 1, dtype=np.int32)[None]
+        end[0, :n] = n
+        column, answer = forest.edge_node[a:b] - start, forest.edge_target[a:b]
+        for k, asked in enumerate(questions(column, answer, np.arange(a, b), length)):
+            yield RowBatch(ids, position, end, asked, n_tokens=0 if k else n)
+
+
+def row_length(n: int) -> int:
+    """The power of two, from the shortest row on, that holds a path of n tokens."""
+    return max(SHORTEST_ROW, 1 << (n - 1).bit_length())

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 
 from jaxscore.engine.generation.state import NOT_FINITE
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.server import live, logprobs
 from jaxscore.server.calls import EVENTS, Answer, Call, Stream
 from jaxscore.server.chat_request import AskedChat, asked_of

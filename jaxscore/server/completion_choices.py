@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxscore.engine.generation.state import NOT_FINITE
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.server import logprobs
 from jaxscore.server.completion_request import Asked
 from jaxscore.server.errors import not_finite, refused

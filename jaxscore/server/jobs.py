@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 

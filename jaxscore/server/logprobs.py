@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from jaxscore.server.errors import not_finite
 from jaxscore.text.token_bytes import TokenBytes
 

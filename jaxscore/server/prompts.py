@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.io.json_input import kind_of
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.server.errors import refused
 from jaxscore.server.fields import is_int, is_string, told
 from jaxscore.server.service import Service

@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, nests_beyond
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.server.fields import is_int, is_string, told
 from jaxscore.server.service import Service
 from jaxscore.systems.score import requests_file

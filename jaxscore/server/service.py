@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from jaxscore.scorer import Scorer
 from jaxscore.server.errors import ApiError
 from jaxscore.server.jobs import Job, Piece, ScoringJob, Watch, WritingJob

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxscore.engine.generation.slot_memory import most_rows
-from jaxscore.plan.row_shapes import TAIL
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.plan.row_batches import TAIL
 from jaxscore.scorer import Scorer
 from jaxscore.server.backlog import Backlog, Group, Window
 from jaxscore.server.errors import ApiError

@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from jaxscore.errors import InputError, check_choice
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, Piece, decode
 from jaxscore.text.tokenizer import own_backend, special_prefix
 from jaxscore.types.requests import Request

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscore.errors import check_choice
 from jaxscore.io.printable import is_valid_unicode
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import TextError, TooLong, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.request_forms import Unusable

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.plan.token_requests import NO_TOP_ID, NO_TOP_LOGPROB, SequenceScores
+from jaxscore.plan.requests import NO_TOP_ID, NO_TOP_LOGPROB, SequenceScores
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.preparing import Prepared, Window
 from jaxscore.types.results import Choice, LabelScores, ScoredRequest, TopTokens, failed

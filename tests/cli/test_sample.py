@@ -11,7 +11,7 @@ from jaxscore.engine.generation import generator, prefill, slots
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io import interrupts
-from jaxscore.plan import decode_groups
+from jaxscore.plan import decode_slots
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import ROOT
@@ -309,7 +309,7 @@ def test_tokens_of_the_journal_are_not_written_in_this_run(run, place):
 @pytest.mark.parametrize("n_blocks", [1, 3, 6])
 def test_an_output_that_ends_within_what_is_planned_together(run, place, monkeypatch, n_blocks):
     """Goes on with the bytes of a run that was not interrupted, by the journal."""
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 4))
     monkeypatch.setattr(slots, "STEPS", 4)
     folder = place(*ASKED, {"prompt": "Who?"}, {"prompt": "and then " * 9})
     words = flags(folder, "--max-new-tokens", 16, "--temperature", 2, "--dtype", "bfloat16", n=3)

@@ -15,7 +15,7 @@ from jaxscore.device.rows import Unembedding
 from jaxscore.device.vocabulary.blocks import all_logits
 from jaxscore.engine.generation import decode_state
 from jaxscore.engine.generation.decode_state import Facts
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest
 
 V = 23
 BY_EIGHT = dataclasses.replace(FORMS["cpu"], vocabulary_columns=8)

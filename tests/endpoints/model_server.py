@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore import Scorer
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import LabelRequest
 from tests.endpoints.server import Answer
 

@@ -32,8 +32,8 @@ from jaxscore.engine.generation.generator import Generator
 from jaxscore.models import native
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import shapes_of
-from jaxscore.plan import decode_groups
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan import decode_slots
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
 from tests.device.configs import gpt2like, llamalike, rules
 
@@ -149,7 +149,7 @@ def written(mesh: str | None) -> list[Any]:
         dataclasses.replace(one, repetition_penalty=1.0 + one.id / 20, top_k=one.id % 6)
         for one in asked
     ]
-    slots.STEPS, decode_groups.GROUPS = 4, (1, 8)
+    slots.STEPS, decode_slots.GROUPS = 4, (1, 8)
     begun, rows = slots.Lane._begun, []
 
     def noted(lane: Any, everything: Any, some: Any) -> Any:

@@ -37,8 +37,8 @@ from jaxscore.engine.generation.slots import STEPS
 from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
-from jaxscore.plan import decode_groups
-from jaxscore.plan.decode_rows import chunk
+from jaxscore.plan import decode_slots
+from jaxscore.plan.decode_slots import chunk
 from tests.models import published
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
@@ -141,7 +141,7 @@ class Case:
         """A block of drawn tokens in a lane with the rows that one chip's memory allows."""
         fits = slot_memory.fitting(self.model, 0, STEPS, HBM[self.target.name])
         most = slot_memory.most_rows(self.model)
-        rows = max(n for n in decode_groups.GROUPS if n <= most and fits(n, slots))
+        rows = max(n for n in decode_slots.GROUPS if n <= most and fits(n, slots))
         function, (params, state, *rest) = self._decoding(rows, slots, STEPS, greedy=False)
         args = params, state._replace(seen=None), *rest[:1], (), *rest[2:]
         with targets.compiling_for(self.device):

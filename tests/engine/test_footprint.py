@@ -25,9 +25,9 @@ from jaxscore.engine.footprint import (
 )
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import keys_of, shapes_of
-from jaxscore.plan import packing, row_shapes
-from jaxscore.plan.forest import build
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan import packing, row_batches
+from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.tries import build
 from tests.conftest import with_devices
 from tests.device.configs import llamalike
 
@@ -98,7 +98,7 @@ def test_flops_against_xla():
 def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
     allowed = {
         shape
-        for length in row_shapes.row_lengths(max_positions)
+        for length in row_batches.row_lengths(max_positions)
         for shape in batch_shapes(length, batch_tokens)
     }
     draw, seen = np.random.default_rng(0), set()

@@ -10,13 +10,13 @@ import pytest
 from jaxscore.device.rows import Scores
 from jaxscore.engine import pipeline
 from jaxscore.engine.dispatch import InFlight
-from jaxscore.engine.journaled import JournaledScores
+from jaxscore.engine.journal_writer import JournaledScores
 from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.statistics import RunStatistics
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from tests.engine.test_planner import FACTS
 from tests.sequences import sequence
 

@@ -8,8 +8,8 @@ import pytest
 from jaxscore.engine import planner
 from jaxscore.engine.planner import ModelFacts, Planner
 from jaxscore.engine.statistics import RunStatistics
-from jaxscore.plan.one_per_row import OnePerRow
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.row_batches import OnePerRow
 
 FACTS = ModelFacts(
     width=64, max_positions=1024, n_parameters=10**9, shares_text=True, takes_prefixes=True

@@ -13,10 +13,10 @@ from jax.errors import JaxRuntimeError
 from jaxscore.engine.split_batches import halves
 from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
-from jaxscore.plan import row_batches, row_shapes
-from jaxscore.plan.forest import build
+from jaxscore.plan import row_batches
 from jaxscore.plan.packing import plan
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.tries import build
 from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence_lists
 from tests.test_scorer import COLUMNS, fresh, random_sequences
@@ -31,7 +31,7 @@ NO_ROOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12345 byte
 @settings(max_examples=200, deadline=None)
 def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
     with (
-        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+        mock.patch.object(row_batches, "SHORTEST_ROW", 4),
         mock.patch.object(row_batches, "ANSWERS", 2),
     ):
         forest = build(sequences)

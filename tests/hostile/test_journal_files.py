@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jaxscore.errors import InputError
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from tests.hostile.inputs import HOSTILE, outcome, put, refused
 
 ABOUT = {"model": "m"}

@@ -8,12 +8,12 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.engine.dispatch import Dispatch
-from jaxscore.engine.keeping import Keeper
+from jaxscore.engine.journal_writer import Keeper
 from jaxscore.errors import InputError
 from jaxscore.journal import database
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
-from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
+from jaxscore.plan.requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
 from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import CASES
 

@@ -21,7 +21,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.journal.contents import Held, held
-from jaxscore.journal.row_format import unpacked_scores
+from jaxscore.journal.database import unpacked_scores
 from tests.conftest import CASES
 
 KILLS, A_CHAIN = 20, 5

@@ -16,9 +16,9 @@ from jaxscore.errors import InputError
 from jaxscore.io import interrupts
 from jaxscore.journal.contents import held, prune
 from jaxscore.journal.database import Journal
-from jaxscore.journal.opening import LAYOUT
-from jaxscore.plan import decode_groups
-from jaxscore.plan.token_requests import TokenRequest, Written
+from jaxscore.journal.files import LAYOUT
+from jaxscore.plan import decode_slots
+from jaxscore.plan.requests import TokenRequest, Written
 from jaxscore.types.requests import GenerationRequest
 from tests.journal.test_database import ABOUT, journal  # noqa: F401
 from tests.releases import native_and_transformers
@@ -181,8 +181,8 @@ def writer(monkeypatch, scorers):
     One scorer each, whose programs are compiled once.
     """
     monkeypatch.setattr(slots, "STEPS", 5)
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
-    monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 4))
+    monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", 8)
 
     def make(own=None, implementation="native", **changes):
         base = scorers("tiny-gpt2", implementation=implementation)

@@ -20,7 +20,7 @@ from jaxscore import Scorer
 from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from tests.models.case_parts import POSITIONS, VOCABULARY
 from tests.models.families import BASE
 

@@ -19,7 +19,7 @@ from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.models.config.defaults import table
 from jaxscore.models.config.rope_parameters import names_of
 from jaxscore.models.families import FAMILIES, parts
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import NOT_READ, TRAINING, VOCABULARY
 from tests.models.checkpoints import (
     FIFTH,

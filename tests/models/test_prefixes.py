@@ -7,7 +7,7 @@ import torch
 from jaxscore import Scorer
 from jaxscore.engine import planner
 from jaxscore.engine.platform import use_compilation_cache
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE

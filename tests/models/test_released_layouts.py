@@ -16,7 +16,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.load import load
 from jaxscore.models.weights.checkpoint import map_file
 from jaxscore.models.weights.stored_types import mxfp4
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from tests.conftest import ROOT, with_devices
 from tests.models import released
 from tests.models.checkpoints import (

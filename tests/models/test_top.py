@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from jaxscore.models.families import FAMILIES
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import LONGROPE
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 

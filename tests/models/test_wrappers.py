@@ -19,7 +19,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.native import translate
 from jaxscore.models.weights.checkpoint import Tensors
 from jaxscore.models.wrappers import WRAPPERS, text_of, text_tensors
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
 from tests.engine.generation.test_generator import OfIds
 from tests.models.checkpoints import (

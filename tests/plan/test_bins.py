@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.plan.bins import best_fit, rooms_left
+from jaxscore.plan.packing import best_fit, rooms_left
 
 
 @given(st.data())

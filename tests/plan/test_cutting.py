@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.plan.cutting import Cutter
-from jaxscore.plan.forest import Share, build
+from jaxscore.plan.packing import Cutter
+from jaxscore.plan.tries import Share, build
 from tests.sequences import sequence_lists
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.plan.decode_rows import DecodeRows, chunk
+from jaxscore.plan.decode_slots import DecodeRows, chunk
 
 LENGTHS = st.lists(st.integers(1, 5), max_size=60)  # blocks of each text
 ROWS = st.sampled_from([1, 2, 3, 8, 16, 24])

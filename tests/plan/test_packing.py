@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.plan import row_batches, row_shapes
-from jaxscore.plan.forest import Share, build
+from jaxscore.plan import row_batches
 from jaxscore.plan.packing import plan, plan_uniform
-from jaxscore.plan.row_batches import ANSWERS
-from jaxscore.plan.row_shapes import SHORTEST_ROW, batch_rows, row_lengths
+from jaxscore.plan.row_batches import ANSWERS, SHORTEST_ROW, batch_rows, row_lengths
+from jaxscore.plan.tries import Share, build
 from tests.sequences import paths, sequence, sequence_lists
 
 STRICT = settings(max_examples=100, deadline=None)
@@ -81,7 +80,7 @@ def row_paths(batch, row):
 def test_each_edge_once_after_its_own_prefix(share, pack, sequences, batch_tokens, width):
     # Short rows and few targets, so that small cases split tries and fill batches.
     with (
-        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+        mock.patch.object(row_batches, "SHORTEST_ROW", 4),
         mock.patch.object(row_batches, "ANSWERS", 2),
     ):
         forest = build(sequences, share=share)
@@ -112,7 +111,7 @@ def test_the_same_at_the_real_sizes(seed):
 @given(sequences=sequence_lists(longest=20, most=20))
 @STRICT
 def test_without_packing_a_row_holds_one_path(sequences):
-    with mock.patch.object(row_shapes, "SHORTEST_ROW", 4):
+    with mock.patch.object(row_batches, "SHORTEST_ROW", 4):
         forest = build(sequences, share=Share.PATHS)
         made = plan(forest, max_positions=20, width=4, batch_tokens=32, pack=False)
         rows = [

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.engine import planner
-from jaxscore.plan import prefixes, row_shapes
-from jaxscore.plan.forest import build
+from jaxscore.plan import prefixes, row_batches
 from jaxscore.plan.packing import plan
 from jaxscore.plan.prefixes import split, whole
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.tries import build
 from tests.sequences import paths, sequence, sequence_lists
 from tests.test_scorer import assert_same, fresh
 
@@ -58,7 +58,7 @@ def test_each_edge_is_in_one_part_after_its_own_prefix(sequences, shortest):
 def test_parts_pack_as_forests_do(sequences):
     with (
         mock.patch.object(prefixes, "SHORTEST", 2),
-        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+        mock.patch.object(row_batches, "SHORTEST_ROW", 4),
     ):
         for part in checked(build(sequences)):
             n = len(part.prefix)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxscore.plan.rolling import windows
+from jaxscore.plan.requests import windows
 
 lengths = st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.server import service
 from jaxscore.text import chat_template
 from tests.server.conftest import refused

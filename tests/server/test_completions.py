@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.server import completion_choices, live
 from jaxscore.server.errors import refused as refused_field
 from jaxscore.types.requests import GenerationRequest, Request

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from jaxscore.server import logprobs
 from jaxscore.server.errors import ApiError
 

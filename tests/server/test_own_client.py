@@ -5,7 +5,7 @@ import pytest
 
 from jaxscore import evaluate
 from jaxscore.endpoints.completions import CompletionsEndpoint
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.systems.score.requests_file import UNKNOWN
 from jaxscore.types.requests import GenerationRequest, TextLabelRequest
 from tests.endpoints.conftest import QUICK

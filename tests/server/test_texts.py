@@ -5,7 +5,7 @@ import pytest
 
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.slots import Lane
-from jaxscore.plan import decode_groups
+from jaxscore.plan import decode_slots
 from jaxscore.server.jobs import WritingJob
 from jaxscore.server.metrics import Metrics
 from jaxscore.server.texts import Texts
@@ -32,7 +32,7 @@ class FailsOnce:
 @pytest.mark.parametrize("n_new", [[4] * 9, [4, 40, 3, 9, 17, 4, 4, 21, 2]])
 def test_other_work_has_its_turn_in_each_block(scorer, monkeypatch, n_new):
     """Also where no text of a block was there in the block before."""
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 2))
     monkeypatch.setattr(slots, "STEPS", 4)
     blocks, turns, block = [], [], Lane._block
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.text import scored
 from jaxscore.text.preparing import NO_TEXT, Prepared
 from jaxscore.text.scored import scored_requests

@@ -108,7 +108,7 @@ class JaxContender:
         self.scorer = Scorer.from_pretrained(str(folder), dtype=dtype, quantize=quantize)
 
     def run(self, requests: list[Tokens]) -> list[np.ndarray]:
-        from jaxscore.plan.token_requests import TokenSequence
+        from jaxscore.plan.requests import TokenSequence
 
         scorer = self.scorer
         scorer.begin_output()

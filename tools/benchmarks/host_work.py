@@ -17,7 +17,7 @@ import numpy as np
 from jaxscore import Scorer, cli
 from jaxscore.engine import engine
 from jaxscore.engine.planner import ModelFacts, Planner
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tools.benchmarks.simulated_device import SimulatedDevice
 
 BATCH_TOKENS = 16_384  # as `--batch-tokens auto` takes on an accelerator

@@ -41,7 +41,7 @@ def _measure(
     name: str, shape: Shape, scorer: Any, n_sequences: int, turns: int, folder: Path
 ) -> None:
     from jaxscore.journal.database import Journal
-    from jaxscore.plan.token_requests import TokenSequence
+    from jaxscore.plan.requests import TokenSequence
 
     draw = np.random.default_rng(0)
     lengths = draw.integers(40, 200, n_sequences)

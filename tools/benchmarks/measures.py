@@ -28,7 +28,7 @@ WANTED: dict[str, dict[str, Any]] = {
 def run(turns: int, *, small: bool) -> None:
     """Print the median time of each choice of measures against the run without, turn by turn."""
     from jaxscore import Scorer
-    from jaxscore.plan.token_requests import TokenSequence
+    from jaxscore.plan.requests import TokenSequence
 
     requests = token_requests.workloads(VOCABULARY)["plain"][: 4 if small else None]
     sequences = [TokenSequence(one.ids, one.start) for one in requests]

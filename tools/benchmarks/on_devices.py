@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxscore import Scorer
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tools.benchmarks.token_requests import workloads
 
 BATCH_TOKENS = 512  # small, so that there are more batches than devices

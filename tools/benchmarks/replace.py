@@ -113,15 +113,15 @@ def _measure(name: str, scorer: Any, asked: list[Any], turns: int) -> None:
 @contextmanager
 def _lanes(replaced: bool) -> Iterator[None]:
     """Without replacement each group is a lane, which ends when its longest text does."""
-    from jaxscore.plan import decode_groups
+    from jaxscore.plan import decode_slots
 
-    genuine = decode_groups.lanes
+    genuine = decode_slots.lanes
     if not replaced:
-        decode_groups.lanes = lambda groups: [[group] for group in groups]
+        decode_slots.lanes = lambda groups: [[group] for group in groups]
     try:
         yield
     finally:
-        decode_groups.lanes = genuine
+        decode_slots.lanes = genuine
 
 
 @contextmanager

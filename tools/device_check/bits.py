@@ -14,7 +14,7 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine.engine import Engine
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tools.device_check import qwen, random_model, resumed
 from tools.device_check.comparison import moved
 from tools.device_check.options import Options

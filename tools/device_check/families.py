@@ -7,7 +7,7 @@ layers as wide as Qwen2.5-0.5B's, whose products are large enough for an acceler
 import numpy as np
 
 from jaxscore.engine.engine import Engine
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tests.engine.on_eight_devices import CONFIGS, model_on, parameters, scored
 from tools.device_check import qwen, random_model
 from tools.device_check.options import Options

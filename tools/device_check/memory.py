@@ -6,7 +6,7 @@ import numpy as np
 from jaxscore.engine.engine import Engine
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import byte_text
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from tools.device_check import qwen, random_model
 from tools.device_check.options import Options
 from tools.device_check.verdict import say

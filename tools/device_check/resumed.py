@@ -15,7 +15,7 @@ from jaxscore.engine.generation.slots import Lane
 from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Model
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest
 from jaxscore.text.decoder import TextDecoder
 from tools.device_check.options import Options
 from tools.device_check.verdict import say

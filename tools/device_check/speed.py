@@ -25,8 +25,8 @@ from jaxscore.models import costs
 from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES
 from jaxscore.models.weights.params import shapes_of
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.row_batches import ANSWERS
-from jaxscore.plan.token_requests import TokenSequence
 from tools.device_check import peaks, qwen, random_model
 from tools.device_check.options import Options
 from tools.device_check.verdict import say

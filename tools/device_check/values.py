@@ -9,7 +9,7 @@ import numpy as np
 from jaxscore import Request, Scorer
 from jaxscore.engine import planner
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
 from tools.device_check.options import Options
 from tools.device_check.verdict import say

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
-from jaxscore.plan.row_shapes import SHORTEST_ROW
+from jaxscore.plan.row_batches import SHORTEST_ROW
 from jaxscore.scorer import Scorer
 
 # The command line of lm-evaluation-harness gives these where its user gives nothing.

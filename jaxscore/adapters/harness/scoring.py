@@ -14,7 +14,7 @@ import numpy as np
 from jaxscore.adapters.harness.encoding import Asked
 from jaxscore.engine.defaults import WINDOW_TOKENS
 from jaxscore.errors import InputError
-from jaxscore.plan.token_requests import SequenceScores, TokenSequence
+from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.scorer import Scorer
 
 # Answers of a window go to lm-evaluation-harness' cache together: an interrupted run keeps those of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from lm_eval.api.instance import Instance
 
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.scorer import Scorer
 
 SEED = 0

@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscore.adapters.harness.encoding import Asked
 from jaxscore.adapters.harness.scoring import Answer
-from jaxscore.plan.rolling import windows
+from jaxscore.plan.requests import windows
 
 
 class Rolling:

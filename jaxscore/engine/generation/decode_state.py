@@ -8,7 +8,7 @@ import numpy as np
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.generate import Begun, Decoding
 from jaxscore.device.sampling import Sampling
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest
 
 Everything = tuple[Decoding, Sampling, Any]  # what `generate.begin` takes and gives
 

@@ -14,8 +14,7 @@ from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.generation.text_pipeline import TextPipeline, Watch
 from jaxscore.io import processes
 from jaxscore.models.model import Model
-from jaxscore.plan.sequence_checks import complaints
-from jaxscore.plan.token_requests import TokenRequest, TokenSequence
+from jaxscore.plan.requests import TokenRequest, TokenSequence, complaints
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder

@@ -22,11 +22,10 @@ from jaxscore.engine.progress import Progress
 from jaxscore.engine.variant import Variant
 from jaxscore.models.model import Cached
 from jaxscore.plan import packing
-from jaxscore.plan.decode_groups import power
-from jaxscore.plan.forest import Forest, build
-from jaxscore.plan.row_batches import RowBatch
-from jaxscore.plan.row_shapes import TAIL
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.decode_slots import power
+from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.row_batches import TAIL, RowBatch
+from jaxscore.plan.tries import Forest, build
 
 MOST_PREFILL = 4096  # tokens in each batch of prompts, whose keys and values are all kept
 LONG_ROW = 1024  # prompts that fill one are laid out in such rows, short ones in shorter rows

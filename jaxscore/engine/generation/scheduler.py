@@ -21,8 +21,8 @@ from jaxscore.engine.programs import prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.variant import Variant
 from jaxscore.io import interrupts
-from jaxscore.plan import decode_groups
-from jaxscore.plan.decode_groups import Group
+from jaxscore.plan import decode_slots
+from jaxscore.plan.decode_slots import Group
 from jaxscore.text.decoder import TextDecoder
 
 
@@ -90,9 +90,9 @@ class TextWriter:
         """Tokens that all prompts begin with and no cache of a lane holds, and the lanes."""
         requests = [one.request for one in waiting]
         if self.engine.planner.reproducible:
-            return 0, [[group] for group in decode_groups.one_each(requests)]
+            return 0, [[group] for group in decode_slots.one_each(requests)]
         most_rows = slot_memory.most_rows(variant.model)
-        shared = decode_groups.prefix_length(requests, most_rows)
+        shared = decode_slots.prefix_length(requests, most_rows)
         fits = slot_memory.fitting(variant.model, shared, STEPS)
-        groups = decode_groups.groups(requests, shared, fits, most_rows)
-        return shared, decode_groups.lanes(groups)
+        groups = decode_slots.groups(requests, shared, fits, most_rows)
+        return shared, decode_slots.lanes(groups)

@@ -17,8 +17,7 @@ from jaxscore.engine.generation import decode_state, slot_memory
 from jaxscore.engine.generation.prefill import Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.generation.state import Writing
 from jaxscore.io import interrupts
-from jaxscore.plan.decode_groups import Group
-from jaxscore.plan.decode_rows import DecodeRows, chunk
+from jaxscore.plan.decode_slots import DecodeRows, Group, chunk
 from jaxscore.text.decoder import TextDecoder
 
 STEPS = 32  # tokens between two looks at what was written

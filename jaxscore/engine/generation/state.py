@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from jaxscore.device import generate
-from jaxscore.plan.token_requests import TokenRequest, Written
+from jaxscore.plan.requests import TokenRequest, Written
 from jaxscore.text.bounded_tokenizer import TextError
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.stop_search import StopSearch

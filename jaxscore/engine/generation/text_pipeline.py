@@ -12,7 +12,7 @@ from jaxscore.engine.generation.scheduler import TextWriter
 from jaxscore.engine.generation.state import ABANDONED, Writing
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts, processes
-from jaxscore.plan.token_requests import Written
+from jaxscore.plan.requests import Written
 from jaxscore.text.decoder import TextDecoder
 
 # (place of the request, ids written so far, whether they are all) -> whether to go on

@@ -24,8 +24,8 @@ from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
 from jaxscore.models.weights import generation_config
 from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied, eos_ids
-from jaxscore.plan.row_shapes import row_lengths
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest
+from jaxscore.plan.row_batches import row_lengths
 from jaxscore.text.transformers_log import errors_only
 
 # Where every class keeps an untied unembedding, [D, V], and its bias where it has one.

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
-from jaxscore.plan.rolling import windows
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence, windows
 from jaxscore.systems.perplexity.documents import Document
 from jaxscore.systems.perplexity.records import Progress
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
@@ -38,7 +37,7 @@ def scored(
 
     Args:
         scorer: a `Scorer`.
-        max_length, stride: of the windows, see `jaxscore.plan.rolling`.
+        max_length, stride: of the windows, see `jaxscore.plan.requests`.
         prefix_token_id: stands before each document that does not begin with it, in place of
             the tokenizer's BOS; None is that BOS, where the tokenizer has one.
         most, most_tokens: windows and tokens that are planned together.

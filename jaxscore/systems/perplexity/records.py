@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.analysis.perplexity import bits, perplexity
-from jaxscore.plan.token_requests import SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from jaxscore.systems.perplexity.documents import Document
 from jaxscore.text.scored import NOT_FINITE
 

@@ -6,7 +6,7 @@ import pytest
 from jaxscore.adapters.harness.encoding import Asked
 from jaxscore.adapters.harness.scoring import answers
 from jaxscore.errors import InputError
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 
 
 def ids(*values):

@@ -9,7 +9,7 @@ from jaxscore import GenerationRequest, LabelRequest, Scorer
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.generation.state import Writing
-from jaxscore.plan.token_requests import TokenRequest, Written
+from jaxscore.plan.requests import TokenRequest, Written
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer

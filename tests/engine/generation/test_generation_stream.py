@@ -10,7 +10,7 @@ from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.generation.slots import Lane
 from jaxscore.io import interrupts, processes
-from jaxscore.plan import decode_groups
+from jaxscore.plan import decode_slots
 from tests.engine.generation.test_generation_options import asked
 from tests.io.test_interrupts import press
 from tests.journal.test_texts import asked as of_all_kinds
@@ -20,7 +20,7 @@ from tests.releases import native_and_transformers
 
 @pytest.fixture
 def generator(monkeypatch, scorers):
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 2))
     monkeypatch.setattr(slots, "STEPS", 4)
     base = scorers("tiny-gpt2")
     return Generator(Scorer(base.model, base.encoder))

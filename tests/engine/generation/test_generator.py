@@ -18,7 +18,7 @@ from jaxscore.engine.generation import slot_memory, slots, state
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.programs import Programs
 from jaxscore.models import native
-from jaxscore.plan import decode_groups
+from jaxscore.plan import decode_slots
 from jaxscore.types.requests import GenerationRequest
 from tests.conftest import CASES, MODELS
 from tests.device.configs import gpt2like, llamalike
@@ -69,7 +69,7 @@ def requests(prompts, n=24, **options):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_is_pytorchs_token_for_token(monkeypatch, scorers, torch_greedy, name):
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 2))
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 2))
     writer = Generator(scorers(name))
     alone = requests([SHARED + "So", SHARED + "Then", SHARED + "And so"])  # has a prefix
     for batch in (requests(PROMPTS), alone):
@@ -143,8 +143,8 @@ def gaps(model, prompt, written):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
     """Groups and rows are small, so that prompts are cut, groups differ, and looks are many."""
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))
-    monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 4))
+    monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", 8)
     monkeypatch.setattr(slots, "STEPS", 5)
     model = random_model(CONFIGS[name], dtype)
     draw = np.random.default_rng(6)
@@ -404,7 +404,7 @@ def recorded(monkeypatch):
 def test_reproducible_a_request_is_written_as_if_it_were_alone(monkeypatch, scorers):
     """Every bit of its keys and values, and so of the logits that they come from."""
     base, seen = scorers("tiny-llama3"), recorded(monkeypatch)
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))  # so that they would have a prefix
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 4))  # so that they would have a prefix
     prompts = ["a", "The cat", "word " * 90, *(f"{SHARED}Where did {k} go?" for k in range(4))]
     batch = [
         GenerationRequest(k, prompt, 5 + 30 * (k % 2), temperature=0.8 * (k % 3 > 0), seed=k)

@@ -17,8 +17,8 @@ from jaxscore.engine.generation.slots import Lane
 from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts
-from jaxscore.plan import decode_groups
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan import decode_slots
+from jaxscore.plan.requests import TokenRequest
 from jaxscore.text.decoder import TextDecoder
 from tests.device.configs import gpt2like, llamalike
 from tests.engine.generation.test_generator import OfIds, random_model
@@ -35,8 +35,8 @@ BROKEN = 49  # an id whose embedding is no number in `broken`
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Lanes of several groups, and more than one row that is filled at a time."""
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 16))
-    monkeypatch.setattr(decode_groups, "SHORTEST_PREFIX", 8)
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 16))
+    monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", 8)
     monkeypatch.setattr(slots, "STEPS", STEPS)
 
 
@@ -88,7 +88,7 @@ def test_texts_are_those_of_groups_that_wait_for_their_longest(monkeypatch, name
     assert all(text.ended for text in texts)
     assert {text.finish for text in texts} == {"eos", "length"}
     assert sorted(map(id, texts)) == sorted(id(text) for some in ended for text in some)
-    monkeypatch.setattr(decode_groups, "lanes", lambda groups: [[group] for group in groups])
+    monkeypatch.setattr(decode_slots, "lanes", lambda groups: [[group] for group in groups])
     slow, later = writing(one, asked)
     assert told(texts) == told(slow)
     assert len(ended) < len(later)
@@ -164,7 +164,7 @@ def broken(base):
 
 def test_logits_that_are_no_numbers_reach_no_neighbour_and_no_successor(monkeypatch):
     """Neither from the end of a prompt nor from its middle, which others are beside."""
-    monkeypatch.setattr(decode_groups, "GROUPS", (1, 4))  # each row has many texts
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 4))  # each row has many texts
     asked, base = requests(), scorer()
     bad = {k for k in range(len(asked)) if k % 5 == 0}
     for k in bad:

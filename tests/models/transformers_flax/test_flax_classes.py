@@ -18,7 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import ACTIVATIONS, GUARDS, guarded
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest
 from tests.models import checkpoints
 from tests.models.checkpoints import (
     POSITIONS,

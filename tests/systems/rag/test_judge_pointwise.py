@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
 from jaxscore.systems.rag import experiment_folder, judge_pointwise
 from jaxscore.systems.rag.evaluator_file import Prompt, Question, Template, find, load
 from jaxscore.systems.rag.judge_model import LocalJudge

@@ -3,24 +3,104 @@
 import contextlib
 import functools
 import queue
+import struct
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from jaxscore.engine.journaled import JournaledScores
 from jaxscore.engine.stages import Stage
 from jaxscore.errors import InputError
-from jaxscore.plan.forest_work import ForestWork
-from jaxscore.plan.token_requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
-from jaxscore.plan.window import Window
+from jaxscore.io import processes
+from jaxscore.journal.database import (
+    Journal,
+    joined,
+    packed_scores,
+    packed_text,
+    pairs,
+    unpacked_scores,
+    unpacked_text,
+)
+from jaxscore.plan.requests import (
+    NOTHING_MORE,
+    SequenceScores,
+    TokenRequest,
+    TokenSequence,
+    Wanted,
+    Written,
+)
+from jaxscore.plan.result_assembly import ForestWork, Window
+
+T = TypeVar("T")
 
 TOGETHER = 4096  # sequences that are handed over at once, and those that wait at most
 PARTS_AFTER = 5.0  # seconds, after which sequences that lack tokens are written as they are
 
 Rows = list[tuple[TokenSequence, SequenceScores]]
+
+
+class JournaledScores:
+    """Scores and texts in a journal, or nowhere.
+
+    Attributes:
+        journal: None keeps nothing; may be set between two runs.
+    """
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self.journal = journal
+
+    def found(
+        self, sequences: Sequence[TokenSequence], wanted: Wanted = NOTHING_MORE
+    ) -> dict[int, SequenceScores]:
+        """What the journal has, by the place in `sequences`; the same in every process."""
+        if self.journal is None:
+            return {}
+        found = self.journal.found(sequences, wanted) if processes.first() else {}
+        unpacked = functools.partial(unpacked_scores, wanted=wanted)
+        return _from_first(found, packed_scores, unpacked)
+
+    def keep(
+        self,
+        finished: Iterable[tuple[TokenSequence, SequenceScores]],
+        wanted: Wanted = NOTHING_MORE,
+    ) -> None:
+        """Write these in one transaction."""
+        if self.journal is not None and processes.first():
+            self.journal.keep(finished, wanted)
+
+    def found_texts(self, requests: Sequence[TokenRequest]) -> dict[int, Written]:
+        """What the journal has, by the place in `requests`; the same in every process."""
+        if self.journal is None:
+            return {}
+        found = self.journal.found_texts(requests) if processes.first() else {}
+        return _from_first(found, packed_text, unpacked_text)
+
+    def keep_texts(self, finished: Iterable[tuple[TokenRequest, Written]]) -> None:
+        """Write these in one transaction."""
+        if self.journal is not None and processes.first():
+            self.journal.keep_texts(finished)
+
+    def close(self) -> None:
+        """Let other runs have the journal."""
+        if self.journal is not None:
+            self.journal.close()
+            self.journal = None
+
+
+def _from_first(
+    found: dict[int, T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T | None]
+) -> dict[int, T]:
+    """What the first process has found."""
+    if not processes.several():
+        return found
+    rows = {struct.pack("<q", place): pack(value) for place, value in found.items()}
+    out: dict[int, T] = {}
+    for key, packed in pairs(processes.from_first(joined(rows))):
+        if (value := unpack(packed)) is not None:
+            out[struct.unpack("<q", key)[0]] = value
+    return out
 
 
 class _Parts(NamedTuple):

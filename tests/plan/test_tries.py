@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from jaxscore.plan.forest import Share, build
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence
+from jaxscore.plan.tries import Share, build
 from tests.sequences import asked_for, laid_out, paths, sequence, sequence_lists
 
 STRICT = settings(max_examples=100, deadline=None)

@@ -5,14 +5,13 @@ import threading
 import numpy as np
 import pytest
 
-from jaxscore.engine import keeping
-from jaxscore.engine.journaled import JournaledScores
-from jaxscore.engine.keeping import Keeper
+from jaxscore.engine import journal_writer
+from jaxscore.engine.journal_writer import JournaledScores, Keeper
 from jaxscore.engine.planner import Planner
 from jaxscore.errors import InputError
 from tests.engine.test_planner import FACTS
 from tests.engine.test_stages import threads, until
-from tests.plan.test_forest_work import answers
+from tests.plan.test_result_assembly import answers
 from tests.sequences import sequence
 
 
@@ -76,7 +75,7 @@ def test_what_lacks_tokens_is_written_when_it_has_waited_or_when_the_run_ends(jo
     window = planned(texts(30))
     batches = scored(window)
     with Keeper(JournaledScores(journal)) as keeper:
-        monkeypatch.setattr(keeping, "PARTS_AFTER", 0.0)
+        monkeypatch.setattr(journal_writer, "PARTS_AFTER", 0.0)
         keeper.note(window, *next(batches))  # the shared beginning: all texts have it
         until(lambda: len(journal.rows) == 30)
         lacking = [one for one in journal.rows.values() if np.isnan(one.logprob).any()]
@@ -89,7 +88,7 @@ def test_what_lacks_tokens_is_written_when_it_has_waited_or_when_the_run_ends(jo
 
 
 def test_while_one_transaction_is_written_the_next_is_collected_and_no_more(journal, monkeypatch):
-    monkeypatch.setattr(keeping, "TOGETHER", 8)
+    monkeypatch.setattr(journal_writer, "TOGETHER", 8)
     journal.may_write.clear()
     given = [sequence(list(range(k, k + 60))) for k in range(1, 60, 2)]  # a batch each
     window = planned(given)

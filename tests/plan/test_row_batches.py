@@ -5,10 +5,8 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 
-from jaxscore.plan.forest import Share, build
-from jaxscore.plan.one_per_row import OnePerRow, row_length
-from jaxscore.plan.row_batches import ANSWERS
-from jaxscore.plan.row_shapes import SHORTEST_ROW
+from jaxscore.plan.row_batches import ANSWERS, SHORTEST_ROW, OnePerRow, row_length
+from jaxscore.plan.tries import Share, build
 from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence, sequence_lists
 

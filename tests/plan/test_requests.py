@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.plan.sequence_checks import complaints
-from jaxscore.plan.token_requests import TokenSequence
+from jaxscore.plan.requests import TokenSequence, complaints
 from tests.sequences import sequence
 
 FACTS = {"vocab_size": 50, "max_positions": 6, "placeholders": {7: "image_token_id"}}

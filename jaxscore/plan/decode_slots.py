@@ -2,12 +2,13 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 
-from jaxscore.plan.row_shapes import SHORTEST_ROW
-from jaxscore.plan.token_requests import TokenRequest
+from jaxscore.plan.requests import TokenRequest
+from jaxscore.plan.row_batches import SHORTEST_ROW
 
 GROUPS = (1, 8, 32, 128, 256)  # requests decoded side by side
 SHORTEST_PREFIX = 64  # tokens; a shorter one, or one for a single group, saves too little
@@ -109,3 +110,62 @@ def _slots(request: TokenRequest, shared: int) -> int:
 def power(n: int) -> int:
     """The power of two that holds n, a row at least."""
     return max(SHORTEST_ROW, 1 << (max(n, 1) - 1).bit_length())
+
+
+T = TypeVar("T")
+
+SHARE = 8  # one of so many rows is filled at a time; each filling is a few programs
+
+
+def chunk(n_rows: int) -> int:
+    """Rows that are filled at a time, of a cache of so many; as many are free before any is."""
+    return max(1, n_rows // SHARE)
+
+
+class DecodeRows(Generic[T]):
+    """The rows of a lane's cache, and the texts that wait for one.
+
+    Invariant: the row and the block in which a text begins depend on the number of rows, on the
+    order of the texts and on how many blocks each takes. They depend neither on time nor on which
+    of the texts are known from an earlier run. So a run that skips the blocks in which no text is
+    written gives every other text its row in an uninterrupted run. This does not hold after an
+    abandoned text: nobody knows how many blocks it would have taken.
+    """
+
+    def __init__(self, waiting: Iterable[tuple[T, int | None]], n_rows: int) -> None:
+        """`waiting` has each text, in planned order, and the number of blocks that it takes, None
+        where that is unknown. A text with a known number keeps a row for so many blocks, and
+        `begin` does not return it. `waiting` is read no further than rows are free."""
+        self._waiting: Iterator[tuple[T, int | None]] = iter(waiting)
+        self._free = list(range(n_rows))
+        self._least = chunk(n_rows)
+        self._written: set[int] = set()  # rows of texts of unknown length
+        self._known: dict[int, int] = {}  # row -> blocks that a known text still takes
+
+    def begin(self) -> list[tuple[int, T]]:
+        """Begin a block.
+
+        Returns:
+            Rows, ascending, with the texts that are to be written in them from this block on.
+        """
+        out: list[tuple[int, T]] = []
+        if len(self._free) < self._least:
+            return out
+        for row, (text, n_blocks) in zip(tuple(self._free), self._waiting, strict=False):
+            self._free.remove(row)
+            if n_blocks is None:
+                self._written.add(row)
+                out.append((row, text))
+            else:
+                self._known[row] = n_blocks
+        return out
+
+    def end(self, rows: Iterable[int]) -> None:
+        """End the block; the texts in these rows have ended, beside those that are known to."""
+        self._known = {row: n - 1 for row, n in self._known.items()}
+        known = [row for row, n in self._known.items() if n <= 0]
+        for row in known:
+            del self._known[row]
+        given = set(rows)
+        self._written -= given
+        self._free = sorted({*self._free, *known, *given})

@@ -3,22 +3,22 @@
 import functools
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxscore.plan.forest import Forest
-from jaxscore.plan.one_per_row import OnePerRow
 from jaxscore.plan.packing import Plan
 from jaxscore.plan.prefixes import Part
-from jaxscore.plan.row_batches import RowBatch
-from jaxscore.plan.token_requests import (
+from jaxscore.plan.requests import (
     NO_MEASURES,
     NOTHING_MORE,
     SequenceScores,
+    TokenSequence,
     Wanted,
 )
+from jaxscore.plan.row_batches import OnePerRow, RowBatch
+from jaxscore.plan.tries import Forest
 
 Planned = Plan | OnePerRow  # how a part is laid out
 N_TERMS = 6  # fields of `SequenceScores` before its measures
@@ -208,3 +208,42 @@ def _unknown(*shape: int) -> np.ndarray:
 def _arrays(scores: SequenceScores) -> list[Any]:
     """All columns, the `N_TERMS` fields first and then the measures."""
     return [*scores[:N_TERMS], *scores.measures.values()]
+
+
+class Window:
+    """All work of sequences that came together, and how many of their batches are in flight."""
+
+    def __init__(
+        self,
+        works: list[ForestWork],
+        sequences: Sequence[TokenSequence],
+        wanted: Wanted = NOTHING_MORE,
+    ) -> None:
+        self.works, self.sequences, self.wanted = works, sequences, wanted
+        self.n_in_flight, self.all_sent = 0, False
+
+    @property
+    def done(self) -> bool:
+        return self.all_sent and not self.n_in_flight
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(work.n_tokens for work in self.works)
+
+    def lay_out(self) -> None:
+        """Compute rows and digests now, and not when the first batch is made for a device."""
+        for work in self.works:
+            _ = work.digest, [plan.rows for _, plan in work.plans]
+
+    def planned_parts(self) -> Iterator[tuple[ForestWork, Part, Planned]]:
+        """What is to be computed, one forest's rows after the other."""
+        for work in self.works:
+            for part, plan in work.plans:
+                yield work, part, plan
+
+    def scores(self) -> list[SequenceScores]:
+        """One entry for each sequence, in the order in which they came."""
+        found: dict[int, SequenceScores] = {}
+        for work in self.works:
+            found |= zip(work.index, work.scores(), strict=True)
+        return [found[k] for k in range(len(self.sequences))]

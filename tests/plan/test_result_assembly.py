@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.engine.split_batches import halves
-from jaxscore.plan import row_batches, row_shapes
-from jaxscore.plan.forest import build
-from jaxscore.plan.forest_work import ForestWork
+from jaxscore.plan import row_batches
 from jaxscore.plan.packing import plan
 from jaxscore.plan.prefixes import whole
-from jaxscore.plan.token_requests import Wanted
+from jaxscore.plan.requests import Wanted
+from jaxscore.plan.result_assembly import ForestWork
+from jaxscore.plan.tries import build
 from tests.sequences import sequence, sequence_lists
 
 
@@ -41,7 +41,7 @@ def answers(batch):
 @settings(max_examples=100, deadline=None)
 def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences, batch_tokens):
     with (
-        mock.patch.object(row_shapes, "SHORTEST_ROW", 4),
+        mock.patch.object(row_batches, "SHORTEST_ROW", 4),
         mock.patch.object(row_batches, "ANSWERS", 2),
     ):
         forest = build(sequences)

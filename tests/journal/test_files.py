@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal import contents, opening, place
+from jaxscore.journal import contents, files
 from jaxscore.journal.database import Journal
 from tests.conftest import CASES
 from tests.journal.test_database import ABOUT, scores_of, sequences
@@ -19,7 +19,7 @@ from tests.journal.test_database import ABOUT, scores_of, sequences
 HOLD = """
 import sys
 from pathlib import Path
-from jaxscore.journal.opening import opened
+from jaxscore.journal.files import opened
 database = opened(Path(sys.argv[1]), create=sys.argv[2] == "create")
 print("held", flush=True)
 sys.stdin.read()
@@ -77,8 +77,8 @@ def test_looking_at_the_path_drops_no_lock(path):
     """POSIX drops all locks of a process on a file when it closes the file, however opened."""
     with contextlib.closing(Journal(path, ABOUT)) as journal:
         journal.found([])
-        place.check_path(path)
-        assert place.find(path) == path
+        files.check_path(path)
+        assert files.find(path) == path
         with pytest.raises(InputError, match="another run holds it"):
             Journal(path, ABOUT).found([])
         command = [sys.executable, "-m", "jaxscore", "journal", "info", str(path)]
@@ -88,16 +88,16 @@ def test_looking_at_the_path_drops_no_lock(path):
 
 
 def test_a_file_that_is_replaced_before_the_lock_is_ours_is_not_used(path, monkeypatch):
-    real, moved = opening._check_or_create, []
+    real, moved = files._check_or_create, []
 
     def removed(database, create):
         real(database, create)
         if not moved:  # as `prune --keep 0` of another process does, and then a run begins
             moved.append(path.rename(path.with_name("removed")))
-            with contextlib.closing(opening.opened(path, create=True)):
+            with contextlib.closing(files.opened(path, create=True)):
                 pass
 
-    monkeypatch.setattr(opening, "_check_or_create", removed)
+    monkeypatch.setattr(files, "_check_or_create", removed)
     with contextlib.closing(Journal(path, ABOUT)) as journal:
         assert journal.found(sequences(1)[:1]) == {}
         journal.keep([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
@@ -107,14 +107,14 @@ def test_a_file_that_is_replaced_before_the_lock_is_ours_is_not_used(path, monke
 
 def test_removing_it_leaves_another_runs_log(path, monkeypatch):
     """A run that begins as soon as the name is free keeps what it writes."""
-    real, begun = contents.place.remove_emptied, []
+    real, begun = contents.files.remove_emptied, []
 
     def begins(folder):
         begun.append(Journal(path, ABOUT))
         begun[0].keep([(one, scores_of(one, 1)) for one in sequences(3)[:3]])
         real(folder)
 
-    monkeypatch.setattr(contents.place, "remove_emptied", begins)
+    monkeypatch.setattr(contents.files, "remove_emptied", begins)
     contents.prune(path, 0)
     log = path.with_name(f"{path.name}-wal")
     assert log.exists()
@@ -132,11 +132,11 @@ def test_removing_it_leaves_another_runs_log(path, monkeypatch):
 )
 def test_it_lies_beside_the_output(tmp_path, output, journal):
     (tmp_path / "folder").mkdir()
-    assert place.beside(tmp_path / output) == tmp_path / journal
+    assert files.beside(tmp_path / output) == tmp_path / journal
 
 
 def test_a_name_that_is_too_long_is_refused():
-    for use in (place.check_path, place.find):
+    for use in (files.check_path, files.find):
         with pytest.raises(InputError, match="File name too long"):
             use(Path("x" * 300))
 
@@ -159,7 +159,7 @@ def test_a_file_system_without_locks_is_told_from_another_run(path, monkeypatch)
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     with another_process(path):
-        monkeypatch.setattr(opening.fcntl, "lockf", unsupported)
+        monkeypatch.setattr(files.fcntl, "lockf", unsupported)
         with pytest.raises(InputError) as problem:
             Journal(path, ABOUT).found([])
         with pytest.raises(InputError, match="its file system supports no locks"):
