@@ -41,7 +41,7 @@ class DivergenceScorer(Scorer):
     """Scores text under a model p, and beside it how far a reference q lies from p.
 
     `score` and `stream` give results of p, whose `measures` are those of both models
-    (`jaxscore.device.vocabulary.pairs.MEASURES`). It writes no text.
+    (`jaxscore.device.lm_head.divergence.MEASURES`). It writes no text.
 
     Example:
         >>> scorer = DivergenceScorer.from_pretrained("demo", "demo", reference_dtype="bfloat16")

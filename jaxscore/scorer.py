@@ -266,7 +266,7 @@ class Scorer:
             top: how many of the most probable tokens to return for each scored token, see
                 `SequenceScores`.
             measures: "deviation", "rank", "renyi2", "varentropy": what else to return for each
-                scored token, see `jaxscore.device.vocabulary.sums`.
+                scored token, see `jaxscore.device.lm_head.sums`.
 
         Raises:
             ValueError: a sequence is longer than the model's positions, starts outside its ids,

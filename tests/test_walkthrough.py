@@ -21,9 +21,9 @@ from transformers import PreTrainedTokenizerFast
 from jaxscore import Request, Scorer
 from jaxscore.device.attention.interval import attention
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.forms import FORMS
+from jaxscore.device.backends import FORMS
+from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.rows import Asked, Rows, Unembedding
-from jaxscore.device.vocabulary.queries import score_queries
 from jaxscore.models.model import Model
 from jaxscore.plan import packing, tries
 from jaxscore.text.encoder import TextEncoder

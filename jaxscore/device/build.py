@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from jaxscore.device.backends import FORMS, Forms
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.forms import FORMS, Forms
 from jaxscore.device.mesh_shape import MODEL
 
 

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from jaxscore.device.backends import ExpertsForm
 from jaxscore.device.build import ON_CPU, Build
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
-from jaxscore.device.forms import ExpertsForm
 from jaxscore.device.grouped_gpu import grouped_gpu, takes
 from jaxscore.device.grouped_tpu import grouped_tpu
 

@@ -19,10 +19,10 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
+from jaxscore.device.lm_head.column_blocks import all_logits
+from jaxscore.device.lm_head.scores import vocabulary_terms
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sampling import Sampling, draw, penalized
-from jaxscore.device.vocabulary.blocks import all_logits
-from jaxscore.device.vocabulary.queries import vocabulary_terms
 
 Extend = Callable[..., tuple[Float[Array, "R L D"], KeysValues]]
 

@@ -51,7 +51,7 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None
 def score_queries(
     hidden_ND, asked: Asked, head: Unembedding, top: int = 0, measures: tuple[str, ...] = ()
 ) -> Scores:
-    """What `jaxscore.device.vocabulary.queries.score_queries` computes, from the whole softmax."""
+    """What `jaxscore.device.lm_head.scores.score_queries` computes, from the whole softmax."""
     if "rank" in measures:  # each answer is a query of its own
         slot = jnp.arange(len(asked.slot))
         asked = asked._replace(query=asked.query[asked.slot], slot=slot)

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from jaxscore.device.forms import FORMS, Forms
+from jaxscore.device.backends import FORMS, Forms
 
 
 class Asked(NamedTuple):

@@ -9,11 +9,11 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.lm_head.divergence import Pair, score_pair
+from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.mesh_shape import DATA
 from jaxscore.device.packed_rows import unpacked
 from jaxscore.device.rows import Rows, Scores, Unembedding
-from jaxscore.device.vocabulary.pairs import Pair, score_pair
-from jaxscore.device.vocabulary.queries import score_queries
 
 # (params, ids, position, subtree_end), each [R, L], and KV caches where the model takes them
 HiddenStates = Callable[..., Float[Array, "R L D"]]

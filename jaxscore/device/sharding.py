@@ -142,7 +142,7 @@ def spec(path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int) 
     """Where one parameter lies.
 
     Args:
-        path: its keys in the tree of `initial.init_params`.
+        path: its keys in the tree of `init_params`.
         shape: of the whole parameter.
         model: devices along MODEL, which `check` has taken.
 
@@ -185,7 +185,7 @@ def specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
     """Where each parameter lies: a tree of `PartitionSpec` like `params`.
 
     Args:
-        params: arrays or `jax.ShapeDtypeStruct`, the tree of `initial.init_params`.
+        params: arrays or `jax.ShapeDtypeStruct`, the tree of `init_params`.
 
     Raises:
         ValueError: the mesh does not split this decoder, see `check`, or `spec` has no rule.

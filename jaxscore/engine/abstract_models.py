@@ -5,10 +5,10 @@ from typing import Any, TypeAlias
 import jax
 from jax.sharding import SingleDeviceSharding
 
+from jaxscore.device.backends import FORMS, Platform, platform_here
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.forms import FORMS, Platform, platform_here
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.models import native
 from jaxscore.models.choices import Dtype

@@ -36,7 +36,7 @@ def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
     """Bytes of all parameters on one device.
 
     Args:
-        shapes: the tree of `initial.init_params`, arrays or their shapes.
+        shapes: the tree of `init_params`, arrays or their shapes.
 
     Raises:
         ValueError: the mesh does not split this decoder, see `device.sharding.check`.

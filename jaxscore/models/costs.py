@@ -36,7 +36,7 @@ def parts(shapes: Any, bytes_a_device: Any) -> list[Part]:
     """The model part by part; what is tied counts where it is embedded.
 
     Args:
-        shapes: the tree of `initial.init_params`, arrays or their shapes.
+        shapes: the tree of `init_params`, arrays or their shapes.
         bytes_a_device: a number for each, see `device.sharding.bytes_a_device`.
     """
     numbers = _sizes(shapes)

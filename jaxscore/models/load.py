@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxscore.device.forms import platform_here
+from jaxscore.device.backends import platform_here
 from jaxscore.errors import InputError, check_choice
 from jaxscore.models import native, refused_families
 from jaxscore.models.choices import (

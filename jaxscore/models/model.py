@@ -6,13 +6,13 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from jaxscore.device.backends import Platform
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.forms import Platform
 from jaxscore.device.generate import Extend
+from jaxscore.device.lm_head.sums import MEASURES
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.score import HiddenStates, PairStates
-from jaxscore.device.vocabulary.sums import MEASURES
 from jaxscore.errors import check_choice
 from jaxscore.models.choices import Dtype, Implementation
 from jaxscore.models.weights.generation_config import GenerationDefaults

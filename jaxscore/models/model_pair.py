@@ -7,7 +7,7 @@ batches does it for two.
 import dataclasses
 from typing import Any
 
-from jaxscore.device.vocabulary.pairs import MEASURES, Pair
+from jaxscore.device.lm_head.divergence import MEASURES, Pair
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import decoder, initial
+from jaxscore.device import decoder
+from jaxscore.device.backends import FORMS
 from jaxscore.device.build import Build
 from jaxscore.device.decoder_config import Experts, Rotary
 from jaxscore.device.dots import as_integers
-from jaxscore.device.forms import FORMS
+from jaxscore.device.init_params import init_params
 from tests.device.configs import gpt2like, llamalike, rules
 from tests.device.tries import paths, random_rows
 
@@ -54,7 +55,7 @@ def model(name):
         centre = 1.0 if path[-1].key == "scale" else 0.0
         return jnp.asarray(draw.normal(centre, 0.3, leaf.shape), jnp.float32)
 
-    shapes = jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
+    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
     run = jax.jit(lambda p, *rows: decoder.hidden_states(p, config, *rows))
     return jax.tree_util.tree_map_with_path(fill, shapes), run
 

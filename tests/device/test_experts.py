@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from jaxscore.device import experts as device_experts
+from jaxscore.device.backends import FORMS as PLATFORMS
 from jaxscore.device.build import Build
 from jaxscore.device.dots import as_integers
 from jaxscore.device.experts import GROUPED, blocked, grouped, mixture
-from jaxscore.device.forms import FORMS as PLATFORMS
 from jaxscore.device.grouped_gpu import takes
 from jaxscore.models.weights import int8
 

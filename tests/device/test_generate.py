@@ -9,10 +9,10 @@ import pytest
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers
-from jaxscore.device.forms import FORMS
+from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.vocabulary.blocks import all_logits
 from jaxscore.engine.generation import decode_state
 from jaxscore.engine.generation.decode_state import Facts
 from jaxscore.plan.requests import TokenRequest

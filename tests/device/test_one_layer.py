@@ -4,21 +4,22 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxscore.device import decoder, initial
+from jaxscore.device import decoder
+from jaxscore.device.init_params import init_params
 from tests.device.test_sharding import CONFIGS
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_layer_makes_a_decoder_of_its_own(name):
     whole = CONFIGS[name]
-    shapes = jax.eval_shape(lambda: initial.init_params(jax.random.key(0), whole))
+    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), whole))
     n_whole = sum(leaf.size for leaf in jax.tree.leaves(shapes["layers"]))
     of_layers = 0
     ids = jnp.zeros((1, 8), jnp.int32)
     for layer in range(whole.n_layers):
         one = whole.only(layer)
         assert one.n_layers == len(one.windows) == 1
-        params = jax.eval_shape(lambda one=one: initial.init_params(jax.random.key(0), one))
+        params = jax.eval_shape(lambda one=one: init_params(jax.random.key(0), one))
         of_layers += sum(leaf.size for leaf in jax.tree.leaves(params["layers"]))
         found = jax.eval_shape(
             lambda p, one=one: decoder.hidden_states(p, one, ids, ids, ids + 8), params

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import decoder, initial, reference
+from jaxscore.device import decoder, reference
+from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.forms import FORMS
+from jaxscore.device.init_params import init_params
+from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.rows import Asked, Rows, Unembedding
 from jaxscore.device.score import score_rows
-from jaxscore.device.vocabulary import queries
 from tests.device.configs import llamalike
 
 N, T, D, V = 30, 2, 16, 150
@@ -34,7 +35,7 @@ def arrays(n_slots, form="query_blocks", seed=0):
     return hidden, query, answer, Unembedding(weight, None, 1.0, None, forms=forms)
 
 
-@pytest.mark.parametrize("form", queries.FORMS)
+@pytest.mark.parametrize("form", lm_head.FORMS)
 @pytest.mark.parametrize(
     "n_slots", [24, 20, 5]
 )  # large and small blocks, a ragged end, one short of two
@@ -46,7 +47,7 @@ def test_any_number_of_queries_and_answers(form, n_slots):
     def run(n, m):
         slot = jnp.arange(T * n_slots) % jnp.maximum(n, 1)
         asked = Asked(query, n, slot, answer, m)
-        return queries.score_queries(hidden, asked, head), slot
+        return lm_head.score_queries(hidden, asked, head), slot
 
     for n, m in [(0, 0), (1, 1), (1, T * n_slots), (n_slots // 2, 3), (n_slots, T * n_slots)]:
         got, slot = run(jnp.int32(n), jnp.int32(m))
@@ -61,16 +62,16 @@ def test_any_number_of_queries_and_answers(form, n_slots):
 
 def test_answers_in_buckets_have_the_bits_of_all_of_them(monkeypatch):
     """48 answers in blocks of 4: the smallest of 2, 3, 6 and 12 blocks runs, the rest stays 0."""
-    monkeypatch.setattr(queries, "ANSWER_BLOCK", 4)
+    monkeypatch.setattr(lm_head, "ANSWER_BLOCK", 4)
     hidden, query, answer, head = arrays(24, "buckets")
     slot = jnp.arange(48) % 24
 
     def run(m):
-        return queries.score_queries(hidden, Asked(query, jnp.int32(24), slot, answer, m), head)
+        return lm_head.score_queries(hidden, Asked(query, jnp.int32(24), slot, answer, m), head)
 
     in_buckets = jax.jit(run)
     got = {m: in_buckets(jnp.int32(m)) for m in (0, 1, 8, 9, 12, 13, 24, 25, 48)}
-    monkeypatch.setattr(queries, "BUCKETS", 1)
+    monkeypatch.setattr(lm_head, "BUCKETS", 1)
     want = jax.jit(lambda m: run(m))(jnp.int32(1))
     assert np.asarray(want.logprob).all()
     for m, scores in got.items():
@@ -90,7 +91,7 @@ def test_a_query_block_that_is_not_reached_costs_nothing():
 
     @jax.jit
     def run(n):
-        return queries.score_queries(poisoned, Asked(query, n, slot, answer, n), head)
+        return lm_head.score_queries(poisoned, Asked(query, n, slot, answer, n), head)
 
     assert np.isfinite(run(jnp.int32(8)).logprob[:8]).all()
     few = run(jnp.int32(9))
@@ -124,7 +125,7 @@ def test_the_vocabulary_pass_holds_no_logits(dtype):
 
     def run(hidden, asked, weight):
         head = Unembedding(weight, None, 1.0, None, forms=CPU)
-        return queries.score_queries(hidden, asked, head)
+        return lm_head.score_queries(hidden, asked, head)
 
     ids = functools.partial(struct, dtype=jnp.int32)
     given = (
@@ -160,9 +161,7 @@ def test_scoring_a_batch_stays_small(dtype, rows, length):
             ids(),
         ),
     )
-    params = jax.eval_shape(
-        functools.partial(initial.init_params, config=config), jax.random.key(0)
-    )
+    params = jax.eval_shape(functools.partial(init_params, config=config), jax.random.key(0))
     params = jax.tree.map(
         lambda leaf: struct(*leaf.shape, dtype=storage_dtype(dtype, True)),
         params,

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
-from jaxscore.device import initial
 from jaxscore.device.attention.score_rule import Alibi
 from jaxscore.device.decoder_config import (
     Clamped,
@@ -21,6 +20,7 @@ from jaxscore.device.decoder_config import (
     QueryGrowth,
     Rotary,
 )
+from jaxscore.device.init_params import init_params
 from jaxscore.device.sharding import (
     RULES,
     MeshShape,
@@ -137,13 +137,14 @@ SPLIT = """
 import dataclasses
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxscore.device import decoder, initial
+from jaxscore.device import decoder
+from jaxscore.device.init_params import init_params
 from jaxscore.device.rows import Asked, Rows
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, specs
 from jaxscore.device.build import ON_CPU, Build
-from jaxscore.device.forms import FORMS
-from jaxscore.device.vocabulary.queries import score_queries
+from jaxscore.device.backends import FORMS
+from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.engine.platform import use_compilation_cache
 from tests.device.test_sharding import CONFIGS, RUN, WITH_KERNELS
 
@@ -165,7 +166,7 @@ for name in RUN:
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: np.float32(path[-1].key in ("scale", "channel_scale"))
         + draw.normal(0, 0.3, leaf.shape).astype(np.float32),
-        jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config)),
+        jax.eval_shape(lambda: init_params(jax.random.key(0), config)),
     )
     tokens = draw.integers(0, config.vocab_size, (R, L), np.int32)
     answer = draw.integers(0, config.vocab_size, R * L * 4, np.int32)
@@ -207,10 +208,11 @@ TRIES = """
 import dataclasses
 import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
-from jaxscore.device import decoder, initial
+from jaxscore.device import decoder
+from jaxscore.device.init_params import init_params
 from jaxscore.device.attention import interval
 from jaxscore.device.build import Build
-from jaxscore.device.forms import FORMS
+from jaxscore.device.backends import FORMS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import specs
 from jaxscore.engine.platform import use_compilation_cache
@@ -234,7 +236,7 @@ for name, config in OVER_SHARDS.items():
     params = jax.tree_util.tree_map_with_path(
         lambda path, leaf: np.float32(path[-1].key == "scale")
         + draw.normal(0, 0.2, leaf.shape).astype(np.float32),
-        jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config)),
+        jax.eval_shape(lambda: init_params(jax.random.key(0), config)),
     )
 
     def run(build):
@@ -264,7 +266,7 @@ for name, config in OVER_SHARDS.items():
 
 
 def shapes(config):
-    return jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
+    return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 
 
 def names(config):

@@ -7,7 +7,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from jaxscore.cli.main import parse
-from jaxscore.device.vocabulary.pairs import FEWEST
+from jaxscore.device.lm_head.divergence import FEWEST
 from jaxscore.engine import batch_budget, footprint
 from jaxscore.engine.batch_budget import (
     LEAST,

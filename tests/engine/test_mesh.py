@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from jaxscore.device import initial
+from jaxscore.device.init_params import init_params
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine.mesh import auto_mesh, chosen, mesh_choice, parameter_bytes, parse_mesh
@@ -14,7 +14,7 @@ CONFIG = llamalike(vocab_size=1000, tied=False)
 
 
 def shapes(config):
-    return jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
+    return jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import sys
 
 import pytest
 
-from jaxscore.device.attention.block_pairs import most_pairs
 from jaxscore.device.attention.kernel_tpu import block_sizes
-from jaxscore.device.vocabulary.kernel_tpu import COLUMNS, QUERIES
+from jaxscore.device.attention.mask import most_pairs
+from jaxscore.device.lm_head.kernel_tpu import COLUMNS, QUERIES
 from tests.conftest import CASES, ROOT
 
 CLOCK = 1.5e9  # bundles per second of a v5e: 197e12 / (4 units * 128 * 128 * 2)

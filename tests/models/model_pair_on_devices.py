@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from jaxscore.device.vocabulary.pairs import MEASURES
+from jaxscore.device.lm_head.divergence import MEASURES
 from jaxscore.engine.mesh import mesh_choice
 from jaxscore.models.load import load
 from jaxscore.models.model_pair import paired

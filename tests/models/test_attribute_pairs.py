@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.vocabulary.blocks import all_logits
+from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import Model
 from tests.conftest import ROOT, optimised_code

@@ -12,9 +12,9 @@ from jax.extend.core import jaxprs_in_params
 
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import Experts
+from jaxscore.device.lm_head.scores import vocabulary_terms
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, specs
-from jaxscore.device.vocabulary.queries import vocabulary_terms
 from jaxscore.models import costs
 from jaxscore.models.weights.params import shapes_of
 from tests.device.configs import gpt2like, llamalike

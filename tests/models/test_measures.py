@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxscore.device.vocabulary.sums import MEASURES
+from jaxscore.device.lm_head.sums import MEASURES
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 from tests.models.test_top import CONFIGS, KINDS
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from jaxscore.device.vocabulary.pairs import MEASURES
+from jaxscore.device.lm_head.divergence import MEASURES
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
 from jaxscore.models.model_pair import paired

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device.vocabulary import queries
+from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.engine.generation.slots import Lane
 from tools import check_device
 from tools.device_check import (
@@ -45,7 +45,7 @@ def test_expected_values_pass_where_the_numbers_are_right(capsys):
 
 
 def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
-    right = queries.score_queries
+    right = lm_head.score_queries
 
     def wrong(hidden, asked, head, top, measures):
         scores = right(hidden, asked, head, top, measures)

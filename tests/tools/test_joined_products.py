@@ -8,13 +8,14 @@ from tests.conftest import ROOT
 # In a process of its own, since the tool sets variables of the environment.
 SAME = """
 import jax, jax.numpy as jnp, numpy as np
-from jaxscore.device import decoder, feed_forward, initial, self_attention
+from jaxscore.device import decoder, feed_forward, self_attention
+from jaxscore.device.init_params import init_params
 from tests.device.configs import llamalike
 from tools.joined_products import WAYS
 
 config = llamalike(mlp_bias=True, interleaved=True)
 draw = np.random.default_rng(1)
-shapes = jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
+shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
 params = jax.tree.map(lambda leaf: draw.normal(0, 0.3, leaf.shape).astype(np.float32), shapes)
 ids = jnp.asarray(draw.integers(0, config.vocab_size, (2, 16)), jnp.int32)
 at = jnp.broadcast_to(jnp.arange(16, dtype=jnp.int32), (2, 16))

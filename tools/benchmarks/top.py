@@ -30,10 +30,10 @@ def _measured(dtype: str, turns: int, queries: int, width: int, v: int) -> int:
     import jax.numpy as jnp
 
     from jaxscore.device import reference
+    from jaxscore.device.backends import forms_here
     from jaxscore.device.dots import to_storage
-    from jaxscore.device.forms import forms_here
+    from jaxscore.device.lm_head.scores import score_queries
     from jaxscore.device.rows import Asked, Unembedding
-    from jaxscore.device.vocabulary.queries import score_queries
 
     keys, forms = jax.random.split(jax.random.key(0)), forms_here()
     # Rounded, so that weights of either type give the products of full logits.

@@ -21,7 +21,7 @@ from jaxscore.device import decoder, layers, self_attention
 from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.attention.visible import visible
-from jaxscore.device.forms import Forms
+from jaxscore.device.backends import Forms
 
 
 @jax.custom_vjp

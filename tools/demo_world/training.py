@@ -14,7 +14,8 @@ import optax
 import orbax.checkpoint as ocp
 from tokenizers import Tokenizer
 
-from jaxscore.device import decoder, initial
+from jaxscore.device import decoder
+from jaxscore.device.init_params import init_params
 from tools.demo_world import fast
 from tools.demo_world.documents import KINDS, PHASE_ENDS
 from tools.demo_world.rows import TrainingRows, step_rows
@@ -126,7 +127,7 @@ def first_state(
 ) -> State:
     """The parameters to start from, or random ones of the plan's seed."""
     if start is None:
-        start = initial.init_params(jax.random.key(plan.seed), config)
+        start = init_params(jax.random.key(plan.seed), config)
     params = jax.tree.map(lambda x: jnp.array(x, jnp.float32), start)
     return State(params, optimizer(plan).init(params))
 

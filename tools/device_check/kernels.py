@@ -11,8 +11,8 @@ import numpy as np
 from jaxscore.device.attention.blocked import blocked
 from jaxscore.device.attention.interval import ATTENTION
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
+from jaxscore.device.backends import Forms, forms_here
 from jaxscore.device.experts import BLOCK, GROUPED
-from jaxscore.device.forms import Forms, forms_here
 from tools.device_check.options import Options
 from tools.device_check.timing import measured
 from tools.device_check.verdict import say

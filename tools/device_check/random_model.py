@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxscore.device.backends import FORMS, platform_here
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
-from jaxscore.device.forms import FORMS, platform_here
 from jaxscore.device.mesh import DeviceMesh
 from jaxscore.models import native
 from jaxscore.models.model import Model

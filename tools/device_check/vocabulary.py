@@ -8,10 +8,10 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device import reference
+from jaxscore.device.backends import FORMS, platform_here
 from jaxscore.device.dots import dot_last, from_storage, to_storage
-from jaxscore.device.forms import FORMS, platform_here
+from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.rows import Asked, Scores, Unembedding
-from jaxscore.device.vocabulary.queries import score_queries
 from jaxscore.engine.split_batches import exhausted
 from jaxscore.io.byte_sizes import byte_text
 from jaxscore.plan.row_batches import ANSWERS

@@ -29,7 +29,7 @@ from jaxscore.device.attention.kernel_gpu import kernel_gpu
 from jaxscore.device.attention.kernel_tpu import kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.forms import AttentionForm, Forms
+from jaxscore.device.backends import AttentionForm, Forms
 
 
 def attention(

@@ -19,8 +19,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.attention.block_pairs import block_pairs, flat_ends, padded
 from jaxscore.device.attention.kv_cache import MASKED
+from jaxscore.device.attention.mask import block_pairs, flat_ends, padded
 from jaxscore.device.attention.score_rule import ScoreRule
 
 LOG2_E = math.log2(math.e)

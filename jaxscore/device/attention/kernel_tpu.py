@@ -23,8 +23,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.attention.block_pairs import block_pairs, flat_ends, most_pairs, padded
 from jaxscore.device.attention.kv_cache import MASKED
+from jaxscore.device.attention.mask import block_pairs, flat_ends, most_pairs, padded
 from jaxscore.device.attention.score_rule import ScoreRule
 
 LANES = 128

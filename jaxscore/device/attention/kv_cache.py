@@ -13,8 +13,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.backends import Forms
 from jaxscore.device.dots import compute_dtype, from_storage
-from jaxscore.device.forms import Forms
 
 MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
 QUERY_BLOCK = 1024  # most query rows of a product on the CPU; measured best of 64..4096 at S 1536

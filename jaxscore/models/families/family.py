@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.device.decoder_config import DecoderConfig
 
-Path = tuple[str, ...]  # where a parameter stands in the tree of `initial.init_params`
+Path = tuple[str, ...]  # where a parameter stands in the tree of `init_params`
 
 
 class Part(NamedTuple):

@@ -1,7 +1,7 @@
 """Folders that `jaxscore convert` writes: our own parameter tree as an Orbax checkpoint.
 
     config.json, tokenizer files    as the original has them, less a quantization_config
-    params/                         the tree of `initial.init_params`, matrices in one dtype
+    params/                         the tree of `init_params`, matrices in one dtype
     checksums.json                  of each array, see `checksums`
     jaxscore.json                   what made it; written last, and what such a folder is known by
 

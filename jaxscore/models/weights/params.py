@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-from jaxscore.device import decoder, initial
+from jaxscore.device import decoder
 from jaxscore.device.dots import storage_dtype
+from jaxscore.device.init_params import init_params
 from jaxscore.device.layers import SCALE
 from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
@@ -43,7 +44,7 @@ def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
 
     Matrices are of `dtype`, or int8 where they have scales; vectors are float32.
     """
-    shapes = jax.eval_shape(functools.partial(initial.init_params, config=config), _key())
+    shapes = jax.eval_shape(functools.partial(init_params, config=config), _key())
     paths = {keys_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
 
     def rounded(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:

@@ -12,7 +12,7 @@ from jaxscore.device.attention import blocked as by_blocks
 from jaxscore.device.attention import blocked_cpu as on_cpu
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.forms import FORMS
+from jaxscore.device.backends import FORMS
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device import decoder, initial, reference
+from jaxscore.device import decoder, reference
 from jaxscore.device.attention import interval, kernel_gpu, kernel_tpu
-from jaxscore.device.attention.block_pairs import block_pairs, flat_ends, most_pairs
 from jaxscore.device.attention.kv_cache import KVCache
+from jaxscore.device.attention.mask import block_pairs, flat_ends, most_pairs
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.attention.visible import visible
+from jaxscore.device.backends import FORMS
 from jaxscore.device.build import Build
-from jaxscore.device.forms import FORMS
+from jaxscore.device.init_params import init_params
 from tests.device.configs import llamalike, rules
 from tests.device.tries import random_rows
 
@@ -155,7 +156,7 @@ def test_the_list_of_pairs_one_by_one(heads, window):
 def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
     config = llamalike(windows=windows)
     draw = np.random.default_rng(0)
-    params = initial.init_params(jax.random.key(0), config)
+    params = init_params(jax.random.key(0), config)
     ids = jnp.asarray(draw.integers(0, config.vocab_size, (R, 200)), jnp.int32)
     _, position, end = (jnp.asarray(x, jnp.int32) for x in random_rows(5, R, 200))
     forms = dataclasses.replace(FORMS["cpu"], attention=kernel, interpreted=True)

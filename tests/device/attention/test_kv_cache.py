@@ -11,8 +11,8 @@ from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention import kv_cache
 from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge
 from jaxscore.device.attention.score_rule import ScoreRule
+from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers
-from jaxscore.device.forms import FORMS
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 

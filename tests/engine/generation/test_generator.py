@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from jaxscore import Scorer
-from jaxscore.device import initial, reference
+from jaxscore.device import reference
 from jaxscore.device.dots import as_integers
+from jaxscore.device.init_params import init_params
 from jaxscore.device.rows import Asked
 from jaxscore.engine.generation import slot_memory, slots, state
 from jaxscore.engine.generation.generator import Generator
@@ -117,7 +118,7 @@ def random_model(config, dtype):
         is_vector = len(leaf.shape) - (path[0].key == "layers") < 2
         return jnp.asarray(values, jnp.float32 if is_vector else kinds[dtype])
 
-    shapes = jax.eval_shape(lambda: initial.init_params(jax.random.key(0), config))
+    shapes = jax.eval_shape(lambda: init_params(jax.random.key(0), config))
     params = as_integers(jax.tree_util.tree_map_with_path(fill, shapes))
     return native.from_params(config, params, dtype, "random")
 

@@ -16,8 +16,8 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.dots import from_storage
+from jaxscore.device.lm_head.sums import LOWEST, Sums, transform
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.vocabulary.sums import LOWEST, Sums, transform
 
 LANES = 128
 QUERIES, COLUMNS = 512, 1024  # most in a block

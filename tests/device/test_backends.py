@@ -6,17 +6,17 @@ from typing import get_args
 import jax
 import pytest
 
-from jaxscore.device import experts, forms
+from jaxscore.device import backends, experts
 from jaxscore.device.attention import interval
-from jaxscore.device.forms import FORMS, Platform, forms_here, platform_here, runs_kernels
-from jaxscore.device.vocabulary import queries
+from jaxscore.device.backends import FORMS, Platform, forms_here, platform_here, runs_kernels
+from jaxscore.device.lm_head import scores as lm_head
 
 
 def test_every_platform_has_forms_that_exist():
     assert tuple(FORMS) == get_args(Platform)
     for one in FORMS.values():
         assert one.attention in interval.ATTENTION
-        assert one.vocabulary in queries.FORMS
+        assert one.vocabulary in lm_head.FORMS
         assert one.experts in ("blocked", *experts.GROUPED)
 
 
@@ -30,7 +30,7 @@ def test_here_is_the_cpu():
 )
 def test_a_gpu_that_kernels_do_not_run_on_takes_other_forms(monkeypatch, capability, attention):
     device = SimpleNamespace(compute_capability=capability)
-    monkeypatch.setattr(forms, "platform_here", lambda: "gpu")
+    monkeypatch.setattr(backends, "platform_here", lambda: "gpu")
     monkeypatch.setattr(jax, "devices", lambda: [device])
     assert forms_here().attention == attention
     assert runs_kernels(capability) == (attention == "kernel_gpu")

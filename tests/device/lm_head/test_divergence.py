@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers, from_storage
-from jaxscore.device.forms import FORMS
+from jaxscore.device.lm_head import divergence as module
+from jaxscore.device.lm_head.divergence import MEASURES, Pair, score_pair
+from jaxscore.device.lm_head.divergence_terms import Divergence, column_terms
+from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.rows import Asked, Unembedding
-from jaxscore.device.vocabulary import pairs
-from jaxscore.device.vocabulary.divergence import Divergence, column_terms
-from jaxscore.device.vocabulary.pairs import MEASURES, Pair, score_pair
-from jaxscore.device.vocabulary.queries import score_queries
 
 Q, D, E = 9, 16, 24
 BLOCK = 64
@@ -288,9 +288,9 @@ def test_a_split_vocabulary(shards):
 def test_blocks_of_queries(monkeypatch, n):
     """Large blocks, small ones and a last one that is not full, by the number that is asked."""
     V = RAGGED + 1  # programs of this size are compiled here alone, with these blocks
-    monkeypatch.setattr(pairs, "FEWEST", 2)
-    monkeypatch.setattr(pairs, "MOST_HELD", 2 * 4 * V * 4)
-    assert pairs._block(V) == 4
+    monkeypatch.setattr(module, "FEWEST", 2)
+    monkeypatch.setattr(module, "MOST_HELD", 2 * 4 * V * 4)
+    assert module._block(V) == 4
     p, q, states = head(V), head(V, seed=3), hidden()
     got = divergence(states, states, p, q, asked(V, n))
     want = definition(logprobs(states, p), logprobs(states, q))
@@ -299,6 +299,6 @@ def test_blocks_of_queries(monkeypatch, n):
 
 
 def test_held_logits_are_bounded():
-    assert [pairs._block(V) for V in (2, 1000, 50257, 151936, 262144, 10**6)] == [
+    assert [module._block(V) for V in (2, 1000, 50257, 151936, 262144, 10**6)] == [
         512, 512, 512, 128, 128, 128,
     ]  # fmt: skip

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxscore.device.lm_head.sums import LOWEST, Ranked, Terms
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.vocabulary.sums import LOWEST, Ranked, Terms
 
 
 def nothing_ranked(n_queries: int, head: Unembedding, top: int) -> Ranked | None:

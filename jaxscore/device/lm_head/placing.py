@@ -11,9 +11,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.dots import dot_last, from_storage
+from jaxscore.device.lm_head.column_blocks import Target, by_columns, no_sums
+from jaxscore.device.lm_head.sums import Sums, transform
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.vocabulary.blocks import Target, by_columns, no_sums
-from jaxscore.device.vocabulary.sums import Sums, transform
 
 # The second pass compares with the logits of the first, which are its own wherever a product gives
 # the same bits each time. On the CPU the guess has them, and there is one pass.

@@ -9,11 +9,12 @@ import pytest
 
 from jaxscore.analysis.detection import min_k_pp
 from jaxscore.device import reference
+from jaxscore.device.lm_head import placing
+from jaxscore.device.lm_head import scores as lm_head
+from jaxscore.device.lm_head.column_blocks import Target, by_columns
+from jaxscore.device.lm_head.sums import MEASURES, terms
 from jaxscore.device.rows import Asked, Unembedding
-from jaxscore.device.vocabulary import placing, queries
-from jaxscore.device.vocabulary.blocks import Target, by_columns
-from jaxscore.device.vocabulary.sums import MEASURES, terms
-from tests.device.test_ranked import BLOCK, HIDDEN, D, Q, float64_logits, head
+from tests.device.lm_head.test_top import BLOCK, HIDDEN, D, Q, float64_logits, head
 
 ANSWERS = 3 * Q
 
@@ -22,7 +23,7 @@ ANSWERS = 3 * Q
     jax.jit, static_argnames=("scale", "softcap", "split", "forms", "top", "measures")
 )
 def _scores(hidden, asked, top, measures, **of):
-    return queries.score_queries(hidden, asked, Unembedding(**of), top, measures)
+    return lm_head.score_queries(hidden, asked, Unembedding(**of), top, measures)
 
 
 def asked_of(V, n_answers=ANSWERS, seed=0):
@@ -67,7 +68,7 @@ def assert_measured(got, of, asked, measures=MEASURES, hidden=HIDDEN, atol=1e-5)
         np.testing.assert_allclose(values, want[name], atol=atol, rtol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("form", queries.FORMS)
+@pytest.mark.parametrize("form", lm_head.FORMS)
 @pytest.mark.parametrize("V", [1, 7, BLOCK, 3 * BLOCK + 1, 1013])
 def test_they_are_those_of_all_logits(V, form):
     of, asked = head(V, form=form), asked_of(V)
@@ -98,7 +99,7 @@ def test_what_is_not_asked_for_is_not_computed(measures):
     assert got.entropy.shape == asked.query.shape
 
 
-@pytest.mark.parametrize("form", queries.FORMS)
+@pytest.mark.parametrize("form", lm_head.FORMS)
 def test_the_usual_terms_stay_beside_ranks(form):
     """Each answer is a query of its own then, with the terms of its query."""
     of, asked, n = head(1013, form=form), asked_of(1013), ANSWERS

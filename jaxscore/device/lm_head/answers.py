@@ -5,8 +5,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.dots import compute_dtype, from_storage
+from jaxscore.device.lm_head.sums import Terms, transform
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.vocabulary.sums import Terms, transform
 
 
 def answers(

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxscore.device.vocabulary.sums import LOWEST
+from jaxscore.device.lm_head.sums import LOWEST
 
 NEAR = 0.25  # |d| below which the series are taken; their first term left out is below 1e-8 of them
 # Coefficients of s^2, s^3 ...

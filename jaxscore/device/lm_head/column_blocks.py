@@ -8,9 +8,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.dots import dot_last, from_storage
-from jaxscore.device.rows import Unembedding
-from jaxscore.device.vocabulary.ranked import nothing_ranked, ranked_with
-from jaxscore.device.vocabulary.sums import (
+from jaxscore.device.lm_head.ranked import nothing_ranked, ranked_with
+from jaxscore.device.lm_head.sums import (
     LOWEST,
     OF_SQUARES,
     Place,
@@ -20,6 +19,7 @@ from jaxscore.device.vocabulary.sums import (
     squares_moved,
     transform,
 )
+from jaxscore.device.rows import Unembedding
 
 
 class Target(NamedTuple):

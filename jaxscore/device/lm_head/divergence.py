@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from jaxscore.device.lm_head.column_blocks import columns_of, firsts, with_logits
+from jaxscore.device.lm_head.divergence_terms import Divergence, column_terms
+from jaxscore.device.lm_head.query_blocks import Slots, in_blocks
+from jaxscore.device.lm_head.scores import with_answers
+from jaxscore.device.lm_head.sums import Terms, terms
 from jaxscore.device.rows import Asked, Scores, Unembedding
-from jaxscore.device.vocabulary.blocks import columns_of, firsts, with_logits
-from jaxscore.device.vocabulary.divergence import Divergence, column_terms
-from jaxscore.device.vocabulary.queries import with_answers
-from jaxscore.device.vocabulary.query_blocks import Slots, in_blocks
-from jaxscore.device.vocabulary.sums import Terms, terms
 
 MOST_HELD = 2**28  # bytes of the logits of both models, where the smallest block takes no more
 FEWEST, MOST = 128, 512  # queries in a block

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
+from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers, from_storage
-from jaxscore.device.forms import FORMS
+from jaxscore.device.lm_head import scores as lm_head
+from jaxscore.device.lm_head.column_blocks import by_columns
+from jaxscore.device.lm_head.ranked import most_probable, nothing_ranked, ranked_with
+from jaxscore.device.lm_head.sums import terms
 from jaxscore.device.rows import Asked, Unembedding
-from jaxscore.device.vocabulary import queries
-from jaxscore.device.vocabulary.blocks import by_columns
-from jaxscore.device.vocabulary.ranked import most_probable, nothing_ranked, ranked_with
-from jaxscore.device.vocabulary.sums import terms
 
 Q, D, BLOCK = 10, 16, 64
 SMALL = dataclasses.replace(
@@ -157,11 +157,11 @@ def test_a_logit_that_is_no_number_leaves_no_probability(top, value):
 @functools.partial(jax.jit, static_argnames=STATIC)
 def _scores(hidden, answer, n, top, **of):
     every = jnp.arange(Q, dtype=jnp.int32)
-    return queries.score_queries(hidden, Asked(every, n, every, answer, n), Unembedding(**of), top)
+    return lm_head.score_queries(hidden, Asked(every, n, every, answer, n), Unembedding(**of), top)
 
 
 @pytest.mark.parametrize("top", [5, 1, 0])
-@pytest.mark.parametrize("form", queries.FORMS)
+@pytest.mark.parametrize("form", lm_head.FORMS)
 def test_every_form_for_any_number_of_queries(form, top):
     """Beside the numbers that it gives without them, which stay as they are.
 

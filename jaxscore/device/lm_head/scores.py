@@ -9,15 +9,15 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxscore.device.forms import VocabularyForm
+from jaxscore.device.backends import VocabularyForm
+from jaxscore.device.lm_head.answers import answers
+from jaxscore.device.lm_head.column_blocks import by_columns
+from jaxscore.device.lm_head.kernel_tpu import kernel_tpu
+from jaxscore.device.lm_head.placing import placed
+from jaxscore.device.lm_head.query_blocks import in_blocks
+from jaxscore.device.lm_head.ranked import most_probable
+from jaxscore.device.lm_head.sums import Sums, Terms, terms
 from jaxscore.device.rows import Asked, Scores, Unembedding
-from jaxscore.device.vocabulary.answers import answers
-from jaxscore.device.vocabulary.blocks import by_columns
-from jaxscore.device.vocabulary.kernel_tpu import kernel_tpu
-from jaxscore.device.vocabulary.placing import placed
-from jaxscore.device.vocabulary.query_blocks import in_blocks
-from jaxscore.device.vocabulary.ranked import most_probable
-from jaxscore.device.vocabulary.sums import Sums, Terms, terms
 
 ANSWER_BLOCK = 512  # answers whose rows of the unembedding are held at a time
 BUCKETS = 4  # each half as large as the one before

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
+from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers, from_storage
-from jaxscore.device.forms import FORMS
+from jaxscore.device.lm_head import column_blocks
+from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.rows import Asked, Unembedding
-from jaxscore.device.vocabulary import blocks
-from jaxscore.device.vocabulary import queries as passes
 
 Q, T, D = 9, 3, 16
 BLOCK = 64  # small, so that the tables below have several
@@ -21,14 +21,14 @@ SMALL_BLOCKS = {
     name: dataclasses.replace(
         FORMS["cpu"], vocabulary=name, vocabulary_columns=BLOCK, interpreted=True
     )
-    for name in passes.FORMS
+    for name in lm_head.FORMS
 }
 
 
-@pytest.fixture(params=passes.FORMS, autouse=True)
+@pytest.fixture(params=lm_head.FORMS, autouse=True)
 def form(request, monkeypatch):
     """Each test runs in every form; `head` has it."""
-    monkeypatch.setattr("tests.device.test_vocabulary.CHOSEN", request.param)
+    monkeypatch.setattr("tests.device.lm_head.test_sums.CHOSEN", request.param)
     return request.param
 
 
@@ -70,7 +70,7 @@ def float64_terms(hidden, target, of: Unembedding):
 
 @functools.partial(jax.jit, static_argnames=("scale", "softcap", "split", "forms"))
 def _terms(hidden, target, **of):
-    return passes.score_queries(hidden, all_asked(target), Unembedding(**of))
+    return lm_head.score_queries(hidden, all_asked(target), Unembedding(**of))
 
 
 def all_asked(target):
@@ -258,7 +258,7 @@ def test_columns_of_the_last_block_that_are_read_again_count_once(monkeypatch):
             masked = condition.shape == (1, BLOCK)
             return jnp.where(jnp.ones_like(condition) if masked else condition, yes, no)
 
-    monkeypatch.setattr(blocks, "jnp", Unmasked())
-    broken = passes.vocabulary_terms(hidden, of)
+    monkeypatch.setattr(column_blocks, "jnp", Unmasked())
+    broken = lm_head.vocabulary_terms(hidden, of)
     _, entropy, _, _ = float64_terms(hidden, target, of)
     assert np.abs(np.asarray(broken.entropy) - entropy).max() > 0.1
