@@ -18,7 +18,7 @@ from jaxscore import Scorer
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.models.config.defaults import table
 from jaxscore.models.config.rope_parameters import names_of
-from jaxscore.models.families import FAMILIES, parts
+from jaxscore.models.families import FAMILIES, fields
 from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import NOT_READ, TRAINING, VOCABULARY
 from tests.models.checkpoints import (
@@ -156,11 +156,11 @@ def test_what_is_said_to_be_without_effect_is(kind):
             assert distance(torch_scores(other, ragged()), want) == 0, name
 
 
-@pytest.mark.parametrize("name", parts.ACTIVATIONS)
+@pytest.mark.parametrize("name", fields.ACTIVATIONS)
 def test_activations_are_torchs(name):
     x = np.linspace(-12, 12, 4001, dtype=np.float32)
     theirs = ACT2FN[name](torch.from_numpy(x)).numpy()
-    ours = jax.jit(ACTIVATIONS[parts.ACTIVATIONS[name]])(x)
+    ours = jax.jit(ACTIVATIONS[fields.ACTIVATIONS[name]])(x)
     np.testing.assert_allclose(ours, theirs, atol=2e-6, rtol=0)
 
 

@@ -1,33 +1,71 @@
-"""deepseek_v2 and deepseek_v3: latent attention, and mixtures behind some plain layers."""
+"""deepseek_v2 and deepseek_v3: latent attention, mixtures behind some plain layers."""
 
 import dataclasses
+import math
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.device.decoder_config import DecoderConfig, Experts, Latent
 from jaxscore.errors import InputError
-from jaxscore.models.families import latent, llamalike, mixture_sources, mixtures, parts
-from jaxscore.models.families.family import Family, Table
+from jaxscore.models.families import fields, llama, mixtures
+from jaxscore.models.families.family import Part, Table, linear, norm
+
+NORM_EPS = 1e-6  # of the norms within attention, independent of `rms_norm_eps`
 
 
 def _deepseek(config: Any, experts: Experts, **own: Any) -> DecoderConfig:
-    parts.refuse(config, moe_layer_freq=1)
-    shared = (config.n_shared_experts or 0) * config.moe_intermediate_size
-    experts = dataclasses.replace(experts, shared_width=shared, shared_gated=False)
+    fields.require(config, moe_layer_freq=1)
+    width = config.moe_intermediate_size
+    shared_width = (config.n_shared_experts or 0) * width
+    experts = dataclasses.replace(experts, shared_width=shared_width, shared_gated=False)
     plain = tuple(range(min(config.first_k_dense_replace, config.num_hidden_layers)))
-    return llamalike.llamalike(
+    return llama.llama_config(
         config,
-        **mixtures.mlps(
-            config, experts, config.moe_intermediate_size, plain, config.intermediate_size
-        ),
-        **latent.fields(config),
+        **mixtures.mlp_fields(config, experts, width, plain, config.intermediate_size),
+        **_latent_fields(config),
         **own,
     )
 
 
+def _latent_fields(config: Any) -> dict[str, Any]:
+    """Fields of latent attention."""
+    fields.require(config, num_key_value_heads=config.num_attention_heads)
+    latent = Latent(
+        rank=config.kv_lora_rank,
+        query_rank=config.q_lora_rank or 0,
+        turned=config.qk_rope_head_dim,
+        unturned=config.qk_nope_head_dim,
+        value=config.v_head_dim,
+        norm_eps=NORM_EPS,
+    )
+    bias = config.attention_bias
+    return {
+        "latent": latent,
+        "n_kv_heads": 1,
+        "head_width": latent.rank + latent.turned,
+        "attention_scale": _attention_scale(config),
+        "qkv_bias": bias,
+        "out_bias": bias,
+    }
+
+
+def _attention_scale(config: Any) -> float:
+    """Scale of scores, times the square of YaRN's factor if `mscale_all_dim` is set.
+
+    As in DeepSeek-V2's published code.
+    """
+    scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
+    rope = config.rope_parameters
+    overall, factor = rope.get("mscale_all_dim"), rope.get("factor", 1)
+    if rope["rope_type"] == "default" or not overall or factor <= 1:
+        return scale
+    return scale * (0.1 * overall * math.log(factor) + 1) ** 2
+
+
 def _v2(config: Any) -> DecoderConfig:
     # DeepSeek's own code would scale the weights to a sum of one; transformers' class does not.
-    parts.refuse(config, norm_topk_prob=False, scoring_func="softmax", mlp_bias=False)
-    limited = parts.one_of(config, "topk_method", "greedy", "group_limited_greedy") != "greedy"
+    fields.require(config, norm_topk_prob=False, scoring_func="softmax", mlp_bias=False)
+    method = fields.require_one_of(config, "topk_method", "greedy", "group_limited_greedy")
+    limited = method != "greedy"
     for name in ("n_group", "topk_group"):
         if limited and getattr(config, name) is None:
             raise InputError(f"{name} is None, expected a number with group_limited_greedy")
@@ -43,7 +81,7 @@ def _v2(config: Any) -> DecoderConfig:
 
 
 def _v3(config: Any) -> DecoderConfig:
-    parts.refuse(config, scoring_func="sigmoid", topk_method="noaux_tc")
+    fields.require(config, scoring_func="sigmoid", topk_method="noaux_tc")
     experts = Experts(
         config.n_routed_experts,
         config.num_experts_per_tok,
@@ -59,26 +97,39 @@ def _v3(config: Any) -> DecoderConfig:
     return _deepseek(config, experts, interleaved=config.rope_interleave)
 
 
+def _attention_sources(config: DecoderConfig) -> Table:
+    latent, at, layer = config.latent, ("layers", "attention", "latent"), "layers.{i}.self_attn."
+    assert latent is not None
+    table: Table = {}
+    if latent.query_rank:
+        table |= linear((*at, "query_in"), layer + "q_a_proj", config.qkv_bias)
+        table |= norm((*at, "query_norm"), layer + "q_a_layernorm", False)
+    name = "q_b_proj" if latent.query_rank else "q_proj"
+    table |= linear((*at, "q"), layer + name, False)
+    table |= linear((*at, "key_value"), layer + "kv_a_proj_with_mqa", config.qkv_bias)
+    table |= norm((*at, "norm"), layer + "kv_a_layernorm", False)
+    rows = latent.unturned + latent.value
+    for ours, start, stop in (("key_up", 0, latent.unturned), ("value_up", latent.unturned, rows)):
+        part = Part(config.n_heads, rows, start, stop)
+        table |= linear((*at, ours), layer + "kv_b_proj", False, part=part)
+    return table | linear(("layers", "attention", "out"), layer + "o_proj", config.out_bias)
+
+
 def _sources(config: DecoderConfig) -> Table:
-    return mixture_sources.sources(config, latent.sources(config))
+    return mixtures.sources(config, _attention_sources(config))
 
 
-def _family(translate: Any, *reads: str) -> Family:
-    own = parts.reads(
-        "first_k_dense_replace moe_intermediate_size n_routed_experts",
-        "n_shared_experts num_experts_per_tok norm_topk_prob routed_scaling_factor n_group",
-        "topk_group topk_method scoring_func moe_layer_freq aux_loss_alpha seq_aux ep_size",
-        "output_router_logits",
-        *reads,
-    )
-    return Family(
-        llamalike.READS | latent.READS | own,
-        translate,
-        _sources,
-        buffers=(parts.INV_FREQ,),
-        next_tokens=True,
-    )
+READS = (
+    "attention_bias kv_lora_rank q_lora_rank qk_rope_head_dim qk_nope_head_dim v_head_dim "
+    "head_dim qk_head_dim first_k_dense_replace moe_intermediate_size n_routed_experts "
+    "n_shared_experts num_experts_per_tok norm_topk_prob routed_scaling_factor n_group "
+    "topk_group topk_method scoring_func moe_layer_freq aux_loss_alpha seq_aux ep_size "
+    "output_router_logits"
+)
 
-
-DEEPSEEK_V2 = _family(_v2, "mlp_bias")
-DEEPSEEK_V3 = _family(_v3, "rope_interleave", mixtures.NEXT_TOKENS)
+FAMILIES = {
+    "deepseek_v2": llama.family(_v2, READS, "mlp_bias", sources=_sources, next_tokens=True),
+    "deepseek_v3": llama.family(
+        _v3, READS, "rope_interleave", mixtures.NEXT_TOKENS, sources=_sources, next_tokens=True
+    ),
+}

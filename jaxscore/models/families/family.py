@@ -1,4 +1,4 @@
-"""What a family is: a config translation and a table of weight names."""
+"""A family as data: a config translation and a table of weight names, with rows for such tables."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 
 from jaxscore.device.decoder_config import DecoderConfig
 
-Path = tuple[str, ...]  # where a parameter stands in the tree of `init_params`
+Path = tuple[str, ...]  # of a parameter in the tree of `init_params`
 
 
 class Part(NamedTuple):
-    """Some rows of a tensor that holds several parameters.
+    """Rows of one parameter in a tensor that fuses several.
 
-    Its rows are `groups` groups of `size` equal pieces; of each group the pieces from `start` up
-    to `stop` are ours. Three fused matrices are one group of three, the queries of heads that lie
-    as q k v q k v are the first piece of three in as many groups as there are heads.
+    The tensor's rows are `groups` groups of `size` equal pieces; the parameter is the pieces
+    [start, stop) of every group. Three fused matrices are one group of three. The queries of a
+    tensor whose heads lie as q k v q k v are the first piece of three, one group per head.
     """
 
     groups: int
@@ -25,17 +25,17 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a parameter comes from in a checkpoint.
+    """Checkpoint tensors that a parameter is read from.
 
     Attributes:
-        name: the tensor; `{i}` stands for the layer and `{j}` for the expert or head where the
-            parameter is stacked over them, in this order. A name that ends in `[{j}]` is that of
-            one tensor with all experts along its first axis.
-        transposed: the checkpoint has [in, out], we have [out, in].
-        part: the rows that are ours; None for all.
-        skip: leading rows that nobody reads.
-        plus: added to the values, in float32 (Gemma's norms are stored as their scale less one).
-        layers: those that `{i}` stands for; None for all.
+        name: of the tensor. `{i}` is the layer and `{j}` the expert or head that the parameter is
+            stacked over, in this order. A name that ends in `[{j}]` is one tensor with all
+            experts along its first axis.
+        transposed: the checkpoint stores [in, out]; the parameter is [out, in].
+        part: rows of a fused tensor; None for all.
+        skip: number of leading rows to drop.
+        plus: added to the values in float32 (Gemma stores the scales of norms minus one).
+        layers: layers that `{i}` runs over; None for all.
     """
 
     name: str
@@ -51,21 +51,21 @@ Table = dict[Path, Source]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """Data, no behaviour.
+    """Models that share a config translation and a table of weight names.
 
     Attributes:
-        reads: config attributes that `translate` reads, or refuses where it cannot, or that are
-            known to change nothing.
-        translate: a transformers config object to a `DecoderConfig`; raises InputError naming
-            the attribute that it does not handle.
-        sources: for a `DecoderConfig` the tensor of every parameter.
-        prefix: what some checkpoints put before every name, and some leave out.
-        buffers: patterns of tensors that hold nothing learned (masks, rotary tables).
-        unread: for a `DecoderConfig` patterns of tensors that released checkpoints have and
-            nobody reads.
-        head: the tensor of the unembedding where it is not tied.
-        next_tokens: checkpoints may have layers that predict more tokens than the next
-            (arXiv 2404.19737), which are left out.
+        reads: config attributes that `translate` reads or refuses by value, or that are known to
+            change nothing.
+        translate: config object of `config.read` to a `DecoderConfig`; raises InputError naming
+            the attribute that is not handled.
+        sources: the source of every parameter of a `DecoderConfig`.
+        prefix: prefix of all tensor names, which some checkpoints leave out.
+        buffers: patterns of tensors without learned values (masks, rotary tables).
+        unread: patterns of tensors that released checkpoints of a `DecoderConfig` contain and
+            that the model does not use.
+        head: name of the untied unembedding.
+        next_tokens: checkpoints may have multi-token-prediction layers (arXiv 2404.19737), which
+            are not loaded.
     """
 
     reads: frozenset[str]
@@ -76,3 +76,39 @@ class Family:
     unread: Callable[[DecoderConfig], tuple[str, ...]] = lambda config: ()
     head: str = "lm_head.weight"
     next_tokens: bool = False
+
+
+def linear(
+    path: Path,
+    name: str,
+    bias: bool,
+    *,
+    part: Part | None = None,
+    transposed: bool = False,
+    layers: tuple[int, ...] | None = None,
+) -> Table:
+    """Rows of a linear layer."""
+    table = {(*path, "weight"): Source(f"{name}.weight", transposed, part, layers=layers)}
+    if bias:
+        table[*path, "bias"] = Source(f"{name}.bias", part=part, layers=layers)
+    return table
+
+
+def norm(path: Path, name: str, bias: bool, plus: float = 0.0) -> Table:
+    """Rows of a norm."""
+    table = {(*path, "scale"): Source(f"{name}.weight", plus=plus)}
+    return table | ({(*path, "bias"): Source(f"{name}.bias")} if bias else {})
+
+
+def layer_norms(names: Mapping[str, str], bias: bool = False, plus: float = 0.0) -> Table:
+    """Rows of the norms of every layer, given the checkpoint's name for each of ours."""
+    table: Table = {}
+    for ours, theirs in names.items():
+        table |= norm(("layers", ours), f"layers.{{i}}.{theirs}", bias, plus)
+    return table
+
+
+def unembedding(config: DecoderConfig, name: str = "lm_head") -> Table:
+    """Rows of the unembedding: none if it is tied and has no bias."""
+    table: Table = {} if config.tied else {("unembed", "weight"): Source(f"{name}.weight")}
+    return table | ({("unembed", "bias"): Source(f"{name}.bias")} if config.head_bias else {})

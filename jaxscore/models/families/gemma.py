@@ -1,29 +1,28 @@
-"""gemma, gemma2 and gemma3_text: norms stored less one, scaled embeddings, GELU gates."""
+"""gemma, gemma2 and gemma3_text: norms stored minus one, scaled embeddings, GELU gates."""
 
 import math
 from typing import Any
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.errors import InputError
-from jaxscore.models.families import llamalike, parts
-from jaxscore.models.families.family import Family, Table
-from jaxscore.models.families.qwen import qk_norms
+from jaxscore.models.families import fields, llama
+from jaxscore.models.families.family import Table, layer_norms
 
-PLUS = 1.0  # to every norm's scale
-
-
-def _gemmalike(config: Any, **own: Any) -> DecoderConfig:
-    bias = config.attention_bias
-    return llamalike.llamalike(
-        config,
-        qkv_bias=bias,
-        out_bias=bias,
-        embedding_scale=math.sqrt(config.hidden_size),
-        **own,
-    )
+PLUS = 1.0  # added to every norm's scale
+SANDWICH_NORMS = {
+    "attention_norm": "input_layernorm",
+    "attention_after_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_after_norm": "post_feedforward_layernorm",
+}
 
 
-def _gemma(config: Any) -> DecoderConfig:
+def _gemma(config: Any, **own: Any) -> DecoderConfig:
+    scale = math.sqrt(config.hidden_size)
+    return llama.llama_config(config, embedding_scale=scale, **fields.biases(config), **own)
+
+
+def _gemma1(config: Any) -> DecoderConfig:
     """The activation is `hidden_act`, as in PyTorch; Flax's class reads `hidden_activation`.
 
     "gelu" is the exact one, as the file says and transformers 4.57 has it; 5 takes it for the tanh
@@ -35,16 +34,17 @@ def _gemma(config: Any) -> DecoderConfig:
             f"hidden_activation is {other!r} and hidden_act {config.hidden_act!r}; "
             "which one counts has changed over time, so make them the same"
         )
-    return _gemmalike(config)
+    return _gemma(config)
 
 
 def _gemma2(config: Any, **own: Any) -> DecoderConfig:
-    parts.refuse(config, sliding_window_size=config.sliding_window)  # an older name for it
-    return _gemmalike(
+    """Norms before and after, soft caps on scores and logits, windows in some layers."""
+    fields.require(config, sliding_window_size=config.sliding_window)  # an older name
+    return _gemma(
         config,
-        activation=parts.activation(config, "hidden_activation"),
+        activation=fields.activation(config, "hidden_activation"),
         norm_place="both",
-        windows=parts.windows_of_types(config),
+        windows=fields.windows_by_layer_type(config),
         attention_scale=config.query_pre_attn_scalar**-0.5,
         attention_softcap=config.attn_logit_softcapping,
         logit_softcap=config.final_logit_softcapping,
@@ -53,41 +53,35 @@ def _gemma2(config: Any, **own: Any) -> DecoderConfig:
 
 
 def _gemma3(config: Any) -> DecoderConfig:
-    """Layers with a window have frequencies of their own."""
-    # PyTorch's class takes the cap and does not apply it.
-    parts.refuse(config, use_bidirectional_attention=False, attn_logit_softcapping=None)
-    return _gemma2(config, qk_norm="head", **parts.turning_by_type(config))
+    """Norms of queries and keys; layers with a window have frequencies of their own."""
+    # PyTorch's class accepts the cap without applying it.
+    fields.require(config, use_bidirectional_attention=False, attn_logit_softcapping=None)
+    return _gemma2(config, qk_norm="head", **fields.rotary_by_layer_type(config))
 
 
 def _sources(config: DecoderConfig) -> Table:
-    table: Table = llamalike.ends(config, PLUS) | llamalike.attention_sources(config)
-    table |= llamalike.mlp_sources(config)
+    table = llama.embedding_sources(config, PLUS) | llama.attention_sources(config)
+    table |= llama.mlp_sources(config)
     if config.norm_place == "before":
-        return table | llamalike.norms_before(config, PLUS)
-    for ours, theirs in {
-        "attention_norm": "input_layernorm",
-        "attention_after_norm": "post_attention_layernorm",
-        "mlp_norm": "pre_feedforward_layernorm",
-        "mlp_after_norm": "post_feedforward_layernorm",
-    }.items():
-        table |= parts.norm(("layers", ours), f"layers.{{i}}.{theirs}", False, PLUS)
-    return table | (qk_norms(config, PLUS) if config.qk_norm else {})
+        return table | llama.pre_norm_sources(config, PLUS)
+    table |= layer_norms(SANDWICH_NORMS, plus=PLUS)
+    return table | (llama.qk_norm_sources(config, PLUS) if config.qk_norm else {})
 
 
-def _family(translate: Any, *reads: str) -> Family:
-    names = "head_dim attention_bias hidden_activation cache_implementation"
-    own = parts.reads(names, *reads)
-    return Family(llamalike.READS | own, translate, _sources, buffers=(parts.INV_FREQ,))
-
-
+READS = "head_dim attention_bias hidden_activation cache_implementation"
 GEMMA2_READS = (
     "layer_types sliding_window sliding_window_size query_pre_attn_scalar "
     "attn_logit_softcapping final_logit_softcapping"
 )
-GEMMA = _family(_gemma)
-GEMMA2 = _family(_gemma2, GEMMA2_READS)
-GEMMA3 = _family(
-    _gemma3,
-    GEMMA2_READS,
-    "use_bidirectional_attention sliding_window_pattern",
-)
+
+FAMILIES = {
+    "gemma": llama.family(_gemma1, READS, sources=_sources),
+    "gemma2": llama.family(_gemma2, READS, GEMMA2_READS, sources=_sources),
+    "gemma3_text": llama.family(
+        _gemma3,
+        READS,
+        GEMMA2_READS,
+        "use_bidirectional_attention sliding_window_pattern",
+        sources=_sources,
+    ),
+}

@@ -1,16 +1,124 @@
-"""gemma4_text: heads of two sizes, shared keys, layers' own embeddings, experts beside an MLP."""
+"""gemma4_text: heads of two sizes, shared keys, per-layer embeddings, experts beside an MLP."""
 
+import dataclasses
 import math
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig, Experts, OtherMlp
+from jaxscore.device import attention_kinds
+from jaxscore.device.decoder_config import DecoderConfig, Experts, OtherHeads, OtherMlp, Rotary
 from jaxscore.errors import InputError
-from jaxscore.models.families import gemma4_layers, gemma4_sources, llamalike, mixtures, parts
-from jaxscore.models.families.family import Family
+from jaxscore.models.families import fields, llama, mixtures
+from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm
+from jaxscore.models.families.gemma import SANDWICH_NORMS
+from jaxscore.models.rope import rotary
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+PER_LAYER_KEYS = {"head_dim", "num_key_value_heads"}  # of an entry of `per_layer_config`
 
 
-def _mlps(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
-    """Experts beside the MLP, or twice its width in layers without keys of their own."""
+def _gemma4(config: Any) -> DecoderConfig:
+    if config.use_bidirectional_attention == "all":
+        raise InputError("use_bidirectional_attention is 'all', which is not handled")
+    per_layer = config.hidden_size_per_layer_input
+    if per_layer:
+        fields.require(config, vocab_size_per_layer_input=config.vocab_size)
+    types = fields.per_layer_values(config, "layer_types")
+    windows = fields.windows_by_layer_type(config)
+    keys_of = _keys_of(config, types)
+    return llama.llama_config(
+        config,
+        **_head_fields(config, types),
+        **_rotary_fields(config, types),
+        **_mlp_fields(config, keys_of),
+        activation=fields.activation(config, "hidden_activation"),
+        attention_scale=1.0,
+        keys_of=keys_of,
+        qk_norm="head",
+        value_norm=True,
+        norm_place="both",
+        windows=windows,
+        per_layer_width=per_layer or 0,
+        layer_scale=True,
+        embedding_scale=math.sqrt(config.hidden_size),
+        logit_softcap=config.final_logit_softcapping,
+        **fields.biases(config),
+    )
+
+
+def _head_sizes(config: Any, layer: int) -> tuple[int, int]:
+    """Number of KV heads and width of a head of one layer."""
+    own = config.per_layer_config.get(layer, {})
+    if not isinstance(own, dict) or (unknown := sorted(set(own) - PER_LAYER_KEYS)):
+        raise InputError(
+            f"per_layer_config has {own if not isinstance(own, dict) else unknown} for layer "
+            f"{layer}, expected {' and '.join(sorted(PER_LAYER_KEYS))}"
+        )
+    heads = own.get("num_key_value_heads") or config.num_key_value_heads
+    return heads, own.get("head_dim") or config.head_dim
+
+
+def _head_fields(config: Any, types: list[str]) -> dict[str, Any]:
+    """Head sizes of the sliding layers, and of the full ones if those differ."""
+    sizes = {
+        kind: {_head_sizes(config, i) for i, layer_type in enumerate(types) if layer_type == kind}
+        for kind in (SLIDING, FULL)
+    }
+    if any(len(found) > 1 for found in sizes.values()):
+        raise InputError(f"per_layer_config has several sizes of one layer type: {sizes}")
+    [(n_kv_heads, width)] = sizes[SLIDING] or sizes[FULL]
+    out: dict[str, Any] = {"n_kv_heads": n_kv_heads, "head_width": width}
+    full = tuple(i for i, layer_type in enumerate(types) if layer_type == FULL)
+    values_are_keys = bool(config.attention_k_eq_v)
+    if sizes[SLIDING] and full and (sizes[FULL] != sizes[SLIDING] or values_are_keys):
+        [(other_heads, other_width)] = sizes[FULL]
+        out["other_heads"] = OtherHeads(full, other_heads, other_width, values_are_keys)
+    elif not sizes[SLIDING]:
+        out["values_are_keys"] = values_are_keys
+    n_heads = config.num_attention_heads
+    for heads, _ in sizes[SLIDING] | sizes[FULL]:
+        if heads < 1 or n_heads % heads:
+            raise InputError(
+                f"num_attention_heads {n_heads} is no multiple of num_key_value_heads {heads}"
+            )
+    return out
+
+
+def _keys_of(config: Any, types: list[str]) -> tuple[int, ...]:
+    """Layer whose keys each layer uses: the last layers share those of the last of their type."""
+    n, shared = config.num_hidden_layers, config.num_kv_shared_layers
+    if not shared:
+        return ()
+    if type(shared) is not int or not 0 < shared < n or set(types[: n - shared]) != set(types):
+        raise InputError(
+            f"num_kv_shared_layers is {shared!r}, expected that a layer of each type is before them"
+        )
+    last = {kind: max(i for i in range(n - shared) if types[i] == kind) for kind in set(types)}
+    return tuple(i if i < n - shared else last[types[i]] for i in range(n))
+
+
+def _rotary_fields(config: Any, types: list[str]) -> dict[str, Any]:
+    """A table per layer type, by the width of its heads, padded to the longest table."""
+    kinds = list(dict.fromkeys(types))
+    tables = {
+        kind: rotary(
+            _head_sizes(config, types.index(kind))[1],
+            fields.frequency_parameters(config, config.rope_parameters[kind]),
+        )
+        for kind in kinds
+        if config.rope_parameters[kind] is not None
+    }
+    n_pairs = max((len(table.frequencies) for table in tables.values()), default=0)
+
+    def padded(kind: str) -> Rotary:
+        table = tables.get(kind, Rotary(()))
+        missing = n_pairs - len(table.frequencies)
+        return Rotary(table.frequencies + (0.0,) * missing, table.factor)
+
+    return {"rotary": tuple(map(padded, kinds)), "rotary_of": tuple(map(kinds.index, types))}
+
+
+def _mlp_fields(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
+    """Experts beside the MLP, or twice its width in layers that share keys."""
     own: dict[str, Any] = {}
     if config.use_double_wide_mlp and keys_of:
         layers = tuple(i for i, source in enumerate(keys_of) if source != i)
@@ -33,47 +141,91 @@ def _mlps(config: Any, keys_of: tuple[int, ...]) -> dict[str, Any]:
     return {"experts": experts, "mlp_width": config.moe_intermediate_size}
 
 
-def _translate(config: Any) -> DecoderConfig:
-    if config.use_bidirectional_attention == "all":
-        raise InputError("use_bidirectional_attention is 'all', which is not handled")
-    per_layer = config.hidden_size_per_layer_input
-    if per_layer:
-        parts.refuse(config, vocab_size_per_layer_input=config.vocab_size)
-    types = parts.for_each_layer(config, "layer_types")
-    windows = parts.windows_of_types(config)
-    keys_of, bias = gemma4_layers.keys_of(config, types), config.attention_bias
-    return llamalike.llamalike(
-        config,
-        **gemma4_layers.heads(config, types),
-        **gemma4_layers.turning(config, types),
-        **_mlps(config, keys_of),
-        activation=parts.activation(config, "hidden_activation"),
-        attention_scale=1.0,
-        keys_of=keys_of,
-        qk_norm="head",
-        value_norm=True,
-        norm_place="both",
-        windows=windows,
-        qkv_bias=bias,
-        out_bias=bias,
-        per_layer_width=per_layer or 0,
-        layer_scale=True,
-        embedding_scale=math.sqrt(config.hidden_size),
-        logit_softcap=config.final_logit_softcapping,
-    )
+def _attention_sources(
+    config: DecoderConfig,
+    at: tuple[str, ...],
+    layers: tuple[int, ...] | None,
+    with_keys: tuple[int, ...] | None,
+) -> Table:
+    """Queries and outputs of some layers; keys and values of those that have their own."""
+    name = "layers.{i}.self_attn."
+    table: Table = {}
+    layers_of = {"q": layers, "k": with_keys}
+    if not config.values_are_keys:
+        layers_of["v"] = with_keys
+    for ours, where in layers_of.items():
+        path = (*at, ours)
+        table |= linear(path, f"{name}{ours}_proj", config.qkv_bias, layers=where)
+    for ours, where in {"q_norm": layers, "k_norm": with_keys}.items():
+        table[*at, ours, "scale"] = Source(f"{name}{ours}.weight", layers=where)
+    return table | linear((*at, "out"), name + "o_proj", config.out_bias, layers=layers)
 
 
-GEMMA4 = Family(
-    (llamalike.READS - {"hidden_act"})
-    | parts.reads(
-        "head_dim attention_bias hidden_activation layer_types sliding_window attention_k_eq_v",
-        "global_head_dim num_global_key_value_heads per_layer_config num_kv_shared_layers",
-        "use_double_wide_mlp hidden_size_per_layer_input vocab_size_per_layer_input",
-        "final_logit_softcapping use_bidirectional_attention enable_moe_block num_experts",
-        "top_k_experts moe_intermediate_size",
-    ),
-    _translate,
-    gemma4_sources.sources,
-    buffers=(parts.INV_FREQ,),
-    unread=gemma4_sources.unread,
+def _all_attention_sources(config: DecoderConfig) -> Table:
+    if not attention_kinds.apart(config):
+        return _attention_sources(config, ("layers", "attention"), None, None)
+    table: Table = {}
+    for kind, own in enumerate(config.kinds()):
+        at = ("attentions", attention_kinds.KINDS[kind])
+        layers, with_keys = attention_kinds.layers_of(config, kind)
+        table |= _attention_sources(own, at, tuple(layers), tuple(with_keys))
+    return table
+
+
+def _mlp_sources(config: DecoderConfig) -> Table:
+    layer, at = "layers.{i}.", ("layers", "mlp")
+    if config.experts is None:
+        layers, other = mixtures.split_layers(config)
+        if layers is None:
+            return llama.mlp_sources(config)
+        main = mixtures.gated_mlp_sources(config, ("mlps", "main"), layer + "mlp.", layers)
+        return main | mixtures.gated_mlp_sources(config, ("mlps", "other"), layer + "mlp.", other)
+    table = mixtures.gated_mlp_sources(config, (*at, "shared"), layer + "mlp.", None)
+    table |= mixtures.router_sources(config, layer + "router.proj")
+    table[*at, "router_scale"] = Source(layer + "router.scale")
+    table[*at, "expert_scale"] = Source(layer + "router.per_expert_scale")
+    for ours, theirs in {
+        "experts_norm": "pre_feedforward_layernorm_2",
+        "experts_after_norm": "post_feedforward_layernorm_2",
+        "shared_after_norm": "post_feedforward_layernorm_1",
+    }.items():
+        table |= norm((*at, ours), layer + theirs, False)
+    gate_up, down = layer + "experts.gate_up_proj", layer + "experts.down_proj"
+    return table | mixtures.fused_expert_sources(config, gate_up, down, transposed=False)
+
+
+def _sources(config: DecoderConfig) -> Table:
+    layer = "layers.{i}."
+    table = llama.embedding_sources(config) | _all_attention_sources(config)
+    table |= _mlp_sources(config) | layer_norms(SANDWICH_NORMS)
+    table["layers", "layer_scale"] = Source(layer + "layer_scalar")
+    if config.per_layer_width:
+        table["embed", "per_layer", "token"] = Source("embed_tokens_per_layer.weight")
+        table["embed", "per_layer_in", "weight"] = Source("per_layer_model_projection.weight")
+        table["embed", "per_layer_norm", "scale"] = Source("per_layer_projection_norm.weight")
+        at = ("layers", "per_layer")
+        table |= linear((*at, "gate"), layer + "per_layer_input_gate", False)
+        table |= linear((*at, "out"), layer + "per_layer_projection", False)
+        table |= norm((*at, "norm"), layer + "post_per_layer_input_norm", False)
+    return table
+
+
+def _unread(config: DecoderConfig) -> tuple[str, ...]:
+    """Keys and values of layers that use another layer's; released checkpoints have them."""
+    shared = [i for i, source in enumerate(config.keys_of) if source != i]
+    return tuple(rf"layers\.{i}\.self_attn\.([kv]_proj|[kv]_norm)\.weight" for i in shared)
+
+
+FAMILY = llama.family(
+    _gemma4,
+    "head_dim attention_bias hidden_activation layer_types sliding_window attention_k_eq_v",
+    "global_head_dim num_global_key_value_heads per_layer_config num_kv_shared_layers",
+    "use_double_wide_mlp hidden_size_per_layer_input vocab_size_per_layer_input",
+    "final_logit_softcapping use_bidirectional_attention enable_moe_block num_experts",
+    "top_k_experts moe_intermediate_size",
+    sources=_sources,
+    unread=_unread,
 )
+FAMILIES = {
+    "gemma4_text": dataclasses.replace(FAMILY, reads=FAMILY.reads - {"hidden_act"}),
+}

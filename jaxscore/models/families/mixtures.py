@@ -1,18 +1,24 @@
-"""Fields of a decoder with a mixture of experts, and names of attributes that mixtures share."""
+"""Mixtures of experts: fields of a decoder, attributes, and rows of weight tables.
+
+The functions that make rows return none for a decoder without experts.
+"""
 
 from typing import Any
 
-from jaxscore.device.decoder_config import Experts, OtherMlp
+from jaxscore.device.decoder_config import DecoderConfig, Experts, OtherMlp
 from jaxscore.errors import InputError
+from jaxscore.models.families import llama
+from jaxscore.models.families.family import Part, Source, Table, linear
 
-# A layer behind the last one that predicts a token more; the released checkpoints carry it, and
-# nothing that scores text reads it.
+# Multi-token-prediction layers, which released checkpoints have and no score depends on
 NEXT_TOKENS = "num_nextn_predict_layers"
 TRAINING = "output_router_logits router_aux_loss_coef"
+# Usual name of the bias that corrects a router's scores for the choice of experts
+CORRECTION = "layers.{i}.mlp.gate.e_score_correction_bias"
 
 
 def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Experts:
-    """The same experts, if there are enough to choose from.
+    """Return the experts if their counts fit.
 
     Args:
         attribute: of the config, with the number of experts per token.
@@ -26,37 +32,159 @@ def check_counts(experts: Experts, attribute: str = "num_experts_per_tok") -> Ex
             f"{count} experts in {groups} groups, {kept} of them per token: expected groups of "
             "equal size, and at most all of them"
         )
-    of_groups = count // groups
-    if groups > kept and of_groups < experts.group_rank:
+    group_size = count // groups
+    if groups > kept and group_size < experts.group_rank:
         raise InputError(
-            f"groups have {of_groups} experts, expected at least {experts.group_rank}, by whose "
+            f"groups have {group_size} experts, expected at least {experts.group_rank}, by whose "
             "scores a group is ranked"
         )
-    if not 1 <= experts.per_token <= of_groups * kept:
+    if not 1 <= experts.per_token <= group_size * kept:
         raise InputError(
-            f"{attribute} is {experts.per_token}, expected 1 to {of_groups * kept} of "
+            f"{attribute} is {experts.per_token}, expected 1 to {group_size * kept} of "
             f"{count} experts"
         )
     return experts
 
 
-def mlps(
+def mlp_fields(
     config: Any,
     experts: Experts,
     width: int,
-    plain: tuple[int, ...],
+    plain_layers: tuple[int, ...],
     plain_width: int,
     per_token: str = "num_experts_per_tok",
 ) -> dict[str, Any]:
-    """The MLP fields of a decoder, some of whose layers have a plain MLP instead of experts.
+    """MLP fields of a decoder in which some layers have a plain MLP instead of experts.
 
     Args:
-        width: of an expert.
-        plain: layers without experts.
-        plain_width: of their MLP.
+        width: inner width of an expert.
+        plain_layers, plain_width: layers without experts, and the inner width of their MLP.
         per_token: the attribute with the number of experts per token.
     """
-    if len(plain) == config.num_hidden_layers:
+    if len(plain_layers) == config.num_hidden_layers:
         return {"mlp_width": plain_width}
-    other = OtherMlp(plain, plain_width) if plain else None
+    other = OtherMlp(plain_layers, plain_width) if plain_layers else None
     return {"mlp_width": width, "experts": check_counts(experts, per_token), "other_mlp": other}
+
+
+def split_layers(config: DecoderConfig) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """Layers with the config's own MLP (None for all), and layers with the other one."""
+    if config.other_mlp is None:
+        return None, ()
+    plain = config.other_mlp.layers
+    return tuple(i for i in range(config.n_layers) if i not in plain), plain
+
+
+def _mlp_path(config: DecoderConfig) -> tuple[str, ...]:
+    """Path of the config's own MLP."""
+    return ("layers", "mlp") if config.other_mlp is None else ("mlps", "main")
+
+
+def plain_mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
+    """Gated MLPs of the layers without experts."""
+    if config.experts is None:
+        return llama.mlp_sources(config, name)
+    _, plain = split_layers(config)
+    prefix = f"layers.{{i}}.{name}."
+    return gated_mlp_sources(config, ("mlps", "other"), prefix, plain) if plain else {}
+
+
+def gated_mlp_sources(
+    config: DecoderConfig, at: tuple[str, ...], name: str, layers: tuple[int, ...] | None
+) -> Table:
+    """Gated MLP with llama's names."""
+    table: Table = {}
+    for ours in ("gate", "up", "down"):
+        table |= linear((*at, ours), f"{name}{ours}_proj", config.mlp_bias, layers=layers)
+    return table
+
+
+def separate_expert_sources(
+    config: DecoderConfig,
+    layer: str,
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> Table:
+    """Experts stored as one tensor each.
+
+    Args:
+        layer: prefix before `experts`.
+        names: of gate, up and down.
+    """
+    if config.experts is None:
+        return {}
+    layers, _ = split_layers(config)
+    table: Table = {}
+    for ours, theirs in zip(("gate", "up", "down"), names, strict=True):
+        name = f"{layer}experts.{{j}}.{theirs}"
+        table |= linear(("experts", ours), name, False, layers=layers)
+    return table
+
+
+def fused_expert_sources(
+    config: DecoderConfig,
+    gate_up: str,
+    down: str,
+    *,
+    transposed: bool,
+    interleaved: bool = False,
+) -> Table:
+    """Experts stored in two tensors: one of all gates and ups, one of all downs.
+
+    Args:
+        gate_up, down: names of the tensors.
+        transposed: the tensors are [E, in, out], otherwise [E, out, in].
+        interleaved: gate and up alternate along the outputs, otherwise gate comes first.
+    """
+    if config.experts is None:
+        return {}
+    layers, _ = split_layers(config)
+    groups = config.mlp_width if interleaved else 1
+    table: Table = {}
+    for ours, name, part in (
+        ("gate", gate_up, Part(groups, 2, 0, 1)),
+        ("up", gate_up, Part(groups, 2, 1, 2)),
+        ("down", down, None),
+    ):
+        source = Source(f"{name}[{{j}}]", transposed, part, layers=layers)
+        table["experts", ours, "weight"] = source
+        if config.experts.bias:
+            table["experts", ours, "bias"] = Source(f"{name}_bias[{{j}}]", part=part, layers=layers)
+    return table
+
+
+def router_sources(config: DecoderConfig, name: str, correction: str = CORRECTION) -> Table:
+    """Router, with the correction of its scores if it has one."""
+    if config.experts is None:
+        return {}
+    layers, _ = split_layers(config)
+    at = _mlp_path(config)
+    table = linear((*at, "router"), name, config.experts.router_bias, layers=layers)
+    if config.experts.corrected:
+        table[*at, "correction"] = Source(correction, layers=layers)
+    return table
+
+
+def shared_expert_sources(config: DecoderConfig, name: str) -> Table:
+    """MLP that every token runs beside its experts."""
+    if config.experts is None or not config.experts.shared_width:
+        return {}
+    return gated_mlp_sources(config, (*_mlp_path(config), "shared"), name, split_layers(config)[0])
+
+
+def sources(config: DecoderConfig, attention: Table, correction: str = CORRECTION) -> Table:
+    """All tensors of a decoder with llama's names and separate experts in some or all layers.
+
+    Args:
+        attention: rows of attention.
+        correction: see `router_sources`.
+    """
+    mlp = "layers.{i}.mlp."
+    return (
+        llama.embedding_sources(config)
+        | llama.pre_norm_sources(config)
+        | attention
+        | plain_mlp_sources(config)
+        | router_sources(config, mlp + "gate", correction)
+        | separate_expert_sources(config, mlp)
+        | shared_expert_sources(config, mlp + "shared_experts.")
+    )

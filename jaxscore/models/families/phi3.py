@@ -1,46 +1,91 @@
-"""phi3: llama with fused tensors, and other rotary frequencies for long requests (longrope)."""
+"""phi3 and phimoe: other rotary frequencies beyond the original length (LongRoPE)."""
 
+import dataclasses
 from typing import Any
 
-from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.models.families import llamalike, parts
-from jaxscore.models.families.family import Family, Part, Table
+from jaxscore.device.decoder_config import DecoderConfig, Experts
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields, llama, mixtures
+from jaxscore.models.families.family import Part, Table, linear
+from jaxscore.models.families.mixtral import mixtral_sources
 from jaxscore.models.rope import longrope
 
 
-def _translate(config: Any) -> DecoderConfig:
-    # As Phi-4-mini has them; PyTorch's class reads neither.
-    parts.refuse(config, full_attn_mod=1, interpolate_factor=1)
-    if parts.rope_type(config, "default", "longrope") == "default":
-        turning = parts.turning(config)
-    else:
-        width, length = parts.head_width(config), config.max_position_embeddings
-        tables = longrope(width, config.rope_parameters, length)
-        turning = parts.turning_by_length(config, *tables)
-    return llamalike.llamalike(config, windows=parts.window_everywhere(config), **turning)
+def _rotary_fields(config: Any, scales: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Rotary fields of rope types "default" and "longrope".
+
+    Args:
+        scales: rotary parameters that replace the factors of sine and cosine of the table for
+            short requests and of the one for long requests.
+    """
+    if fields.require_rope_type(config, "default", "longrope") == "default":
+        return fields.rotary_fields(config)
+    parameters = dict(config.rope_parameters)
+    factors = []
+    for name in scales:
+        factor = parameters.pop(name, None)
+        if type(factor) not in (int, float) or not factor > 0:
+            raise InputError(f"rope_scaling has {name} {factor!r}, expected a positive number")
+        factors.append(float(factor))
+    short, long = longrope(fields.head_width(config), parameters, config.max_position_embeddings)
+    if factors:
+        short = dataclasses.replace(short, factor=factors[0])
+        long = dataclasses.replace(long, factor=factors[1])
+    return fields.rotary_by_length(config, short, long)
 
 
-def _sources(config: DecoderConfig) -> Table:
-    layer, n, k = "layers.{i}.", config.n_heads, config.n_kv_heads
+def _phi3(config: Any) -> DecoderConfig:
+    """Fused tensors of attention and MLP."""
+    # Phi-4-mini has these values; PyTorch's class reads neither.
+    fields.require(config, full_attn_mod=1, interpolate_factor=1)
+    rotary = _rotary_fields(config)
+    return llama.llama_config(config, windows=fields.uniform_window(config), **rotary)
+
+
+def _phi3_sources(config: DecoderConfig) -> Table:
+    layer, n, k = "layers.{i}.self_attn.", config.n_heads, config.n_kv_heads
     heads = n + 2 * k
-    table: Table = llamalike.ends(config) | llamalike.norms_before(config)
+    table = llama.embedding_sources(config) | llama.pre_norm_sources(config)
     for ours, start, stop in (("q", 0, n), ("k", n, n + k), ("v", n + k, heads)):
-        table |= parts.linear(
-            ("layers", "attention", ours),
-            layer + "self_attn.qkv_proj",
-            False,
-            part=Part(1, heads, start, stop),
-        )
-    table |= parts.linear(("layers", "attention", "out"), layer + "self_attn.o_proj", False)
-    return table | llamalike.fused_mlp_sources()
+        part = Part(1, heads, start, stop)
+        table |= linear(("layers", "attention", ours), layer + "qkv_proj", False, part=part)
+    table |= linear(("layers", "attention", "out"), layer + "o_proj", False)
+    return table | llama.fused_mlp_sources()
 
 
-PHI3 = Family(
-    llamalike.READS
-    | parts.reads(
-        "original_max_position_embeddings sliding_window full_attn_mod interpolate_factor"
+def _phimoe(config: Any) -> DecoderConfig:
+    """Mixtral with layer norms and a router that weighs one expert after the other."""
+    fields.require(config, num_experts_per_tok=2)  # PyTorch's class always runs two
+    experts = Experts(
+        config.num_local_experts,
+        config.num_experts_per_tok,
+        renormalised=False,
+        scores="sparsemixer",
+        jitter=config.router_jitter_noise,
+    )
+    return llama.llama_config(
+        config,
+        norm="layer",
+        norm_bias=True,
+        head_bias=config.lm_head_bias,
+        experts=mixtures.check_counts(experts),
+        windows=fields.uniform_window(config),
+        **fields.biases(config),
+        **_rotary_fields(config, ("short_mscale", "long_mscale")),
+    )
+
+
+FAMILIES = {
+    "phi3": llama.family(
+        _phi3,
+        "original_max_position_embeddings sliding_window full_attn_mod interpolate_factor",
+        sources=_phi3_sources,
     ),
-    _translate,
-    _sources,
-    buffers=(parts.INV_FREQ,),
-)
+    "phimoe": llama.family(
+        _phimoe,
+        "attention_bias lm_head_bias sliding_window num_local_experts num_experts_per_tok",
+        "router_jitter_noise hidden_dropout input_jitter_noise",
+        mixtures.TRAINING,
+        sources=mixtral_sources,
+    ),
+}

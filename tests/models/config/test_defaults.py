@@ -13,7 +13,7 @@ from jaxscore.models.config.defaults import table
 from jaxscore.models.config.reading import read
 from jaxscore.models.config.rope_parameters import TYPES, names_of, normal
 from jaxscore.models.families import FAMILIES
-from jaxscore.models.families.parts import head_width
+from jaxscore.models.families.fields import head_width
 from jaxscore.models.native import translate
 
 FIFTH = transformers.__version__.startswith("5.")

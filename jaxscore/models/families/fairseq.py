@@ -1,0 +1,103 @@
+"""opt and xglm, which fairseq trained: positions added to the embeddings, layer norms."""
+
+import math
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields
+from jaxscore.models.families.family import Family, Source, Table, linear, norm, unembedding
+
+OFFSET = 2  # position of the first token
+NORM_EPS = 1e-5  # PyTorch's default; the configs have none
+
+
+def _opt(config: Any) -> DecoderConfig:
+    """Learned positions, norms before or after, optionally a narrower embedding."""
+    fields.require(config, layer_norm_elementwise_affine=True)
+    before, embedding = config.do_layer_norm_before, config.word_embed_proj_dim
+    return fields.gpt_decoder_config(
+        config,
+        mlp_width=config.ffn_dim,
+        max_positions=config.max_position_embeddings,
+        norm_eps=NORM_EPS,
+        norm_place="before" if before else "residual",
+        activation=fields.activation(config, "activation_function"),
+        learned_positions=True,
+        embedding_width=embedding if embedding != config.hidden_size else 0,
+        final_norm=before and not config._remove_final_layer_norm,
+        **fields.biases_everywhere(config.enable_bias),
+    )
+
+
+def _xglm(config: Any) -> DecoderConfig:
+    """Sinusoidal positions, scaled embeddings."""
+    width = config.d_model
+    if width < 4 or width % 2:
+        raise InputError(f"d_model is {width}, expected an even number of at least 4")
+    # PyTorch's class has zeros instead of the sines of this position; no token is at 0 and 1.
+    if (padding := getattr(config, "pad_token_id", None)) not in (None, 0, 1):
+        raise InputError(
+            f"pad_token_id is {padding!r}, and so is a position whose sines would be zeros; "
+            "expected null, 0 or 1"
+        )
+    return fields.gpt_decoder_config(
+        config,
+        mlp_width=config.ffn_dim,
+        max_positions=config.max_position_embeddings,
+        norm_eps=NORM_EPS,
+        activation=fields.activation(config, "activation_function"),
+        sinusoidal_from=OFFSET,
+        embedding_scale=math.sqrt(width) if config.scale_embedding else 1.0,
+        **fields.biases_everywhere(True),
+    )
+
+
+def _sources(config: DecoderConfig, prefix: str, final_norm: str) -> Table:
+    layer, bias = prefix + "layers.{i}.", config.qkv_bias
+    table: Table = {("embed", "token"): Source(prefix + "embed_tokens.weight")}
+    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj"}.items():
+        table |= linear(("layers", "attention", ours), f"{layer}self_attn.{theirs}", bias)
+    for ours, theirs in {"up": "fc1", "down": "fc2"}.items():
+        table |= linear(("layers", "mlp", ours), layer + theirs, bias)
+    table |= norm(("layers", "attention_norm"), layer + "self_attn_layer_norm", True)
+    table |= norm(("layers", "mlp_norm"), layer + "final_layer_norm", True)
+    if config.final_norm:
+        table |= norm(("final_norm",), prefix + final_norm, True)
+    return table | unembedding(config)
+
+
+def _opt_sources(config: DecoderConfig) -> Table:
+    table = _sources(config, "decoder.", "final_layer_norm")
+    table["embed", "position"] = Source("decoder.embed_positions.weight", skip=OFFSET)
+    if config.embedding_width:
+        table["embed", "into", "weight"] = Source("decoder.project_in.weight")
+        table["out_of", "weight"] = Source("decoder.project_out.weight")
+    return table
+
+
+# For training only
+TRAINING = "activation_dropout dropout init_std layerdrop"
+
+FAMILIES = {
+    "opt": Family(
+        fields.reads(
+            "max_position_embeddings ffn_dim do_layer_norm_before _remove_final_layer_norm",
+            "word_embed_proj_dim activation_function enable_bias layer_norm_elementwise_affine",
+            TRAINING,
+            *fields.SIZES,
+        ),
+        _opt,
+        _opt_sources,
+    ),
+    "xglm": Family(
+        fields.reads(
+            "vocab_size d_model num_layers attention_heads ffn_dim max_position_embeddings",
+            "tie_word_embeddings activation_function scale_embedding",
+            TRAINING,
+        ),
+        _xglm,
+        lambda config: _sources(config, "", "layer_norm"),
+        buffers=(r"embed_positions\.weights",),  # the sines, which older versions stored
+    ),
+}

@@ -1,0 +1,245 @@
+"""Config attributes to fields of `DecoderConfig`, as several families share them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig, Rotary
+from jaxscore.errors import InputError
+from jaxscore.models.config.rope_parameters import RIDING
+from jaxscore.models.rope import ORIGINAL, rotary
+
+SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads tie_word_embeddings".split()
+ROPE = "max_position_embeddings rope_parameters".split()
+INV_FREQ = r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq"
+MAX_ALIBI_POSITIONS = 131_072  # ALiBi itself has no limit
+
+# transformers' name of an activation -> ours
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu_squared",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def reads(*names: str) -> frozenset[str]:
+    """Set of attribute names, several per string."""
+    return frozenset(" ".join(names).split())
+
+
+def require(config: Any, **handled: Any) -> None:
+    """Require attributes to be absent or to have the only value that is handled.
+
+    Raises:
+        InputError: an attribute has another value.
+    """
+    for name, value in handled.items():
+        if (found := getattr(config, name, value)) != value:
+            raise InputError(f"{name} is {found!r}, which is not handled; handled is {value!r}")
+
+
+def require_one_of(config: Any, name: str, *handled: Any) -> Any:
+    """Value of an attribute that must be one of `handled`.
+
+    Raises:
+        InputError: it has another value.
+    """
+    found = getattr(config, name)
+    if found not in handled:
+        listed = ", ".join(map(repr, handled))
+        raise InputError(f"{name} is {found!r}, which is not handled; handled are {listed}")
+    return found
+
+
+def require_rope_type(config: Any, *handled: str) -> str:
+    """Rope type of a family whose PyTorch class takes only some.
+
+    Raises:
+        InputError: it is not one of `handled`.
+    """
+    kind: str = config.rope_parameters["rope_type"]
+    if kind not in handled:
+        raise InputError(
+            f"rope_type is {kind!r}, which transformers' versions do not agree on; handled is "
+            f"{' or '.join(map(repr, handled))}"
+        )
+    return kind
+
+
+def activation(config: Any, attribute: str = "hidden_act") -> str:
+    """Our name of the activation function."""
+    name = getattr(config, attribute)
+    if name not in ACTIVATIONS:
+        raise InputError(
+            f"{attribute} is {name!r}, which is not handled; "
+            f"handled are {', '.join(sorted(ACTIVATIONS))}"
+        )
+    return ACTIVATIONS[name]
+
+
+def head_width(config: Any) -> int:
+    """Channels per head: `head_dim`, or hidden size over heads."""
+    width = getattr(config, "head_dim", None)
+    if not width and config.hidden_size % config.num_attention_heads:
+        raise InputError(
+            f"hidden_size {config.hidden_size} is no multiple of num_attention_heads "
+            f"{config.num_attention_heads}"
+        )
+    return width or config.hidden_size // config.num_attention_heads
+
+
+def decoder_config(config: Any, **own: Any) -> DecoderConfig:
+    """Decoder of these sizes, llama-like except for the fields in `own`."""
+    n_heads = config.num_attention_heads
+    n_kv_heads = own.get("n_kv_heads", getattr(config, "num_key_value_heads", None))
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    if n_heads % n_kv_heads:
+        raise InputError(
+            f"num_attention_heads {n_heads} is no multiple of num_key_value_heads {n_kv_heads}"
+        )
+    width = head_width(config)
+    return DecoderConfig(
+        **{
+            "vocab_size": config.vocab_size,
+            "width": config.hidden_size,
+            "n_layers": config.num_hidden_layers,
+            "n_heads": n_heads,
+            "n_kv_heads": n_kv_heads,
+            "head_width": width,
+            "windows": (0,) * config.num_hidden_layers,
+            "norm": "rms",
+            "gated": True,
+            "attention_scale": width**-0.5,
+            "qkv_bias": False,
+            "out_bias": False,
+            "mlp_bias": False,
+            "tied": config.tie_word_embeddings,
+            **own,
+        }
+    )
+
+
+def gpt_decoder_config(config: Any, **own: Any) -> DecoderConfig:
+    """Decoder with layer norms and an ungated MLP, as in GPT-2, except for the fields in `own`."""
+    return decoder_config(config, **{"norm": "layer", "norm_bias": True, "gated": False, **own})
+
+
+def biases(config: Any) -> dict[str, bool]:
+    """Bias fields from `attention_bias` and, if the family has it, `mlp_bias`."""
+    bias = config.attention_bias
+    return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": getattr(config, "mlp_bias", False)}
+
+
+def biases_everywhere(bias: bool) -> dict[str, bool]:
+    """Bias fields of a decoder with biases in all linear layers or in none."""
+    return {"qkv_bias": bias, "out_bias": bias, "mlp_bias": bias}
+
+
+def rotary_fields(config: Any) -> dict[str, Any]:
+    """Rotary fields of a decoder whose layers share one table."""
+    table = rotary(head_width(config), frequency_parameters(config, config.rope_parameters))
+    return {"rotary": (table,), "rotary_of": (0,) * config.num_hidden_layers}
+
+
+def rotary_by_layer_type(config: Any) -> dict[str, Any]:
+    """Rotary fields of a decoder with a table per type in `layer_types`.
+
+    Layers whose type has null in `rope_parameters` are NoPE.
+    """
+    width, kinds = head_width(config), list(config.rope_parameters)
+    tables = {
+        kind: rotary(width, frequency_parameters(config, parameters))
+        for kind, parameters in config.rope_parameters.items()
+        if parameters is not None
+    }
+    n_pairs = max((len(table.frequencies) for table in tables.values()), default=0)
+    types = per_layer_values(config, "layer_types")
+    if unknown := sorted(set(types) - set(kinds)):
+        raise InputError(f"layer_types has {unknown}, for which there are no rope_parameters")
+    return {
+        "rotary": tuple(tables.get(kind, no_rotation(n_pairs)) for kind in kinds),
+        "rotary_of": tuple(map(kinds.index, types)),
+    }
+
+
+def rotary_in_layers(config: Any, has_rotary: Iterable[bool]) -> dict[str, Any]:
+    """Rotary fields of a decoder in which some layers have rotary embeddings; others are NoPE.
+
+    Args:
+        has_rotary: one entry per layer.
+    """
+    table = rotary_fields(config)["rotary"][0]
+    return {
+        "rotary": (table, no_rotation(len(table.frequencies))),
+        "rotary_of": tuple(0 if rotates else 1 for rotates in has_rotary),
+    }
+
+
+def rotary_by_length(config: Any, short: Rotary, long: Rotary) -> dict[str, Any]:
+    """Rotary fields of a decoder with another table beyond the original length."""
+    return {
+        "rotary": (short,),
+        "rotary_of": (0,) * config.num_hidden_layers,
+        "long_rotary": (long,),
+        "long_from": config.rope_parameters[ORIGINAL],
+    }
+
+
+def no_rotation(n_pairs: int) -> Rotary:
+    """Table that leaves queries and keys unchanged."""
+    return Rotary((0.0,) * n_pairs)
+
+
+def frequency_parameters(config: Any, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Rotary parameters without the keys that change no frequency."""
+    ignored = RIDING.get(config.model_type, frozenset())
+    return {key: value for key, value in parameters.items() if key not in ignored}
+
+
+def per_layer_values(config: Any, attribute: str) -> list[Any]:
+    """Attribute that must be a list with one entry per layer."""
+    values = getattr(config, attribute)
+    if not isinstance(values, list) or len(values) != config.num_hidden_layers:
+        raise InputError(
+            f"{attribute} is {values!r}, expected an entry for each of num_hidden_layers "
+            f"{config.num_hidden_layers}"
+        )
+    return values
+
+
+def layer_indices(config: Any, attribute: str) -> list[int]:
+    """Attribute that must be a list of layer indices."""
+    values, n = getattr(config, attribute), config.num_hidden_layers
+    if not isinstance(values, list) or not all(type(i) is int and 0 <= i < n for i in values):
+        raise InputError(
+            f"{attribute} is {str(values)[:60]}, expected a list of layers from 0 to {n - 1}"
+        )
+    return values
+
+
+def window_size(config: Any, attribute: str = "sliding_window") -> int:
+    """Size of the attention window. 0 would hide everything and is refused."""
+    size = getattr(config, attribute)
+    if type(size) is not int or size < 1:
+        raise InputError(f"{attribute} is {size!r}, expected a number of at least 1")
+    return size
+
+
+def windows_by_layer_type(
+    config: Any, windowed: str = "sliding_attention", attribute: str = "sliding_window"
+) -> tuple[int, ...]:
+    """Window of each layer: `attribute` for layers of type `windowed`, 0 for full attention."""
+    types = per_layer_values(config, "layer_types")
+    if unknown := sorted(set(types) - {"full_attention", windowed}):
+        raise InputError(f"layer_types has {unknown}, which is not handled")
+    return tuple(window_size(config, attribute) if kind == windowed else 0 for kind in types)
+
+
+def uniform_window(config: Any) -> tuple[int, ...]:
+    """Window of each layer, the same for all: `sliding_window`, or 0 if it is null."""
+    size = 0 if config.sliding_window is None else window_size(config)
+    return (size,) * config.num_hidden_layers

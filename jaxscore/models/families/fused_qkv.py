@@ -1,0 +1,205 @@
+"""bloom, falcon and gpt_neox: queries, keys and values in one tensor, head by head.
+
+The names of the MLP's tensors are Megatron's.
+"""
+
+import math
+from typing import Any
+
+from jaxscore.device.attention.score_rule import Alibi
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.errors import InputError
+from jaxscore.models.families import fields
+from jaxscore.models.families.family import Family, Part, Source, Table, linear, norm, unembedding
+
+
+def alibi_slopes(n_heads: int) -> tuple[float, ...]:
+    """ALiBi's slope per head: 2^(-8/n), 2^(-16/n), ... for n heads (arXiv 2108.12409).
+
+    If n is no power of two: the slopes of the next lower power, then every other one of twice it.
+    """
+
+    def slopes(n: int) -> list[float]:
+        return [2.0 ** (-8.0 * (k + 1) / n) for k in range(n)]
+
+    below = 2 ** int(math.log2(n_heads))
+    return tuple(slopes(below) + slopes(2 * below)[::2][: n_heads - below])
+
+
+def _attention_sources(config: DecoderConfig, layer: str, bias: bool) -> Table:
+    """Per group of heads: its queries, then one head of keys and one of values."""
+    group = config.n_heads // config.n_kv_heads
+    table: Table = {}
+    for name, start, stop in (
+        ("q", 0, group),
+        ("k", group, group + 1),
+        ("v", group + 1, group + 2),
+    ):
+        part = Part(config.n_kv_heads, group + 2, start, stop)
+        path = ("layers", "attention", name)
+        table |= linear(path, layer + "query_key_value", bias, part=part)
+    return table | linear(("layers", "attention", "out"), layer + "dense", bias)
+
+
+def _mlp_sources(layer: str, bias: bool) -> Table:
+    at, name = ("layers", "mlp"), layer + "mlp.dense_"
+    return linear((*at, "up"), name + "h_to_4h", bias) | linear(
+        (*at, "down"), name + "4h_to_h", bias
+    )
+
+
+def _bloom(config: Any) -> DecoderConfig:
+    """ALiBi, a norm after the embedding, biases everywhere."""
+    fields.require(
+        config,
+        apply_residual_connection_post_layernorm=False,
+        attention_softmax_in_fp32=True,
+        offset_alibi=100,
+        skip_bias_add=True,
+        skip_bias_add_qkv=False,
+    )
+    if config.pretraining_tp > 1:
+        fields.require(config, slow_but_exact=False)  # with it PyTorch leaves two biases out
+    return fields.gpt_decoder_config(
+        config,
+        mlp_width=4 * config.hidden_size,
+        max_positions=fields.MAX_ALIBI_POSITIONS,
+        norm_eps=config.layer_norm_epsilon,
+        activation="gelu_tanh",
+        alibi=Alibi(alibi_slopes(config.num_attention_heads)),
+        embedding_norm=True,
+        **fields.biases_everywhere(True),
+    )
+
+
+def _bloom_sources(config: DecoderConfig) -> Table:
+    layer = "h.{i}."
+    return (
+        {("embed", "token"): Source("word_embeddings.weight")}
+        | norm(("embed", "norm"), "word_embeddings_layernorm", True)
+        | norm(("layers", "attention_norm"), layer + "input_layernorm", True)
+        | norm(("layers", "mlp_norm"), layer + "post_attention_layernorm", True)
+        | _attention_sources(config, layer + "self_attention.", True)
+        | _mlp_sources(layer, True)
+        | norm(("final_norm",), "ln_f", True)
+        | unembedding(config)
+    )
+
+
+def _falcon(config: Any) -> DecoderConfig:
+    """Three architectures: grouped heads with two norms, one key head, or all heads and ALiBi."""
+    if config.new_decoder_architecture:
+        n_kv_heads = config.num_kv_heads
+        fields.require(config, parallel_attn=True)
+        if (norms := config.num_ln_in_parallel_attn) not in (None, 1, 2):
+            raise InputError(f"num_ln_in_parallel_attn is {norms!r}, expected 1 or 2")
+        parallel = "shared" if norms == 1 else "own"
+    else:
+        n_kv_heads = 1 if config.multi_query else config.num_attention_heads
+        parallel = "shared" if config.parallel_attn else "no"
+        if config.num_ln_in_parallel_attn == 2:
+            fields.require(config, num_ln_in_parallel_attn=None)
+    if config.alibi:
+        # PyTorch rounds the penalties to bfloat16 in any dtype, and scales them like scores.
+        scale = fields.head_width(config) ** -0.5
+        alibi = Alibi(alibi_slopes(config.num_attention_heads), scale, coarse=True)
+        positions = {"alibi": alibi, "max_positions": fields.MAX_ALIBI_POSITIONS}
+    else:
+        positions = fields.rotary_fields(config)
+        positions["max_positions"] = config.max_position_embeddings
+    return fields.gpt_decoder_config(
+        config,
+        n_kv_heads=n_kv_heads,
+        mlp_width=config.ffn_hidden_size,
+        norm_eps=config.layer_norm_epsilon,
+        activation=fields.activation(config, "activation"),
+        parallel=parallel,
+        **fields.biases_everywhere(config.bias),
+        **positions,
+    )
+
+
+def _falcon_sources(config: DecoderConfig) -> Table:
+    layer, bias = "h.{i}.", config.qkv_bias
+    table: Table = {("embed", "token"): Source("word_embeddings.weight")}
+    norms = {"attention_norm": "ln_attn", "mlp_norm": "ln_mlp"}
+    if config.parallel != "own":
+        norms = {"attention_norm": "input_layernorm"}
+    if config.parallel == "no":
+        norms["mlp_norm"] = "post_attention_layernorm"
+    for ours, theirs in norms.items():
+        table |= norm(("layers", ours), layer + theirs, True)
+    table |= _attention_sources(config, layer + "self_attention.", bias)
+    table |= _mlp_sources(layer, bias)
+    return table | norm(("final_norm",), "ln_f", True) | unembedding(config)
+
+
+def _gpt_neox(config: Any) -> DecoderConfig:
+    """Partial rotary embeddings; attention and MLP optionally in parallel."""
+    return fields.gpt_decoder_config(
+        config,
+        mlp_width=config.intermediate_size,
+        max_positions=config.max_position_embeddings,
+        norm_eps=config.layer_norm_eps,
+        activation=fields.activation(config),
+        parallel="own" if config.use_parallel_residual else "no",
+        qkv_bias=config.attention_bias,
+        out_bias=config.attention_bias,
+        mlp_bias=True,
+        **fields.rotary_fields(config),
+    )
+
+
+def _gpt_neox_sources(config: DecoderConfig) -> Table:
+    layer = "layers.{i}."
+    return (
+        {("embed", "token"): Source("embed_in.weight")}
+        | norm(("layers", "attention_norm"), layer + "input_layernorm", True)
+        | norm(("layers", "mlp_norm"), layer + "post_attention_layernorm", True)
+        | _attention_sources(config, layer + "attention.", config.qkv_bias)
+        | _mlp_sources(layer, True)
+        | norm(("final_norm",), "final_layer_norm", True)
+        | unembedding(config, "embed_out")
+    )
+
+
+FAMILIES = {
+    "bloom": Family(
+        # The last two lines are of the training code; PyTorch's class reads none of them.
+        fields.reads(
+            "vocab_size hidden_size n_layer n_head layer_norm_epsilon tie_word_embeddings",
+            "apply_residual_connection_post_layernorm slow_but_exact hidden_dropout",
+            "attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion offset_alibi",
+            "seq_length skip_bias_add skip_bias_add_qkv unk_token_id",
+        ),
+        _bloom,
+        _bloom_sources,
+        prefix="transformer.",
+    ),
+    "falcon": Family(
+        fields.reads(
+            "num_kv_heads num_ln_in_parallel_attn layer_norm_epsilon alibi",
+            "new_decoder_architecture multi_query parallel_attn bias ffn_hidden_size activation",
+            "hidden_dropout",
+            *fields.SIZES,
+            *fields.ROPE,
+        ),
+        _falcon,
+        _falcon_sources,
+        prefix="transformer.",
+        buffers=(r"h\.\d+\.self_attention\.(rotary_emb|maybe_rotary)\.inv_freq",),
+    ),
+    "gpt_neox": Family(
+        fields.reads(
+            "intermediate_size hidden_act layer_norm_eps use_parallel_residual attention_bias",
+            "hidden_dropout",
+            *fields.SIZES,
+            *fields.ROPE,
+        ),
+        _gpt_neox,
+        _gpt_neox_sources,
+        prefix="gpt_neox.",
+        buffers=(r"layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),
+        head="embed_out.weight",
+    ),
+}

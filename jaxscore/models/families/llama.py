@@ -1,0 +1,147 @@
+"""llama, mistral and ministral3, and the builders of the families that resemble them.
+
+RMS norms, rotary embeddings, grouped-query attention, a gated MLP.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig, QueryGrowth
+from jaxscore.models.families import fields
+from jaxscore.models.families.family import (
+    Family,
+    Part,
+    Source,
+    Table,
+    layer_norms,
+    linear,
+    norm,
+    unembedding,
+)
+
+READS = fields.reads("intermediate_size num_key_value_heads hidden_act") | {
+    *fields.SIZES,
+    *fields.ROPE,
+}
+
+
+def llama_config(config: Any, **own: Any) -> DecoderConfig:
+    """Decoder of a llama-like model, except for the fields in `own`."""
+    if "rotary" not in own:
+        own |= fields.rotary_fields(config)
+    if "norm_eps" not in own:
+        own["norm_eps"] = config.rms_norm_eps
+    if "activation" not in own:
+        own["activation"] = fields.activation(config)
+    own = {"mlp_width": config.intermediate_size} | own
+    return fields.decoder_config(config, max_positions=config.max_position_embeddings, **own)
+
+
+def attention_sources(config: DecoderConfig) -> Table:
+    """Attention with one tensor per projection."""
+    table: Table = {}
+    for ours, theirs in {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "o_proj"}.items():
+        bias = config.out_bias if ours == "out" else config.qkv_bias
+        table |= linear(("layers", "attention", ours), f"layers.{{i}}.self_attn.{theirs}", bias)
+    return table
+
+
+def qk_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
+    """Norms of queries and keys."""
+    bias = config.qk_norm_bias
+    return {
+        path: source
+        for name in ("q_norm", "k_norm")
+        for path, source in norm(
+            ("layers", "attention", name), f"layers.{{i}}.self_attn.{name}", bias, plus
+        ).items()
+    }
+
+
+def mlp_sources(config: DecoderConfig, name: str = "mlp") -> Table:
+    """MLP with or without a gate."""
+    table: Table = {}
+    for ours in ("gate", "up", "down") if config.gated else ("up", "down"):
+        theirs = f"layers.{{i}}.{name}.{ours}_proj"
+        table |= linear(("layers", "mlp", ours), theirs, config.mlp_bias)
+    return table
+
+
+def fused_mlp_sources() -> Table:
+    """Gated MLP without biases; one tensor holds the rows of gate, then those of up."""
+    path, layer = ("layers", "mlp"), "layers.{i}.mlp."
+    gate, up = Part(1, 2, 0, 1), Part(1, 2, 1, 2)
+    return (
+        linear((*path, "gate"), layer + "gate_up_proj", False, part=gate)
+        | linear((*path, "up"), layer + "gate_up_proj", False, part=up)
+        | linear((*path, "down"), layer + "down_proj", False)
+    )
+
+
+def embedding_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
+    """Embedding, final norm and unembedding."""
+    return (
+        {("embed", "token"): Source("embed_tokens.weight")}
+        | norm(("final_norm",), "norm", config.norm_bias, plus)
+        | unembedding(config)
+    )
+
+
+def pre_norm_sources(config: DecoderConfig, plus: float = 0.0) -> Table:
+    """Norms before attention and, unless both halves share one, before the MLP."""
+    names = {"attention_norm": "input_layernorm"}
+    if config.parallel != "shared":
+        names["mlp_norm"] = "post_attention_layernorm"
+    return layer_norms(names, config.norm_bias, plus)
+
+
+def sources(config: DecoderConfig) -> Table:
+    """All tensors of a llama-like model."""
+    return (
+        embedding_sources(config)
+        | pre_norm_sources(config)
+        | attention_sources(config)
+        | mlp_sources(config)
+    )
+
+
+def family(
+    translate: Callable[[Any], DecoderConfig],
+    *reads: str,
+    sources: Callable[[DecoderConfig], Table] = sources,
+    norm_eps: str = "rms_norm_eps",
+    **own: Any,
+) -> Family:
+    """Llama-like family.
+
+    Args:
+        reads: names of attributes that it reads beside those of all llama-like families.
+        norm_eps: its attribute for the epsilon of norms.
+        own: further fields of `Family`.
+    """
+    names = READS | fields.reads(norm_eps, *reads)
+    return Family(names, translate, sources, buffers=(fields.INV_FREQ,), **own)
+
+
+def _llama(config: Any) -> DecoderConfig:
+    return llama_config(config, **fields.biases(config))
+
+
+def _mistral(config: Any, **own: Any) -> DecoderConfig:
+    return llama_config(config, windows=fields.uniform_window(config), **own)
+
+
+def _ministral3(config: Any) -> DecoderConfig:
+    """Mistral whose queries grow with their position."""
+    rope, growth = config.rope_parameters, None
+    if beta := rope.get("llama_4_scaling_beta"):
+        shares = (float(beta),) * config.num_hidden_layers
+        growth = QueryGrowth(shares, float(rope["original_max_position_embeddings"]), 0)
+    return _mistral(config, query_growth=growth)
+
+
+FAMILIES = {
+    "llama": family(_llama, "head_dim attention_bias mlp_bias"),
+    "ministral3": family(_ministral3, "head_dim sliding_window"),
+    "mistral": family(_mistral, "head_dim sliding_window"),
+}

@@ -1,0 +1,158 @@
+"""Llama with other biases, activations, positions or norms of queries and keys.
+
+apertus, arcee, ernie4_5, hunyuan_v1_dense, nanochat, seed_oss, smollm3.
+"""
+
+import dataclasses
+from typing import Any
+
+from jaxscore.device.decoder_config import DecoderConfig, Rotary
+from jaxscore.models.families import fields, llama
+from jaxscore.models.families.family import Source, Table, layer_norms, linear, norm, unembedding
+
+# Parameters of the xIELU activation (arXiv 2411.13010): our names and the checkpoint's
+XIELU = {"above": "alpha_p", "below": "alpha_n", "slope": "beta", "least": "eps"}
+# Attributes of published HunYuan configs that PyTorch's class does not read
+HUNYUAN_UNREAD = (
+    "cla_share_factor class_num dense_list eod_token_id im_end_id im_newline_id im_start_id "
+    "mask_init_id num_media_embeds org_vocab_size pad_id pool_type text_end_id text_start_id"
+)
+
+
+def _apertus(config: Any) -> DecoderConfig:
+    """Ungated MLP with xIELU, whose parameters are learned; norms of queries and keys."""
+    # Published configs have these values; PyTorch's class reads neither.
+    fields.require(config, qk_norm=True, post_norm=False)
+    xielu = config.hidden_act == "xielu"
+    return llama.llama_config(
+        config,
+        activation="xielu" if xielu else fields.activation(config),
+        gated=False,
+        qk_norm="head",
+        **fields.biases(config),
+    )
+
+
+def _apertus_sources(config: DecoderConfig) -> Table:
+    table = llama.embedding_sources(config) | llama.attention_sources(config)
+    table |= llama.qk_norm_sources(config) | llama.mlp_sources(config)
+    table |= layer_norms(
+        {"attention_norm": "attention_layernorm", "mlp_norm": "feedforward_layernorm"}
+    )
+    if config.activation == "xielu":
+        for ours, theirs in XIELU.items():
+            path = ("layers", "mlp", "activation", ours)
+            table[path] = Source(f"layers.{{i}}.mlp.act_fn.{theirs}")
+    return table
+
+
+def _arcee(config: Any) -> DecoderConfig:
+    """Ungated MLP with a squared ReLU."""
+    return llama.llama_config(config, gated=False, **fields.biases(config))
+
+
+def _ernie4_5(config: Any) -> DecoderConfig:
+    """Rotary pairs of adjacent channels; biases everywhere or nowhere."""
+    return llama.llama_config(config, interleaved=True, **fields.biases_everywhere(config.use_bias))
+
+
+def _hunyuan(config: Any) -> DecoderConfig:
+    """Norms of queries and keys after the rotation."""
+    # Published configs have these values; PyTorch's class reads none of them.
+    fields.require(
+        config,
+        attention_head_dim=fields.head_width(config),
+        norm_type="rms",
+        use_qk_norm=True,
+        use_rotary_pos_emb=True,
+    )
+    return llama.llama_config(config, qk_norm="head", qk_norm_turned=True, **fields.biases(config))
+
+
+def _hunyuan_sources(config: DecoderConfig) -> Table:
+    at, layer = ("layers", "attention"), "layers.{i}.self_attn."
+    return (
+        llama.sources(config)
+        | norm((*at, "q_norm"), layer + "query_layernorm", False)
+        | norm((*at, "k_norm"), layer + "key_layernorm", False)
+    )
+
+
+def _nanochat(config: Any) -> DecoderConfig:
+    """Norms without scale, one after the embedding; rotation in the opposite direction."""
+    rotary = fields.rotary_fields(config)
+
+    def opposite(table: Rotary) -> Rotary:
+        return dataclasses.replace(table, frequencies=tuple(-f for f in table.frequencies))
+
+    return llama.llama_config(
+        config,
+        rotary=tuple(map(opposite, rotary["rotary"])),
+        rotary_of=rotary["rotary_of"],
+        norm_scale=False,
+        embedding_norm=True,
+        qk_norm="head",
+        qk_norm_scale=False,
+        qk_norm_turned=True,
+        gated=False,
+        logit_softcap=config.final_logit_softcapping,
+        **fields.biases(config),
+    )
+
+
+def _nanochat_sources(config: DecoderConfig) -> Table:
+    return (
+        {("embed", "token"): Source("embed_tokens.weight")}
+        | llama.attention_sources(config)
+        | linear(("layers", "mlp", "up"), "layers.{i}.mlp.fc1", False)
+        | linear(("layers", "mlp", "down"), "layers.{i}.mlp.fc2", False)
+        | unembedding(config)
+    )
+
+
+def _seed_oss(config: Any) -> DecoderConfig:
+    """The output projection has a bias switch of its own."""
+    return llama.llama_config(
+        config,
+        qkv_bias=config.attention_bias,
+        out_bias=config.attention_out_bias,
+        mlp_bias=config.mlp_bias,
+    )
+
+
+def _smollm3(config: Any) -> DecoderConfig:
+    """Some layers have rotary embeddings; the others are NoPE."""
+    return llama.llama_config(
+        config,
+        windows=fields.windows_by_layer_type(config),
+        **fields.rotary_in_layers(config, fields.per_layer_values(config, "no_rope_layers")),
+        **fields.biases(config),
+    )
+
+
+FAMILIES = {
+    "apertus": llama.family(
+        _apertus,
+        "head_dim attention_bias qk_norm post_norm hidden_dropout",
+        sources=_apertus_sources,
+    ),
+    "arcee": llama.family(_arcee, "head_dim attention_bias mlp_bias"),
+    "ernie4_5": llama.family(_ernie4_5, "head_dim use_bias"),
+    "hunyuan_v1_dense": llama.family(
+        _hunyuan,
+        "head_dim attention_bias attention_head_dim norm_type use_qk_norm use_rotary_pos_emb",
+        HUNYUAN_UNREAD,
+        sources=_hunyuan_sources,
+    ),
+    "nanochat": llama.family(
+        _nanochat, "head_dim attention_bias final_logit_softcapping", sources=_nanochat_sources
+    ),
+    "seed_oss": llama.family(
+        _seed_oss, "head_dim attention_bias attention_out_bias mlp_bias residual_dropout"
+    ),
+    "smollm3": llama.family(
+        _smollm3,
+        "attention_bias mlp_bias no_rope_layers no_rope_layer_interval layer_types sliding_window "
+        "use_sliding_window max_window_layers",
+    ),
+}
