@@ -4,9 +4,8 @@ import argparse
 
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.device.sharding import divides
+from jaxscore.device.sharding import DeviceMesh, divides
 from jaxscore.engine import targets
 from jaxscore.engine.abstract_models import Where
 from jaxscore.engine.mesh import WORKING, auto_mesh

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxscore.device.build import Build
+from jaxscore.device.backends import Build
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.layers import PerLayer

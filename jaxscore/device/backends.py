@@ -1,13 +1,16 @@
-"""Which of several equal functions a platform runs, as data.
+"""The implementation of each operation per platform, as data, and how a program is built from it.
 
-A program's platform is passed, and not asked of JAX where the function is traced, so that a
-program can be compiled for a platform that is not present.
+A program's platform is an argument, and is not read from JAX while the function is traced, so that
+a program can be compiled for a platform that is not present.
 """
 
 import dataclasses
 from typing import Literal, get_args
 
 import jax
+
+from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.mesh_shape import MODEL
 
 Platform = Literal["cpu", "tpu", "gpu"]
 AttentionForm = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_tpu"]
@@ -108,3 +111,48 @@ def runs_kernels(compute_capability: str) -> bool:
     """Whether a GPU is NVIDIA's and at least an A100 ("8.0"), as Triton's kernels need."""
     major = compute_capability.partition(".")[0]
     return major.isdigit() and int(major) >= 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """Forms, and heads, inner widths, experts and vocabulary over the devices of the axis MODEL.
+
+    Functions of a decoder that is split run inside `jax.shard_map`, on parameters as
+    `device.sharding` places them; the sizes of a `DecoderConfig` are the whole model's.
+
+    Attributes:
+        forms: for the platform that the program is compiled for.
+        shards: how many devices; 1 is no split.
+    """
+
+    forms: Forms = FORMS["cpu"]
+    shards: int = 1
+
+    def __post_init__(self) -> None:
+        if self.shards < 1:
+            raise ValueError(f"shards is {self.shards}, expected at least 1")
+
+    @property
+    def axis(self) -> str | None:
+        """The mesh axis to sum over, None on one device."""
+        return MODEL if self.shards > 1 else None
+
+    def vocabulary_axis(self, config: DecoderConfig) -> str | None:
+        """The same for embedding and unembedding, which are whole where they do not divide."""
+        return self.axis if not config.vocab_size % self.shards else None
+
+    def whole_kv(self, config: DecoderConfig) -> bool:
+        """Whether each shard computes all key heads and keeps the one that its queries use."""
+        return config.n_kv_heads % self.shards != 0
+
+
+ON_CPU = Build()
+
+
+def same_bits() -> dict[str, bool]:
+    """Compiler options with which a program gives equal inputs equal bits in every run.
+
+    On a GPU XLA otherwise times several kernels and takes the fastest, and some of them add up
+    in the order in which threads come along. A CPU and a TPU need no option.
+    """
+    return {"xla_gpu_deterministic_ops": True} if jax.default_backend() == "gpu" else {}

@@ -14,15 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
-from jaxscore.device import attention_kinds, per_layer_input
+from jaxscore.device import attention_kinds
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.build import ON_CPU, Build
+from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.experts import mixture
-from jaxscore.device.feed_forward import MlpHalf, gate_of
+from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_of, per_layer_inputs
 from jaxscore.device.layers import Layout, Norm, PerLayer
-from jaxscore.device.per_layer_input import PerLayerInput
 from jaxscore.device.rows import Unembedding
 
 Params = dict[str, Any]
@@ -93,7 +92,7 @@ def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
     given = ()
     if config.per_layer_width:
         rows = _looked_up(embed["per_layer"]["token"], ids, axis)
-        given = per_layer_input.inputs(embed, config, x, rows)
+        given = per_layer_inputs(embed, config, x, rows)
 
     def step(carry, layer):
         x, sources = carry

@@ -1,12 +1,21 @@
-"""The MLP half of a decoder layer, plain or a mixture of experts, as Flax modules."""
+"""The MLP half of a decoder layer, plain or a mixture of experts, as Flax modules.
 
+Some models (Gemma 3n and 4) add a second embedding with P channels of its own for each layer:
+
+    e_l = (table_l[token] sqrt(P) + norm(W_l x / sqrt(D))) / sqrt(2)      for each layer l, [P]
+    y   = x + norm(out(act(gate(x)) * e_l))                               at the end of the layer
+
+where x is the scaled embedding in the first line.
+"""
+
+import math
 from collections.abc import Callable
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jaxscore.device.build import ON_CPU, Build
+from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import (
     NORMS_AFTER,
     NORMS_BEFORE,
@@ -15,8 +24,9 @@ from jaxscore.device.decoder_config import (
     DecoderConfig,
     Experts,
 )
+from jaxscore.device.dots import dot_last, from_storage
+from jaxscore.device.experts import routed
 from jaxscore.device.layers import Linear, Norm
-from jaxscore.device.routing import routed
 
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
@@ -143,3 +153,31 @@ class MlpHalf(nn.Module):
         else:
             y = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)
         return Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y
+
+
+def per_layer_inputs(embed, config: DecoderConfig, x, looked_up):
+    """What each layer is given, [layers, R, L, P].
+
+    Args:
+        embed: the embedding's parameters.
+        x: the scaled embedding [R, L, D].
+        looked_up: rows of the second table [R, L, layers * P].
+    """
+    shape = *x.shape[:2], config.n_layers, config.per_layer_width
+    projected = dot_last(x, from_storage(embed["per_layer_in"]["weight"])) * config.width**-0.5
+    normed = Norm(config).apply({"params": embed["per_layer_norm"]}, projected.reshape(shape))
+    rows = looked_up.reshape(shape) * math.sqrt(config.per_layer_width)
+    return jnp.moveaxis((normed + rows) * 2**-0.5, 2, 0)
+
+
+class PerLayerInput(nn.Module):
+    """What a layer's own channels add to the residual stream."""
+
+    config: DecoderConfig
+
+    @nn.compact
+    def __call__(self, x, given):
+        c = self.config
+        gate = Linear(c.per_layer_width, False, c.quantized, name="gate")(x)
+        inner = ACTIVATIONS[c.activation](gate) * given
+        return Norm(c, name="norm")(Linear(c.width, False, c.quantized, name="out")(inner))

@@ -10,9 +10,8 @@ from jax import lax
 from jaxscore.device import attention_kinds
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.feed_forward import MlpHalf
+from jaxscore.device.feed_forward import MlpHalf, PerLayerInput
 from jaxscore.device.layers import Layout, Norm, PerLayer
-from jaxscore.device.per_layer_input import PerLayerInput
 from jaxscore.device.self_attention import Attention, AttentionHalf
 
 

@@ -1,7 +1,12 @@
-"""What the host sends to the device for one batch, and what comes back."""
+"""Arrays that the host sends to the device for one batch, and the scores that come back.
+
+A batch travels as one int32 array, so that one transfer carries it instead of eight.
+"""
 
 from typing import NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from jaxscore.device.backends import FORMS, Forms
@@ -68,3 +73,30 @@ class Unembedding(NamedTuple):
     softcap: float | None
     split: str | None = None
     forms: Forms = FORMS["cpu"]
+
+
+PER_TOKEN = 4  # arrays with an entry per token: ids, positions, subtree ends, queries
+COUNTS = 2  # how many queries and answers there are
+
+
+def pack_rows(rows: Rows) -> np.ndarray:
+    """int32 [n], the arrays of a batch on the host one after the other."""
+    ids, position, end, asked = rows
+    counts = np.array([asked.n_queries, asked.n_answers], np.int32)
+    parts = ids, position, end, asked.query, counts, asked.slot, asked.answer
+    return np.concatenate([np.ravel(part) for part in parts])
+
+
+def packed_size(n_tokens: int, n_answers: int) -> int:
+    """How many numbers the array of a batch has that has room for so many."""
+    return PER_TOKEN * n_tokens + COUNTS + 2 * n_answers
+
+
+def unpack_rows(values: Int[Array, " n"], shape: tuple[int, int]) -> Rows:
+    """The batch again; `shape` is that of its ids."""
+    n = shape[0] * shape[1]
+    of_tokens, counts, of_answers = jnp.split(values, [PER_TOKEN * n, PER_TOKEN * n + COUNTS])
+    ids, position, end, query = of_tokens.reshape(PER_TOKEN, n)
+    slot, answer = jnp.split(of_answers, 2)
+    asked = Asked(query, counts[0], slot, answer, counts[1])
+    return Rows(ids.reshape(shape), position.reshape(shape), end.reshape(shape), asked)

@@ -12,8 +12,7 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.lm_head.divergence import Pair, score_pair
 from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.mesh_shape import DATA
-from jaxscore.device.packed_rows import unpacked
-from jaxscore.device.rows import Rows, Scores, Unembedding
+from jaxscore.device.rows import Rows, Scores, Unembedding, unpack_rows
 
 # (params, ids, position, subtree_end), each [R, L], and KV caches where the model takes them
 HiddenStates = Callable[..., Float[Array, "R L D"]]
@@ -61,7 +60,7 @@ def score_batch(
     measures: tuple[str, ...] = (),
 ) -> Scores:
     """`score_rows` of a batch of this shape that comes as one array, see `packed_rows`."""
-    rows = unpacked(values, shape)
+    rows = unpack_rows(values, shape)
     run = functools.partial(score_rows, top=top, measures=measures)
     return run(hidden_states, unembedding, params, rows, *caches)
 

@@ -1,23 +1,29 @@
-"""Where each parameter lies on a mesh: rows go over `data`, and over `model`
+"""The placement of every parameter on a mesh, and the mesh itself.
 
-    query heads        in order, as many for each shard
+Rows are split over the axis `data`. Over the axis `model` are split
+
+    query heads        in order, equally many per shard
     key heads          in order; a shard that has less than one query group has all of them and
                        uses one, see `check`
-    MLP channels       in order; so are those of the MLP that all tokens of a mixture share
+    MLP channels       in order; likewise those of a mixture's shared MLP
     experts            in order
-    vocabulary         in order where it divides, else whole on every shard
+    vocabulary         in order if it divides, otherwise whole on every shard
 
 A product's outputs are split (its weight's first axis, with bias and scales), the product that
-reads them is split along its inputs, and the sums of the shards are added.
+reads them is split along its inputs, and the shards' sums are added. All functions of `device/`
+are written for one shard: its rows, its heads, its vocabulary columns. `DeviceMesh.over` runs one
+on every shard, and each function names the collectives that it needs.
 """
 
 import functools
 import math
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import DATA, MODEL, MeshShape
@@ -206,3 +212,70 @@ def bytes_a_device(params: Any, placed: Any, mesh: MeshShape) -> Any:
         return leaf.size // shards * leaf.dtype.itemsize
 
     return jax.tree.map(one, params, placed)
+
+
+ROWS = PartitionSpec(DATA)
+EVERYWHERE = PartitionSpec()
+KEYS_VALUES = PartitionSpec(None, None, MODEL)  # [layers, rows, heads, slots, channels]
+
+
+class DeviceMesh:
+    """Devices in a grid.
+
+    Attributes:
+        shape: devices along `data`, which share the rows, and along `model`, which share each
+            layer.
+        mesh: JAX's own.
+    """
+
+    def __init__(self, shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> None:
+        """Take the first devices.
+
+        Args:
+            devices: to take them from; None are all that JAX has.
+
+        Raises:
+            ValueError: there are fewer, or another number over several processes.
+        """
+        found = jax.devices() if devices is None else devices
+        if len(found) < shape.size or (jax.process_count() > 1 and len(found) != shape.size):
+            raise ValueError(
+                f"mesh {shape} takes {shape.size} devices, and there are {len(found)} "
+                f"({jax.process_count()} processes); give a mesh of that many"
+            )
+        self.shape = shape
+        self.mesh = Mesh(
+            np.array(list(found[: shape.size])).reshape(shape.data, shape.model), (DATA, MODEL)
+        )
+
+    def placement(self, config: DecoderConfig) -> Callable[..., NamedSharding]:
+        """Where each parameter of a decoder lies, see `models.params.Placement`.
+
+        Raises:
+            ValueError: `model` does not split this decoder.
+        """
+        check(config, self.shape.model)
+        return lambda path, shape: NamedSharding(
+            self.mesh, spec(path, shape, config, self.shape.model)
+        )
+
+    def put(self, values: Any, where: PartitionSpec) -> Any:
+        """Arrays of the host, the same in every process, as those of the mesh."""
+        sharding = NamedSharding(self.mesh, where)
+
+        def one(value: Any) -> jax.Array:
+            array = np.asarray(value)
+            return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+        return jax.tree.map(one, values)
+
+    def over(self, function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        """`function` of a shard as one of whole arrays; a tree of specs for each argument."""
+        return jax.shard_map(
+            function, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
+        )
+
+
+def specs_of(tree: Any) -> Any:
+    """How the arrays of a tree lie; whole where they lie on one device."""
+    return jax.tree.map(lambda leaf: getattr(leaf.sharding, "spec", EVERYWHERE), tree)

@@ -9,7 +9,7 @@ from jaxscore.device.backends import FORMS, Platform, platform_here
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.models import native
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import Model

@@ -9,9 +9,8 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.mesh import ROWS, DeviceMesh
-from jaxscore.device.packed_rows import packed
-from jaxscore.device.rows import Asked, Rows, Scores
+from jaxscore.device.rows import Asked, Rows, Scores, pack_rows
+from jaxscore.device.sharding import ROWS, DeviceMesh
 from jaxscore.engine.programs import prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted, halves
@@ -167,4 +166,4 @@ def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
     asked = batch.questions
     of_asked: tuple[Any, ...] = asked.query, n_queries, asked.slot, asked.answer, n_answers
     of_batch: tuple[Any, ...] = batch.ids, batch.position, batch.subtree_end, Asked(*of_asked)
-    return packed(Rows(*of_batch))
+    return pack_rows(Rows(*of_batch))

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jaxscore.device.compiler_options import same_bits
+from jaxscore.device.backends import same_bits
 from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.journal_writer import JournaledScores

@@ -15,8 +15,8 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.lm_head.scores import FORMS
 from jaxscore.device.lm_head.sums import terms
-from jaxscore.device.mesh import ROWS, DeviceMesh
 from jaxscore.device.rows import Asked
+from jaxscore.device.sharding import ROWS, DeviceMesh
 from jaxscore.engine.abstract_models import Where, abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, refused, side_by_side
 from jaxscore.engine.program_text import (

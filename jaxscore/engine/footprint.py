@@ -10,10 +10,9 @@ import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxscore.device.mesh import EVERYWHERE, ROWS, DeviceMesh, specs_of
-from jaxscore.device.packed_rows import size
-from jaxscore.device.rows import Asked, Rows
+from jaxscore.device.rows import Asked, Rows, packed_size
 from jaxscore.device.score import score_batch, score_shard
+from jaxscore.device.sharding import EVERYWHERE, ROWS, DeviceMesh, specs_of
 from jaxscore.engine.abstract_models import Where, on
 from jaxscore.engine.program_text import Collective, collectives, text_of
 from jaxscore.engine.split_batches import exhausted
@@ -177,7 +176,7 @@ def batch_shapes(length: int, batch_tokens: int) -> list[tuple[int, int]]:
 def abstract_batch(rows: int, length: int) -> jax.ShapeDtypeStruct:
     """A batch of this shape as it is sent."""
     n = rows * length
-    return jax.ShapeDtypeStruct((size(n, ANSWERS * n),), jnp.int32)
+    return jax.ShapeDtypeStruct((packed_size(n, ANSWERS * n),), jnp.int32)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:

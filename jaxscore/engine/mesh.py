@@ -6,9 +6,8 @@ from typing import Any
 import jax
 
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.mesh_shape import MODEL, MeshShape
-from jaxscore.device.sharding import bytes_a_device, divides, specs
+from jaxscore.device.sharding import DeviceMesh, bytes_a_device, divides, specs
 from jaxscore.engine.defaults import AUTO
 from jaxscore.engine.device_memory import limit_bytes
 from jaxscore.errors import InputError

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.generate import Extend
-from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
+from jaxscore.device.sharding import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached, Model
 from jaxscore.plan.row_batches import row_lengths
@@ -32,14 +32,14 @@ class Programs:
 
     A program belongs to its function, to which arguments it may overwrite, and to the abstract
     values of its arguments: shape, dtype, weak type and sharding of each array. On a mesh the
-    functions are one shard's, see `device.mesh`. Threads may share them: who needs a program that
+    functions are one shard's, see `device.sharding`. Threads may share them: who needs a program
     another one compiles waits for it.
     """
 
     def __init__(
         self, mesh: DeviceMesh | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """`options` are the compiler's, see `device.compiler_options.same_bits`."""
+        """`options` are the compiler's, see `device.backends.same_bits`."""
         self.mesh, self.options = mesh, options or {}
         self.compiled: list[Compiled] = []
         self._programs: dict[Hashable, Any] = {}

@@ -22,7 +22,7 @@ def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
     """One, or two where long requests have other rotary frequencies.
 
     Args:
-        options: the compiler's, see `device.compiler_options.same_bits`.
+        options: the compiler's, see `device.backends.same_bits`.
     """
     models = [model] if model.longer is None else [model, model.longer[1]]
     return [_variant(one, options) for one in models]

@@ -11,8 +11,8 @@ from jaxscore.device.decoder import KeysValues
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.generate import Extend
 from jaxscore.device.lm_head.sums import MEASURES
-from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.score import HiddenStates, PairStates
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import check_choice
 from jaxscore.models.choices import Dtype, Implementation
 from jaxscore.models.weights.generation_config import GenerationDefaults

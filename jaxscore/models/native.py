@@ -11,11 +11,10 @@ import numpy as np
 
 from jaxscore.device import decoder
 from jaxscore.device.attention_kinds import stored_shape
-from jaxscore.device.backends import FORMS, Platform, forms_here, platform_here
-from jaxscore.device.build import Build
+from jaxscore.device.backends import FORMS, Build, Platform, forms_here, platform_here
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError
 from jaxscore.models import refused_families, wrappers
 from jaxscore.models.choices import Dtype, Quantize

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device import decoder
-from jaxscore.device.backends import FORMS
-from jaxscore.device.build import Build
+from jaxscore.device.backends import FORMS, Build
 from jaxscore.device.decoder_config import Experts, Rotary
 from jaxscore.device.dots import as_integers
 from jaxscore.device.init_params import init_params

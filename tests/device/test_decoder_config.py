@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from jaxscore.device.build import Build
+from jaxscore.device.backends import Build
 from jaxscore.device.decoder_config import CHOICES, Activation, DecoderConfig
 from jaxscore.device.feed_forward import ACTIVATIONS
 from jaxscore.device.mesh_shape import MODEL

@@ -9,10 +9,10 @@ import pytest
 
 from jaxscore.device import experts as device_experts
 from jaxscore.device.backends import FORMS as PLATFORMS
-from jaxscore.device.build import Build
+from jaxscore.device.backends import Build
 from jaxscore.device.dots import as_integers
 from jaxscore.device.experts import GROUPED, blocked, grouped, mixture
-from jaxscore.device.grouped_gpu import takes
+from jaxscore.device.grouped_matmul import supports_grouped_gpu
 from jaxscore.models.weights import int8
 
 FORMS = {"blocked": blocked} | {
@@ -174,7 +174,7 @@ def test_a_broken_token_breaks_no_other(monkeypatch, form):
     ],
 )
 def test_what_the_gpu_kernel_takes(shape, dtype, taken):
-    assert takes(shape, dtype) == taken
+    assert supports_grouped_gpu(shape, dtype) == taken
 
 
 def test_what_the_gpu_kernel_does_not_take_goes_block_by_block(monkeypatch):

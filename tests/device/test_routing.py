@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device.decoder_config import Experts
-from jaxscore.device.routing import routed
+from jaxscore.device.experts import routed
 
 COUNT, K = 8, 3
 

@@ -142,7 +142,7 @@ from jaxscore.device.init_params import init_params
 from jaxscore.device.rows import Asked, Rows
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, specs
-from jaxscore.device.build import ON_CPU, Build
+from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.backends import FORMS
 from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.engine.platform import use_compilation_cache
@@ -211,7 +211,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxscore.device import decoder
 from jaxscore.device.init_params import init_params
 from jaxscore.device.attention import interval
-from jaxscore.device.build import Build
+from jaxscore.device.backends import Build
 from jaxscore.device.backends import FORMS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import specs

@@ -20,11 +20,10 @@ from jaxscore import Scorer
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.device.layers import SCALE
-from jaxscore.device.lm_head.ranked import most_probable, nothing_ranked, ranked_with
-from jaxscore.device.lm_head.sums import MEASURES, Terms
-from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.lm_head.sums import MEASURES, Terms, most_probable, nothing_ranked, ranked_with
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.rows import Unembedding
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine import planner
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.generation import slots

@@ -25,9 +25,9 @@ from jaxscore.device import generate
 from jaxscore.device.attention.kernel_tpu import kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.mesh import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sampling import Sampling
+from jaxscore.device.sharding import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.abstract_models import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring

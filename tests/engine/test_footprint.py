@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
 
-from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.device.packed_rows import unpacked
+from jaxscore.device.rows import unpack_rows
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine.dispatch import side_by_side
 from jaxscore.engine.footprint import (
     Refused,
@@ -120,7 +120,7 @@ def test_abstract_rows_are_the_packers():
     )
     [batch] = plan.batches()
     rows, sent = abstract_rows(*batch.shape), side_by_side([batch], None)
-    there = unpacked(jnp.asarray(sent), batch.shape)
+    there = unpack_rows(jnp.asarray(sent), batch.shape)
     for ours, theirs in zip(jax.tree.leaves(rows), jax.tree.leaves(there), strict=True):
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     one = abstract_batch(*batch.shape)

@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from jaxscore.device.init_params import init_params
-from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine.mesh import auto_mesh, chosen, mesh_choice, parameter_bytes, parse_mesh
 from jaxscore.errors import InputError
 from tests.device.configs import llamalike

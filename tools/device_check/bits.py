@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxscore.device.compiler_options import same_bits
+from jaxscore.device.backends import same_bits
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.mesh import DeviceMesh
 from jaxscore.device.mesh_shape import MeshShape
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine.engine import Engine
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import qwen, random_model, resumed

@@ -11,7 +11,7 @@ import numpy as np
 from jaxscore.device.backends import FORMS, platform_here
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
-from jaxscore.device.mesh import DeviceMesh
+from jaxscore.device.sharding import DeviceMesh
 from jaxscore.models import native
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import keys_of, shapes_of

@@ -14,8 +14,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.packed_rows import packed
-from jaxscore.device.rows import Asked, Rows
+from jaxscore.device.rows import Asked, Rows, pack_rows
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.progress import Progress
 from jaxscore.engine.split_batches import exhausted
@@ -163,7 +162,7 @@ def _program_seconds(scorer: Engine, batch: Rows) -> float:
     """Of one batch, the host left out: five calls, one after the other on the device."""
     rows, length = batch.ids.shape
     variant = scorer.variant(length + 1)
-    args = variant.model.params, variant.programs.put(packed(batch))
+    args = variant.model.params, variant.programs.put(pack_rows(batch))
     run = functools.partial(variant.score, batch.ids.shape, top=0)
 
     def call():

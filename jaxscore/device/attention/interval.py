@@ -23,8 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.attention.blocked import blocked
-from jaxscore.device.attention.blocked_cpu import blocked_cpu
+from jaxscore.device.attention.blocked import blocked, blocked_cpu
 from jaxscore.device.attention.kernel_gpu import kernel_gpu
 from jaxscore.device.attention.kernel_tpu import kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge

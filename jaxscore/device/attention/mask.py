@@ -1,12 +1,12 @@
-"""Which blocks of keys a block of queries sees anything of, from the bounds of the blocks.
+"""The interval mask, per pair of tokens and per pair of blocks.
 
-Rows [R, L] are one row of T = R * L tokens: where row r's subtree ends are moved by r * L, the
-interval rule `j <= i < end[j]` keeps rows apart by itself. A pair of blocks in which nothing is
-seen is not listed; one in which everything is seen needs no mask.
+Rows [R, L] are one row of T = R * L tokens: if the subtree ends of row r are moved by r * L, the
+rule `j <= i < end[j]` keeps rows apart by itself. A pair of blocks in which no token attends to
+another is not listed; a pair in which all do needs no mask.
 
-        keys  0 1 2 3        two rows of two blocks each: the pairs (0, 2), (0, 3), (1, 2) ... of
-    queries 0 o              different rows and those above the diagonal are not in the list;
-            1 # o            o has a mask, # has none
+        keys  0 1 2 3        two rows of two blocks each: pairs of different rows, (0, 2), (0, 3),
+    queries 0 o              (1, 2) ..., and pairs above the diagonal are not in the list;
+            1 # o            o needs a mask, # does not
             2     o
             3     # o
 """
@@ -16,6 +16,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
+
+
+def visible(i, j, subtree_end_j, position_i, position_j, window):
+    """Whether token i sees token j; `window` as of `attention`."""
+    seen = (j <= i) & (i < subtree_end_j)
+    if window is None:
+        return seen
+    return seen & ((window == 0) | (position_i - position_j < window))
 
 
 class BlockPairs(NamedTuple):

@@ -1,23 +1,94 @@
-"""The vocabulary pass over a batch's queries, and over no others."""
+"""The LM head at a batch's scored positions, and at no others."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxscore.device.backends import VocabularyForm
-from jaxscore.device.lm_head.answers import answers
-from jaxscore.device.lm_head.column_blocks import by_columns
+from jaxscore.device.dots import compute_dtype, from_storage
+from jaxscore.device.lm_head.column_blocks import by_columns, placed
 from jaxscore.device.lm_head.kernel_tpu import kernel_tpu
-from jaxscore.device.lm_head.placing import placed
-from jaxscore.device.lm_head.query_blocks import in_blocks
-from jaxscore.device.lm_head.ranked import most_probable
-from jaxscore.device.lm_head.sums import Sums, Terms, terms
+from jaxscore.device.lm_head.sums import Sums, Terms, most_probable, terms, transform
 from jaxscore.device.rows import Asked, Scores, Unembedding
+
+Numbers = TypeVar("Numbers")  # a tree of arrays whose first axis counts queries
+Slots = Callable[[jax.Array], jax.Array]  # an array of all queries -> its part for some of them
+
+
+def in_blocks(
+    Q: int,
+    n_queries: Int[Array, ""],
+    sizes: tuple[int, int],
+    run: Callable[[Slots], Numbers],
+) -> Numbers:
+    """What `run` gives for the first `n_queries` of Q queries; for the others 0, or anything.
+
+    Large blocks read the vocabulary seldom, small ones at the end leave few slots empty. How many
+    queries there are is data, not shape.
+
+    Args:
+        sizes: queries in each block: the first number while so many are left, then the second.
+        run: the numbers of the queries that the function picks.
+    """
+
+    def step(first, block, b, out):
+        start = jnp.minimum(first + b * block, Q - block)
+        part = run(lambda x: lax.dynamic_slice_in_dim(x, start, block))
+        return jax.tree.map(lambda o, p: lax.dynamic_update_slice_in_dim(o, p, start, 0), out, part)
+
+    large, small = sizes
+    small = min(Q, small)
+    one = jax.eval_shape(lambda: run(lambda x: x[:small]))
+    out = jax.tree.map(lambda x: jnp.zeros((Q, *x.shape[1:]), x.dtype), one)
+    done = jnp.int32(0)
+    # A block of all Q slots would be the same in each step, and XLA moves what is the same out
+    # of the loop: it would run once also where no step does.
+    if large < Q:
+        n_large = n_queries // large
+        out = lax.fori_loop(0, n_large, functools.partial(step, 0, large), out)
+        done = n_large * large
+    n_small = (n_queries - done + small - 1) // small
+    return lax.fori_loop(0, n_small, functools.partial(step, done, small), out)
+
+
+def answers(
+    hidden_AD: Float[Array, "A D"],
+    token_A: Int[Array, " A"],
+    of_query: Terms,
+    head: Unembedding,
+) -> tuple[Float[Array, " A"], Bool[Array, " A"]]:
+    """Log-probability of each token after its query, and whether it is the most probable one.
+
+    Args:
+        hidden_AD, of_query: those of each answer's query.
+    """
+    top, best = of_query.top, of_query.greedy_id
+    # The pass over all may sum a product in another order. A token whose own product is that of
+    # the most probable one has the largest logit to the last bit, and no token has a larger one.
+    z, largest = (_logit(hidden_AD, token, head) for token in (token_A, best))
+    z = jnp.where(z == largest, top, jnp.minimum(z, top))
+    return (z - top) - of_query.log_total, token_A == best
+
+
+def _logit(hidden_AD, token_A, head):
+    """Logit of each token; the product's inputs are rounded as those of the pass over all."""
+    axis, V, row = head.split, head.weight.shape[0], token_A
+    if axis is not None:
+        row = token_A - lax.axis_index(axis) * V
+        here = (row >= 0) & (row < V)
+        row = jnp.where(here, row, 0)
+    dtype = compute_dtype(head.weight)
+    rows = from_storage(head.weight[row]).astype(jnp.float32)
+    products = hidden_AD.astype(dtype).astype(jnp.float32) * rows
+    bias = None if head.bias is None else head.bias[row]
+    z = transform(products.sum(axis=-1), bias, head.scale, head.softcap)
+    return z if axis is None else lax.psum(jnp.where(here, z, 0.0), axis)
+
 
 ANSWER_BLOCK = 512  # answers whose rows of the unembedding are held at a time
 BUCKETS = 4  # each half as large as the one before

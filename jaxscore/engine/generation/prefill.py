@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
-from jaxscore.device.mesh import KEYS_VALUES
+from jaxscore.device.sharding import KEYS_VALUES
 from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.programs import keys_and_values

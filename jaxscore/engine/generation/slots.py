@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.mesh import EVERYWHERE, specs_of
+from jaxscore.device.sharding import EVERYWHERE, specs_of
 from jaxscore.engine.generation import decode_state, slot_memory
 from jaxscore.engine.generation.prefill import Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.generation.state import Writing

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxscore.device.compiler_options import same_bits
+from jaxscore.device.backends import same_bits
 from jaxscore.errors import InputError
 from jaxscore.models.transformers_flax.flax_configs import (
     check_class_attributes,

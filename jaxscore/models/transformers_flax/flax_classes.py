@@ -11,13 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxscore.device.backends import FORMS, Forms, platform_here
-from jaxscore.device.compiler_options import same_bits
+from jaxscore.device.backends import FORMS, Forms, platform_here, same_bits
 from jaxscore.device.dots import from_storage, to_storage
 from jaxscore.device.generate import BROKEN
 from jaxscore.device.lm_head.scores import vocabulary_terms
-from jaxscore.device.mesh import EVERYWHERE
 from jaxscore.device.rows import Unembedding
+from jaxscore.device.sharding import EVERYWHERE
 from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import MeshChoice, Model, Write

@@ -9,7 +9,6 @@ import pytest
 
 from jaxscore.device import reference
 from jaxscore.device.attention import blocked as by_blocks
-from jaxscore.device.attention import blocked_cpu as on_cpu
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.backends import FORMS
@@ -28,7 +27,7 @@ FAST = {
 def small_blocks(monkeypatch, size):
     """Several blocks in short rows; kernels have blocks of their own, see test_kernels."""
     monkeypatch.setattr(by_blocks, "BLOCK", size)
-    monkeypatch.setattr(on_cpu, "BLOCK", size)
+    monkeypatch.setattr(by_blocks, "CPU_BLOCK", size)
 
 
 def inputs(seed, length, n_heads, n_kv_heads):

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers, from_storage
 from jaxscore.device.lm_head import divergence as module
-from jaxscore.device.lm_head.divergence import MEASURES, Pair, score_pair
-from jaxscore.device.lm_head.divergence_terms import Divergence, column_terms
+from jaxscore.device.lm_head.divergence import MEASURES, Divergence, Pair, column_terms, score_pair
 from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.rows import Asked, Unembedding
 

@@ -9,7 +9,7 @@ import pytest
 
 from jaxscore.analysis.detection import min_k_pp
 from jaxscore.device import reference
-from jaxscore.device.lm_head import placing
+from jaxscore.device.lm_head import column_blocks
 from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.lm_head.column_blocks import Target, by_columns
 from jaxscore.device.lm_head.sums import MEASURES, terms
@@ -150,10 +150,10 @@ def test_another_guess_costs_a_pass_and_no_rank(monkeypatch):
     """Where a product of the same form has other bits than the pass."""
     of, asked = head(1013), asked_of(1013)
     hidden, token = HIDDEN[:6], jnp.asarray(asked.answer[:6])
-    want = jax.jit(lambda h: placing.placed(h, token, of, 0, ("rank",)).place)(hidden)
-    guess = placing._guess
-    monkeypatch.setattr(placing, "_guess", lambda *args: guess(*args) * (1 + 2e-7))
-    got = jax.jit(lambda h: placing.placed(h, token, of, 0, ("rank",)).place)(hidden)
+    want = jax.jit(lambda h: column_blocks.placed(h, token, of, 0, ("rank",)).place)(hidden)
+    guess = column_blocks._guess
+    monkeypatch.setattr(column_blocks, "_guess", lambda *args: guess(*args) * (1 + 2e-7))
+    got = jax.jit(lambda h: column_blocks.placed(h, token, of, 0, ("rank",)).place)(hidden)
     np.testing.assert_array_equal(got.above, want.above)
     np.testing.assert_array_equal(got.found, want.found)
     once = by_columns(jnp.asarray(hidden), of, 0, ("rank",), Target(token, 9 + want.found))
@@ -164,7 +164,7 @@ def test_guesses_of_many_queries_hold_few_products():
     """The form of a GPU takes all queries of a batch at once: their squares would not fit."""
     n, of = 4096, head(150)
     args = jnp.zeros((n, D)), jnp.zeros(n, jnp.int32)
-    program = jax.jit(lambda h, token: placing._guess(h, token, of)).lower(*args).compile()
+    program = jax.jit(lambda h, token: column_blocks._guess(h, token, of)).lower(*args).compile()
     assert program.memory_analysis().temp_size_in_bytes < 4 * n * n / 4
     draw = np.random.default_rng(4)
     hidden = draw.normal(size=(n, D)).astype(np.float32)

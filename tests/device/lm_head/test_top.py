@@ -13,8 +13,7 @@ from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers, from_storage
 from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.lm_head.column_blocks import by_columns
-from jaxscore.device.lm_head.ranked import most_probable, nothing_ranked, ranked_with
-from jaxscore.device.lm_head.sums import terms
+from jaxscore.device.lm_head.sums import most_probable, nothing_ranked, ranked_with, terms
 from jaxscore.device.rows import Asked, Unembedding
 
 Q, D, BLOCK = 10, 16, 64
