@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jaxscore.engine import batch_budget, provenance
+from jaxscore.engine import memory, provenance
+from jaxscore.engine.devices import use_device
 from jaxscore.engine.loading import Loaded, load_checkpoint
-from jaxscore.engine.platform import use_device
 from jaxscore.errors import InputError
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
@@ -145,7 +145,7 @@ class DivergenceScorer(Scorer):
             both,
             p.encoder,
             # Without measures the compiler would leave out all of q.
-            batch_tokens=batch_budget.batch_tokens(
+            batch_tokens=memory.batch_tokens(
                 batch_tokens, both, reproducible=reproducible, measures=both.measures
             ),
             progress=progress,

@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from jaxscore.engine import batch_budget, provenance
+from jaxscore.engine import memory, provenance
 from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
+from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.journal_writer import JournaledScores
 from jaxscore.engine.loading import load_checkpoint
-from jaxscore.engine.platform import use_device
-from jaxscore.engine.statistics import RunStatistics
+from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import check_choice, near
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
@@ -180,9 +180,7 @@ class Scorer:
         scorer = cls(
             loaded.model,
             loaded.encoder,
-            batch_tokens=batch_budget.batch_tokens(
-                batch_tokens, loaded.model, reproducible=reproducible
-            ),
+            batch_tokens=memory.batch_tokens(batch_tokens, loaded.model, reproducible=reproducible),
             progress=progress,
             journal=None if journal is None else Journal(local_path(str(journal)), loaded.about),
             reproducible=reproducible,

@@ -32,7 +32,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from jaxscore.engine.target_variables import set_variables
+from jaxscore.engine.defaults import set_variables
 
 set_variables("tpu")
 
@@ -44,7 +44,7 @@ from jaxscore.device import feed_forward, self_attention
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.layers import Linear, rotate
 from jaxscore.engine import estimates, targets
-from jaxscore.engine.abstract_models import abstract_model, on
+from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, side_by_side
 from jaxscore.engine.program_text import text_of
 from jaxscore.models import native

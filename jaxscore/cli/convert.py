@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     import jax
 
     from jaxscore.engine import provenance
-    from jaxscore.engine.platform import use_device
+    from jaxscore.engine.devices import use_device
     from jaxscore.models.load import load
     from jaxscore.models.weights import checkpoint, converted
 

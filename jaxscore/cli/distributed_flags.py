@@ -65,7 +65,7 @@ def joined(args: argparse.Namespace) -> Iterator[None]:
         return
     import jax
 
-    from jaxscore.engine.platform import choose_device
+    from jaxscore.engine.devices import choose_device
 
     choose_device(args.device)
     processes.join(

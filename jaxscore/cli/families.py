@@ -66,7 +66,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     file = None if args.model is None else model_flags.config_file(args.model)
-    from jaxscore.engine.platform import use_device  # here: it imports JAX
+    from jaxscore.engine.devices import use_device  # here: it imports JAX
 
     use_device("cpu")  # nothing is computed, and accelerators stay free
     return _list(args) if file is None else _look(args, file)

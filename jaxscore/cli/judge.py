@@ -127,7 +127,7 @@ def _source(args: argparse.Namespace, *written: Path) -> Any:
     """What judges, see `jaxscore.evaluate`; `written` are the files that the run writes."""
     if args.bem is not None:
         checkpoint.resolve(args.bem, args.revision)  # a missing one is refused before JAX loads
-        from jaxscore.engine.platform import use_compilation_cache, use_device
+        from jaxscore.engine.devices import use_compilation_cache, use_device
 
         use_device(args.device)
         use_compilation_cache()

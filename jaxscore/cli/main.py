@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from jaxscore.cli import distributed_flags, listing
 from jaxscore.cli.closing import GONE
 from jaxscore.cli.help_pages import OUTPUTS
-from jaxscore.engine import collector
+from jaxscore.engine import stages
 from jaxscore.errors import INTERRUPTED, InputError, near
 from jaxscore.io import interrupts, processes, streams, temporary
 from jaxscore.io.config_file import expand
@@ -98,7 +98,7 @@ def _code(args: argparse.Namespace) -> int:
     try:
         with (
             interrupts.listening(temporary.remove_open),
-            collector.calm(),
+            stages.calm(),
             distributed_flags.joined(args),
             streams.stdout_for_data(_outputs(args)),
         ):
@@ -139,7 +139,7 @@ def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
     """What a user can put right about an error of JAX; None for an error of ours."""
     from jax.errors import JaxRuntimeError  # here: `--help` needs no JAX
 
-    from jaxscore.engine.split_batches import exhausted
+    from jaxscore.engine.memory import exhausted
 
     if isinstance(problem, JaxRuntimeError) and exhausted(problem):
         return (

@@ -10,7 +10,7 @@ from jaxscore.cli import distributed_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine import collector
+from jaxscore.engine import stages
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.errors import InputError
 from jaxscore.io.local_path import check_local, local_path
@@ -266,7 +266,7 @@ def load_scorer(
         check_model(args, reference, args.reference_revision)
     tell_lora(args)
     place = _journal(args, output, written)
-    from jaxscore.engine.platform import use_device  # here: they import JAX, which takes a second
+    from jaxscore.engine.devices import use_device  # here: they import JAX, which takes a second
     from jaxscore.scorer import Scorer
 
     use_device(args.device)
@@ -286,7 +286,7 @@ def load_scorer(
         progress=not args.quiet,
         journal=place,
     )
-    collector.pass_over()
+    stages.pass_over()
     for one in args.loaded.models:
         tell_stored_as(args, one)
     by_memory = args.batch_tokens == AUTO or (

@@ -7,8 +7,7 @@ from typing import Any
 
 from jaxscore.cli import closing, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
-from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS
-from jaxscore.engine.target_variables import set_variables
+from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
 from jaxscore.io.atomic import atomic
 from jaxscore.io.byte_sizes import byte_text
 from jaxscore.io.json_output import json_text
@@ -143,7 +142,7 @@ def run(args: argparse.Namespace) -> int:
     file = model_flags.config_file(args.model)
     # Here: they import JAX.
     from jaxscore.cli import plan_facts
-    from jaxscore.engine.platform import use_device
+    from jaxscore.engine.devices import use_device
 
     ahead = args.topology is not None or args.gpu_target is not None
     use_device("cpu" if ahead else args.device)

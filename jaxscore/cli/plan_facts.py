@@ -11,8 +11,8 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import bytes_a_device, check, divides, specs, whole
 from jaxscore.engine import provenance
+from jaxscore.engine.devices import auto_mesh, parameter_bytes, parse_mesh
 from jaxscore.engine.footprint import batch_shapes
-from jaxscore.engine.mesh import auto_mesh, parameter_bytes, parse_mesh
 from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import parse_bytes

@@ -12,10 +12,9 @@ from jax.errors import JaxRuntimeError
 from jaxscore.cli import messages, plan_target
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.engine.abstract_models import abstract_model
-from jaxscore.engine.estimates import estimate_layer, estimate_vocabulary
+from jaxscore.engine.devices import parameter_bytes
+from jaxscore.engine.estimates import abstract_model, estimate_layer, estimate_vocabulary
 from jaxscore.engine.footprint import Footprint, measure, refused
-from jaxscore.engine.mesh import parameter_bytes
 from jaxscore.engine.targets import Target
 from jaxscore.models.choices import Dtype
 

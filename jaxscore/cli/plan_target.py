@@ -7,8 +7,8 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh, divides
 from jaxscore.engine import targets
-from jaxscore.engine.abstract_models import Where
-from jaxscore.engine.mesh import WORKING, auto_mesh
+from jaxscore.engine.devices import WORKING, auto_mesh
+from jaxscore.engine.estimates import Where
 from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError
 

@@ -11,13 +11,12 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.rows import Asked, Rows, Scores, pack_rows
 from jaxscore.device.sharding import ROWS, DeviceMesh
-from jaxscore.engine.programs import prefix_cache
+from jaxscore.engine.memory import exhausted
+from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.split_batches import exhausted, halves
-from jaxscore.engine.variant import Variant
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import Wanted
-from jaxscore.plan.row_batches import RowBatch
+from jaxscore.plan.row_batches import RowBatch, questions
 
 
 class InFlight(NamedTuple):
@@ -167,3 +166,28 @@ def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
     of_asked: tuple[Any, ...] = asked.query, n_queries, asked.slot, asked.answer, n_answers
     of_batch: tuple[Any, ...] = batch.ids, batch.position, batch.subtree_end, Asked(*of_asked)
     return pack_rows(Rows(*of_batch))
+
+
+def halves(batch: RowBatch) -> Iterator[RowBatch]:
+    """The same rows in batches of half as many, the last one filled up with empty rows.
+
+    Every edge of the batch is in exactly one of them; more than two are needed where half of the
+    rows have more than ANSWERS answers per token.
+    """
+    n_rows, length = batch.shape
+    count = -(-n_rows // 2)
+    n_tokens = batch.n_tokens
+    asked, n_answers = batch.questions, len(batch.edge)
+    token, answer = asked.query[asked.slot[:n_answers]], asked.answer[:n_answers]
+    for first in (0, count):
+        rows = slice(first, min(first + count, n_rows))
+        n_own = rows.stop - rows.start
+        ids, position = np.zeros((2, count, length), np.int32)
+        end = np.tile(np.arange(1, length + 1, dtype=np.int32), (count, 1))
+        ids[:n_own], position[:n_own] = batch.ids[rows], batch.position[rows]
+        end[:n_own] = batch.subtree_end[rows]
+        own = slice(*np.searchsorted(token, [first * length, rows.stop * length]))
+        of_rows = token[own] - first * length, answer[own], batch.edge[own]
+        for part in questions(*of_rows, count * length):
+            yield RowBatch(ids, position, end, part, n_tokens)
+            n_tokens = 0  # counted once

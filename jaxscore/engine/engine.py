@@ -4,17 +4,14 @@ import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
-
 from jaxscore.device.backends import same_bits
 from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.journal_writer import JournaledScores
 from jaxscore.engine.pipeline import Pipeline, Windows
-from jaxscore.engine.planner import ModelFacts, Planner
-from jaxscore.engine.programs import Programs
-from jaxscore.engine.statistics import RunStatistics
-from jaxscore.engine.variant import Variant, variants_of
+from jaxscore.engine.planner import Planner, model_facts
+from jaxscore.engine.programs import Programs, Variant, variants_of
+from jaxscore.engine.progress import RunStatistics
 from jaxscore.journal.database import Journal
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence, Wanted, complaints
@@ -52,7 +49,7 @@ class Engine:
         """
         self.model = model
         self.planner = Planner(
-            facts_of(model), batch_tokens=batch_tokens, reproducible=reproducible
+            model_facts(model), batch_tokens=batch_tokens, reproducible=reproducible
         )
         self.variants = variants_of(model, same_bits() if reproducible else {})
         self.dispatch = Dispatch(self.variants, model.mesh)
@@ -153,16 +150,3 @@ class Engine:
                 for name, seconds, size in variant.programs.compiled
             ],
         }
-
-
-def facts_of(model: Model) -> ModelFacts:
-    """What planning needs to know of it."""
-    return ModelFacts(
-        width=model.width,
-        max_positions=model.max_positions,
-        n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params)),
-        shares_text=model.shares_text,
-        takes_prefixes=model.cached is not None,
-        on_cpu=model.platform == "cpu",
-        longer_from=None if model.longer is None else model.longer[0],
-    )

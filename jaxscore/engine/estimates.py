@@ -12,13 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 
+from jaxscore.device.backends import FORMS as PLATFORM_FORMS
+from jaxscore.device.backends import Platform, platform_here
+from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
+from jaxscore.device.dots import storage_dtype
 from jaxscore.device.lm_head.scores import FORMS
 from jaxscore.device.lm_head.sums import terms
 from jaxscore.device.rows import Asked
 from jaxscore.device.sharding import ROWS, DeviceMesh
-from jaxscore.engine.abstract_models import Where, abstract_model, on
-from jaxscore.engine.footprint import abstract_rows, lower, refused, side_by_side
+from jaxscore.engine.footprint import Where, abstract_rows, lower, on, refused, side_by_side
 from jaxscore.engine.program_text import (
     Collective,
     collectives,
@@ -29,7 +32,8 @@ from jaxscore.engine.program_text import (
 from jaxscore.engine.targets import Target, compiling_for
 from jaxscore.models import costs, native
 from jaxscore.models.choices import Dtype
-from jaxscore.models.weights.params import shapes_of
+from jaxscore.models.model import Model
+from jaxscore.models.weights.params import keys_of, shapes_of
 
 # Of a one-layer decoder, whose embedding is then nothing beside the layer; a prime, so that no
 # mesh splits it and no sum over its shards is counted as the layer's.
@@ -181,3 +185,33 @@ def one_layer(config: DecoderConfig) -> DecoderConfig:
     layers = [n for n in range(config.n_layers) if n not in plain]
     k = max(layers, key=lambda n: config.windows[n] or config.max_positions)
     return dataclasses.replace(config.only(k), long_rotary=(), long_from=0, vocab_size=FEW_COLUMNS)
+
+
+def abstract_model(
+    config: DecoderConfig,
+    dtype: Dtype,
+    model_type: str,
+    platform: Platform | None = None,
+    where: Where = None,
+) -> Model:
+    """Our decoder as it lies on the devices once it is loaded, its parameters as shapes.
+
+    Args:
+        dtype: of the matrices.
+        platform: of devices that are not here; None is where JAX runs.
+
+    Raises:
+        ValueError: the mesh does not split this decoder.
+    """
+    mesh = where if isinstance(where, DeviceMesh) else None
+    place = None if mesh is None else mesh.placement(config)
+    integers = PLATFORM_FORMS[platform or platform_here()].integers
+
+    def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        sharding = on(where) if place is None else place(keys_of(path), leaf.shape)
+        kept = storage_dtype(leaf.dtype, integers)
+        return jax.ShapeDtypeStruct(leaf.shape, kept, sharding=sharding)
+
+    shapes: Params = shapes_of(config, native.NUMPY_DTYPES[dtype])
+    params = jax.tree_util.tree_map_with_path(one, shapes)
+    return native.from_params(config, params, dtype, model_type, mesh=mesh, platform=platform)

@@ -3,23 +3,24 @@
 import functools
 import re
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jaxscore.device.rows import Asked, Rows, packed_size
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import EVERYWHERE, ROWS, DeviceMesh, specs_of
-from jaxscore.engine.abstract_models import Where, on
+from jaxscore.engine.memory import exhausted
 from jaxscore.engine.program_text import Collective, collectives, text_of
-from jaxscore.engine.split_batches import exhausted
 from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
 from jaxscore.plan.row_batches import ANSWERS, batch_rows
+
+Where: TypeAlias = DeviceMesh | jax.Device | None  # None is the device that JAX takes
 
 
 class Footprint(NamedTuple):
@@ -152,6 +153,11 @@ def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, ja
         return function, jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=on(where))
     shape, sharding = (where.shape.data, *one.shape), NamedSharding(where.mesh, ROWS)
     return function, jax.ShapeDtypeStruct(shape, one.dtype, sharding=sharding)
+
+
+def on(where: Where) -> SingleDeviceSharding | None:
+    """Where an array lies that is on one device."""
+    return SingleDeviceSharding(where) if isinstance(where, jax.Device) else None
 
 
 def side_by_side(arrays: Any, where: Where) -> Any:

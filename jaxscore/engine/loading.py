@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxscore.engine.mesh import mesh_choice
-from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.io import processes
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.load import load

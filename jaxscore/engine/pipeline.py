@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.engine import collector
+from jaxscore.engine import stages
 from jaxscore.engine.dispatch import Dispatch, InFlight
 from jaxscore.engine.journal_writer import JournaledScores, Keeper
 from jaxscore.engine.planner import Planner
-from jaxscore.engine.progress import Progress
+from jaxscore.engine.progress import Progress, RunStatistics
 from jaxscore.engine.stages import Stage
-from jaxscore.engine.statistics import RunStatistics
 from jaxscore.io import interrupts, processes
 from jaxscore.plan.prefixes import Part
 from jaxscore.plan.requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
@@ -98,7 +97,7 @@ class Pipeline:
                     return
                 yield window
 
-        with Progress(self.progress) as progress, interrupts.finishing(), collector.calm():
+        with Progress(self.progress) as progress, interrupts.finishing(), stages.calm():
             made = Stage("windows", admitted(), 1)
             plan = functools.partial(self._planned, wanted)
             planned = Stage("plan", map(plan, made), 1)

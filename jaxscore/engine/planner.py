@@ -6,6 +6,9 @@ was asked before.
 
 import dataclasses
 
+import jax
+
+from jaxscore.models.model import Model
 from jaxscore.plan import packing
 from jaxscore.plan.prefixes import Part, split, whole
 from jaxscore.plan.requests import NOTHING_MORE, TokenSequence, Wanted
@@ -40,6 +43,19 @@ class ModelFacts:
     takes_prefixes: bool
     longer_from: int | None = None
     on_cpu: bool = True
+
+
+def model_facts(model: Model) -> ModelFacts:
+    """What planning needs to know of it."""
+    return ModelFacts(
+        width=model.width,
+        max_positions=model.max_positions,
+        n_parameters=sum(leaf.size for leaf in jax.tree.leaves(model.params)),
+        shares_text=model.shares_text,
+        takes_prefixes=model.cached is not None,
+        on_cpu=model.platform == "cpu",
+        longer_from=None if model.longer is None else model.longer[0],
+    )
 
 
 class Planner:

@@ -3,7 +3,7 @@
 import functools
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,8 @@ from jax.sharding import PartitionSpec
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.generate import Extend
+from jaxscore.device.rows import Scores
+from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached, Model
@@ -154,3 +156,27 @@ def _keys_and_values(
     extend: Extend, params: Any, ids: Any, position: Any, subtree_end: Any, *caches: KVCache
 ) -> Any:
     return extend(params, ids, position, subtree_end, caches)[1]
+
+
+class Variant(NamedTuple):
+    """A model, its programs, and its function (shape, params, batch, *caches) -> scores."""
+
+    model: Model
+    programs: Programs
+    score: Callable[..., Scores]
+
+
+def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
+    """One, or two where long requests have other rotary frequencies.
+
+    Args:
+        options: the compiler's, see `device.backends.same_bits`.
+    """
+    models = [model] if model.longer is None else [model, model.longer[1]]
+    return [_variant(one, options) for one in models]
+
+
+def _variant(model: Model, options: dict[str, Any]) -> Variant:
+    run = score_batch if model.mesh is None else score_shard
+    score = functools.partial(run, model.hidden_states, model.unembedding)
+    return Variant(model, Programs(model.mesh, options), score)

@@ -1,6 +1,7 @@
 """Work in threads of its own, in order, a few items ahead of who takes them."""
 
 import contextlib
+import gc
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -107,3 +108,47 @@ class Stage(Generic[Item]):
                 self._items.get_nowait()
         self._items.put(_End())
         self._thread.join(MOMENT)
+
+
+SELDOM = (50_000, 20, 100)  # as `gc.set_threshold` takes them
+
+
+class _Blocks:
+    """The blocks of `calm` that have begun in this process and not ended."""
+
+    lock = threading.Lock()
+    n = 0
+    before: tuple[int, int, int] = SELDOM
+    set: tuple[int, int, int] = SELDOM  # as Python tells it: some releases have no third number
+    passed_over = False
+
+
+@contextlib.contextmanager
+def calm() -> Iterator[None]:
+    """Collect seldom until all such blocks have ended, in any order, and then as before."""
+    with _Blocks.lock:
+        if not _Blocks.n:
+            _Blocks.before = gc.get_threshold()
+            gc.set_threshold(*SELDOM)
+            _Blocks.set = gc.get_threshold()
+        _Blocks.n += 1
+    try:
+        yield
+    finally:
+        with _Blocks.lock:
+            _Blocks.n -= 1
+            if not _Blocks.n:
+                if gc.get_threshold() == _Blocks.set:  # nobody has asked for another since
+                    gc.set_threshold(*_Blocks.before)
+                if _Blocks.passed_over:
+                    gc.unfreeze()
+                _Blocks.passed_over = False
+
+
+def pass_over() -> None:
+    """Never look at what exists now until all blocks of `calm` end: modules and a model stay.
+
+    For a process that is ours: what its user has frozen is looked at again afterwards.
+    """
+    gc.freeze()
+    _Blocks.passed_over = True

@@ -1,7 +1,7 @@
 """Several processes as one run: each has its devices, all make the same plan, the first writes.
 
 They run the same commands on the same inputs and send each other only what programs on the
-devices send (`jaxscore.engine.mesh`), digests of what they are about to do, and what the first
+devices send (`jaxscore.engine.devices`), digests of what they are about to do, and what the first
 one has found in its journal. So nothing has to be handed out, and what one process would write is
 what any of them would; it is the first that does, and the others are silent.
 """

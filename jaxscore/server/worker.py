@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscore.engine.generation.slot_memory import most_rows
+from jaxscore.engine.generation.slots import most_rows
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import TAIL
 from jaxscore.scorer import Scorer

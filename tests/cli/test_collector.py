@@ -2,16 +2,14 @@
 
 import gc
 
-from jaxscore.engine import collector
+from jaxscore.engine import stages
 from tests.cli.conftest import QWEN
 
 
 def test_a_command_that_loads_a_model_leaves_it_as_it_was(run, place, monkeypatch):
     before, seen = gc.get_threshold(), []
-    passed = collector.pass_over
-    monkeypatch.setattr(
-        collector, "pass_over", lambda: (passed(), seen.append(gc.get_freeze_count()))
-    )
+    passed = stages.pass_over
+    monkeypatch.setattr(stages, "pass_over", lambda: (passed(), seen.append(gc.get_freeze_count())))
     folder = place({"continuation": "one two"})
     words = ("score", "--model", QWEN, "--input", folder / "in.jsonl", "--quiet")
     assert run(*words, "--output", folder / "out.jsonl", "--journal", "off").code == 0

@@ -10,8 +10,8 @@ from jax.errors import JaxRuntimeError
 from jaxscore.cli import plan_programs, plan_target
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import targets
-from jaxscore.engine.mesh import parameter_bytes
-from jaxscore.engine.target_variables import VARIABLES
+from jaxscore.engine.defaults import VARIABLES
+from jaxscore.engine.devices import parameter_bytes
 from jaxscore.engine.targets import Target
 from jaxscore.models.weights.params import shapes_of
 from tests.cli.conftest import QWEN, strict

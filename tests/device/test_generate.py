@@ -13,8 +13,12 @@ from jaxscore.device.backends import FORMS
 from jaxscore.device.dots import as_integers
 from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.device.rows import Unembedding
-from jaxscore.engine.generation import decode_state
-from jaxscore.engine.generation.decode_state import Facts
+from jaxscore.engine.generation.state import (
+    SamplingFeatures,
+    empty_rows,
+    sampling_features,
+    starting_rows,
+)
 from jaxscore.plan.requests import TokenRequest
 
 V = 23
@@ -68,7 +72,7 @@ def test_the_tokens_of_a_block_stand_behind_what_each_row_had():
 
     cache = jnp.full((2, 3, 2, 8, 2), -1.0)
     cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 5]))
-    state, sampling, eos = decode_state.idle(cache, 3, Facts(True, False, False, 1), V, put)
+    state, sampling, eos = empty_rows(cache, 3, SamplingFeatures(True, False, False, 1), V, put)
     state = state._replace(done=jnp.array([False, True, False]), left=jnp.full(3, 3))
     head = Unembedding(jnp.ones((V, 2)), None, 1.0, None, forms=BY_EIGHT)
     state, _ = generate.decode(
@@ -97,18 +101,18 @@ def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
         return TokenRequest(ids, int(draw.integers(1, 9)), *numbers, seed, (), eos, seed, 1 + seed)
 
     asked = [request(seed) for seed in range(6)]
-    facts = decode_state.facts_of(asked)._replace(penalties=penalties)
+    facts = sampling_features(asked)._replace(penalties=penalties)
     cache = jnp.zeros((1, 4, 1, 8, 2))
     cache = KVCache(cache, cache, jnp.int32(3), jnp.zeros(4, jnp.int32))
 
-    everything = decode_state.idle(cache, 4, facts, V, put)
+    everything = empty_rows(cache, 4, facts, V, put)
     assert everything[0].done.all()
     want = {}
     for some in ([(0, 5, 0), (2, 1, 1)], [(2, 7, 2), (3, 0, 3)], [(1, 2, 4)], [(2, 4, 5)]):
         new = [(row, length, asked[k]) for row, length, k in some]
         kept = jnp.full((1, 1, 1, 8, 2), len(want) + 1.0)
         source = jnp.broadcast_to(jnp.arange(8), (2, 8))
-        begun = decode_state.begun(new, 2, 4, facts, V, put)
+        begun = starting_rows(new, 2, 4, facts, V, put)
         everything = generate.begin(*everything, (kept, -kept), source, begun)
         for row, *_ in some:
             assert (everything[0].cache.key[0, row] == kept[0, 0]).all()

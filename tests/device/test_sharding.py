@@ -145,7 +145,7 @@ from jaxscore.device.sharding import bytes_a_device, specs
 from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.backends import FORMS
 from jaxscore.device.lm_head.scores import score_queries
-from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.engine.devices import use_compilation_cache
 from tests.device.test_sharding import CONFIGS, RUN, WITH_KERNELS
 
 R, L = 2, 16
@@ -215,7 +215,7 @@ from jaxscore.device.backends import Build
 from jaxscore.device.backends import FORMS
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import specs
-from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.engine.devices import use_compilation_cache
 from tests.device.attention.test_kernels import whole
 from tests.device.test_sharding import OVER_SHARDS
 from tests.device.tries import random_rows

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxscore.engine.target_variables import set_variables
+from jaxscore.engine.defaults import set_variables
 
 set_variables("tpu")
 
@@ -29,16 +29,14 @@ from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sampling import Sampling
 from jaxscore.device.sharding import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
 from jaxscore.engine import estimates, targets
-from jaxscore.engine.abstract_models import abstract_model, on
+from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring
-from jaxscore.engine.generation import slot_memory
 from jaxscore.engine.generation.prefill import MOST_PREFILL
-from jaxscore.engine.generation.slots import STEPS
+from jaxscore.engine.generation.slots import STEPS, fitting, most_rows
 from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
-from jaxscore.plan import decode_slots
-from jaxscore.plan.decode_slots import chunk
+from jaxscore.plan.decode_slots import GROUPS, chunk
 from tests.models import published
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
@@ -139,15 +137,15 @@ class Case:
 
     def lane(self, slots: int) -> dict[str, Any]:
         """A block of drawn tokens in a lane with the rows that one chip's memory allows."""
-        fits = slot_memory.fitting(self.model, 0, STEPS, HBM[self.target.name])
-        most = slot_memory.most_rows(self.model)
-        rows = max(n for n in decode_slots.GROUPS if n <= most and fits(n, slots))
+        fits = fitting(self.model, 0, STEPS, HBM[self.target.name])
+        most = most_rows(self.model)
+        rows = max(n for n in GROUPS if n <= most and fits(n, slots))
         function, (params, state, *rest) = self._decoding(rows, slots, STEPS, greedy=False)
         args = params, state._replace(seen=None), *rest[:1], (), *rest[2:]
         with targets.compiling_for(self.device):
             program = jax.jit(function, donate_argnums=(1,)).lower(*args).compile()
         told = program.memory_analysis()
-        prompts = MOST_PREFILL * slot_memory.slot_bytes(self.model)
+        prompts = MOST_PREFILL * slots.slot_bytes(self.model)
         taken = told.argument_size_in_bytes + told.temp_size_in_bytes + prompts
         return {"rows": rows, "bytes": taken, "limit": HBM[self.target.name]}
 
@@ -168,7 +166,7 @@ class Case:
             program = jax.jit(generate.begin, donate_argnums=(0, 1, 2)).lower(*args).compile()
         return {
             "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
-            "cache_bytes": rows * slots * slot_memory.slot_bytes(self.model),
+            "cache_bytes": rows * slots * slots.slot_bytes(self.model),
         }
 
     def _step(self, rows: int, slots: int, *, greedy: bool) -> dict[str, Any]:

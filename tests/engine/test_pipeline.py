@@ -13,7 +13,7 @@ from jaxscore.engine.dispatch import InFlight
 from jaxscore.engine.journal_writer import JournaledScores
 from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
-from jaxscore.engine.statistics import RunStatistics
+from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
 from jaxscore.plan.requests import SequenceScores

@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.engine import planner
 from jaxscore.engine.planner import ModelFacts, Planner
-from jaxscore.engine.statistics import RunStatistics
+from jaxscore.engine.progress import RunStatistics
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.row_batches import OnePerRow
 

@@ -8,9 +8,8 @@ import sys
 import pytest
 
 from jaxscore.engine import targets
-from jaxscore.engine.defaults import GPU_TARGETS
-from jaxscore.engine.gpu_targets import GPUS, config_text
-from jaxscore.engine.target_variables import VARIABLES
+from jaxscore.engine.defaults import GPU_TARGETS, VARIABLES
+from jaxscore.engine.targets import GPUS, config_text
 from jaxscore.errors import InputError
 
 PRESENT = importlib.util.find_spec
@@ -62,7 +61,7 @@ def test_variables_need_no_jax_and_keep_what_is_set(platform):
     name = next(iter(VARIABLES[platform]))
     code = (
         "import os, sys\n"
-        "from jaxscore.engine.target_variables import set_variables\n"
+        "from jaxscore.engine.defaults import set_variables\n"
         f"set_variables({platform!r})\n"
         f"print(os.environ[{name!r}], os.environ['JAX_PLATFORMS'], 'jax' in sys.modules)\n"
     )

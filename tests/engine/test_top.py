@@ -7,7 +7,7 @@ import pytest
 from jaxscore import Scorer
 from jaxscore.device.dots import from_storage
 from jaxscore.plan.requests import TokenSequence
-from tests.engine.test_split_batches import short_of_memory
+from tests.engine.test_dispatch import short_of_memory
 from tests.test_scorer import COLUMNS, fresh, random_sequences
 
 TOP, LONGEST = 5, 160

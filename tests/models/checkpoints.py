@@ -17,7 +17,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from jaxscore import Scorer
-from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from jaxscore.device.lm_head.divergence import MEASURES
-from jaxscore.engine.mesh import mesh_choice
+from jaxscore.engine.devices import mesh_choice
 from jaxscore.models.load import load
 from jaxscore.models.model_pair import paired
 from tests.models.checkpoints import ragged, scorer

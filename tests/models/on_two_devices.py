@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from jaxscore.engine.mesh import mesh_choice
+from jaxscore.engine.devices import mesh_choice
 from jaxscore.models.load import load
 from tests.models.checkpoints import ragged, scorer
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from jaxscore import Scorer
+from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.models.families import FAMILIES
 from jaxscore.types.requests import GenerationRequest
 from tests.engine.generation.test_generator import OfIds

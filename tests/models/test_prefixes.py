@@ -6,7 +6,7 @@ import torch
 
 from jaxscore import Scorer
 from jaxscore.engine import planner
-from jaxscore.engine.platform import use_compilation_cache
+from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved

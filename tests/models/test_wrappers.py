@@ -13,8 +13,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore import Scorer
 from jaxscore.cli.main import main
+from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.engine.platform import use_compilation_cache
 from jaxscore.errors import InputError
 from jaxscore.models.native import translate
 from jaxscore.models.weights.checkpoint import Tensors

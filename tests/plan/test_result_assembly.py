@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.engine.split_batches import halves
+from jaxscore.engine.dispatch import halves
 from jaxscore.plan import row_batches
 from jaxscore.plan.packing import plan
 from jaxscore.plan.prefixes import whole

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 from jaxscore import InputError
-from jaxscore.engine.platform import use_device
+from jaxscore.engine.devices import use_device
 from jaxscore.io.byte_sizes import byte_text
 from tools.device_check import (
     bits,

@@ -16,8 +16,8 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.rows import Asked, Rows, pack_rows
 from jaxscore.engine.engine import Engine
+from jaxscore.engine.memory import exhausted
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.split_batches import exhausted
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import byte_text
 from jaxscore.models import costs

@@ -12,7 +12,7 @@ from jaxscore.device.backends import FORMS, platform_here
 from jaxscore.device.dots import dot_last, from_storage, to_storage
 from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.rows import Asked, Scores, Unembedding
-from jaxscore.engine.split_batches import exhausted
+from jaxscore.engine.memory import exhausted
 from jaxscore.io.byte_sizes import byte_text
 from jaxscore.plan.row_batches import ANSWERS
 from tools.device_check.options import Options

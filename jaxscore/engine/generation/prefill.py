@@ -17,9 +17,8 @@ from jaxscore.device.decoder import KeysValues
 from jaxscore.device.sharding import KEYS_VALUES
 from jaxscore.engine.generation.state import Writing
 from jaxscore.engine.planner import Planner
-from jaxscore.engine.programs import keys_and_values
+from jaxscore.engine.programs import Variant, keys_and_values
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.variant import Variant
 from jaxscore.models.model import Cached
 from jaxscore.plan import packing
 from jaxscore.plan.decode_slots import power

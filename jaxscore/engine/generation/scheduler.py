@@ -13,13 +13,12 @@ import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation import slot_memory
+from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.prefill import Prefill
 from jaxscore.engine.generation.slots import STEPS, Lane
 from jaxscore.engine.generation.state import Writing
-from jaxscore.engine.programs import prefix_cache
+from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
-from jaxscore.engine.variant import Variant
 from jaxscore.io import interrupts
 from jaxscore.plan import decode_slots
 from jaxscore.plan.decode_slots import Group
@@ -83,7 +82,7 @@ class TextWriter:
         """Keys and values of what all prompts begin with; none of nothing."""
         if not len(ids):
             return ()
-        with slot_memory.naming(variant.model, 1, len(ids)):
+        with slots.out_of_memory_explained(variant.model, 1, len(ids)):
             return (prefix_cache(variant.programs, variant.model, ids, progress),)
 
     def _lanes(self, variant: Variant, waiting: Sequence[Writing]) -> tuple[int, list[list[Group]]]:
@@ -91,8 +90,8 @@ class TextWriter:
         requests = [one.request for one in waiting]
         if self.engine.planner.reproducible:
             return 0, [[group] for group in decode_slots.one_each(requests)]
-        most_rows = slot_memory.most_rows(variant.model)
+        most_rows = slots.most_rows(variant.model)
         shared = decode_slots.prefix_length(requests, most_rows)
-        fits = slot_memory.fitting(variant.model, shared, STEPS)
+        fits = slots.fitting(variant.model, shared, STEPS)
         groups = decode_slots.groups(requests, shared, fits, most_rows)
         return shared, decode_slots.lanes(groups)

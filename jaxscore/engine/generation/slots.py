@@ -3,20 +3,33 @@
 rows  ──▶  prefill, begin  ──▶  a block of steps  ──▶  texts that have ended  ──▶  rows
 """
 
+import contextlib
 import functools
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+import jax
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.sharding import EVERYWHERE, specs_of
-from jaxscore.engine.generation import decode_state, slot_memory
-from jaxscore.engine.generation.prefill import Prefill, Prompt, cached, empty_cache
-from jaxscore.engine.generation.state import Writing
-from jaxscore.io import interrupts
+from jaxscore.engine.generation.prefill import MOST_PREFILL, Prefill, Prompt, cached, empty_cache
+from jaxscore.engine.generation.state import (
+    DecodeArrays,
+    Writing,
+    empty_rows,
+    sampling_features,
+    starting_rows,
+)
+from jaxscore.engine.memory import exhausted, limit_bytes, parameter_bytes
+from jaxscore.engine.programs import prefix_slots
+from jaxscore.errors import InputError
+from jaxscore.io import interrupts, processes
+from jaxscore.io.byte_sizes import byte_text
+from jaxscore.models.model import Model
 from jaxscore.plan.decode_slots import DecodeRows, Group, chunk
 from jaxscore.text.decoder import TextDecoder
 
@@ -43,7 +56,7 @@ class Lane:
         self._prefill, self._groups, self._decoder = prefill, groups, decoder
         first, _ = groups[0]
         self._n_rows, self._slots = first.rows, first.slots
-        self._facts = decode_state.facts_of([one.request for _, some in groups for one in some])
+        self._facts = sampling_features([one.request for _, some in groups for one in some])
         self._running: dict[int, Writing] = {}  # by their row
 
     def write(self) -> Iterator[list[Writing]]:
@@ -55,21 +68,21 @@ class Lane:
         """
         n_left = sum(not one.ended for _, some in self._groups for one in some)
         rows = DecodeRows(map(_with_blocks, self._waiting()), self._n_rows)
-        naming = functools.partial(
-            slot_memory.naming, self._prefill.variant.model, self._n_rows, self._slots
+        explained = functools.partial(
+            out_of_memory_explained, self._prefill.variant.model, self._n_rows, self._slots
         )
-        with naming():
+        with explained():
             everything = self._idle()
         while n_left:
             wished = interrupts.wished_by_all()
             if not wished:
-                with naming():
+                with explained():
                     everything = self._filled(everything, rows.begin())
             elif not self._running:
                 raise KeyboardInterrupt
             ended = {}
             if self._running:
-                with naming():
+                with explained():
                     everything, tokens = self._block(everything)
                 ended = self._taken(tokens)
             rows.end(ended)
@@ -82,18 +95,18 @@ class Lane:
             self._prefill.prompts(some) for _, some in self._groups
         )
 
-    def _idle(self) -> decode_state.Everything:
+    def _idle(self) -> DecodeArrays:
         """A cache in which no text has begun."""
         variant = self._prefill.variant
         put = variant.programs.put
         empty = empty_cache(variant, self._n_rows, self._slots, self._prefill.progress)
         lengths = np.zeros(self._n_rows, np.int32)
         cache = KVCache(*empty, *put((np.int32(self._prefill.shared), lengths)))
-        return decode_state.idle(cache, self._n_rows, self._facts, variant.model.vocab_size, put)
+        return empty_rows(cache, self._n_rows, self._facts, variant.model.vocab_size, put)
 
     def _filled(
-        self, everything: decode_state.Everything, begun: Iterable[tuple[int, Prompt]]
-    ) -> decode_state.Everything:
+        self, everything: DecodeArrays, begun: Iterable[tuple[int, Prompt]]
+    ) -> DecodeArrays:
         """With new texts in some rows, a few at a time: what is written are rows that change."""
         width, waiting = chunk(self._n_rows), deque(begun)
         del begun
@@ -107,9 +120,7 @@ class Lane:
             del some, batch
         return everything
 
-    def _begun(
-        self, everything: decode_state.Everything, some: Sequence[tuple[int, Prompt]]
-    ) -> decode_state.Everything:
+    def _begun(self, everything: DecodeArrays, some: Sequence[tuple[int, Prompt]]) -> DecodeArrays:
         """With new texts of one batch of prompts."""
         variant = self._prefill.variant
         B, slots, width = self._n_rows, self._slots, chunk(self._n_rows)
@@ -118,7 +129,7 @@ class Lane:
         source = np.full((width, slots), n_rows * length, np.int32)
         for own, path in zip(source, paths, strict=False):
             own[: len(path)] = path
-        new = decode_state.begun(
+        new = starting_rows(
             [
                 (row, len(path), one.text.request)
                 for path, (row, one) in zip(paths, some, strict=True)
@@ -129,7 +140,7 @@ class Lane:
             variant.model.vocab_size,
             variant.programs.put,
         )
-        after: decode_state.Everything = variant.programs.run(
+        after: DecodeArrays = variant.programs.run(
             ("begin", *batch.shape, B, slots),
             generate.begin,
             (*everything, batch.kept, variant.programs.put(source), new),
@@ -139,9 +150,7 @@ class Lane:
         )
         return after
 
-    def _block(
-        self, everything: decode_state.Everything
-    ) -> tuple[decode_state.Everything, np.ndarray]:
+    def _block(self, everything: DecodeArrays) -> tuple[DecodeArrays, np.ndarray]:
         """A block of steps: what is decoded after it, and the tokens [rows, STEPS]."""
         variant, prefix = self._prefill.variant, self._prefill.prefix
         state, sampling, eos = everything
@@ -184,3 +193,82 @@ def _with_blocks(one: Prompt) -> tuple[Prompt, int | None]:
     text = one.text
     drawn = len(text.written) + (text.finish == "eos")
     return one, -(-drawn // STEPS) if text.ended else None
+
+
+# Bytes of a lane's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16
+# and 4.3 GB of Llama-3 8B.
+MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
+MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
+SHARE = 0.8  # of the memory beside the parameters; logits and activations take the rest
+
+Fits = Callable[[int, int], bool]  # of rows and slots
+
+
+def most_rows(model: Model) -> int:
+    """Of a lane."""
+    return MOST_ROWS_CPU if model.platform == "cpu" else MOST_ROWS_ACCELERATOR
+
+
+def fitting(model: Model, shared: int, steps: int, limit: int | None = None) -> Fits:
+    """Whether a cache of so many rows and slots may be the one of a lane.
+
+    That depends on the model, on the prompts and on the size of the device's memory, and on
+    nothing that changes while programs run. So a run that continues has the rows of the first one.
+
+    Args:
+        shared: tokens that all prompts begin with, which no cache of a lane holds.
+        steps: of a block.
+        limit: bytes of each device; None asks the device, of several processes the first one's.
+    """
+    slot = slot_bytes(model)
+    most = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
+    room = _room(model, limit)
+    if room is not None:
+        prefix = prefix_slots(model, shared) if shared else 0
+        room -= (MOST_PREFILL + prefix) * slot
+
+    def fits(rows: int, slots: int) -> bool:
+        working = rows * (slots + steps) * slot
+        return rows * slots * slot <= most and (room is None or working <= room)
+
+    return fits
+
+
+def slot_bytes(model: Model) -> int:
+    """Of the keys and values of one token, all layers, on each device."""
+    cached = model.cached
+    assert cached is not None  # transformers' classes have no lanes
+    slot = jax.eval_shape(lambda: cached.empty_cache(1, 1))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
+
+
+def _room(model: Model, limit: int | None) -> int | None:
+    """Bytes that lanes may take; None where the device does not say what it has."""
+    limit = limit_bytes() if limit is None else limit
+    # Of several processes one decides: another number of rows would be another plan.
+    told = processes.from_first((limit or 0).to_bytes(8, "little"))
+    if not (limit := int.from_bytes(told, "little")):
+        return None
+    return int(SHARE * (limit - parameter_bytes(model.params)))
+
+
+@contextlib.contextmanager
+def out_of_memory_explained(model: Model, rows: int, slots: int) -> Iterator[None]:
+    """Say what a lane takes and what helps, where memory runs out in the block.
+
+    Raises:
+        InputError: it did.
+    """
+    try:
+        yield
+    except JaxRuntimeError as problem:
+        if not exhausted(problem):
+            raise
+        size = byte_text(rows * slots * slot_bytes(model))
+        quantize = "" if model.quantized else "take --quantize int8, "
+        raise InputError(
+            f"{rows} x {slots} tokens whose keys and values take {size} of each device do not fit "
+            f"in its memory beside the model and what a step needs; {quantize}spread the model "
+            "with --mesh model=N (a larger N than in this run), ask for fewer new tokens, or "
+            "shorten the longest prompts"
+        ) from problem

@@ -15,7 +15,7 @@ from jaxscore.device import reference
 from jaxscore.device.dots import as_integers
 from jaxscore.device.init_params import init_params
 from jaxscore.device.rows import Asked
-from jaxscore.engine.generation import slot_memory, slots, state
+from jaxscore.engine.generation import slots, state
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.programs import Programs
 from jaxscore.models import native
@@ -351,7 +351,7 @@ def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     assert len(writer.scorer.engine.programs.compiled) <= 8
     # Where a cache may hold little, fewer are written side by side, and the same.
     slot = 2 * 2 * 2 * 16 * 4  # keys and values of two layers, two heads of 16 channels, float32
-    monkeypatch.setattr(slot_memory, "MOST_CACHE_CPU", 8 * 512 * slot)
+    monkeypatch.setattr(slots, "MOST_CACHE_CPU", 8 * 512 * slot)
     tight = Generator(Scorer(base.model, base.encoder))
     got = tight.generate(requests(prompts, 3))
     assert [one.token_ids.tolist() for one in got] == [one.token_ids.tolist() for one in want]

@@ -6,16 +6,16 @@ import math
 import pytest
 from jax.errors import JaxRuntimeError
 
-from jaxscore.engine.device_memory import parameter_bytes
-from jaxscore.engine.generation import slot_memory
+from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.prefill import MOST_PREFILL
-from jaxscore.engine.generation.slot_memory import MOST_CACHE_CPU, SHARE, fitting, slot_bytes
+from jaxscore.engine.generation.slots import MOST_CACHE_CPU, SHARE, fitting, slot_bytes
+from jaxscore.engine.memory import parameter_bytes
 from jaxscore.engine.programs import Programs, prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from tests.engine.generation.test_generator import random_model
 from tests.engine.generation.test_slots import CONFIGS, decoders, requests, scorer, told, writing
-from tests.engine.test_split_batches import NO_ROOM
+from tests.engine.test_dispatch import NO_ROOM
 from tests.journal.test_texts import asked, journal, writer  # noqa: F401  fixtures
 
 STEPS = 32
@@ -48,7 +48,7 @@ def test_the_cache_counts_beside_a_blocks_tokens_prompts_and_prefix(model, rows,
 
 
 def test_more_memory_than_the_constant_asks_for_changes_nothing(model, monkeypatch):
-    monkeypatch.setattr(slot_memory, "MOST_CACHE_CPU", 8 * 64 * slot_bytes(model))
+    monkeypatch.setattr(slots, "MOST_CACHE_CPU", 8 * 64 * slot_bytes(model))
     fits = fitting(model, 0, STEPS, 1 << 50)
     assert fits(8, 64)
     assert not fits(9, 64)
@@ -57,7 +57,7 @@ def test_more_memory_than_the_constant_asks_for_changes_nothing(model, monkeypat
 def test_of_several_processes_the_first_decides(model, monkeypatch):
     told = limit(model, MOST_PREFILL + 8 * (64 + STEPS))
     for own, first, fit in ((None, told, False), (1 << 50, told, False), (told, 0, True)):
-        monkeypatch.setattr(slot_memory, "limit_bytes", lambda own=own: own)
+        monkeypatch.setattr(slots, "limit_bytes", lambda own=own: own)
         monkeypatch.setattr(
             processes, "from_first", lambda value, first=first: first.to_bytes(8, "little")
         )
@@ -69,7 +69,7 @@ def test_a_lane_has_fewer_rows_where_memory_is_small_and_the_same_texts(monkeypa
     want, _ = writing(scorer(), requests())
     one = scorer()
     need = MOST_PREFILL + 8 * (64 + STEPS)
-    monkeypatch.setattr(slot_memory, "limit_bytes", lambda: limit(one.model, need))
+    monkeypatch.setattr(slots, "limit_bytes", lambda: limit(one.model, need))
     got, _ = writing(one, requests())
     assert {name[1] for name in decoders(one)} == {8}
     assert told(got) == told(want)
@@ -107,11 +107,14 @@ def test_memory_that_runs_out_is_named_and_what_has_ended_is_kept(
 
 def test_int8_is_no_remedy_where_it_is_taken(model):
     one = dataclasses.replace(model, quantized=True)
-    with pytest.raises(InputError) as told, slot_memory.naming(one, 8, 64):
+    with pytest.raises(InputError) as told, slots.out_of_memory_explained(one, 8, 64):
         raise JaxRuntimeError(NO_ROOM)
     assert "--quantize" not in str(told.value)
 
 
 def test_another_error_stays_what_it_is(model):
-    with pytest.raises(JaxRuntimeError, match="INTERNAL"), slot_memory.naming(model, 8, 64):
+    with (
+        pytest.raises(JaxRuntimeError, match="INTERNAL"),
+        slots.out_of_memory_explained(model, 8, 64),
+    ):
         raise JaxRuntimeError("INTERNAL: no")

@@ -268,7 +268,7 @@ def test_a_flipped_bit_is_refused_by_the_name_of_the_array(copied, name, dtype):
 ON_SHARDS = """
 import sys
 from pathlib import Path
-from jaxscore.engine.mesh import mesh_choice
+from jaxscore.engine.devices import mesh_choice
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
 for folder in sys.argv[1:]:

@@ -11,7 +11,7 @@ from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.generation.slots import Lane
 from jaxscore.io import interrupts, processes
 from jaxscore.plan import decode_slots
-from tests.engine.generation.test_generation_options import asked
+from tests.engine.generation.test_options import asked
 from tests.io.test_interrupts import press
 from tests.journal.test_texts import asked as of_all_kinds
 from tests.journal.test_texts import journal, writer  # noqa: F401  fixtures

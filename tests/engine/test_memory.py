@@ -8,8 +8,9 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.cli.main import parse
 from jaxscore.device.lm_head.divergence import FEWEST
-from jaxscore.engine import batch_budget, footprint
-from jaxscore.engine.batch_budget import (
+from jaxscore.engine import footprint, memory
+from jaxscore.engine.defaults import BATCH_TOKENS
+from jaxscore.engine.memory import (
     LEAST,
     LENGTH,
     MOST_ACCELERATOR,
@@ -18,7 +19,6 @@ from jaxscore.engine.batch_budget import (
     auto_batch_tokens,
     free_bytes,
 )
-from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.model_pair import DivergenceScorer
 from tests.conftest import CASES
 
@@ -45,7 +45,7 @@ def test_with_room_it_is_the_most_that_pays(scorers):
 
 @pytest.mark.parametrize("tokens", [1024, 2048])
 def test_it_is_the_largest_that_fits(scorers, working, tokens, monkeypatch):
-    monkeypatch.setattr(batch_budget, "MEASURED", (2048, 4096))
+    monkeypatch.setattr(memory, "MEASURED", (2048, 4096))
     between = (working(tokens) + working(2 * tokens)) / 2
     got = auto_batch_tokens(scorers("tiny-llama3").model, int(between / SHARE))
     assert got == tokens
@@ -63,7 +63,7 @@ def test_two_models_take_the_memory_of_both(monkeypatch):
         asked.append((footprint.measure(model, rows, length, **of), rows, length))
         return asked[-1][0]
 
-    monkeypatch.setattr(batch_budget, "measure", watched)
+    monkeypatch.setattr(footprint, "measure", watched)
     name = str(CASES / "models/tiny-qwen2")
     scorer = DivergenceScorer.from_pretrained(
         name, name, reference_dtype="bfloat16", batch_tokens="auto"
@@ -83,7 +83,7 @@ def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
     def refuse(model, rows, length, **_):
         raise JaxRuntimeError(told.format((held + rows * length * 2**20) / 2**30))
 
-    monkeypatch.setattr(batch_budget, "measure", refuse)
+    monkeypatch.setattr(footprint, "measure", refuse)
     assert auto_batch_tokens(model, int(1500 * 2**20 / SHARE)) == 1024  # 1 MiB for each token
     told = "INTERNAL: a bug ({:.6f}G)"
     with pytest.raises(JaxRuntimeError, match="a bug"):
@@ -93,10 +93,10 @@ def test_a_batch_that_the_compiler_refuses_is_a_large_one(scorers, monkeypatch):
 def test_without_a_number_the_platform_decides(scorers, monkeypatch):
     here = scorers("tiny-llama3").model
     there = dataclasses.replace(here, platform="tpu")
-    monkeypatch.setattr(batch_budget, "free_bytes", lambda: 1 << 40)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1 << 40)
 
     def chosen(asked, model, reproducible=False):
-        return batch_budget.batch_tokens(asked, model, reproducible=reproducible)
+        return memory.batch_tokens(asked, model, reproducible=reproducible)
 
     assert [chosen(asked, here) for asked in (None, "auto", 700)] == [BATCH_TOKENS, MOST_CPU, 700]
     assert [chosen(asked, there) for asked in (None, 700)] == [MOST_ACCELERATOR, 700]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.errors import JaxRuntimeError
 
-from jaxscore.engine.split_batches import halves
+from jaxscore.engine.dispatch import halves
 from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
 from jaxscore.plan import row_batches

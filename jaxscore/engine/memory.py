@@ -1,15 +1,37 @@
-"""`--batch-tokens`: by default on accelerators the most that fit in the memory of the device."""
+"""What a device has, and what a model's parameters take of it."""
 
+import math
 import os
+from typing import Any
 
 import jax
 from jax.errors import JaxRuntimeError
 
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS
-from jaxscore.engine.device_memory import limit_bytes, parameter_bytes
-from jaxscore.engine.footprint import measure, refused
 from jaxscore.io import processes
 from jaxscore.models.model import Model
+
+
+def limit_bytes() -> int | None:
+    """Memory of the first device that programs may take in all; None where it does not say, as a
+    CPU."""
+    told = jax.local_devices()[0].memory_stats() or {}
+    return int(told["bytes_limit"]) if "bytes_limit" in told else None
+
+
+def parameter_bytes(params: Any) -> int:
+    """Of a tree of arrays, or of their shapes with their places, on each of its devices."""
+    return sum(map(_own_bytes, jax.tree.leaves(params)))
+
+
+def _own_bytes(leaf: jax.Array) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+
+def exhausted(problem: JaxRuntimeError) -> bool:
+    """Whether it says that memory ran out, at compilation or at work."""
+    return "RESOURCE_EXHAUSTED" in str(problem)
+
 
 LENGTH = 1024  # of the rows that are measured: attention makes each token of long ones dearer
 MEASURED = (4096, 8192)  # tokens; between two sizes memory grows by a straight line
@@ -68,11 +90,13 @@ def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str
 
 def _measured(model: Model, tokens: int, length: int, measures: tuple[str, ...]) -> int:
     """Bytes beside the parameters, also of a batch that the compiler refuses for its memory."""
+    from jaxscore.engine import footprint  # here: a run with a fixed batch size needs no estimate
+
     rows = max(1, tokens // length)
     try:
-        return measure(model, rows, length, measures=measures).working_bytes
+        return footprint.measure(model, rows, length, measures=measures).working_bytes
     except JaxRuntimeError as problem:
-        if (named := refused(problem, rows, length)) is None:
+        if (named := footprint.refused(problem, rows, length)) is None:
             raise
         return named.total_bytes - parameter_bytes(model.params)
 
