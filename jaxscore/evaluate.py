@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.io.json_output import json_text, plain
+from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.systems.evaluation import Evaluation, Failure, settings_of
 from jaxscore.types.results import data_frame
 
@@ -101,7 +101,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values, as the report's JSON file has it."""
-        found: dict[str, Any] = plain(self._record())
+        found: dict[str, Any] = to_json_value(self._record())
         return found
 
     def _record(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def problem(words, whole):
             return None
         given = [*words[:place], str(ROOT / words[place]), *words[place + 1 :]]
         try:
-            words = config_file.expand(given, listing.NAMES, parser)
+            words = config_file.expand_config(given, listing.NAMES, parser)
         except InputError as found:
             return str(found)
         except SystemExit:

@@ -16,7 +16,8 @@ import numpy as np
 
 from jaxscore.cli import listing
 from jaxscore.errors import LONGEST, InputError
-from jaxscore.io import config_file, item_files, table_input
+from jaxscore.io import config_file
+from jaxscore.io.items import read_items, read_previous_output, read_rows
 from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.journal import contents, database
 from jaxscore.models import native
@@ -78,7 +79,7 @@ def _file(folder: Path, name: str, data: bytes) -> Path:
 def read_json(data: bytes, folder: Path) -> None:
     """Files of items, of records, of metrics, of a suite."""
     path = _file(folder, "in.json", data)
-    for read in (item_files.read_items, item_files.read_previous, confidences.load):
+    for read in (read_items, read_previous_output, confidences.load):
         with refusing():
             read(path)
     with refusing():
@@ -126,7 +127,7 @@ def read_tables(data: bytes, folder: Path) -> None:
     for name in ("in.csv", "in.tsv"):
         path = _file(folder, name, data)
         with refusing():
-            for row in table_input.rows(path, {"text": "a"}, ["a", "text"]):
+            for row in read_rows(path, {"text": "a"}, ["a", "text"]):
                 assert row.item
         with refusing():
             choices.load(path, None, {"context": "a"})
@@ -142,7 +143,7 @@ def read_yaml(data: bytes, folder: Path) -> None:
     with refusing():
         experiment_config.load(folder, "dev")
     with refusing(), contextlib.suppress(SystemExit):
-        config_file.expand(["--config", str(path)], listing.NAMES, listing.parser)
+        config_file.expand_config(["--config", str(path)], listing.NAMES, listing.parser)
 
 
 def read_template(data: bytes, folder: Path) -> None:

@@ -6,8 +6,8 @@ from jaxscore.cli import closing, html_flags, model_flags, outputs, table_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.report_files import ReportFiles
 from jaxscore.evaluate import evaluate
-from jaxscore.io import record_output
 from jaxscore.io.atomic import atomic
+from jaxscore.io.records import record_writer
 from jaxscore.systems.choose import choices, items
 from jaxscore.systems.choose.evaluation import BOUNDARIES, PREMISE
 
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         atomic(args.output) as file,
         reports.opened() as write_reports,
-        record_output.writer(args.output, file, choices.TABLE) as write,
+        record_writer(args.output, file, choices.TABLE) as write,
     ):
         scorer = model_flags.load_scorer(args, args.model, *files)
         report = evaluate(

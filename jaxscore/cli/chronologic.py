@@ -16,7 +16,7 @@ from jaxscore.cli import (
 )
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.io import run_files, streams
-from jaxscore.io.digest import digest
+from jaxscore.io.run_files import file_digest
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic.evaluation import chosen
 from jaxscore.systems.chronologic.settings import Settings
@@ -73,7 +73,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     if args.output_dir is not None:
-        streams.check_folder(args.output_dir, "--output-dir")
+        streams.refuse_stream(args.output_dir, "--output-dir")
     chronologic_flags.check(args)
     given = chronologic_flags.settings(args)
     settings = Settings(**given)
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     questions, failures = answer_scores.load(args.questions, args.limit, columns)
     chosen(questions, settings)  # refused before the model is loaded
     folder = args.output_dir or args.questions.parent
-    run_files.check_folder(folder)
+    run_files.check_writable_folder(folder)
     pages = [] if args.html is None else html_flags.pages(args, folder, args.questions)
     about = prompting_flags.about(args)
     with html_flags.opened(pages) as browser:
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
             about={
                 "limit": args.limit,
                 "questions": str(args.questions),
-                "questions_sha256": digest(args.questions),
+                "questions_sha256": file_digest(args.questions),
                 **about,
             },
             **given,
@@ -108,11 +108,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
-    ending = f"{run_files.model_part(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
+    ending = f"{run_files.model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
     parts = [
-        run_files.Part(f"eval_report_{kind}{ending}", ".md", report.markdown()),
-        run_files.Part(f"eval_results_{kind}{ending}", ".json", report.json()),
+        run_files.RunFile(f"eval_report_{kind}{ending}", ".md", report.markdown()),
+        run_files.RunFile(f"eval_results_{kind}{ending}", ".json", report.json()),
     ]
     if args.html is None and not args.no_html:
-        parts.append(run_files.Part(f"eval_report_{kind}{ending}", ".html", report.html()))
-    return run_files.write_new(folder, parts)
+        parts.append(run_files.RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))
+    return run_files.write_new_files(folder, parts)

@@ -10,9 +10,8 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.sample_files import add_quiet
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.io.atomic import atomic
-from jaxscore.io.digest import digest
 from jaxscore.io.printable import one_line
-from jaxscore.io.run_files import fitting
+from jaxscore.io.run_files import file_digest, shorten_name
 from jaxscore.io.streams import is_stream
 from jaxscore.systems.compare import facts
 
@@ -142,7 +141,7 @@ def _about(args: argparse.Namespace) -> dict[str, str | None]:
     """What the report's settings say of the two files."""
     given = {"a": args.a, "b": args.b}
     return {name: str(path) for name, path in given.items()} | {
-        f"{name}_sha256": digest(path) for name, path in given.items()
+        f"{name}_sha256": file_digest(path) for name, path in given.items()
     }
 
 
@@ -151,7 +150,7 @@ def _name(a: Path, b: Path) -> str:
     names = [a.stem, b.stem]
     if a.stem == b.stem:
         names = [f"{path.resolve().parent.name}_{path.stem}" for path in (a, b)]
-    return "-vs-".join(fitting(name, LONGEST) for name in names)
+    return "-vs-".join(shorten_name(name, LONGEST) for name in names)
 
 
 def _differing(differences: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxscore.models.load import load
     from jaxscore.models.weights import checkpoint, converted
 
-    streams.check_folder(args.output, "--output")
+    streams.refuse_stream(args.output, "--output")
     use_device("cpu")
     converted.check_absent(args.output)
     folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)

@@ -69,7 +69,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     folder = args.output_dir
-    streams.check_folder(folder, "--output-dir")
+    streams.refuse_stream(folder, "--output-dir")
     if args.distributed:
         raise InputError("--distributed: the demo runs in one process; leave it out")
     if args.truncate:

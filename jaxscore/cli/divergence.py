@@ -13,8 +13,8 @@ from jaxscore.cli import (
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.report_files import ReportFiles
 from jaxscore.evaluate import evaluate
-from jaxscore.io import record_output
 from jaxscore.io.atomic import atomic
+from jaxscore.io.records import record_writer
 from jaxscore.systems.divergence import records
 from jaxscore.systems.score import requests_file
 from jaxscore.systems.score.evaluation import BOUNDARIES
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         atomic(args.output) as file,
         reports.opened() as write_reports,
-        record_output.writer(args.output, file, records.columns(args.summary_only)) as write,
+        record_writer(args.output, file, records.columns(args.summary_only)) as write,
     ):
         scorer = model_flags.load_scorer(
             args,

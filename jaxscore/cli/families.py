@@ -10,7 +10,7 @@ from typing import Any
 from jaxscore.cli import closing, model_flags
 from jaxscore.cli.help_pages import WIDTH, advanced
 from jaxscore.errors import InputError
-from jaxscore.io.json_output import json_text, plain
+from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.io.printable import one_line
 from jaxscore.models.choices import IMPLEMENTATIONS
 
@@ -131,7 +131,7 @@ def _look(args: argparse.Namespace, file: Path) -> int:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(plain(value), ensure_ascii=False)
+    text = json.dumps(to_json_value(value), ensure_ascii=False)
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 2]} …"
 
 

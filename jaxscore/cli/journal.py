@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxscore.cli import closing
 from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.printable import one_line
 from jaxscore.journal import contents, files
 from jaxscore.journal.contents import Held
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     return closing.block(
         done=f"{_models(n_models)} dropped",
         failures=[],
-        results=[f"freed {byte_text(n_bytes)}"],
+        results=[f"freed {format_bytes(n_bytes)}"],
         files=[path] if remains else [],
     )
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 def _show(path: Path) -> int:
     """Print what a journal holds, and give the number of its models."""
     held = contents.held(path)
-    size = byte_text(path.stat().st_size)
+    size = format_bytes(path.stat().st_size)
     print(one_line(f"journal {path}: {_models(len(held))}, {size} on disk"))
     if held:
         print("\n".join(_table(held)))
@@ -114,5 +114,5 @@ def _cells(number: int, one: Held) -> tuple[str, ...]:
     facts = " ".join(
         f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
     )
-    sizes = (str(one.n_sequences), str(one.n_texts), byte_text(one.n_bytes))
+    sizes = (str(one.n_sequences), str(one.n_texts), format_bytes(one.n_bytes))
     return (str(number), *sizes, one_line(one.used), one_line(facts))

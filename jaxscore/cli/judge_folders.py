@@ -11,7 +11,7 @@ from jaxscore.cli.messages import remark
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.io import run_files
-from jaxscore.io.digest import digest
+from jaxscore.io.run_files import file_digest
 from jaxscore.models import choices
 from jaxscore.systems.rag import experiment_folder, judge_pairwise, stored_judgement
 from jaxscore.systems.rag.experiment_folder import RagOutput
@@ -52,7 +52,7 @@ class Work(NamedTuple):
 
 def report_paths(output: RagOutput, metric: str) -> tuple[Path, Path]:
     """Where the page of a metric and its JSON file lie."""
-    stem = f"eval_{output.split}_judge_{run_files.distinct(metric)}"
+    stem = f"eval_{output.split}_judge_{run_files.distinct_file_name(metric)}"
     return output.folder / f"{stem}.md", output.folder / f"{stem}.json"
 
 
@@ -172,7 +172,7 @@ def settings(args: argparse.Namespace, metric: Metric, stored: Stored) -> dict[s
             out["dtype" if args.dtype != "auto" else "dtype_flag"] = args.dtype
     if args.bem is None:
         out["evaluator"] = str(chosen["evaluator"].path)
-        out["evaluator_sha256"] = digest(chosen["evaluator"].path)
+        out["evaluator_sha256"] = file_digest(chosen["evaluator"].path)
     if metric.kind == "pairwise":
         out["both_orders"] = chosen["both_orders"]
         if not chosen["both_orders"]:

@@ -14,8 +14,8 @@ from jaxscore.cli.closing import GONE
 from jaxscore.cli.help_pages import OUTPUTS
 from jaxscore.engine import stages
 from jaxscore.errors import INTERRUPTED, InputError, near
-from jaxscore.io import interrupts, processes, streams, temporary
-from jaxscore.io.config_file import expand
+from jaxscore.io import atomic, interrupts, processes, streams
+from jaxscore.io.config_file import expand_config
 from jaxscore.version import VERSION
 
 CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv and argv[0] in listing.PASSED_ON:
         return listing.passed_on(argv[0], argv[1:])
     try:
-        words = expand(hyphenated(argv), listing.NAMES, listing.parser)
+        words = expand_config(hyphenated(argv), listing.NAMES, listing.parser)
     except InputError as problem:
         _refuse(str(problem))
     if not words:
@@ -97,7 +97,7 @@ def _code(args: argparse.Namespace) -> int:
 
     try:
         with (
-            interrupts.listening(temporary.remove_open),
+            interrupts.listening(atomic.remove_unfinished),
             stages.calm(),
             distributed_flags.joined(args),
             streams.stdout_for_data(_outputs(args)),

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.digest import digest
+from jaxscore.io import run_files
 from jaxscore.io.json_input import read_json
-from jaxscore.report import manifest
+from jaxscore.io.run_files import file_digest
 from jaxscore.systems.rag.experiment_folder import RagOutput
 from jaxscore.systems.rag.records import FIELDS
 
@@ -25,7 +25,7 @@ def digests(output: RagOutput, run: Path | None = None) -> dict[str, str | None]
         "records_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest()
     }
     if run is not None:
-        found["run_sha256"] = digest(run)
+        found["run_sha256"] = file_digest(run)
     return found
 
 
@@ -39,7 +39,7 @@ def check(path: Path, found: Mapping[str, str | None]) -> None:
     Raises:
         InputError: an input has changed since the means were computed.
     """
-    stored = _stored(manifest.path_of(path))
+    stored = _stored(run_files.manifest_path(path))
     changed = [WHAT[name] for name, value in found.items() if stored.get(name, value) != value]
     if changed:
         raise InputError(

@@ -13,13 +13,13 @@ from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import stages
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.errors import InputError
+from jaxscore.io import run_files
 from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream
 from jaxscore.models import refused_families
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.report import manifest
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.models.model import Model
@@ -345,7 +345,7 @@ def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Pa
 
     path = beside(output) if asked is None else local_path(asked)
     files = [output, *written]
-    check_path(path, *files, *map(manifest.path_of, files), getattr(args, "input", None))
+    check_path(path, *files, *map(run_files.manifest_path, files), getattr(args, "input", None))
     return path
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
-from jaxscore.io.digest import digest
+from jaxscore.io import run_files
+from jaxscore.io.run_files import file_digest
 from jaxscore.io.streams import NOWHERE, is_stream
-from jaxscore.report import manifest
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -28,7 +28,7 @@ def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> 
     Raises:
         InputError: naming the flag and the place.
     """
-    for endings, what in (((manifest.SUFFIX,), "manifests"), (REPORTS, "reports")):
+    for endings, what in (((run_files.MANIFEST,), "manifests"), (REPORTS, "reports")):
         for ending in endings:
             if output.name.endswith(ending):
                 raise InputError(
@@ -44,7 +44,7 @@ def check_place(output: Path, *inputs: Path | None, flag: str) -> None:
     Raises:
         InputError: naming the flag and the place.
     """
-    for place, path in itertools.product((output, manifest.path_of(output)), inputs):
+    for place, path in itertools.product((output, run_files.manifest_path(output)), inputs):
         if path is not None and _resolved(place, flag) == _resolved(path, flag):
             raise InputError(f"{flag} {place} is an input of this run; give another name")
 
@@ -63,7 +63,7 @@ def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--
     check_output(outputs[0], *inputs, flag=flag)
     for output in outputs[1:]:
         check_place(output, *inputs, flag=flag)
-    places = [*outputs, manifest.path_of(outputs[0])]
+    places = [*outputs, run_files.manifest_path(outputs[0])]
     for one, other in itertools.combinations(places, 2):
         if _resolved(one, flag) == _resolved(other, flag):
             raise InputError(
@@ -106,7 +106,7 @@ def report_paths(output: Path) -> tuple[Path, Path]:
 
 def about_input(args: argparse.Namespace) -> dict[str, Any]:
     """What a report's settings say of the input."""
-    return {"limit": args.limit, "input": str(args.input), "input_sha256": digest(args.input)}
+    return {"limit": args.limit, "input": str(args.input), "input_sha256": file_digest(args.input)}
 
 
 def write_manifest(
@@ -132,10 +132,10 @@ def write_manifest(
     if scorer is not None:
         facts |= {"machine": provenance.machine(), "model": scorer.about, **scorer.facts()}
     if isinstance(source := getattr(args, "input", None), Path):
-        facts["input_sha256"] = digest(source)
+        facts["input_sha256"] = file_digest(source)
     facts |= {**more, "failed": len(found.failures), "seconds": round(found.seconds, 3)}
     if found.prompting:
         facts["prompting"] = dict(found.prompting)
     if found.audited:
         facts["noise"] = None if found.noise is None else found.noise.record(found.decisions)
-    return manifest.write(output, vars(args), facts)
+    return run_files.write_manifest(output, vars(args), facts)

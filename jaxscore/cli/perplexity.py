@@ -6,8 +6,8 @@ from jaxscore.cli import closing, html_flags, model_flags, outputs, table_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.report_files import ReportFiles
 from jaxscore.evaluate import evaluate
-from jaxscore.io import record_output
 from jaxscore.io.atomic import atomic
+from jaxscore.io.records import record_writer
 from jaxscore.systems.perplexity import documents, records
 from jaxscore.systems.perplexity.evaluation import Settings
 
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         atomic(args.output) as file,
         reports.opened() as write_reports,
-        record_output.writer(args.output, file, records.TABLE) as write,
+        record_writer(args.output, file, records.TABLE) as write,
     ):
         scorer = model_flags.load_scorer(args, args.model, *files)
         report = evaluate(

@@ -9,7 +9,7 @@ from jaxscore.cli import closing, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
 from jaxscore.io.atomic import atomic
-from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.json_output import json_text
 from jaxscore.models.choices import DTYPES, QUANTIZED
 from jaxscore.report.plan_tables import text
@@ -167,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
 def headline(facts: Mapping[str, Any]) -> str:
     """The largest memory of a device, and whether it is there."""
     peak = max(one["peak_bytes_a_device"] for one in facts["programs"])
-    said = f"at most {byte_text(peak)} per device"
+    said = f"at most {format_bytes(peak)} per device"
     if (memory := facts["device_memory"]) is None:
         return said
-    return f"{said}, {'fits' if peak <= memory else 'does not fit'} in {byte_text(memory)}"
+    return f"{said}, {'fits' if peak <= memory else 'does not fit'} in {format_bytes(memory)}"

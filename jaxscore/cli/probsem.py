@@ -22,9 +22,9 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.evaluate import evaluate
 from jaxscore.io import run_files, streams
 from jaxscore.io.atomic import atomic
-from jaxscore.io.csv_rows import csv_line
-from jaxscore.io.digest import digest
 from jaxscore.io.printable import UNPRINTABLE, many_lines
+from jaxscore.io.records import csv_line
+from jaxscore.io.run_files import file_digest
 from jaxscore.systems.probsem import fewshot, query_scores
 from jaxscore.systems.probsem.evaluation import DISABLED, Settings
 
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
     suite = query_scores.load(args.input_dir, args.prompt, args.test, args.limit)
     name = run_name(args.prompt, args.test, args.model, *variant(args))
     endings = ("_results.csv", "_results.json", "_report.md")
-    streams.check_folder(args.output_dir, "--output-dir")
+    streams.refuse_stream(args.output_dir, "--output-dir")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
     read = (*inputs, *prompting_flags.inputs(args))
     pages = html_flags.pages(args, paths[2], *read)
@@ -172,8 +172,8 @@ def run(args: argparse.Namespace) -> int:
                 "prompt": args.prompt,
                 "test": args.test,
                 "limit": args.limit,
-                "prompt_sha256": digest(inputs[0]),
-                "test_sha256": digest(inputs[1]),
+                "prompt_sha256": file_digest(inputs[0]),
+                "test_sha256": file_digest(inputs[1]),
                 **prompting_flags.about(args),
             },
             **settings,
@@ -204,7 +204,7 @@ def run_name(prompt: str, test: str, model: str, *flags: str) -> str:
     """
     name = re.sub(r'[<>:"/\\|?*\x00-\x1f\x7f]+', "-", "_".join((prompt, test, model, *flags)))
     name = UNPRINTABLE.sub("-", name)
-    return run_files.fitting(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
+    return run_files.shorten_name(re.sub(r"^[ .]|[ .]$", "-", name), LONGEST)
 
 
 def variant(args: argparse.Namespace) -> list[str]:
@@ -224,8 +224,8 @@ def variant(args: argparse.Namespace) -> list[str]:
         (f"first{args.limit}", args.limit),
         (args.dtype, args.dtype != "auto"),
         (args.quantize, args.quantize),
-        (f"revision-{run_files.distinct(str(args.revision))}", args.revision),
-        (f"lora-{run_files.distinct(str(args.lora))}", args.lora),
+        (f"revision-{run_files.distinct_file_name(str(args.revision))}", args.revision),
+        (f"lora-{run_files.distinct_file_name(str(args.lora))}", args.lora),
         ("endpoint", args.api_base),
         ("chat", args.apply_chat_template),
         (f"system-{_short(system)}", system),

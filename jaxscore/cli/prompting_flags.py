@@ -8,8 +8,8 @@ from typing import Any
 from jaxscore.cli import model_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
-from jaxscore.io.digest import digest
 from jaxscore.io.json_input import read_jsonl, read_text
+from jaxscore.io.run_files import file_digest
 from jaxscore.systems.prompt_settings import PromptSettings
 
 
@@ -109,4 +109,4 @@ def about(args: argparse.Namespace) -> dict[str, str | None]:
     """The examples' file, for settings and manifest."""
     if args.fewshot is None:
         return {}
-    return {"fewshot": str(args.fewshot), "fewshot_sha256": digest(args.fewshot)}
+    return {"fewshot": str(args.fewshot), "fewshot_sha256": file_digest(args.fewshot)}

@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxscore.cli import closing, experiments, model_flags, outputs
 from jaxscore.evaluate import Report
 from jaxscore.io.atomic import atomic
-from jaxscore.io.csv_rows import csv_line
+from jaxscore.io.records import csv_line
 from jaxscore.io.streams import is_stream
 from jaxscore.report.markdown import cell
 from jaxscore.systems.evaluation import Evaluation, Failure

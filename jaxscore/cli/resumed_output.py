@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages
-from jaxscore.io.growing import GrowingArray
+from jaxscore.io.json_output import GrowingArray
 
 
 def model_facts(args: argparse.Namespace, model: str) -> dict[str, Any]:

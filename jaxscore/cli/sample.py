@@ -8,7 +8,7 @@ from jaxscore.cli import model_flags, sample_files, table_flags, written_texts
 from jaxscore.cli.resumed_output import model_facts, tell_continued
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
-from jaxscore.io.item_files import read_previous
+from jaxscore.io.items import read_previous_output
 from jaxscore.systems.samples import prompts
 from jaxscore.systems.samples import sampling as task
 from jaxscore.systems.samples.evaluations.sample import Settings, Work, made_with
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         args.limit,
         table_flags.columns(args.column, prompts.FIELDS),
     )
-    previous, facts = read_previous(output), model_facts(args, args.model)
+    previous, facts = read_previous_output(output), model_facts(args, args.model)
     samples, n_changed = task.resume(known, previous, args.n, made_with(facts, settings), output)
     if args.dtype != "auto":  # which depends on the device, so the scorer says it later
         task.check_dtype(known, samples, args.dtype, output)

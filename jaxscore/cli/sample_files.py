@@ -11,7 +11,7 @@ from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.atomic import atomic
-from jaxscore.io.growing import write_array
+from jaxscore.io.json_output import write_array
 from jaxscore.report import text_table
 from jaxscore.systems.samples.answer_rules import AUTO, RULES
 from jaxscore.systems.samples.evaluations import choices

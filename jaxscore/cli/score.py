@@ -14,8 +14,8 @@ from jaxscore.cli import (
 )
 from jaxscore.cli.score_page import Watched
 from jaxscore.evaluate import evaluate
-from jaxscore.io import record_output
 from jaxscore.io.atomic import atomic
+from jaxscore.io.records import record_writer
 from jaxscore.systems.score import fewshot, requests_file
 from jaxscore.systems.score.evaluation import BOUNDARIES, Settings
 
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     with (
         atomic(args.output) as file,
         html_flags.opened(pages) as page,
-        record_output.writer(args.output, file, _columns(args, checked)) as write,
+        record_writer(args.output, file, _columns(args, checked)) as write,
     ):
         scorer = (
             None if endpoint else model_flags.load_scorer(args, args.model, args.output, *pages)

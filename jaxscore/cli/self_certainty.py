@@ -12,8 +12,8 @@ from jaxscore.cli.resumed_output import interrupted, model_facts, tell_continued
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.atomic import atomic
-from jaxscore.io.growing import GrowingArray
-from jaxscore.io.item_files import read_previous
+from jaxscore.io.items import read_previous_output
+from jaxscore.io.json_output import GrowingArray
 from jaxscore.report import text_table
 from jaxscore.systems.samples import confidences as task
 from jaxscore.systems.samples import right_responses
@@ -200,7 +200,7 @@ def _begun(
     args: argparse.Namespace, items: Sequence[task.Item], facts: Mapping[str, Any], output: Path
 ) -> Work:
     """The items with what an earlier run has left of them in the output."""
-    previous = read_previous(output)
+    previous = read_previous_output(output)
     right = None if args.gold is None else _right(args, items)
     confidences, n_changed = task.resume(items, previous, output, measured=right is not None)
     tell_continued(args, output, len(previous), n_changed)

@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxscore.cli.help_pages import near
 from jaxscore.errors import InputError
-from jaxscore.io import record_output
+from jaxscore.io import records
 
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"
 
@@ -58,7 +58,7 @@ def add_output(parser: argparse._ActionsContainer, what: str) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help=f"{what}: {record_output.FORMS}; - is stdout",
+        help=f"{what}: {records.FORMS}; - is stdout",
     )
 
 

@@ -8,7 +8,7 @@ from jaxscore.cli import model_flags, sample_files, written_texts
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.resumed_output import model_facts, tell_continued
 from jaxscore.errors import InputError
-from jaxscore.io.item_files import read_previous
+from jaxscore.io.items import read_previous_output
 from jaxscore.io.local_path import local_path
 from jaxscore.systems.samples import usc_prompt as task
 from jaxscore.systems.samples.evaluations.usc_generate import Settings, Work, made_with
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(**given)
     output = sample_files.output_path(args, f"-consistency-{args.n}")
     items = task.load(args.input, args.n, args.limit)
-    previous, facts = read_previous(output), model_facts(args, args.model)
+    previous, facts = read_previous_output(output), model_facts(args, args.model)
     replies, n_changed = task.resume(items, previous, made_with(facts, settings), output)
     if args.dtype != "auto":  # which depends on the device, so the scorer says it later
         task.check_dtype(items, replies, args.dtype, output)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from jaxscore.cli import closing, model_flags, outputs
 from jaxscore.cli.resumed_output import interrupted
 from jaxscore.evaluate import Report, evaluate
-from jaxscore.io.growing import GrowingArray
+from jaxscore.io.json_output import GrowingArray
 from jaxscore.systems.samples.sample_items import NothingUsable
 
 

@@ -37,7 +37,7 @@ from urllib3.exceptions import (
 from urllib3.util import Retry
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, check_text, nests_beyond
+from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, check_unicode, nests_beyond
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 CONNECT_RETRIES = 2  # nobody listens: known at once, and a user waits to hear of it
@@ -529,7 +529,7 @@ def _parsed(content: bytes) -> Any:
     value = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_fields)
     if nests_beyond(value, MOST_NESTED):
         raise InputError(TOO_DEEP)
-    check_text(value, "in it")
+    check_unicode(value, "in it")
     return value
 
 

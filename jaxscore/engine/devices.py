@@ -11,8 +11,8 @@ from jaxscore.device.sharding import DeviceMesh, bytes_a_device, divides, specs
 from jaxscore.engine.defaults import AUTO
 from jaxscore.engine.memory import limit_bytes
 from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import byte_text
-from jaxscore.io.cache_folder import cache_folder
+from jaxscore.io.byte_sizes import format_bytes
+from jaxscore.io.local_path import cache_folder
 from jaxscore.models.model import MeshChoice
 
 INSTALL = {"cuda": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
@@ -120,12 +120,12 @@ def auto_mesh(
         if n_devices % model or not divides(config, model):
             continue
         mesh = MeshShape(n_devices // model, model)
-        tried.append(f"{byte_text(parameter_bytes(shapes, config, mesh))} with {MODEL}={model}")
+        tried.append(f"{format_bytes(parameter_bytes(shapes, config, mesh))} with {MODEL}={model}")
         if parameter_bytes(shapes, config, mesh) + working <= memory:
             return mesh
     raise InputError(
-        f"mesh {AUTO}: no mesh of {n_devices} devices fits {byte_text(memory)} per device; "
-        f"parameters take {', '.join(tried)} per device, and a batch {byte_text(working)}; give "
+        f"mesh {AUTO}: no mesh of {n_devices} devices fits {format_bytes(memory)} per device; "
+        f"parameters take {', '.join(tried)} per device, and a batch {format_bytes(working)}; give "
         "more devices or memory"
     )
 

@@ -36,14 +36,14 @@ def parse_bytes(text: str, *, unit_required: bool = True) -> int:
     return size
 
 
-def byte_text(size: int) -> str:
+def format_bytes(size: int) -> str:
     """Three digits and the unit that suits, by thousands: 16.1 GB."""
     unit = next((unit for unit in ("TB", "GB", "MB", "kB") if size >= UNITS[unit]), "B")
     if unit == "B":
         return f"{size} B"
-    return f"{three_digits(size / UNITS[unit])} {unit}"
+    return f"{format_three_digits(size / UNITS[unit])} {unit}"
 
 
-def three_digits(value: float) -> str:
+def format_three_digits(value: float) -> str:
     """Three digits of what is at least 1, more where there are more before the point."""
     return f"{value:.{max(0, 3 - len(str(int(value))))}f}"

@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     where: str
 
 
-def expand(
+def expand_config(
     words: Sequence[str],
     names: Collection[str],
     parser_of: Callable[[str], argparse.ArgumentParser],
@@ -61,7 +61,7 @@ def expand(
     path, rest = _split(words)
     if path is None:
         return rest
-    entries = read(path)
+    entries = read_config(path)
     named = rest[0] if rest and rest[0] in names else None
     if "command" in entries:
         command, where = entries.pop("command")
@@ -109,7 +109,7 @@ def _joined(flags: list[str], places: list[str]) -> list[str]:
     return [*flags, "--", *places] if places else flags
 
 
-def read(path: Path) -> dict[str, Entry]:
+def read_config(path: Path) -> dict[str, Entry]:
     """Keys with hyphens, and their values.
 
     Raises:

@@ -38,7 +38,7 @@ def read_text(path: Path, expected: str = UTF8) -> str:
     try:
         raw = path.read_bytes()
     except (OSError, ValueError) as problem:
-        raise unreadable(path, problem, expected) from None
+        raise unreadable_file(path, problem, expected) from None
     check_encoding(path, raw)
     marked = raw.startswith(codecs.BOM_UTF8)
     try:
@@ -85,7 +85,7 @@ def read_lines(path: Path, *, ends: bool = False) -> Iterator[tuple[int, str]]:
                     raise _not_utf8(path, number, column) from None
                 yield number, text if ends else text.rstrip("\r\n")
     except (OSError, ValueError) as problem:
-        raise unreadable(path, problem, UTF8) from None
+        raise unreadable_file(path, problem, UTF8) from None
 
 
 def _not_utf8(path: Path, line: int, column: int) -> InputError:
@@ -120,7 +120,7 @@ def _wide_encoding(start: bytes) -> str | None:
     return None
 
 
-def unreadable(path: Path, problem: Exception, expected: str) -> InputError:
+def unreadable_file(path: Path, problem: Exception, expected: str) -> InputError:
     """The refusal of a file that cannot be read; names a missing folder as such.
 
     Args:
@@ -176,7 +176,33 @@ def nests_beyond(value: Any, depth: int) -> bool:
     return depth == 0 or any(nests_beyond(part, depth - 1) for part in parts)
 
 
-def check_text(value: Any, where: str) -> None:
+def read_array(path: Path, *, lone_object: bool = False) -> list[dict[str, Any]]:
+    """The objects of a JSON array.
+
+    Args:
+        lone_object: read a file that is one object as an array of it.
+
+    Raises:
+        InputError: the file cannot be read or holds no array of objects.
+    """
+    expected = "an array of objects: brackets around them and commas between"
+    text = read_text(path)
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty, expected a JSON array of objects")
+    found = parse_json(text, path, expected)
+    if lone_object and isinstance(found, dict):
+        found = [found]
+    if not isinstance(found, list):
+        raise InputError(f"{path}: found {json_kind(found)}, expected a JSON array of objects")
+    for number, item in enumerate(found, start=1):
+        if not isinstance(item, dict):
+            raise InputError(f"{path}: item {number} is {json_kind(item)}, expected an object")
+        if nests_beyond(item, MOST_NESTED):
+            raise InputError(f"{path}: item {number} is nested more than {MOST_NESTED} deep")
+    return found
+
+
+def check_unicode(value: Any, where: str) -> None:
     """Refuse halves of surrogate pairs in the strings of a JSON value.
 
     Raises:
@@ -233,15 +259,17 @@ def _object(text: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as problem:
         raise InputError(f"{where}: not usable JSON ({problem})") from None
     if not isinstance(value, dict):
-        raise InputError(f"{where}: found {kind_of(value)}, expected an object")
+        raise InputError(f"{where}: found {json_kind(value)}, expected an object")
     if nests_beyond(value, MOST_NESTED):
         raise InputError(f"{where}: not usable JSON ({TOO_DEEP})")
     if _HALF_PAIR.search(text):  # the line itself is UTF-8, so only an escape can be one
-        check_text(value, where)
+        check_unicode(value, where)
     return value
 
 
-def take(item: dict[str, Any], name: str, kinds: type | tuple[type, ...], where: str) -> Any:
+def require_field(
+    item: dict[str, Any], name: str, kinds: type | tuple[type, ...], where: str
+) -> Any:
     """A field that must be there and of one of these types.
 
     Raises:
@@ -257,10 +285,10 @@ def take(item: dict[str, Any], name: str, kinds: type | tuple[type, ...], where:
             f'{where}: no field "{name}", expected {wanted}; '
             f"there are {', '.join(map(repr, sorted(item))) or 'none'}"
         )
-    raise InputError(f'{where}: field "{name}" is {kind_of(value)}, expected {wanted}')
+    raise InputError(f'{where}: field "{name}" is {json_kind(value)}, expected {wanted}')
 
 
-def check_names(names: Sequence[str], where: str) -> None:
+def check_column_names(names: Sequence[str], where: str) -> None:
     """See that the columns of a table have different names.
 
     Raises:
@@ -288,6 +316,6 @@ NAMES: dict[type, str] = {
 }
 
 
-def kind_of(value: Any) -> str:
+def json_kind(value: Any) -> str:
     """What a value is, for people."""
     return NAMES.get(type(value), type(value).__name__)

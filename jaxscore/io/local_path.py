@@ -1,7 +1,10 @@
-"""Paths that users name: local files, and a refusal of addresses that nothing here reads."""
+"""Paths that users name, and the cache folder: local files, and a refusal of addresses."""
 
+import os
 import re
 from pathlib import Path
+
+import platformdirs
 
 from jaxscore.errors import InputError
 
@@ -37,3 +40,25 @@ def check_local(text: str, expected: str = "a local path") -> None:
             f"{text}: found an address of scheme {found[1]}://, which is not handled, expected "
             f"{expected}; {remedy}"
         )
+
+
+def cache_folder(kind: str) -> Path | None:
+    """The folder for one kind of cached files; it may not exist yet.
+
+    JAXSCORE_CACHE names another folder than the user's cache folder; JAXSCORE_CACHE=off keeps
+    nothing.
+
+    Args:
+        kind: the name of the folder: "xla" for compiled programs, "weights" for digests.
+
+    Returns:
+        None where nothing is to be kept.
+
+    Raises:
+        InputError: JAXSCORE_CACHE is an address.
+    """
+    chosen = os.environ.get("JAXSCORE_CACHE")
+    if chosen == "off":
+        return None
+    folder = local_path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore"))
+    return folder / kind

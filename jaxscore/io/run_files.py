@@ -1,4 +1,4 @@
-"""Names of the files of a run, and writing them under names that nobody has."""
+"""Files of a run: their names, digests, manifests, and writing over nothing that exists."""
 
 import contextlib
 import hashlib
@@ -6,20 +6,21 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
+from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import UNPRINTABLE
 
 MANIFEST = ".run.json"  # ends the name of what says how an output was made
 LONGEST = 120  # bytes of a model's name in a file's; a whole name may have 255 in most places
 
 
-class Part(NamedTuple):
+class RunFile(NamedTuple):
     """One file of a run: `<stem><suffix>`, or `<stem>_2<suffix>` where that is taken."""
 
     stem: str
@@ -32,7 +33,7 @@ def manifest_path(output: Path) -> Path:
     return output.parent / f"{output.name}{MANIFEST}"
 
 
-def fitting(name: str, longest: int = LONGEST) -> str:
+def shorten_name(name: str, longest: int = LONGEST) -> str:
     """The name, or where it has too many bytes its end and a digest of the whole."""
     raw = name.encode(errors="backslashreplace")
     if len(raw) <= longest:
@@ -40,16 +41,16 @@ def fitting(name: str, longest: int = LONGEST) -> str:
     return f"{hashlib.sha256(raw).hexdigest()[:8]}_{raw[9 - longest :].decode(errors='ignore')}"
 
 
-def model_part(model: str) -> str:
+def model_file_name(model: str) -> str:
     """A model's name in a file's: `:` and `/` become `_`, as published scripts have it.
 
     So does what is legal in the name of a served model and not in a file's on some system, and
     what would garble a list of files.
     """
-    return fitting(UNPRINTABLE.sub("_", re.sub(r'[:/\\<>"|?*]', "_", model)))
+    return shorten_name(UNPRINTABLE.sub("_", re.sub(r'[:/\\<>"|?*]', "_", model)))
 
 
-def distinct(name: str) -> str:
+def distinct_file_name(name: str) -> str:
     """The name with `_` for what is no letter, digit or one of `.+-`; with a digest if it had any.
 
     Names that differ only there stay apart.
@@ -58,10 +59,10 @@ def distinct(name: str) -> str:
     if plain != name:
         raw = name.encode(errors="backslashreplace")
         plain += f"_{hashlib.sha256(raw).hexdigest()[:8]}"
-    return fitting(plain)
+    return shorten_name(plain)
 
 
-def check_folder(folder: Path) -> None:
+def check_writable_folder(folder: Path) -> None:
     """Make the folder and see that it can be written, before the work starts.
 
     Raises:
@@ -81,7 +82,7 @@ def check_folder(folder: Path) -> None:
         ) from None
 
 
-def write_new(folder: Path, parts: Sequence[Part]) -> list[Path]:
+def write_new_files(folder: Path, parts: Sequence[RunFile]) -> list[Path]:
     """Write all parts or none, and over nothing that is there.
 
     Two runs that end in the same second would give their files the same names: the second
@@ -132,3 +133,50 @@ def _remove(paths: Sequence[Path]) -> None:
     for path in paths if processes.first() else ():
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def file_digest(path: Path) -> str | None:
+    """SHA-256 of a file, hexadecimal; None for a pipe, which can be read only once."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# what argparse carries beside flags
+FLAGS_LEFT_OUT = {"run", "command", "loaded", "scorer"}
+
+
+def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
+    """Write an output's manifest beside it.
+
+    Args:
+        flags: as argparse has them, defaults included, with `command`.
+        facts: of the run: versions, machine, model, plan, counts, failures, seconds, as JSON has
+            them.
+
+    Returns:
+        Where it lies.
+
+    Raises:
+        InputError: as `io.atomic`.
+    """
+    given = {k: _plain(v) for k, v in sorted(flags.items()) if k not in FLAGS_LEFT_OUT}
+    record = {
+        "command": flags["command"],
+        "output": _plain(output),
+        "flags": given,
+        **facts,
+    }
+    path = manifest_path(output)
+    with atomic(path) as file:
+        file.write(json_text(record))
+    return path
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value).encode("utf-8", "backslashreplace").decode()  # names of files may be no text

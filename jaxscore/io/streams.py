@@ -43,7 +43,7 @@ def is_stream(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
+def open_stream(path: Path) -> Iterator[TextIO]:
     """A stream for UTF-8 text; what is written has left when the block ends.
 
     Raises:
@@ -86,7 +86,7 @@ def stdout_for_data(outputs: Iterable[Path]) -> Iterator[None]:
         _Data.stdout = None
 
 
-def check_folder(path: Path, flag: str) -> None:
+def refuse_stream(path: Path, flag: str) -> None:
     """Refuse a stream in place of a folder.
 
     Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxscore.io.byte_sizes import byte_text, three_digits
+from jaxscore.io.byte_sizes import format_bytes, format_three_digits
 from jaxscore.report.text_table import table
 
 MODEL = "the compiler's model of the chip, not a measurement"
@@ -19,7 +19,9 @@ def _collectives(report: dict[str, Any]) -> str:
     rows = [("collectives", "", "count", "bytes")]
     for one in report["batches"]:
         for moved in one["collectives"]:
-            rows.append((_shape(one), moved["op"], str(moved["count"]), byte_text(moved["bytes"])))
+            rows.append(
+                (_shape(one), moved["op"], str(moved["count"]), format_bytes(moved["bytes"]))
+            )
     if len(rows) == 1:
         return ""
     return f"{table(rows)}\nas the programs have them; what is in a loop stands once"
@@ -30,7 +32,7 @@ def _layer(report: dict[str, Any]) -> str:
     for one in report["layer"]:
         moved = sum(part["bytes"] for part in one["collectives"])
         row = (_shape(one), _time(one["seconds"]), _share(one["mfu"]))
-        rows.append((*row, byte_text(moved) if moved else ""))
+        rows.append((*row, format_bytes(moved) if moved else ""))
     return f"{table(rows)}\n{_how(report['layer'])}" if len(rows) > 1 else ""
 
 
@@ -62,7 +64,7 @@ def _shape(one: dict[str, Any]) -> str:
 
 
 def _time(seconds: float | None) -> str:
-    return "none" if seconds is None else f"{three_digits(seconds * 1000)} ms"
+    return "none" if seconds is None else f"{format_three_digits(seconds * 1000)} ms"
 
 
 def _share(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxscore.io.byte_sizes import byte_text, three_digits
+from jaxscore.io.byte_sizes import format_bytes, format_three_digits
 from jaxscore.report import plan_estimates
 from jaxscore.report.text_table import table
 
@@ -43,13 +43,13 @@ def _active(report: dict[str, Any]) -> str:
 def _parts(report: dict[str, Any]) -> str:
     rows = [("part", "parameters", "bytes", "per device")]
     for one in report["parts"]:
-        sizes = byte_text(one["bytes"]), byte_text(one["bytes_a_device"])
+        sizes = format_bytes(one["bytes"]), format_bytes(one["bytes_a_device"])
         rows.append((one["name"], f"{one['parameters']:,}", *sizes))
     total = sum(one["bytes"] for one in report["parts"])
-    sizes = byte_text(total), byte_text(report["bytes_a_device"])
+    sizes = format_bytes(total), format_bytes(report["bytes_a_device"])
     rows.append(("all", f"{report['parameters']:,}", *sizes))
     kept = report["key_value_bytes_a_token"]
-    sizes = byte_text(kept["model"]), byte_text(kept["device"])
+    sizes = format_bytes(kept["model"]), format_bytes(kept["device"])
     rows.append(("keys and values per token", "", *sizes))
     return table(rows)
 
@@ -71,8 +71,8 @@ def _programs(report: dict[str, Any]) -> str:
         refused = one["temporary_bytes"] is None
         row = [
             f"{one['rows']} x {one['length']}",
-            "refused" if refused else byte_text(one["temporary_bytes"]),
-            byte_text(one["peak_bytes_a_device"]),
+            "refused" if refused else format_bytes(one["temporary_bytes"]),
+            format_bytes(one["peak_bytes_a_device"]),
             "" if refused else f"{one['compile_seconds']:.1f} s",
         ]
         rows.append(row + [_yes(one["fits"])] * judged)
@@ -88,7 +88,7 @@ def _programs(report: dict[str, Any]) -> str:
 
 
 def _verdict(report: dict[str, Any]) -> str:
-    memory = byte_text(report["device_memory"])
+    memory = format_bytes(report["device_memory"])
     fits = [one["fits"] for one in report["programs"]]
     how = "fits" if all(fits) else "fits in part" if any(fits) else "does not fit"
     lines = [f"{how}: {memory} per device"]
@@ -108,4 +108,4 @@ def _flop_text(count: int) -> str:
     power = (len(str(count)) - 1) // 3
     if not power:
         return str(count)
-    return f"{three_digits(count / 1000**power)} {' kMGTP'[power]}"
+    return f"{format_three_digits(count / 1000**power)} {' kMGTP'[power]}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.json_input import json_kind
 from jaxscore.server import json_body
 from jaxscore.server.errors import refused
 from jaxscore.server.fields import Field, flag, read, told, whole
@@ -85,7 +85,7 @@ def _message(place: int, value: Any) -> Message:
     """One message as templates take it, its text in one piece."""
     where = f"messages[{place}]"
     if not isinstance(value, dict):
-        raise refused("messages", f"{where} is {kind_of(value)}, expected an object")
+        raise refused("messages", f"{where} is {json_kind(value)}, expected an object")
     for name in value:
         if name not in ("role", "content", "name") and value[name] is not None:
             raise refused(
@@ -93,7 +93,7 @@ def _message(place: int, value: Any) -> Message:
             )
     role, content = value.get("role"), value.get("content")
     if not isinstance(role, str):
-        raise refused("messages", f"{where}.role is {kind_of(role)}, expected a string")
+        raise refused("messages", f"{where}.role is {json_kind(role)}, expected a string")
     return {"role": role, "content": _content(where, content)}
 
 
@@ -103,11 +103,11 @@ def _content(where: str, content: Any) -> str:
     if not isinstance(content, list):
         raise refused(
             "messages",
-            f"{where}.content is {kind_of(content)}, expected a string or a list of text parts",
+            f"{where}.content is {json_kind(content)}, expected a string or a list of text parts",
         )
     texts = []
     for part in content:
-        kind = part.get("type") if isinstance(part, dict) else kind_of(part)
+        kind = part.get("type") if isinstance(part, dict) else json_kind(part)
         if kind != "text" or not isinstance(part.get("text"), str):
             raise refused(
                 "messages",

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.json_input import json_kind
 from jaxscore.server.errors import ApiError, refused
 
 Test = Callable[[Any], bool]
@@ -141,4 +141,4 @@ def told(value: Any) -> str:
         return str(value)
     if isinstance(value, list):
         return f"a list of {len(value)}"
-    return kind_of(value)
+    return json_kind(value)

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.json_input import json_kind
 from jaxscore.server.errors import ApiError
 
 
@@ -22,5 +22,5 @@ def parse(raw: bytes, what: str = "the body") -> dict[str, Any]:
             400, f"{what} is no JSON ({problem}); expected one object in UTF-8", code="invalid_json"
         ) from None
     if not isinstance(value, dict):
-        raise ApiError(400, f"{what} is {kind_of(value)}, expected an object")
+        raise ApiError(400, f"{what} is {json_kind(value)}, expected an object")
     return value

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.json_input import json_kind
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.server.errors import refused
 from jaxscore.server.fields import is_int, is_string, told
@@ -127,6 +127,6 @@ def _of_ids(service: Service, place: int, ids: list[int]) -> Prompt:
 
 def _found(value: Any) -> str:
     if isinstance(value, list) and value:
-        kinds = sorted({"an empty list" if one == [] else kind_of(one) for one in value})
+        kinds = sorted({"an empty list" if one == [] else json_kind(one) for one in value})
         return f"a list of {' and '.join(kinds)}"
     return "missing" if value is None else told(value)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from jaxscore.io.json_lines import json_line
+from jaxscore.io.json_output import json_line
 from jaxscore.plan.requests import SequenceScores
 from jaxscore.server import json_body, scoring_items
 from jaxscore.server.calls import NDJSON, Answer, Call, Stream

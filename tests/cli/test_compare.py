@@ -7,7 +7,7 @@ import pytest
 
 import jaxscore
 from jaxscore.cli import compare
-from jaxscore.io.parquet_output import ParquetOutput
+from jaxscore.io.records import ParquetWriter
 from jaxscore.systems.choose import choices
 from jaxscore.systems.compare.remarks import counted_otherwise
 from jaxscore.systems.compare.systems import chronologic as chronologic_runs
@@ -303,7 +303,7 @@ def test_numbers_of_a_tables_rows(run, tmp_path):
     """The rows of a .parquet file are the lines of a .jsonl file."""
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetOutput(file, {**requests_file.ARRAYS, **requests_file.NUMBERS}) as table,
+        ParquetWriter(file, {**requests_file.ARRAYS, **requests_file.NUMBERS}) as table,
     ):
         for one in lines(1.0):
             table.write({**one, "tokens": ["a"], "logprob": [-1.0]})
@@ -348,7 +348,7 @@ def test_lists_of_a_tables_rows(run, tmp_path):
     items = [{**one, "choice": 1, "gold": 1, "acc": True} for one in items]
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetOutput(file, choices.TABLE) as table,
+        ParquetWriter(file, choices.TABLE) as table,
     ):
         for one in items:
             table.write(one)

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from jaxscore.cli import model_flags
-from jaxscore.io import growing
+from jaxscore.io import json_output
 from jaxscore.scorer import WINDOW, Scorer
 from jaxscore.systems.samples import confidences
 from jaxscore.systems.samples.evaluations import self_certainty
@@ -293,7 +293,7 @@ def test_the_file_grows_and_outlives_an_interrupt(run, folder, monkeypatch):
 
     monkeypatch.setattr(Scorer, "stream", genuine)
     lengths = []
-    write = growing.GrowingArray._write
+    write = json_output.GrowingArray._write
 
     def written(self):
         write(self)
@@ -301,7 +301,7 @@ def test_the_file_grows_and_outlives_an_interrupt(run, folder, monkeypatch):
 
     monkeypatch.setattr(growing, "PAUSE", 0.0)
     monkeypatch.setattr(growing, "SHARE", 0)
-    monkeypatch.setattr(growing.GrowingArray, "_write", written)
+    monkeypatch.setattr(json_output.GrowingArray, "_write", written)
     assert run(*flags(folder)).code == 0
     assert lengths == [3, 4, 5]
     assert len(result(folder)) == 5

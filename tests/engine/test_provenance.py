@@ -8,7 +8,7 @@ import pytest
 
 import jaxscore
 from jaxscore.engine import provenance
-from jaxscore.io.digest import digest
+from jaxscore.io.run_files import file_digest
 from tests.conftest import CASES
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -44,9 +44,9 @@ def test_the_commit_of_a_cached_hub_id(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"abc\n" * 100_000])
 def test_the_digest_of_a_file(tmp_path, data):
     (tmp_path / "f").write_bytes(data)
-    assert digest(tmp_path / "f") == hashlib.sha256(data).hexdigest()
+    assert file_digest(tmp_path / "f") == hashlib.sha256(data).hexdigest()
 
 
 def test_a_pipe_is_not_read_again(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    assert digest(tmp_path / "pipe") is None
+    assert file_digest(tmp_path / "pipe") is None

@@ -11,9 +11,8 @@ from hypothesis import given
 from jaxscore.cli import prompting_flags
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.io.growing import write_array
-from jaxscore.io.item_files import read_items, read_previous
-from jaxscore.io.json_output import json_text
+from jaxscore.io.items import read_items, read_previous_output
+from jaxscore.io.json_output import json_text, write_array
 from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.systems.choose import items as choices
 from jaxscore.systems.chronologic import answer_scores
@@ -101,7 +100,7 @@ def context_shots(given, position, where):
 # name of the file, what is good in it, the reader
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
-    "previous": ("in.json", [SAMPLE], read_previous),
+    "previous": ("in.json", [SAMPLE], read_previous_output),
     "samples": ("in.json", [SAMPLE], sample_items.load),
     "select": ("in.json", [SAMPLE], lambda path: selection.load(path, 2)),
     "livecode": ("in.json", [SAMPLE], livecode.load),
@@ -225,7 +224,7 @@ def test_any_values_in_an_items_fields(tmp_path, item):
         assert not UNPRINTABLE.search(one.name)
     write_array(io.StringIO(), [one.record for one in results])
     for ours in (confidences.load(path), usc_prompt.load(path, 2)):
-        previous = outcome(lambda: read_previous(path))
+        previous = outcome(lambda: read_previous_output(path))
         assert previous[0] == SAMPLE
         assert [one.index for one in ours] == [0, 1]
     known, _ = confidences.resume(confidences.load(path), previous, path)

@@ -40,16 +40,16 @@ def assert_one_name(name: str) -> None:
 @given(any_texts)
 def test_names_of_files(name):
     for text in (name, *NAMES):
-        assert_one_name(f"eval_{run_files.model_part(text)}")
-        assert_one_name(f"eval_{run_files.distinct(text)}")
+        assert_one_name(f"eval_{run_files.model_file_name(text)}")
+        assert_one_name(f"eval_{run_files.distinct_file_name(text)}")
         assert_one_name(probsem.run_name(text, text, text))
         assert_one_name(probsem.run_name("p", "t", text))
-        [path] = [run_files.Part(run_files.model_part(text), ".md", "x")]
+        [path] = [run_files.RunFile(run_files.model_file_name(text), ".md", "x")]
         assert_one_name(f"eval_{path.stem}{path.suffix}")
 
 
 def test_names_that_differ_stay_apart():
-    kept = {run_files.distinct(name) for name in NAMES}
+    kept = {run_files.distinct_file_name(name) for name in NAMES}
     assert len(kept) == len(NAMES)
 
 

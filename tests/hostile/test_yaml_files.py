@@ -23,7 +23,7 @@ FLAGS = b"command: paths\nmodel: demo\ninput: in.jsonl\nsystem-prompts: [a, b]\n
 
 
 def read_flags(path):
-    return config_file.expand(["--config", str(path)], listing.NAMES, listing.parser)
+    return config_file.expand_config(["--config", str(path)], listing.NAMES, listing.parser)
 
 
 READERS = {

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import byte_text, parse_bytes
+from jaxscore.io.byte_sizes import format_bytes, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -57,4 +57,4 @@ def test_no_sizes_where_a_unit_may_be_left_out(text):
     ],
 )
 def test_texts(size, text):
-    assert byte_text(size) == text
+    assert format_bytes(size) == text

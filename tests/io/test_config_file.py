@@ -10,7 +10,7 @@ import pytest
 from jaxscore.cli import listing
 from jaxscore.cli import main as cli
 from jaxscore.errors import InputError
-from jaxscore.io.config_file import expand
+from jaxscore.io.config_file import expand_config
 from tests.cli.conftest import QWEN, run  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def write(tmp_path):
 
 
 def words(path, *rest):
-    return expand(["--config", path, *rest], listing.NAMES, listing.parser)
+    return expand_config(["--config", path, *rest], listing.NAMES, listing.parser)
 
 
 def parsed(path, *rest):
@@ -54,7 +54,7 @@ def test_other_words_stay():
         ["--version"],
         ["score", "--", "--config", "f"],
     ):
-        assert expand(given, listing.NAMES, listing.parser) == given
+        assert expand_config(given, listing.NAMES, listing.parser) == given
 
 
 def test_a_flag_of_each_kind(write):

@@ -5,10 +5,16 @@ from pathlib import Path
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.io import result_lines
-from jaxscore.io.csv_input import read_csv
-from jaxscore.io.json_array import read_array
-from jaxscore.io.json_input import read_json, read_jsonl, read_lines, read_text, take
+from jaxscore.io import records
+from jaxscore.io.json_input import (
+    read_array,
+    read_json,
+    read_jsonl,
+    read_lines,
+    read_text,
+    require_field,
+)
+from jaxscore.io.tables import read_csv
 from jaxscore.io.yaml_input import read_yaml
 
 
@@ -99,7 +105,7 @@ READERS = {
     "txt": read_text,
     "yaml": read_yaml,
     "array.json": read_array,
-    "results.jsonl": lambda path: list(result_lines.read_lines(path)),
+    "results.jsonl": lambda path: list(records.read_jsonl_records(path)),
 }
 
 
@@ -159,12 +165,12 @@ def test_a_line_of_megabytes(write):
 
 def test_take_gives_the_field():
     item = {"s": "x", "i": 3, "f": 0.5, "b": False, "l": [], "n": None}
-    assert take(item, "s", str, "f:1") == "x"
-    assert take(item, "i", (str, int), "f:1") == 3
-    assert take(item, "f", (int, float), "f:1") == 0.5
-    assert take(item, "b", bool, "f:1") is False
-    assert take(item, "l", list, "f:1") == []
-    assert take(item, "n", (str, type(None)), "f:1") is None
+    assert require_field(item, "s", str, "f:1") == "x"
+    assert require_field(item, "i", (str, int), "f:1") == 3
+    assert require_field(item, "f", (int, float), "f:1") == 0.5
+    assert require_field(item, "b", bool, "f:1") is False
+    assert require_field(item, "l", list, "f:1") == []
+    assert require_field(item, "n", (str, type(None)), "f:1") is None
 
 
 @pytest.mark.parametrize(
@@ -181,7 +187,7 @@ def test_take_gives_the_field():
 )
 def test_take_says_what_is_wrong(item, kinds, message):
     with pytest.raises(InputError) as problem:
-        take(item, "x", kinds, "f:7")
+        require_field(item, "x", kinds, "f:7")
     assert message in str(problem.value)
 
 

@@ -1,12 +1,16 @@
-"""JSON files: strict, whatever the numbers are."""
+"""JSON and JSONL that commands write: strict, exact, and whole at every moment."""
 
 import json
 import math
+import time
 
+import numpy as np
 import pytest
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.io.json_output import json_text
+from jaxscore.errors import InputError
+from jaxscore.io import json_output
+from jaxscore.io.json_output import GrowingArray, json_line, json_text, write_array
 
 
 def test_numbers_that_json_does_not_have_also_in_dataclasses():
@@ -29,3 +33,155 @@ def test_what_is_no_json_is_refused():
 def test_half_a_surrogate_pair_can_be_written():
     text = json_text({"q_id": "a\ud83d", "b": "\U0001f600"})
     assert json.loads(text.encode("utf-8")) == {"q_id": "a\ud83d", "b": "\U0001f600"}
+
+
+def test_arrays_are_read_back_to_the_last_bit():
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    values[3] = np.nan
+    ids = np.arange(1000, dtype=np.int32)
+    line = json_line({"id": "a", "ids": ids, "logprob": values, "greedy": ids > 3})
+    assert line.endswith(b"}\n")
+    assert line.count(b"\n") == 1
+    read = json.loads(line)
+    assert read["ids"] == ids.tolist()
+    assert read["greedy"] == (ids > 3).tolist()
+    assert read["logprob"][3] is None
+    back = np.array([np.nan if one is None else one for one in read["logprob"]], np.float32)
+    np.testing.assert_array_equal(back, values)
+
+
+def test_numbers_that_json_has_not():
+    read = json.loads(json_line({"a": float("inf"), "b": float("nan"), "c": [float("-inf"), 1.5]}))
+    assert read == {"a": "Infinity", "b": None, "c": ["-Infinity", 1.5]}
+
+
+@pytest.mark.parametrize("extra", [2**70, {"deep": [-(2**65)]}])
+def test_a_whole_number_beyond_64_bits(extra):
+    arrays = {
+        "logprob": np.array([0.1, np.nan, -np.inf, -10.353353, 1e-30], np.float32),
+        "ids": np.arange(6, dtype=np.int32).reshape(3, 2)[:, 0],
+        "greedy": np.array([True, False]),
+    }
+    line = json_line({"n": extra, **arrays})
+    assert json.loads(line) == {"n": extra, **json.loads(json_line(arrays))}
+    assert b'"logprob":[0.1,null,null,-10.353353,1e-30]' in line
+
+
+@pytest.mark.parametrize("array", [np.array(["a", "b"]), np.array([1, None]), np.array([1], ">i4")])
+def test_arrays_that_orjson_does_not_know(array):
+    assert json.loads(json_line({"n": 2**70, "x": array}))["x"] == array.tolist()
+    assert json.loads(json_line({"x": array}))["x"] == array.tolist()
+
+
+def test_other_scripts_stay_as_they_are():
+    assert json_line({"a": "Þórr ☃"}).decode() == '{"a":"Þórr ☃"}\n'
+    assert json_line({"a": ["Þórr", 1, 2.5, float("inf")]}).decode() == (
+        '{"a":["Þórr",1,2.5,"Infinity"]}\n'
+    )
+
+
+ITEMS = [
+    {"a": "é\nline", "b": [1.5, None], "c": {"d": []}},
+    {},
+    {"nan": float("nan"), "inf": float("inf")},
+]
+
+
+def read(path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_array_is_json_whatever_is_in_it(tmp_path):
+    path = tmp_path / "out.json"
+    for items in (ITEMS, ITEMS[:1], []):
+        with path.open("w", encoding="utf-8") as file:
+            write_array(file, iter(items))
+        want = [*items[:2], *[{"nan": None, "inf": "Infinity"}] * (len(items) == 3)]
+        assert path.read_text(encoding="utf-8") == (json.dumps(want, indent=4) + "\n")
+
+
+def test_half_a_surrogate_pair_survives(tmp_path):
+    items = [{"a": "é \ud83d"}, {"a": "é"}]
+    with GrowingArray(tmp_path / "out.json", lambda: items).open():
+        pass
+    assert read(tmp_path / "out.json") == items
+
+
+def test_it_is_written_after_a_pause_that_grows_with_the_cost(tmp_path, monkeypatch):
+    clock, items, path = [100.0], [], tmp_path / "out.json"
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def finished():
+        clock[0] += 10
+        return items
+
+    one = GrowingArray(path, finished)
+    with one.open():
+        for wait, written in (
+            (json_output.PAUSE - 1, 0),
+            (1, 2),  # the pause is over: both are written, which takes 10 seconds
+            (json_output.SHARE * 10 - 1, 2),
+            (1, 4),
+        ):
+            clock[0] += wait
+            items.append({"n": len(items)})
+            one.offer()
+            assert (len(read(path)) if path.exists() else 0) == written
+        items.append({})
+    assert len(read(path)) == 5
+
+
+@pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, InputError])
+def test_what_is_finished_outlives_a_failure(tmp_path, problem):
+    items = []
+    one = GrowingArray(tmp_path / "out.json", lambda: items)
+
+    def fail():
+        with one.open():
+            items.append({"a": 1})
+            one.offer()
+            raise problem
+
+    with pytest.raises(problem):
+        fail()
+    assert one.kept
+    assert read(tmp_path / "out.json") == [{"a": 1}]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_without_more_a_failure_touches_nothing(tmp_path):
+    one = GrowingArray(tmp_path / "out.json", lambda: [{"a": 1}])
+
+    def fail():
+        with one.open():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert not one.kept
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failure_while_writing_keeps_the_old_file(tmp_path):
+    def half():
+        yield {"a": 2}
+        raise KeyboardInterrupt
+
+    (tmp_path / "out.json").write_text("old", encoding="utf-8")
+
+    def fail():
+        with GrowingArray(tmp_path / "out.json", half).open():
+            pass
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert (tmp_path / "out.json").read_text(encoding="utf-8") == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_place_that_cannot_be_written_is_known_at_once(tmp_path):
+    with (
+        pytest.raises(InputError, match="found a folder"),
+        GrowingArray(tmp_path, lambda: []).open(),
+    ):
+        pytest.fail("the work began")

@@ -9,8 +9,7 @@ from jaxscore.adapters.harness import model as making
 from jaxscore.cli import listing
 from jaxscore.cli.main import main
 from jaxscore.errors import InputError
-from jaxscore.io.cache_folder import cache_folder
-from jaxscore.io.local_path import local_path
+from jaxscore.io.local_path import cache_folder, local_path
 from jaxscore.model_pair import DivergenceScorer
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from jaxscore.io.json_lines import json_line
+from jaxscore.io.json_output import json_line
 from jaxscore.server import json_body, scoring
 from jaxscore.server.service import LONG
 from jaxscore.systems.score import requests_file

@@ -6,7 +6,7 @@ from math import log
 import pytest
 
 from jaxscore import InputError, evaluate
-from jaxscore.io.json_output import plain
+from jaxscore.io.json_output import to_json_value
 from jaxscore.systems.chronologic import answer_scores, fewshot, multiple_choice
 from jaxscore.systems.paths.path_gain import DEFAULT_SYSTEM_PROMPT
 from jaxscore.systems.prompt_settings import PromptSettings
@@ -116,7 +116,7 @@ def test_the_default_changes_nothing(scorer):
     for system, items in (("score", ITEMS), ("paths", PATHS), ("probsem", SUITE)):
         one = evaluate(system, scorer, items)
         other = evaluate(system, scorer, items, num_fewshot=0, system_prompt=None)
-        assert plain(one.items) == plain(other.items)
+        assert to_json_value(one.items) == to_json_value(other.items)
         for report in (one, other):
             assert not {"fewshot_drawn", "apply_chat_template"} & report.settings.keys()
             assert "num_fewshot" not in report.settings

@@ -15,7 +15,7 @@ import jax
 
 from jaxscore import InputError
 from jaxscore.engine.devices import use_device
-from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import format_bytes
 from tools.device_check import (
     bits,
     families,
@@ -33,7 +33,7 @@ from tools.device_check.verdict import say
 def about(options: Options) -> bool:
     """What there is to check."""
     device, limit = jax.devices()[0], random_model.memory_limit()
-    room = "a memory that it does not tell" if limit is None else f"{byte_text(limit)} to use"
+    room = "a memory that it does not tell" if limit is None else f"{format_bytes(limit)} to use"
     return say(
         None, f"jax {jax.__version__}, {jax.device_count()} of {device.device_kind} with {room}"
     )

@@ -5,7 +5,7 @@ import numpy as np
 
 from jaxscore.engine.engine import Engine
 from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import qwen, random_model
 from tools.device_check.options import Options
@@ -23,7 +23,7 @@ def run(options: Options) -> bool:
         return say(None, "out of memory: not reachable here, this device has no limit of its own")
     rows = -(-EXCESS * limit // (4 * HEADS * LENGTH**2))
     if rows > MOST_ROWS:
-        text = f"out of memory: not reachable, {byte_text(limit)} hold {MOST_ROWS} rows and more"
+        text = f"out of memory: not reachable, {format_bytes(limit)} hold {MOST_ROWS} rows and more"
         return say(None, text)
     # Narrow but for its heads, so that their scores are what fills the memory.
     config = qwen.decoder_config(

@@ -19,7 +19,7 @@ from jaxscore.engine.engine import Engine
 from jaxscore.engine.memory import exhausted
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
-from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.models import costs
 from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES
@@ -66,8 +66,8 @@ def _model(name: str, options: Options, peak: Peaks, ends: float) -> bool:
     config = qwen.decoder_config(name, small=options.small)
     size, limit = random_model.n_bytes(config, DTYPE), random_model.memory_limit()
     if limit is not None and size > FITS * limit:
-        text = f"{name}: skipped, {byte_text(size)} of parameters and {byte_text(limit)} of memory"
-        return say(None, text)
+        sizes = f"{format_bytes(size)} of parameters and {format_bytes(limit)} of memory"
+        return say(None, f"{name}: skipped, {sizes}")
     verdicts, model = [], None
     try:
         for batch_tokens, length in _shapes(options):
@@ -133,7 +133,7 @@ def _measured(
         f"{rows * length / program_s:.0f} tokens/s, {_share(flops / program_s, peak)}; "
         f"its layers alone {_share(of_layers / layers_s, peak)}; "
         f"{len(compiled)} programs compiled in {sum(c.seconds for c in compiled):.1f} s, "
-        f"{byte_text(max(c.temporary_bytes for c in compiled))} temporary",
+        f"{format_bytes(max(c.temporary_bytes for c in compiled))} temporary",
     )
 
 

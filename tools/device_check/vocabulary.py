@@ -13,7 +13,7 @@ from jaxscore.device.dots import dot_last, from_storage, to_storage
 from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.rows import Asked, Scores, Unembedding
 from jaxscore.engine.memory import exhausted
-from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.plan.row_batches import ANSWERS
 from tools.device_check.options import Options
 from tools.device_check.timing import measured
@@ -89,4 +89,4 @@ def full_logits(hidden: Any, asked: Asked, head: Unembedding) -> Scores:
 
 def memory(size: int | None) -> str:
     """Bytes, where the compiler tells."""
-    return "unknown memory" if size is None else byte_text(size)
+    return "unknown memory" if size is None else format_bytes(size)

@@ -10,7 +10,7 @@ from lm_eval.api.instance import Instance
 from jaxscore.adapters.harness.scoring import Answer
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.io.json_lines import json_line
+from jaxscore.io.json_output import json_line
 from jaxscore.text.encoder import TextEncoder
 
 

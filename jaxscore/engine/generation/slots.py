@@ -28,7 +28,7 @@ from jaxscore.engine.memory import exhausted, limit_bytes, parameter_bytes
 from jaxscore.engine.programs import prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes
-from jaxscore.io.byte_sizes import byte_text
+from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.models.model import Model
 from jaxscore.plan.decode_slots import DecodeRows, Group, chunk
 from jaxscore.text.decoder import TextDecoder
@@ -264,7 +264,7 @@ def out_of_memory_explained(model: Model, rows: int, slots: int) -> Iterator[Non
     except JaxRuntimeError as problem:
         if not exhausted(problem):
             raise
-        size = byte_text(rows * slots * slot_bytes(model))
+        size = format_bytes(rows * slots * slot_bytes(model))
         quantize = "" if model.quantized else "take --quantize int8, "
         raise InputError(
             f"{rows} x {slots} tokens whose keys and values take {size} of each device do not fit "

@@ -25,7 +25,7 @@ import numpy as np
 from jaxscore.device.decoder import DecoderConfig, Params
 from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
-from jaxscore.io import temporary
+from jaxscore.io.atomic import temporary_folder
 from jaxscore.models.choices import Dtype
 from jaxscore.models.weights import checksums
 from jaxscore.models.weights.checkpoint import FILES, read_config, read_json
@@ -133,7 +133,7 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
         InputError: it cannot be written.
     """
     check_absent(output)
-    with _as_refusals(output), temporary.folder_beside(output) as made:
+    with _as_refusals(output), temporary_folder(output) as made:
         for pattern in FILES + ["*.py"] * with_code:
             for file in source.glob(pattern):
                 if ".safetensors" not in file.name and file.is_file():

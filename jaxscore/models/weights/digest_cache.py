@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxscore.io.cache_folder import cache_folder
+from jaxscore.io.local_path import cache_folder
 
 # Nanoseconds for which a file must have been left alone: a file system's clock has ticks (2 s on
 # FAT, 4 ms on Linux), and two changes within one tick have the same time.

@@ -21,7 +21,7 @@ from jaxscore.systems.choose.items import Item, Unread
 from jaxscore.types.results import ScoredRequest
 
 RULES = ("", "_norm", "_pmi")  # endings of `choice`, `acc` and `skill`
-# Columns of a table of records: name -> its type, see `jaxscore.io.record_output`.
+# Columns of a table of records: name -> its type, see `jaxscore.io.records`.
 TABLE = {
     "context": "string",
     "options": "[string]",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import kind_of, take
+from jaxscore.io.items import NOTHING, read_rows
+from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.printable import one_line
-from jaxscore.io.table_input import NOTHING, rows
 from jaxscore.systems.evaluation import check_found
 
 FIELDS = ("id", "context", "options", "gold", "category")
@@ -62,14 +62,14 @@ def load(
     """Items of a file, in order; one that cannot be used does not touch the others.
 
     Args:
-        path: JSONL, or a table, see `jaxscore.io.table_input`.
+        path: JSONL, or a table, see `jaxscore.io.items`.
         limit: how many from the beginning; None is all.
         columns: field -> its name in the file.
 
     Raises:
         InputError: the file cannot be read, or no item is usable.
     """
-    found = itertools.islice(rows(path, columns, LISTS), limit)
+    found = itertools.islice(read_rows(path, columns, LISTS), limit)
     return checked([_read(row.item, row.number, row.where) for row in found], f"{path}: ")
 
 
@@ -105,8 +105,8 @@ def _read(item: Any, number: int, where: str) -> Item | Unread:
     name, id = where, number
     try:
         if not isinstance(item, dict):
-            raise InputError(f"{where}: found {kind_of(item)}, expected an object")
-        id = take(item, "id", (str, int), where) if "id" in item else number
+            raise InputError(f"{where}: found {json_kind(item)}, expected an object")
+        id = require_field(item, "id", (str, int), where) if "id" in item else number
         if "id" in item:
             name = f"{where} (id {one_line(str(id), SHOWN)})"
         return _item(item, id, name, where)
@@ -121,18 +121,20 @@ def _item(item: dict[str, Any], id: str | int, name: str, where: str) -> Item:
             f'{where}: field "{taken[0]}" is one of the results that the output line has; rename '
             "it, or leave it out"
         )
-    options = take(item, "options", list, where)
+    options = require_field(item, "options", list, where)
     for k, option in enumerate(options):
         if not isinstance(option, str) or not option:
-            found = "empty" if option == "" else kind_of(option)
+            found = "empty" if option == "" else json_kind(option)
             raise InputError(f'{where}: field "options", entry {k + 1} is {found}, expected a text')
     if len(options) < 2:
         raise InputError(f'{where}: field "options" has {len(options)} texts, expected at least 2')
-    category = take(item, "category", (str, type(None)), where) if "category" in item else None
+    category = (
+        require_field(item, "category", (str, type(None)), where) if "category" in item else None
+    )
     return Item(
         name=name,
         id=id,
-        context=take(item, "context", str, where),
+        context=require_field(item, "context", str, where),
         options=tuple(options),
         gold=_gold(item.get("gold"), options, where),
         category=category or NO_CATEGORY,
@@ -151,8 +153,8 @@ def _gold(value: Any, options: Sequence[str], where: str) -> int | None:
         return _gold_of_text(value, options, where)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(
-            f'{where}: field "gold" is {kind_of(value)}, expected the index of an option from 0 to '
-            f"{last}, or its text"
+            f'{where}: field "gold" is {json_kind(value)}, expected the index of an option from 0 '
+            f"to {last}, or its text"
         )
     if not 0 <= value <= last:
         raise InputError(

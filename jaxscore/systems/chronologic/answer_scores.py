@@ -19,8 +19,8 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.softmax import softmax
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import kind_of, take
-from jaxscore.io.table_input import NOTHING, rows
+from jaxscore.io.items import NOTHING, read_rows
+from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.systems.chronologic.by_category import Column
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.prompting import PLAIN, Prompting
@@ -99,14 +99,14 @@ def load(
     `question_category` and `answer_types` may be null or left out.
 
     Args:
-        path: JSONL, or a table, see `jaxscore.io.table_input`.
+        path: JSONL, or a table, see `jaxscore.io.items`.
         limit: lines that are read; None for all.
         columns: field -> its name in the file.
 
     Raises:
         InputError: the file cannot be read, a line is no JSON object, or no line is usable.
     """
-    found = itertools.islice(rows(path, columns, LISTS), limit)
+    found = itertools.islice(read_rows(path, columns, LISTS), limit)
     return read(((row.number, row.item) for row in found), path)
 
 
@@ -158,13 +158,13 @@ def question_from(item: Any, file: str, line: int, where: str) -> Question:
         InputError: it is no object, or a field is missing, of another type, or contradicts another.
     """
     if not isinstance(item, dict):
-        raise InputError(f"{where}: found {kind_of(item)}, expected an object")
+        raise InputError(f"{where}: found {json_kind(item)}, expected an object")
     optional = {
-        name: take(item, name, (str, type(None)), where) if name in item else None
+        name: require_field(item, name, (str, type(None)), where) if name in item else None
         for name in ("metadata_frame", "question_category")
     }
     answers = _strings(item, "answer_strings", where)
-    truth = take(item, "answer_probabilities", list, where)
+    truth = require_field(item, "answer_probabilities", list, where)
     for k, value in enumerate(truth):
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0 <= value <= 1:
@@ -185,7 +185,7 @@ def question_from(item: Any, file: str, line: int, where: str) -> Question:
         file=file,
         line=line,
         frame=optional["metadata_frame"] or "",
-        text=take(item, "main_question", str, where),
+        text=require_field(item, "main_question", str, where),
         category=optional["question_category"] or NO_CATEGORY,
         answers=tuple(answers),
         types=None if types is None else tuple(types),
@@ -194,7 +194,7 @@ def question_from(item: Any, file: str, line: int, where: str) -> Question:
 
 
 def _strings(item: dict[str, Any], name: str, where: str) -> list[str]:
-    values = take(item, name, list, where)
+    values = require_field(item, name, list, where)
     for k, value in enumerate(values):
         if not isinstance(value, str):
             raise InputError(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import kind_of, read_json
+from jaxscore.io.json_input import json_kind, read_json
 from jaxscore.io.run_files import manifest_path
 
 # Flags and facts that say nothing of the numbers, and those that are compared elsewhere.
@@ -51,7 +51,8 @@ def manifest(path: Path) -> Mapping[str, Any] | None:
     value = read_json(found, "a manifest, as a run writes it")
     if not isinstance(value, dict) or not isinstance(value.get("command"), str):
         raise InputError(
-            f"{found}: found {kind_of(value)} that is no manifest; delete it to compare without it"
+            f"{found}: found {json_kind(value)} that is no manifest; delete it to compare "
+            "without it"
         )
     return value
 

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from jaxscore.errors import InputError
-from jaxscore.io.csv_input import DELIMITERS
-from jaxscore.io.digest import digest
-from jaxscore.io.item_files import read_items
-from jaxscore.io.json_input import read_json, read_jsonl, unreadable
-from jaxscore.io.result_lines import read_lines, read_rows
+from jaxscore.io.items import read_items
+from jaxscore.io.json_input import read_json, read_jsonl, unreadable_file
+from jaxscore.io.records import read_jsonl_records, read_parquet_records
+from jaxscore.io.run_files import file_digest
+from jaxscore.io.tables import DELIMITERS
 from jaxscore.systems.compare import facts as run_facts
 from jaxscore.systems.compare import recognised
 from jaxscore.systems.compare.run import Run, collect, units
@@ -63,7 +63,7 @@ class Opened:
         if self.facts.get("column") or path.suffix.lower() != ".jsonl":
             return None
         try:
-            return _line_texts(path, fields) if digest(path) == wanted else None
+            return _line_texts(path, fields) if file_digest(path) == wanted else None
         except OSError:  # a folder of somebody else, or a name that no file can have
             return None
 
@@ -94,17 +94,19 @@ def open_run(path: Path) -> Opened:
     try:
         kind = _kind(path)
     except (OSError, ValueError) as problem:
-        raise unreadable(path, problem, recognised.EXPECTED) from None
+        raise unreadable_file(path, problem, recognised.EXPECTED) from None
     made = run_facts.manifest(path)
     if kind == "object":
         return _of_report(path, made)
     if kind == "table":
-        records = ((f"row {k}", row) for k, row in enumerate(read_rows(path, LISTS), start=1))
+        records = (
+            (f"row {k}", row) for k, row in enumerate(read_parquet_records(path, LISTS), start=1)
+        )
     elif kind == "array":
         found = read_items(path)
         records = ((f"item {k}", one) for k, one in enumerate(found, start=1))
     else:
-        records = ((f"line {k}", one) for k, one in read_lines(path))
+        records = ((f"line {k}", one) for k, one in read_jsonl_records(path))
     start = list(itertools.islice(records, LOOKED_AT))
     good = (one for _, one in start if isinstance(one, dict) and one.get("error") is None)
     command = None if made is None else made["command"]

@@ -36,7 +36,7 @@ RESULT_FIELDS = frozenset({"token_ids", "tokens", *PER_TOKEN, *SUMS, "truncated"
 
 
 def columns(summary_only: bool) -> dict[str, str]:
-    """Those of a table of results: name -> its type, see `jaxscore.io.record_output`."""
+    """Those of a table of results: name -> its type, see `jaxscore.io.records`."""
     arrays = {"token_ids": "[int32]", "tokens": "[string]"}
     arrays |= dict.fromkeys(NUMBERS, "[float32]") | {"same_argmax": "[bool_]"}
     counts = {"n_tokens", "n_scored"}

@@ -17,9 +17,9 @@ from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import kind_of, read_lines, take
+from jaxscore.io.items import NOTHING, read_rows
+from jaxscore.io.json_input import json_kind, read_lines, require_field
 from jaxscore.io.printable import one_line
-from jaxscore.io.table_input import NOTHING, rows
 from jaxscore.systems.prompting import PLAIN, Example, Prompting
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
@@ -82,13 +82,13 @@ def load(
     """Items of a file: `question`, `paths`, and optionally `id` (else the line's number).
 
     Args:
-        path: JSONL, or a table, see `jaxscore.io.table_input`.
+        path: JSONL, or a table, see `jaxscore.io.items`.
         columns: field -> its name in the file.
 
     Raises:
         InputError: with file and line; or no item has a path.
     """
-    found = itertools.islice(rows(path, columns, ["paths"]), max_samples)
+    found = itertools.islice(read_rows(path, columns, ["paths"]), max_samples)
     items = [item(row, number, where) for number, where, row in found]
     check_any_path(items, f"{path}: ")
     return items
@@ -122,16 +122,16 @@ def item(given: Any, position: int, where: str) -> Item:
         InputError: it is no object, or a field is missing or of another type.
     """
     if not isinstance(given, dict):
-        raise InputError(f"{where}: found {kind_of(given)}, expected an object")
-    question = take(given, "question", str, where)
-    paths = take(given, "paths", list, where)
+        raise InputError(f"{where}: found {json_kind(given)}, expected an object")
+    question = require_field(given, "question", str, where)
+    paths = require_field(given, "paths", list, where)
     for k, entities in enumerate(paths):
         if not isinstance(entities, list) or not all(isinstance(e, str) for e in entities):
             raise InputError(
                 f'{where}: field "paths", entry {k + 1}: expected a list of strings, '
                 f"found {str(entities)[:60]}"
             )
-    name = take(given, "id", (str, int), where) if "id" in given else position
+    name = require_field(given, "id", (str, int), where) if "id" in given else position
     return Item(name, question, paths)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import check_regular, kind_of, read_text, take
-from jaxscore.io.parquet_input import is_dataset
+from jaxscore.io.items import NOTHING, read_rows
+from jaxscore.io.json_input import check_regular, json_kind, read_text, require_field
 from jaxscore.io.printable import is_valid_unicode, one_line
-from jaxscore.io.table_input import NOTHING, rows
+from jaxscore.io.tables import is_dataset
 
 FIELDS = ("id", "text")
 # Fields of a record that no input line may have, see `jaxscore.systems.perplexity.records`.
@@ -48,7 +48,7 @@ def load(
     Args:
         path: a `.txt` file, which is one document; a folder, whose `.txt` files are documents in
             the order of their names; or JSONL or a table with `text` and optionally `id`, see
-            `jaxscore.io.table_input`.
+            `jaxscore.io.items`.
         limit: how many from the beginning; None is all.
         columns: field -> its name in the file; of a table alone.
 
@@ -62,7 +62,7 @@ def _load(path: Path, columns: Mapping[str, str]) -> Iterator[Document]:
     folder = path.is_dir() and not is_dataset(path)
     if not folder and path.suffix.lower() != ".txt":
         try:
-            for row in rows(path, columns):
+            for row in read_rows(path, columns):
                 yield _of_object(row.item, row.number, row.where)
         except InputError as problem:
             if path.is_dir() or path.suffix.lower() in TABLES:
@@ -121,11 +121,11 @@ def _of_object(item: Any, number: int, where: str) -> Document:
     name, id = where, number
     try:
         if not isinstance(item, dict):
-            raise InputError(f"{where}: found {kind_of(item)}, expected a text or an object")
-        id = take(item, "id", (str, int), where) if "id" in item else number
+            raise InputError(f"{where}: found {json_kind(item)}, expected a text or an object")
+        id = require_field(item, "id", (str, int), where) if "id" in item else number
         if "id" in item:
             name = f"{where} (id {one_line(str(id), SHOWN)})"
-        text = take(item, "text", str, where)
+        text = require_field(item, "text", str, where)
         extra = {field: value for field, value in item.items() if field not in FIELDS}
         if taken := sorted(RESULTS.intersection(extra)):
             raise InputError(

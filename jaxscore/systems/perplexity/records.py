@@ -15,7 +15,7 @@ from jaxscore.text.scored import NOT_FINITE
 
 BEGIN = 100  # characters of a document in its record
 BLANKS = re.compile(r"\s+")
-# Columns of a table of records: name -> its type, see `jaxscore.io.record_output`.
+# Columns of a table of records: name -> its type, see `jaxscore.io.records`.
 TABLE = {
     "begin": "string",
     "text_sha256": "string",

@@ -13,7 +13,7 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.softmax import softmax
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, near
-from jaxscore.io.json_input import check_text, kind_of, read_json, read_text, take
+from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text, require_field
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.prompting import PLAIN, Prompting
 from jaxscore.text.encoder import Boundary
@@ -154,12 +154,12 @@ def read(item: Any, where: str = "suite", limit: int | None = None) -> Suite:
         InputError: no object; no queries, or queries that are no text; no usable context.
     """
     if not isinstance(item, dict):
-        raise InputError(f"{where}: found {kind_of(item)}, expected {EXPECTED}")
+        raise InputError(f"{where}: found {json_kind(item)}, expected {EXPECTED}")
     wrapped = {
-        name: take(item, name, (str, type(None)), where) or "" if name in item else ""
+        name: require_field(item, name, (str, type(None)), where) or "" if name in item else ""
         for name in ("prompt", "pretext", "posttext")
     }
-    queries = take(item, "queries", list, where)
+    queries = require_field(item, "queries", list, where)
     for k, query in enumerate(queries):
         if not isinstance(query, str) or not query:
             found = "empty" if query == "" else str(query)[:20]
@@ -168,7 +168,7 @@ def read(item: Any, where: str = "suite", limit: int | None = None) -> Suite:
             )
     if not queries:
         raise InputError(f'{where}: field "queries" is empty, expected the texts to compare')
-    given = take(item, "context", list, where)
+    given = require_field(item, "context", list, where)
     if not given:
         raise InputError(
             f'{where}: field "context" is empty, expected objects with `text` and `expected`'
@@ -190,9 +190,9 @@ def read(item: Any, where: str = "suite", limit: int | None = None) -> Suite:
 
 def _object(path: Path) -> dict[str, Any]:
     value = read_json(path, EXPECTED)
-    check_text(value, str(path))
+    check_unicode(value, str(path))
     if not isinstance(value, dict):
-        raise InputError(f"{path}: found {kind_of(value)}, expected {EXPECTED}")
+        raise InputError(f"{path}: found {json_kind(value)}, expected {EXPECTED}")
     return value
 
 
@@ -208,8 +208,8 @@ def context_from(entry: Any, index: int, n_queries: int, where: str) -> Context:
     """
     if not isinstance(entry, dict):
         raise InputError(f"{where}: found {str(entry)[:20]}, expected an object")
-    text = take(entry, "text", str, where)
-    expected = take(entry, "expected", int, where)
+    text = require_field(entry, "text", str, where)
+    expected = require_field(entry, "expected", int, where)
     if expected != NO_ANSWER and not 0 <= expected < n_queries:
         raise InputError(
             f"{where}: expected is {expected}, and the queries are 0 to {n_queries - 1}; give the "

@@ -9,7 +9,7 @@ from typing import Any
 from jaxscore.endpoints.chat import ChatEndpoint
 from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
-from jaxscore.io.digest import digest
+from jaxscore.io.run_files import file_digest
 from jaxscore.systems.evaluation import (
     CommonSettings,
     Evaluation,
@@ -90,7 +90,7 @@ class Settings(CommonSettings):
         """The settings that decide the result."""
         out: dict[str, Any] = {
             "evaluator": str(self.asked.path),
-            "evaluator_sha256": digest(self.asked.path),
+            "evaluator_sha256": file_digest(self.asked.path),
         }
         if self.label_score != "first":
             out["label_score"] = self.label_score

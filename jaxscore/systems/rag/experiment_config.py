@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import check_regular, kind_of
+from jaxscore.io.json_input import check_regular, json_kind
 from jaxscore.io.yaml_input import read_yaml
 
 PROCESSORS = "modules.dataset_processor."  # before the name of a data set's class
@@ -59,7 +59,7 @@ def _read(path: Path) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InputError(f"{path}: found {kind_of(value)}, expected a mapping of settings")
+        raise InputError(f"{path}: found {json_kind(value)}, expected a mapping of settings")
     return value
 
 

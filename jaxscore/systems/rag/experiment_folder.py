@@ -23,8 +23,9 @@ from typing import Any, TextIO
 
 from jaxscore.errors import InputError
 from jaxscore.io import processes
-from jaxscore.io.atomic import atomic, json_safe
-from jaxscore.io.json_input import check_regular, kind_of, read_json
+from jaxscore.io.atomic import atomic
+from jaxscore.io.json_input import check_regular, json_kind, read_json
+from jaxscore.io.json_output import json_safe
 from jaxscore.systems.rag import records
 from jaxscore.systems.rag.records import FIELDS, Records
 
@@ -173,7 +174,7 @@ def read_metrics(path: Path) -> dict[str, Any]:
         return {}
     value = _read(path)
     if not isinstance(value, dict):
-        raise InputError(f"{path}: found {kind_of(value)}, expected an object of metrics")
+        raise InputError(f"{path}: found {json_kind(value)}, expected an object of metrics")
     return value
 
 
@@ -200,7 +201,7 @@ def _same(one: list[Any], other: list[Any]) -> bool:
 def _rows(path: Path, sample: int | None) -> list[Any]:
     value = _read(path)
     if not isinstance(value, list):
-        raise InputError(f"{path}: found {kind_of(value)}, expected a list of records")
+        raise InputError(f"{path}: found {json_kind(value)}, expected a list of records")
     if not value:
         raise InputError(f"{path}: the list is empty, expected one record per question")
     return value[:sample]

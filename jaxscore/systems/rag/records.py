@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import NAMES, kind_of
+from jaxscore.io.json_input import NAMES, json_kind
 
 FIELDS = ("q_id", "response", "label", "question", "instruction", "ranking_label")
 SHOWN = 60  # characters of a q_id in a message
@@ -71,7 +71,7 @@ def read(rows: Iterable[Any], where: str = "", *, question: bool) -> Records:
     if isinstance(rows, Records):
         return rows
     if isinstance(rows, dict | str) or not isinstance(rows, Iterable):
-        raise InputError(f"found {kind_of(rows)}, expected a list of records")
+        raise InputError(f"found {json_kind(rows)}, expected a list of records")
     known = list(rows)
     records, failures = [], []
     for index, row in enumerate(known):
@@ -88,7 +88,7 @@ def read(rows: Iterable[Any], where: str = "", *, question: bool) -> Records:
 def _problem(row: Any, question: bool) -> str | None:
     """Why a row is no record; None where it is one."""
     if not isinstance(row, dict):
-        return f"found {kind_of(row)}, expected an object with {', '.join(FIELDS[:4])}"
+        return f"found {json_kind(row)}, expected an object with {', '.join(FIELDS[:4])}"
     expected = {"q_id": (str, int), "response": (str,), "label": (list,)}
     if question:
         expected["question"] = (str,)
@@ -98,13 +98,13 @@ def _problem(row: Any, question: bool) -> str | None:
             there = ", ".join(map(repr, row)) or "none"
             return f'no field "{name}", expected {wanted}; there are {there}'
         if type(row[name]) not in kinds:
-            return f'field "{name}" is {kind_of(row[name])}, expected {wanted}'
+            return f'field "{name}" is {json_kind(row[name])}, expected {wanted}'
     label = row["label"]
     if not label:
         return 'field "label" is empty, expected one reference answer or more'
     for place, one in enumerate(label, start=1):
         if not isinstance(one, str):
-            return f'field "label", entry {place}: found {kind_of(one)}, expected a string'
+            return f'field "label", entry {place}: found {json_kind(one)}, expected a string'
     try:
         for text in (row["response"], row.get("question"), *label):
             str(text).encode("utf-8")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.io.atomic import json_safe
-from jaxscore.io.item_files import name_of, read_items
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.items import item_label, read_items
+from jaxscore.io.json_input import json_kind
+from jaxscore.io.json_output import json_safe
 from jaxscore.systems.samples import earlier_output, sample_items
 from jaxscore.systems.samples.sample_items import NothingUsable
 from jaxscore.text.encoder import Boundary
@@ -165,7 +165,7 @@ def _item(index: int, given: dict[str, Any], input_field: str, output_field: str
     given = {name: value for name, value in given.items() if name not in OWN_FIELDS}
     if input_field == INPUT_FIELD and given.get(INPUT_FIELD) is None and OTHER_INPUT_FIELD in given:
         input_field = OTHER_INPUT_FIELD
-    name, fields = name_of(index, given), (input_field, output_field)
+    name, fields = item_label(index, given), (input_field, output_field)
     error = _complaint(given, input_field, str) or _complaint(given, output_field, list)
     if error:
         return Item(index, name, given, "", [], fields, error)
@@ -178,7 +178,7 @@ def _complaint(given: dict[str, Any], field: str, expected: type) -> str | None:
         there = ", ".join(map(repr, given)) or "none"
         return f'no field "{field}", expected {wanted}; there are {there}'
     if not isinstance(given[field], expected):
-        return f'field "{field}" is {kind_of(given[field])}, expected {wanted}'
+        return f'field "{field}" is {json_kind(given[field])}, expected {wanted}'
     return None
 
 
@@ -291,7 +291,7 @@ def _unscorable(outputs: Sequence[Any]) -> dict[int, str]:
     errors = {}
     for place, output in enumerate(outputs):
         if not isinstance(output, str):
-            errors[place] = f"found {kind_of(output)}, expected a string"
+            errors[place] = f"found {json_kind(output)}, expected a string"
         elif not output:
             errors[place] = NO_TOKENS
     return errors

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import STRICT, kind_of
+from jaxscore.io.json_input import STRICT, json_kind
 from jaxscore.systems.samples.answer_rules import AnswerRules
 
 FORMS = "an answer, a list of acceptable answers, or a list of true or false for each response"
@@ -85,13 +85,13 @@ def read(
             )
         return Gold(verdicts=tuple(given))
     if not answers:
-        raise InputError(f"{where}is {kind_of(value)}, {NO_EQUALITY}")
+        raise InputError(f"{where}is {json_kind(value)}, {NO_EQUALITY}")
     if not given:
         raise InputError(f"{where}is an empty list, expected {FORMS}")
     for one in given:
         if isinstance(one, bool) or not isinstance(one, str | int | float):
             among = "has " if isinstance(value, list) else "is "
-            raise InputError(f"{where}{among}{kind_of(one)}, expected {FORMS}")
+            raise InputError(f"{where}{among}{json_kind(one)}, expected {FORMS}")
         if isinstance(one, str) and not one.strip():
             raise InputError(f"{where}has an empty answer, expected {FORMS}")
     return Gold(tuple(map(str, given)))

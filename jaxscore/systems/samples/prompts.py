@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.io.item_files import NAME_FIELDS, name_of
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.items import NAME_FIELDS, NOTHING, Row, item_label, read_rows
+from jaxscore.io.json_input import json_kind
 from jaxscore.io.printable import is_valid_unicode
-from jaxscore.io.table_input import NOTHING, Row, rows
 from jaxscore.systems.samples import sample_items
 from jaxscore.systems.samples.sample_items import NothingUsable
 from jaxscore.text import chat_template
@@ -69,13 +68,13 @@ def load(
     """The first `limit` prompts of a file, see `read`.
 
     Args:
-        path: JSONL, or a table, see `jaxscore.io.table_input`.
+        path: JSONL, or a table, see `jaxscore.io.items`.
         columns: field -> its name in the file.
 
     Raises:
         InputError: the file cannot be read; no prompt can be used.
     """
-    found = itertools.islice(rows(path, columns, (MESSAGES,)), limit)
+    found = itertools.islice(read_rows(path, columns, (MESSAGES,)), limit)
     try:
         return _prompts(map(functools.partial(_in_file, path), found), seed)
     except NothingUsable as problem:
@@ -130,7 +129,7 @@ def _prompts(given: Iterable[_Given], seed: int) -> list[Prompt]:
         digest = hashlib.sha256(f"{said} {seen[said]}".encode()).digest()
         seen[said] += 1
         first = int.from_bytes(digest[:4], "big")
-        out.append(Prompt(index, name_of(index, known), known, asked, first, error))
+        out.append(Prompt(index, item_label(index, known), known, asked, first, error))
     sample_items.refuse_if_all_failed((one.name, one.error) for one in out)
     return out
 
@@ -152,11 +151,11 @@ def _asked(given: Mapping[str, Any]) -> str | list[Message]:
         raise InputError(f"{expected}; {found}")
     if PROMPT in given:
         if not isinstance(given[PROMPT], str):
-            raise InputError(f'field "{PROMPT}" is {kind_of(given[PROMPT])}, expected a string')
+            raise InputError(f'field "{PROMPT}" is {json_kind(given[PROMPT])}, expected a string')
         return _readable(given[PROMPT], PROMPT)
     messages = given[MESSAGES]
     if not isinstance(messages, list) or not messages:
-        found = "empty" if messages == [] else kind_of(messages)
+        found = "empty" if messages == [] else json_kind(messages)
         raise InputError(f'field "{MESSAGES}" is {found}, expected a list of messages')
     return [_message(one, number) for number, one in enumerate(messages, start=1)]
 
@@ -164,10 +163,10 @@ def _asked(given: Mapping[str, Any]) -> str | list[Message]:
 def _message(given: Any, number: int) -> Message:
     where = f'field "{MESSAGES}", message {number}'
     if not isinstance(given, dict):
-        raise InputError(f"{where}: found {kind_of(given)}, expected an object")
+        raise InputError(f"{where}: found {json_kind(given)}, expected an object")
     for name in ("role", "content"):
         if not isinstance(given.get(name), str):
-            found = kind_of(given[name]) if name in given else "missing"
+            found = json_kind(given[name]) if name in given else "missing"
             raise InputError(f'{where}: "{name}" is {found}, expected a string')
         _readable(given[name], f'{MESSAGES}", message {number}, "{name}')
     return {name: given[name] for name in ("role", "content")}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.atomic import json_safe
-from jaxscore.io.item_files import name_of, read_items
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.items import item_label, read_items
+from jaxscore.io.json_input import json_kind
+from jaxscore.io.json_output import json_safe
 
 LIST_FIELDS = ("output", "confidence_list", "responses")
 
@@ -101,7 +101,7 @@ def read(given: Iterable[Any]) -> list[Item]:
         InputError: one is no object.
     """
     return [
-        one if isinstance(one, Item) else Item(name_of(index, one), json_safe(one))
+        one if isinstance(one, Item) else Item(item_label(index, one), json_safe(one))
         for index, one in enumerate(objects(given, Item))
     ]
 
@@ -114,7 +114,7 @@ def objects(given: Iterable[Any], *known: type) -> Iterator[Any]:
     """
     for position, one in enumerate(given, start=1):
         if not isinstance(one, (dict, *known)):
-            raise InputError(f"item {position} is {kind_of(one)}, expected an object")
+            raise InputError(f"item {position} is {json_kind(one)}, expected an object")
         yield one
 
 
@@ -175,7 +175,8 @@ def confidences(item: Item, most: int | None, n_responses: int) -> list[float | 
             out.append(float(value) if abs(value) < 1 << 1023 else None)
         else:
             raise InputError(
-                f'field "confidence_list", value {rank}: found {kind_of(value)}, expected a number'
+                f'field "confidence_list", value {rank}: found {json_kind(value)}, expected a '
+                "number"
             )
     if all(value is None for value in out):
         raise InputError('field "confidence_list" holds no number')
@@ -208,7 +209,7 @@ def _list(item: Item, field: str, remedy: str = "") -> list[Any]:
         raise InputError(f'no field "{field}", expected a list{remedy}; there are {there}')
     value = item.fields[field]
     if not isinstance(value, list):
-        raise InputError(f'field "{field}" is {kind_of(value)}, expected a list{remedy}')
+        raise InputError(f'field "{field}" is {json_kind(value)}, expected a list{remedy}')
     return value
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.atomic import json_safe
-from jaxscore.io.item_files import NAME_FIELDS
+from jaxscore.io.items import NAME_FIELDS
+from jaxscore.io.json_output import json_safe
 from jaxscore.systems.samples import earlier_output
 from jaxscore.systems.samples.prompts import MESSAGES, OWN_FIELDS, PROMPT, SEEDS, Prompt
 from jaxscore.types.requests import GenerationRequest

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.item_files import name_of, read_items
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.items import item_label, read_items
+from jaxscore.io.json_input import json_kind
 from jaxscore.systems.samples import earlier_output, sample_items
 from jaxscore.systems.samples.sample_items import NothingUsable
 from jaxscore.types.requests import GenerationRequest
@@ -75,7 +75,7 @@ def read(given: Iterable[Any], n: int) -> list[Item]:
 
 
 def _item(index: int, given: dict[str, Any], n: int) -> Item:
-    name = name_of(index, given)
+    name = item_label(index, given)
     rest = {field: value for field, value in given.items() if field != "error"}
     try:
         asked, responses = question(given), _responses(given, n)
@@ -123,13 +123,13 @@ def _responses(given: Mapping[str, Any], n: int) -> list[str]:
         raise InputError(f'no field "output", expected a list of strings; there are {there}')
     found = given["output"]
     if not isinstance(found, list):
-        raise InputError(f'field "output" is {kind_of(found)}, expected a list of strings')
+        raise InputError(f'field "output" is {json_kind(found)}, expected a list of strings')
     if not found:
         raise InputError('field "output" is empty, expected at least one response')
     for number, response in enumerate(found[:n]):
         if not isinstance(response, str):
             raise InputError(
-                f'field "output", response {number}: found {kind_of(response)}, expected a string'
+                f'field "output", response {number}: found {json_kind(response)}, expected a string'
             )
     return found[:n]
 

@@ -102,7 +102,7 @@ class MeasureSettings:
         return {"measures": measures, "top": self.top_k if TOP in read else 0}
 
     def columns(self, *, arrays: bool) -> dict[str, str]:
-        """Columns of a table, as of `io.record_output`; `TOP_FIELDS` are in its `extra`.
+        """Columns of a table, as of `io.records`; `TOP_FIELDS` are in its `extra`.
 
         Args:
             arrays: whether the table has values for each token.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import kind_of, take
-from jaxscore.io.table_input import NOTHING, rows
+from jaxscore.io.items import NOTHING, read_rows
+from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
@@ -27,7 +27,7 @@ NOTHING_MEASURED: Mapping[str, Any] = MappingProxyType({})
 # What an endpoint does not give; the numbers of its other fields are those of a local model.
 UNKNOWN = frozenset("token_ids entropy self_certainty mean_entropy mean_self_certainty".split())
 
-# Columns of a table of results: name -> its type, see `jaxscore.io.record_output`.
+# Columns of a table of results: name -> its type, see `jaxscore.io.records`.
 ARRAYS = {
     "token_ids": "[int32]",
     "tokens": "[string]",
@@ -66,7 +66,7 @@ def load(
     A missing `id` is the line's number, a missing `context` is empty.
 
     Args:
-        path: JSONL, or a table, see `jaxscore.io.table_input`.
+        path: JSONL, or a table, see `jaxscore.io.items`.
         limit: how many from the beginning; None is all.
         columns: field -> its name in the file.
         results: fields of the output, whose names other fields of a line may not have.
@@ -74,7 +74,7 @@ def load(
     Raises:
         InputError: with file and line.
     """
-    for number, where, item in itertools.islice(rows(path, columns), limit):
+    for number, where, item in itertools.islice(read_rows(path, columns), limit):
         yield line(item, number, where, results)
 
 
@@ -91,10 +91,10 @@ def line(item: Any, position: int, where: str, results: Collection[str] = RESULT
             field of the results.
     """
     if not isinstance(item, dict):
-        raise InputError(f"{where}: found {kind_of(item)}, expected an object")
-    continuation = take(item, "continuation", str, where)
-    context = take(item, "context", str, where) if "context" in item else ""
-    name = take(item, "id", (str, int), where) if "id" in item else position
+        raise InputError(f"{where}: found {json_kind(item)}, expected an object")
+    continuation = require_field(item, "continuation", str, where)
+    context = require_field(item, "context", str, where) if "context" in item else ""
+    name = require_field(item, "id", (str, int), where) if "id" in item else position
     extra = {field: value for field, value in item.items() if field not in OWN_FIELDS}
     if (taken := taken_field(extra, results)) is not None:
         raise InputError(f"{where}: {taken}")

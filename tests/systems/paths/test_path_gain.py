@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.io.atomic import json_safe
+from jaxscore.io.json_output import json_safe
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.paths.path_gain import Item
 from jaxscore.types.results import ScoredRequest, failed

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import take
+from jaxscore.io.json_input import require_field
 from jaxscore.systems.compare.systems import fields
 from jaxscore.systems.compare.unit import Choice, System, Title, Unit, shown
 
@@ -32,7 +32,7 @@ LETTER_CHOICES = {
 
 def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
     """One unit per question; each answer has a number of its own."""
-    question = take(dict(record), "question", str, "the question")
+    question = require_field(dict(record), "question", str, "the question")
     answers = fields.listed(record, "answers")
     truth = fields.numbers(record, "truth", count=len(answers))
     named: dict[str, Any] = {
@@ -73,7 +73,7 @@ def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Ite
 
 def read_letters(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
     """One unit per question; options are named by their texts, since their order may differ."""
-    question = take(dict(record), "question", str, "the question")
+    question = require_field(dict(record), "question", str, "the question")
     options = [str(one) for one in fields.listed(record, "choices")]
     truth = fields.numbers(record, "truth", count=len(options))
     named: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscore.analysis import margins
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import kind_of
+from jaxscore.io.json_input import json_kind
 from jaxscore.systems.compare.unit import Number, Unit, shown
 
 
@@ -21,7 +21,7 @@ def number(value: Any, name: str) -> Number:
     if value in ("Infinity", "-Infinity"):
         return float(value.replace("Infinity", "inf"))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f'field "{name}" is {kind_of(value)}, expected a number or null')
+        raise InputError(f'field "{name}" is {json_kind(value)}, expected a number or null')
     try:
         return float(value)
     except OverflowError:
@@ -73,7 +73,7 @@ def listed(record: Mapping[str, Any], name: str) -> list[Any]:
     """
     value = record.get(name)
     if not isinstance(value, list):
-        raise InputError(f'field "{name}" is {kind_of(value)}, expected a list')
+        raise InputError(f'field "{name}" is {json_kind(value)}, expected a list')
     return value
 
 
@@ -85,7 +85,7 @@ def mark(record: Mapping[str, Any], name: str) -> bool | None:
     """
     value = record.get(name)
     if value is not None and not isinstance(value, bool):
-        raise InputError(f'field "{name}" is {kind_of(value)}, expected true, false or null')
+        raise InputError(f'field "{name}" is {json_kind(value)}, expected true, false or null')
     return value
 
 
@@ -103,7 +103,9 @@ def name(record: Mapping[str, Any], field: str) -> str | int:
     """
     value = record.get(field)
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise InputError(f'field "{field}" is {kind_of(value)}, expected a text or a whole number')
+        raise InputError(
+            f'field "{field}" is {json_kind(value)}, expected a text or a whole number'
+        )
     return value
 
 

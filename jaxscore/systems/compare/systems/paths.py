@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import take
+from jaxscore.io.json_input import require_field
 from jaxscore.systems.compare.systems import fields
 from jaxscore.systems.compare.unit import Choice, System, Title, Unit, shown
 
@@ -23,7 +23,10 @@ CHOICES = {
 
 def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
     """One unit per path; those of one question are a group."""
-    id, question = fields.name(record, "id"), take(dict(record), "question", str, "the item")
+    id, question = (
+        fields.name(record, "id"),
+        require_field(dict(record), "question", str, "the item"),
+    )
     for one in fields.listed(record, "path_evaluations"):
         if not isinstance(one, dict):
             raise InputError('field "path_evaluations" has an entry that is no object')

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import take
+from jaxscore.io.json_input import require_field
 from jaxscore.systems.compare.systems import fields
 from jaxscore.systems.compare.unit import Choice, System, Title, Unit, shown
 
@@ -21,9 +21,9 @@ NO_ANSWER = -1
 
 def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
     """One unit per context."""
-    text = take(dict(record), "text", str, "the context")
+    text = require_field(dict(record), "text", str, "the context")
     queries = [str(one) for one in fields.listed(record, "queries")]
-    expected = take(dict(record), "expected", int, "the context")
+    expected = require_field(dict(record), "expected", int, "the context")
     if not NO_ANSWER <= expected < len(queries):
         raise InputError(f"expected is {expected}, and there are {len(queries)} queries")
     own = record.get("context_text")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxscore.analysis import margins
-from jaxscore.io.item_files import NAME_FIELDS, name_of
+from jaxscore.io.items import NAME_FIELDS, item_label
 from jaxscore.systems.compare.systems import fields
 from jaxscore.systems.compare.unit import Choice, System, Title, Unit
 from jaxscore.systems.samples.confidences import INPUT_FIELD, OTHER_INPUT_FIELD, OUTPUT_FIELD
@@ -81,7 +81,10 @@ def read_chosen(record: Mapping[str, Any], place: int, facts: Mapping[str, Any])
 def _named(record: Mapping[str, Any], place: int) -> dict[str, Any]:
     """By its own name, else by its place."""
     own = next((record[one] for one in NAME_FIELDS if isinstance(record.get(one), str | int)), None)
-    return {"id": f"item {place + 1}" if own is None else own, "name": name_of(place, dict(record))}
+    return {
+        "id": f"item {place + 1}" if own is None else own,
+        "name": item_label(place, dict(record)),
+    }
 
 
 def _input(record: Mapping[str, Any], field: str) -> Any:

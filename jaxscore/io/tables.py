@@ -1,5 +1,6 @@
-"""Rows of Arrow tables as JSON has them: a Parquet file, or a folder of `datasets`."""
+"""Rows of CSV and TSV files, Parquet files and folders of `datasets`, as JSON has them."""
 
+import csv
 import datetime
 import decimal
 from collections.abc import Iterator
@@ -7,7 +8,59 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import check_names, kind_of, unreadable
+from jaxscore.io.json_input import check_column_names, json_kind, read_lines, unreadable_file
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # ending of the name -> what separates two cells
+LONGEST_CELL = 1 << 24  # characters of a cell; where more come, a quote is not closed
+
+
+def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line on which the row begins, column -> cell) of every row that is not blank.
+
+    The first row has the names of the columns. A cell that holds the delimiter, a quote or a line
+    end stands in double quotes, and a quote in it is doubled (RFC 4180).
+
+    Raises:
+        InputError: the file cannot be read, has no row, has two columns of one name, or quotes
+            that match nothing; a row has more or fewer cells than the first one; a cell has more
+            than `LONGEST_CELL` characters.
+    """
+    # The limit belongs to the whole process. It is only ever raised.
+    csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
+    lines = (text for _, text in read_lines(path, ends=True))
+    rows = csv.reader(lines, delimiter=DELIMITERS[path.suffix.lower()], strict=True)
+    names: list[str] | None = None
+    found = False
+    while True:
+        first = rows.line_num + 1
+        try:
+            row = next(rows, None)
+        except csv.Error as problem:
+            raise InputError(
+                f"{path}:{first}: the row that begins here is no {path.suffix.lower()[1:]} "
+                f"({problem}); look for a quote that is not closed or not doubled"
+            ) from None
+        if row is None:
+            break
+        if not row:
+            continue
+        if names is None:
+            names = row
+            check_column_names(names, f"{path}:{first}")
+            continue
+        if len(row) != len(names):
+            raise InputError(
+                f"{path}:{first}: found {len(row)} cells, expected {len(names)}, one for each "
+                f"column of the first row ({', '.join(map(repr, names))})"
+            )
+        found = True
+        yield first, dict(zip(names, row, strict=True))
+    if not found:
+        raise InputError(
+            f"{path}: {'the file is empty' if names is None else 'there is no row'}, expected the "
+            "names of the columns and at least one row"
+        )
+
 
 INSTALL = "pip install pyarrow"
 TOGETHER = 256  # rows that are held at a time
@@ -38,7 +91,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
     try:
         # Opened here: pyarrow takes a folder of files too, and names neither file nor reason.
         with path.open("rb") as file, parquet.ParquetFile(file) as table:
-            check_names(table.schema_arrow.names, str(path))
+            check_column_names(table.schema_arrow.names, str(path))
             for batch in table.iter_batches(batch_size=TOGETHER):
                 for row in batch.to_pylist():
                     number += 1
@@ -78,7 +131,7 @@ def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
     number = 0
     try:
         found = datasets.load_from_disk(str(path)).with_format("arrow")
-        check_names(found.column_names, str(path))
+        check_column_names(found.column_names, str(path))
         for table in found.iter(batch_size=TOGETHER):
             for row in table.to_pylist():
                 number += 1
@@ -91,7 +144,7 @@ def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
 
 def _unreadable(path: Path, problem: Exception, expected: str) -> InputError:
     if isinstance(problem, OSError) and problem.strerror:
-        return unreadable(path, problem, expected)
+        return unreadable_file(path, problem, expected)
     lines = str(problem).strip().splitlines() or [type(problem).__name__]
     return InputError(f"{path}: {lines[0]}; expected {expected}")
 
@@ -114,4 +167,4 @@ def _plain(value: Any, where: str) -> Any:
         return None
     if value is None or isinstance(value, (str, int, float)):
         return value
-    raise InputError(f"{where}: found {kind_of(value)}, which JSON cannot hold; leave it out")
+    raise InputError(f"{where}: found {json_kind(value)}, which JSON cannot hold; leave it out")

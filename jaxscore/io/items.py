@@ -10,22 +10,24 @@ any other                        JSONL
 
 import contextlib
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.io.csv_input import DELIMITERS, read_csv
-from jaxscore.io.json_array import read_array
 from jaxscore.io.json_input import (
     MOST_NESTED,
     STRICT,
-    check_text,
+    check_unicode,
     nests_beyond,
+    read_array,
     read_jsonl,
     read_lines,
 )
-from jaxscore.io.parquet_input import is_dataset, read_dataset, read_parquet
+from jaxscore.io.printable import one_line
+from jaxscore.io.streams import is_stream
+from jaxscore.io.tables import DELIMITERS, is_dataset, read_csv, read_dataset, read_parquet
 
 NOTHING: Mapping[str, str] = {}
 
@@ -43,7 +45,7 @@ class Row(NamedTuple):
     item: dict[str, Any]
 
 
-def rows(
+def read_rows(
     path: Path, columns: Mapping[str, str] = NOTHING, lists: Collection[str] = ()
 ) -> Iterator[Row]:
     """Every item of a file, in order, some of them in memory at a time; of a JSON array all.
@@ -88,7 +90,7 @@ def _numbered(path: Path, items: Iterable[dict[str, Any]], lists: Collection[str
     number = 0
     for number, item in enumerate(items, start=1):
         where = f"{path}: item {number}"
-        check_text(item, where)
+        check_unicode(item, where)
         yield Row(number, where, _with_lists(item, lists, where))
     if not number:
         raise InputError(f"{path}: there is no item in it, expected at least one")
@@ -105,7 +107,7 @@ def _with_lists(item: dict[str, Any], lists: Collection[str], where: str) -> dic
         with contextlib.suppress(ValueError, RecursionError):
             value = STRICT.decode(text)
             if isinstance(value, list) and not nests_beyond(value, MOST_NESTED):
-                check_text(value, where)
+                check_unicode(value, where)
                 item[name] = value
     return item
 
@@ -130,3 +132,78 @@ def _check_columns(row: Row, columns: Mapping[str, str]) -> None:
             f"{row.where}: no column {name!r}, which should be {ours!r}; {hint}there are "
             f"{', '.join(map(repr, row.item)) or 'none'}"
         )
+
+
+NAME_FIELDS = ("question_id", "id", "session_id")
+
+
+def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Every item of a `.json` file, an array of objects or one object, or of a table.
+
+    Args:
+        path: decides by its ending: `.json`, `.jsonl`, `.csv`, `.tsv`, `.parquet`; or a folder
+            that `save_to_disk` of `datasets` wrote.
+        list_fields: columns in which a table may hold a list as JSON text; other text stays.
+
+    In an array NaN and infinities are taken, as Python writes and reads them; so are halves of
+    surrogate pairs in strings, since one bad item must not cost the others. Of a table, dates and
+    times become ISO 8601 strings and decimals numbers, as JSON has them.
+
+    Raises:
+        InputError: the file cannot be read, is of another kind, or holds no item; an item is
+            no object; a column holds what JSON cannot.
+    """
+    kind = path.suffix.lower()
+    if kind == ".parquet":
+        items = [_lenient_lists(row, list_fields) for row in read_parquet(path)]
+    elif kind == ".json":
+        items = read_array(path, lone_object=True)
+    elif kind == ".jsonl" or kind in DELIMITERS or is_dataset(path):
+        items = [_lenient_lists(row.item, list_fields) for row in read_rows(path)]
+    else:
+        raise InputError(
+            f"{path}: found a name ending in {kind!r}, expected .json, .jsonl, .csv, .tsv, "
+            ".parquet, or a folder of datasets"
+        )
+    if not items:
+        raise InputError(f"{path}: there is no item in it, expected at least one")
+    return items
+
+
+def read_previous_output(path: Path) -> list[dict[str, Any]]:
+    """What an earlier run left at the place of this run's output; empty where no file exists.
+
+    Raises:
+        InputError: the file that exists is no array of objects.
+    """
+    if is_stream(path) or not path.is_file() or not path.stat().st_size:
+        return []
+    try:
+        return read_array(path)
+    except InputError as problem:
+        raise InputError(
+            f"{problem}; this run would continue the file: delete it, or give another --output"
+        ) from None
+
+
+def _lenient_lists(row: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    for field in fields:
+        if isinstance(row.get(field), str):
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(row[field])
+                if isinstance(value, list) and not nests_beyond(value, MOST_NESTED):
+                    row[field] = value
+    return row
+
+
+def item_label(index: int, item: dict[str, Any]) -> str:
+    """An item's place, counted from 1, and its own name if it has one: "item 3 (id s2)".
+
+    On one line, and what does not print is escaped: an id must not steer the terminal, turn the
+    rest of the line around, or be half a surrogate pair, which no stream takes.
+    """
+    for field in NAME_FIELDS:
+        if isinstance(item.get(field), (str, int)):
+            own = " ".join(str(item[field]).split())[:60]
+            return f"item {index + 1} ({field} {one_line(own)})"
+    return f"item {index + 1}"
