@@ -1,5 +1,6 @@
 """Text in, divergences of two models out: a `Scorer` whose model is a pair."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ from jaxscore.engine.loading import Loaded, load_checkpoint
 from jaxscore.errors import InputError
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
+from jaxscore.lm import Capabilities
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
 from jaxscore.models.model_pair import paired
@@ -30,6 +32,9 @@ OF_A_MODEL = (
 )
 # Of `provenance.of_model`: what is the same for two models of one run.
 OF_A_RUN = frozenset({"mesh", "reproducible", "device"})
+SAME_WEIGHTS = (
+    "both models have the same weights and settings, so a divergence comes from rounding alone"
+)
 ALIKE = (
     "--model and --reference are the same model with the same settings, so every divergence is 0; "
     "give another --reference, or another --reference-dtype, --reference-quantize, "
@@ -55,6 +60,16 @@ class DivergenceScorer(Scorer):
     alike: bool = False
     _models: tuple[Model, ...] = ()
     _origin_of_reference: tuple[Any, ...] = (None, None, None, None)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        own = super().capabilities
+        return dataclasses.replace(own, compares_models=True, generates=False, takes_messages=False)
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """That the two models have the same weights, if so."""
+        return (SAME_WEIGHTS,) if self.alike else ()
 
     @property
     def models(self) -> tuple[Model, ...]:

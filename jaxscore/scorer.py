@@ -20,16 +20,17 @@ from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import check_choice, near
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
+from jaxscore.lm import Capabilities
 from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.text import alike
-from jaxscore.text.encoder import Boundary, TextEncoder
+from jaxscore.text import alike, chat_template
+from jaxscore.text.encoder import BOUNDARIES, Boundary, TextEncoder
 from jaxscore.text.preparing import Chunk, Encoding, Preparer, Truncate, Window, chunks
 from jaxscore.text.scored import choice, label_scores, scored_requests
 from jaxscore.types.request_forms import requests_from
-from jaxscore.types.requests import GenerationRequest, LabelRequest
+from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest
 from jaxscore.types.results import Choice, Generated, LabelScores, Results, ScoredRequest
 
 
@@ -81,6 +82,28 @@ class Scorer:
     def models(self) -> tuple[Model, ...]:
         """The model; two where texts are scored under two."""
         return (self.model,)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            scores=True,
+            labels=True,
+            generates=True,
+            takes_messages=True,
+            is_local=True,
+            has_other_layouts=True,
+            has_distribution=True,
+            shares_prefixes=True,
+            truncates=True,
+            boundaries=BOUNDARIES,
+            vocab_size=self.model.vocab_size,
+            max_positions=self.model.max_positions,
+        )
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What a reader of the results should know about the model."""
+        return ()
 
     @property
     def batch_tokens(self) -> int:
@@ -421,9 +444,13 @@ class Scorer:
         pairs = [(prompt, option) for option in options]
         return choice(prompt, options, self.score(pairs, boundary=boundary, truncate=truncate))
 
+    def generator(self) -> Generator:
+        """A generator that yields each result as soon as it is finished."""
+        return Generator(self)
+
     def generate(
         self,
-        prompts: str | Iterable[str | GenerationRequest],
+        prompts: str | Iterable[str | GenerationRequest | ChatRequest],
         *,
         max_new_tokens: int = 64,
         temperature: float = 0.0,
@@ -438,14 +465,16 @@ class Scorer:
         """Text after each prompt, see `Generator.generate`.
 
         Args:
-            prompts: one text, or texts and `GenerationRequest`s, which have settings of their
-                own; the id of a text is its position.
+            prompts: one text; or texts, `GenerationRequest`s and `ChatRequest`s. Requests have
+                settings of their own, and the tokenizer's chat template makes the text of a
+                conversation. The id of a text is its position.
             max_new_tokens, temperature, top_p, stop, seed, top_k, repetition_penalty, eos_ids: of
                 the texts, as in `GenerationRequest`; the defaults are greedy. Equal texts with one
                 seed are continued alike: several samples of a prompt are `GenerationRequest`s that
                 differ in their seed.
 
         Raises:
+            InputError: the tokenizer has no chat template, or it refuses a conversation.
             TypeError: another keyword; it names the one that is most like it.
         """
         for name in unknown:
@@ -465,7 +494,22 @@ class Scorer:
             repetition_penalty,
             None if eos_ids is None else tuple(eos_ids),
         )
-        return Generator(self).generate(
-            dataclasses.replace(asked, id=k, prompt=one) if isinstance(one, str) else one
-            for k, one in enumerate(given)
+        return self.generator().generate(
+            dataclasses.replace(asked, id=k, prompt=prompt)
+            if isinstance(prompt, str)
+            else self._as_text(prompt)
+            for k, prompt in enumerate(given)
+        )
+
+    def _as_text(self, request: GenerationRequest | ChatRequest) -> GenerationRequest:
+        """A conversation as the text that the chat template makes of it."""
+        if not isinstance(request, ChatRequest):
+            return request
+        return GenerationRequest(
+            request.id,
+            chat_template.render(self.encoder.tokenizer, request.messages),
+            request.max_new_tokens,
+            request.temperature,
+            stop=request.stop,
+            seed=request.seed,
         )

@@ -3,11 +3,13 @@
 https://platform.openai.com/docs/api-reference/chat
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxscore.endpoints import response_fields
-from jaxscore.endpoints.http import Client, Limits
+from jaxscore.endpoints.endpoint import Endpoint
+from jaxscore.endpoints.http import Limits
+from jaxscore.lm import Capabilities
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated
 
@@ -19,18 +21,14 @@ NOT_FOUND = (
 BARE = 2  # the last spelling below
 
 
-class ChatEndpoint:
-    """The model of a server, which applies the chat template itself.
+class ChatEndpoint(Endpoint):
+    """A model of a server with chat completion, which applies the chat template; see `Endpoint`.
 
-    Args:
-        model: the name it has there.
-        base_url: what `/chat/completions` comes after.
-        limits: of requests in flight, retries and times.
-        progress: a bar on stderr.
-
-    Raises:
-        InputError: the URL is none, or the key in the environment cannot be one.
+    `base_url` is what `/chat/completions` comes after.
     """
+
+    CAPABILITIES = Capabilities(generates=True, takes_messages=True)
+    NOT_FOUND = NOT_FOUND
 
     def __init__(
         self,
@@ -40,33 +38,27 @@ class ChatEndpoint:
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.model, self.url = model, base_url
-        self.client = Client(
-            base_url, wants_key=True, not_found=NOT_FOUND, limits=limits, progress=progress
-        )
+        super().__init__(model, base_url, limits=limits, progress=progress)
         self._chat = response_fields.Spellings(self.client, "/chat/completions")
 
-    def describe(self) -> dict[str, Any]:
-        """The model and its server, for reports; the server does not say more."""
-        return {"model": self.model, "endpoint": self.url}
-
-    def generate(self, requests: Sequence[ChatRequest]) -> list[Generated]:
-        """The answer to each conversation; `token_ids` is empty.
+    def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
+        """Answer each conversation; `token_ids` is empty.
 
         Raises:
-            InputError: at the very first request, as `Client.map`.
+            InputError: for the very first request, what `Client.map` raises.
         """
-        return response_fields.each(requests, self.client.map(self._generate, requests))
+        known = self._of_kind(requests, ChatRequest)
+        return response_fields.each(known, self.client.map(self._generate, known))
 
     @property
-    def remark(self) -> str | None:
-        """What a user should know of how the answers came about, once there are any."""
-        if self._chat.taken == BARE:
-            return (
-                f"{self.model} takes neither a temperature nor a seed there; its answers are "
-                "drawn, and may differ from run to run"
-            )
-        return None
+    def remarks(self) -> Sequence[str]:
+        """How the answers came about, once there are any."""
+        if self._chat.taken != BARE:
+            return ()
+        return (
+            f"{self.model} takes neither a temperature nor a seed there; its answers are "
+            "drawn, and may differ from run to run",
+        )
 
     def _generate(self, request: ChatRequest) -> Generated:
         bare: dict[str, Any] = {"model": self.model, "messages": request.messages}

@@ -8,15 +8,17 @@ the tokens are; `jaxscore.endpoints.alignment` finds where the continuation star
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.alignment import align
-from jaxscore.endpoints.http import Client, Failed, Limits, shown
+from jaxscore.endpoints.endpoint import Endpoint
+from jaxscore.endpoints.http import Failed, Limits, shown
 from jaxscore.errors import InputError
+from jaxscore.lm import Capabilities
 from jaxscore.types.requests import GenerationRequest, Request, TextLabelRequest
 from jaxscore.types.results import Generated, ListedLabelScores, ScoredRequest, failed
 
@@ -63,18 +65,14 @@ class _Echo:
 NOTHING = _Echo([], np.zeros(0, np.float32), np.zeros(0, bool), 0, [])
 
 
-class CompletionsEndpoint:
-    """The model of a server, in place of a `Scorer`.
+class CompletionsEndpoint(Endpoint):
+    """A model of a server with text completion, see `Endpoint`.
 
-    Args:
-        model: the name it has there.
-        base_url: what `/completions` comes after.
-        limits: of requests in flight, retries and times.
-        progress: a bar on stderr.
-
-    Raises:
-        InputError: the URL is none, or the key in the environment cannot be one.
+    `base_url` is what `/completions` comes after.
     """
+
+    CAPABILITIES = Capabilities(scores=True, labels=True, generates=True, boundaries=BOUNDARIES)
+    NOT_FOUND = NOT_FOUND
 
     def __init__(
         self,
@@ -84,37 +82,37 @@ class CompletionsEndpoint:
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.model, self.url = model, base_url
-        self.client = Client(
-            base_url, wants_key=True, not_found=NOT_FOUND, limits=limits, progress=progress
-        )
+        super().__init__(model, base_url, limits=limits, progress=progress)
         self._scoring = response_fields.Spellings(self.client, "/completions")
         self._listing = response_fields.Spellings(self.client, "/completions")
 
-    def describe(self) -> dict[str, Any]:
-        """The model and its server, for reports; the server does not say more."""
-        return {"model": self.model, "endpoint": self.url}
-
     def score(
-        self, requests: Iterable[Request], *, boundary: str = "joint", truncate: str | None = None
+        self,
+        requests: Iterable[Request],
+        *,
+        boundary: str = "joint",
+        truncate: str | None = None,
+        special_tokens: bool = True,
+        measures: Collection[str] = (),
+        top: int = 0,
     ) -> list[ScoredRequest]:
-        """As `Scorer.score`. Texts that requests share entirely are asked for once.
+        """Score like `Scorer.score`. Sends texts that several requests share entirely once.
 
         Args:
             requests: in any order.
-            boundary: one of `BOUNDARIES`. "skip_context" asks for each context too.
-            truncate: None; a server's tokens cannot be left out here.
+            boundary: one of `BOUNDARIES`; "skip_context" also sends each context alone.
+            truncate, special_tokens, measures, top: the defaults; a server offers no choice.
 
         Returns:
-            One result a request. The interface gives neither ids, which are -1, nor entropy and
-            self_certainty, which are NaN. `greedy` is None where the server does not tell.
-            A request that failed has `error` set.
+            One result per request. The interface has no token ids, which are -1, and neither
+            entropy nor self_certainty, which are NaN. `greedy` is None where the server does not
+            report it. A failed request has `error` set.
 
         Raises:
-            InputError: a boundary or truncation that an endpoint cannot do; at the very first
-                request, what `Client.map` raises.
+            InputError: an argument that an endpoint does not take; for the very first request,
+                what `Client.map` raises.
         """
-        _check(boundary, truncate)
+        _check(boundary, truncate, special_tokens, measures, top)
         return self._score(list(requests), boundary, goes_on=False)
 
     def stream(
@@ -123,21 +121,26 @@ class CompletionsEndpoint:
         *,
         boundary: str = "joint",
         truncate: str | None = None,
-        window: int = WINDOW,
+        special_tokens: bool = True,
+        window: int | None = None,
+        n_requests: int | None = None,
+        measures: Collection[str] = (),
+        top: int = 0,
     ) -> Iterator[ScoredRequest]:
-        """Like `score`, for more than fits in memory.
+        """Like `score`, for more requests than fit in memory.
 
         Args:
-            window: requests that are asked for and held in memory together.
+            window: number of requests that are sent and held in memory together; 1,024 if None.
+            n_requests: not used.
 
         Raises:
             InputError: as `score`.
         """
-        _check(boundary, truncate)
+        _check(boundary, truncate, special_tokens, measures, top)
         source = iter(requests)
         goes_on = False
-        while some := list(itertools.islice(source, window)):
-            yield from self._score(some, boundary, goes_on=goes_on)
+        while chunk := list(itertools.islice(source, window or WINDOW)):
+            yield from self._score(chunk, boundary, goes_on=goes_on)
             goes_on = True
 
     def _score(
@@ -151,28 +154,33 @@ class CompletionsEndpoint:
         echoes = dict(zip(texts, found, strict=True))
         return [_scored(request, echoes, boundary) for request in requests]
 
-    def label(self, requests: Sequence[TextLabelRequest]) -> list[ListedLabelScores]:
+    def label(
+        self, requests: Iterable[TextLabelRequest], *, truncate: str | None = None
+    ) -> list[ListedLabelScores]:
         """Log-probabilities of labels as the next token, as far as the server lists them.
 
         Raises:
-            InputError: at the very first request, as `Client.map`.
+            InputError: a truncation; for the very first request, what `Client.map` raises.
         """
-        outcomes = self.client.map(self._labels, requests)
+        _check(truncate=truncate)
+        known = self._of_kind(requests, TextLabelRequest)
+        outcomes = self.client.map(self._labels, known)
         nothing = np.zeros(0)
         return [
             ListedLabelScores(request.id, nothing, nothing, (), 0.0, str(outcome))
             if isinstance(outcome, Failed)
             else outcome
-            for request, outcome in zip(requests, outcomes, strict=True)
+            for request, outcome in zip(known, outcomes, strict=True)
         ]
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generated]:
+    def generate(self, requests: Iterable[GenerationRequest], /) -> list[Generated]:
         """Text after each prompt; the server's tokens are not known, so `token_ids` is empty.
 
         Raises:
-            InputError: at the very first request, as `Client.map`.
+            InputError: for the very first request, what `Client.map` raises.
         """
-        return response_fields.each(requests, self.client.map(self._generate, requests))
+        known = self._of_kind(requests, GenerationRequest)
+        return response_fields.each(known, self.client.map(self._generate, known))
 
     def _echo(self, text: str) -> _Echo:
         """Log-probabilities of a text's tokens."""
@@ -253,8 +261,14 @@ class CompletionsEndpoint:
         )
 
 
-def _check(boundary: str, truncate: str | None) -> None:
-    """Refuse what an endpoint cannot do."""
+def _check(
+    boundary: str = "joint",
+    truncate: str | None = None,
+    special_tokens: bool = True,
+    measures: Collection[str] = (),
+    top: int = 0,
+) -> None:
+    """Refuse arguments of `LM.score` that an endpoint does not take."""
     if boundary not in BOUNDARIES:
         raise InputError(
             f"boundary {boundary} needs the tokenizer, and an endpoint shows only the tokens "
@@ -262,6 +276,10 @@ def _check(boundary: str, truncate: str | None) -> None:
         )
     if truncate is not None:
         raise InputError("an endpoint cannot leave out tokens; shorten the texts instead")
+    if not special_tokens:
+        raise InputError("an endpoint's server decides on special tokens; use a local model")
+    if measures or top:
+        raise InputError("an endpoint gives no further measures; use a local model")
 
 
 def _local_alone(request: GenerationRequest) -> str | None:

@@ -3,11 +3,13 @@
 https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from jaxscore.endpoints import response_fields
-from jaxscore.endpoints.http import Client, Limits
+from jaxscore.endpoints.endpoint import Endpoint
+from jaxscore.endpoints.http import Limits
+from jaxscore.lm import Capabilities
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated
 
@@ -15,18 +17,15 @@ DEFAULT_URL = "http://localhost:11434"
 NOT_FOUND = "give the URL that /api/chat comes after, and a model that `ollama list` shows there"
 
 
-class OllamaEndpoint:
-    """The model of an ollama server, which applies the chat template itself. No key is sent.
+class OllamaEndpoint(Endpoint):
+    """A model of an ollama server, which applies the chat template; see `Endpoint`.
 
-    Args:
-        model: as `ollama list` shows it.
-        base_url: what `/api/chat` comes after.
-        limits: of requests in flight, retries and times.
-        progress: a bar on stderr.
-
-    Raises:
-        InputError: the URL is none.
+    `base_url` is what `/api/chat` comes after; no key is sent.
     """
+
+    CAPABILITIES = Capabilities(generates=True, takes_messages=True)
+    NOT_FOUND = NOT_FOUND
+    TAKES_KEY = False
 
     def __init__(
         self,
@@ -36,22 +35,16 @@ class OllamaEndpoint:
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.model, self.url = model, base_url
-        self.client = Client(
-            base_url, wants_key=False, not_found=NOT_FOUND, limits=limits, progress=progress
-        )
+        super().__init__(model, base_url, limits=limits, progress=progress)
 
-    def describe(self) -> dict[str, Any]:
-        """The model and its server, for reports; the server does not say more."""
-        return {"model": self.model, "endpoint": self.url}
-
-    def generate(self, requests: Sequence[ChatRequest]) -> list[Generated]:
-        """The answer to each conversation; `token_ids` is empty.
+    def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
+        """Answer each conversation; `token_ids` is empty.
 
         Raises:
-            InputError: at the very first request, as `Client.map`.
+            InputError: for the very first request, what `Client.map` raises.
         """
-        return response_fields.each(requests, self.client.map(self._generate, requests))
+        known = self._of_kind(requests, ChatRequest)
+        return response_fields.each(known, self.client.map(self._generate, known))
 
     def _generate(self, request: ChatRequest) -> Generated:
         options: dict[str, Any] = {

@@ -1,0 +1,251 @@
+"""The contract of a language model: what an evaluation system may ask of it, and its limits.
+
+    LM         score, stream, label, generate, describe: every model, here or behind a server
+    LocalLM    also the tokenizer, the journal, counters, other layouts: models of this process
+
+A system reads `lm.capabilities` where its behaviour depends on the model, and calls the method
+otherwise. A method that the model does not have raises an `InputError`.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+from jaxscore.errors import InputError
+from jaxscore.types.results import Generated, ScoredRequest
+
+if TYPE_CHECKING:  # importing them imports JAX
+    from jaxscore.engine.engine import Engine
+    from jaxscore.engine.statistics import RunStatistics
+    from jaxscore.generator import Generator
+    from jaxscore.journal.database import Journal
+    from jaxscore.text.encoder import Boundary, TextEncoder
+    from jaxscore.text.preparing import Truncate
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a model can do, and its limits. The defaults describe a model that can do nothing.
+
+    Attributes:
+        scores: `score` and `stream` work.
+        labels: `label` works.
+        generates: `generate` works.
+        takes_messages: `generate` takes `ChatRequest`s; a local model needs a chat template.
+        compares_models: scores have measures of two models, such as their KL divergence.
+        is_local: the model runs in this process and is a `LocalLM`: chat templates and boundary
+            audits work, `label` takes token ids, and `score` takes `special_tokens`, `measures`
+            and `top`.
+        has_other_layouts: the rounding-error audit works.
+        has_distribution: scores have token ids, entropy and self-certainty. Otherwise the ids
+            are -1 and the numbers NaN.
+        shares_prefixes: text that requests share is computed once.
+        truncates: `score` takes `truncate="left"`.
+        boundaries: policies of `jaxscore.text.encoder` that `score` takes.
+        vocab_size: number of token ids, or None if unknown.
+        max_positions: tokens of the longest text, or None if unknown.
+    """
+
+    scores: bool = False
+    labels: bool = False
+    generates: bool = False
+    takes_messages: bool = False
+    compares_models: bool = False
+    is_local: bool = False
+    has_other_layouts: bool = False
+    has_distribution: bool = False
+    shares_prefixes: bool = False
+    truncates: bool = False
+    boundaries: tuple[str, ...] = ()
+    vocab_size: int | None = None
+    max_positions: int | None = None
+
+
+@runtime_checkable
+class LM(Protocol):
+    """A language model. Results come in the order of the requests, and a request fails alone.
+
+    A result of a failed request has `error` set. Log-probabilities, entropies and self-certainties
+    are in nats.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model can do."""
+        ...
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What a reader of the results should know about the model, once there are results."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name the model and how it is computed, as JSON, for reports."""
+        ...
+
+    def score(
+        self,
+        requests: Iterable[Any],
+        *,
+        boundary: "Boundary" = "joint",
+        truncate: "Truncate | None" = None,
+        special_tokens: bool = True,
+        measures: Collection[str] = (),
+        top: int = 0,
+    ) -> list[ScoredRequest]:
+        """Score the tokens of each continuation.
+
+        Args:
+            requests: `Request`s in any order; a local model also takes the forms of
+                `jaxscore.types.request_forms`.
+            boundary: where the continuation starts, one of `capabilities.boundaries`.
+            truncate: "left" drops a context's oldest tokens from a request that is longer than
+                the model's positions; None fails that request.
+            special_tokens: whether the tokenizer's BOS precedes a text that has none.
+            measures: further numbers per token, see `jaxscore.device.vocabulary.sums`.
+            top: number of most probable tokens to return per token.
+
+        Returns:
+            One `ScoredRequest` per request; its arrays have one entry per token of the
+            continuation.
+
+        Raises:
+            InputError: an argument that the model does not take.
+        """
+        ...
+
+    def stream(
+        self,
+        requests: Iterable[Any],
+        *,
+        boundary: "Boundary" = "joint",
+        truncate: "Truncate | None" = None,
+        special_tokens: bool = True,
+        window: int | None = None,
+        n_requests: int | None = None,
+        measures: Collection[str] = (),
+        top: int = 0,
+    ) -> Iterator[ScoredRequest]:
+        """Score like `score`, for more requests than fit in memory.
+
+        Args:
+            window: number of requests that are planned together and held in memory, or None for
+                the model's own choice.
+            n_requests: number of requests if known, for the estimate of the time left.
+
+        Raises:
+            InputError: an argument that the model does not take.
+        """
+        ...
+
+    def label(self, requests: Iterable[Any], *, truncate: "Truncate | None" = None) -> list[Any]:
+        """Compute the next-token distribution over a few labels after each prompt.
+
+        Args:
+            requests: `LabelRequest`s for a local model, `TextLabelRequest`s otherwise.
+            truncate: as in `score`, for the prompt.
+
+        Returns:
+            One `LabelScores` per request, or one `ListedLabelScores` per `TextLabelRequest`.
+
+        Raises:
+            InputError: the model has no labels, or an argument that it does not take.
+        """
+        ...
+
+    def generate(self, requests: Iterable[Any], /) -> list[Generated]:
+        """Continue prompts or answer conversations.
+
+        Args:
+            requests: `GenerationRequest`s, or `ChatRequest`s if the model takes messages.
+
+        Raises:
+            InputError: the model does not generate, or does not take such requests.
+        """
+        ...
+
+
+class LocalLM(LM, Protocol):
+    """A model that runs in this process.
+
+    Attributes:
+        engine: runs token sequences.
+        encoder: text to token ids, with the tokenizer.
+        journal: results of earlier runs, or None.
+        statistics: counters of this process.
+        batch_tokens: tokens per batch, padding included.
+    """
+
+    @property
+    def engine(self) -> "Engine": ...
+
+    @property
+    def encoder(self) -> "TextEncoder": ...
+
+    @property
+    def journal(self) -> "Journal | None": ...
+
+    @property
+    def statistics(self) -> "RunStatistics": ...
+
+    @property
+    def batch_tokens(self) -> int: ...
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the bits of a request's scores depend on that request alone."""
+        ...
+
+    def other_layouts(self) -> Mapping[str, "LocalLM"]:
+        """The same model with other batches and rows, by a name for people."""
+        ...
+
+    def uncounted(self) -> AbstractContextManager[None]:
+        """Score without journal, counters and progress bar."""
+        ...
+
+    def generator(self) -> "Generator":
+        """A generator that yields each result as soon as it is finished."""
+        ...
+
+
+# What to pass instead of a model that lacks a capability.
+REMEDIES = {
+    "scores": "a Scorer, as Scorer.from_pretrained makes it, or a CompletionsEndpoint",
+    "labels": "a Scorer, as Scorer.from_pretrained makes it, or a CompletionsEndpoint",
+    "generates": "a Scorer, as Scorer.from_pretrained makes it, or an endpoint",
+    "takes_messages": "a Scorer, a ChatEndpoint or an OllamaEndpoint",
+    "is_local": "a Scorer, as Scorer.from_pretrained makes it",
+    "compares_models": "a DivergenceScorer, as DivergenceScorer.from_pretrained makes it of two "
+    "models",
+}
+
+
+def require(system: str, lm: object, *needed: str) -> LM:
+    """Check that `lm` is a model with the capabilities that a system needs.
+
+    Args:
+        system: its name, for the message.
+        needed: fields of `Capabilities`, keys of `REMEDIES`.
+
+    Raises:
+        InputError: `lm` is no model, or lacks a capability.
+    """
+    can = lm.capabilities if isinstance(lm, LM) else Capabilities()
+    if missing := [name for name in needed if not getattr(can, name)]:
+        value = f" {lm!r}" if isinstance(lm, str) else ""
+        raise InputError(
+            f"a source that is {type(lm).__name__}{value}, but {system} needs "
+            f"{REMEDIES[missing[0]]}"
+        )
+    return cast(LM, lm)
+
+
+def require_local(system: str, lm: object, *needed: str) -> LocalLM:
+    """Check like `require` that `lm` is a model of this process.
+
+    Raises:
+        InputError: it is not, or lacks a capability.
+    """
+    return cast(LocalLM, require(system, lm, "is_local", *needed))
