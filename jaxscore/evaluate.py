@@ -210,8 +210,8 @@ def evaluate(
 
     Args:
         system: a key of `SYSTEMS`.
-        scorer: a `Scorer`; an endpoint where the system can ask one; None for a system that
-            computes nothing with a model.
+        scorer: a `Scorer`, or another `jaxscore.lm.LM` if it can do what the system needs; None
+            for a system that computes nothing with a model.
         items: objects as the system's input file has them; of "score" also what `Scorer.score`
             takes; of "probsem" one suite, with the prompt's text as `prompt`.
         on_item: takes each item's record as it is finished, for systems that stream ("score",
@@ -237,7 +237,8 @@ def evaluate(
             "read Report.items"
         )
     found = module.evaluate(scorer, items, chosen, **more)
-    made = {**source_facts(scorer), **chosen.record(), **found.prompting, **(about or {})}
+    model = {} if scorer is None else scorer.describe()
+    made = {**model, **chosen.record(), **found.prompting, **(about or {})}
     return Report(system, found, provenance.of_run(made))
 
 
@@ -266,9 +267,3 @@ def compare(a: Any, b: Any, **settings: Any) -> Report:
         for one in (a, b)
     ]
     return evaluate("compare", None, opened, **settings)
-
-
-def source_facts(source: Any) -> dict[str, Any]:
-    """What a report says of its model: a scorer's own facts, or an endpoint's name and URL."""
-    describe = getattr(source, "describe", None)
-    return {} if describe is None else describe()

@@ -8,6 +8,8 @@ import pytest
 
 from jaxscore import DivergenceScorer, InputError, Report, Request, evaluate
 from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.evaluate import SYSTEMS, frame_of
 from jaxscore.systems.compare.reading import of_items
 from tests.cli.conftest import QWEN as MODEL
@@ -90,22 +92,31 @@ def test_an_item_that_cannot_be_read_is_named(scorer):
         evaluate("paths", scorer, [PATHS[0], 7])
 
 
-class Server:
-    """Another program that scores; it stands for an endpoint."""
+class Server(Endpoint):
+    """An endpoint whose server must not be asked."""
 
-    def score(self, requests, *, boundary, truncate):
-        raise AssertionError("nothing should be asked")
+    CAPABILITIES = CompletionsEndpoint.CAPABILITIES
+    NOT_FOUND = ""
+
+    def __init__(self, **capabilities):
+        super().__init__("m", "http://localhost:1")
+        self.CAPABILITIES = dataclasses.replace(self.CAPABILITIES, **capabilities)
 
 
 @pytest.mark.parametrize(
     ("system", "source", "settings", "message"),
     [
         ("score", "demo", {}, "a source that is str 'demo', but score needs a Scorer, as"),
-        ("score", Server(), {}, "a source that is Server, but score needs a Scorer"),
+        ("score", Server(scores=False), {}, "a source that is Server, but score needs a Scorer"),
         ("paths", "demo", {}, "a source that is str 'demo', but paths needs a Scorer, as"),
         ("probsem", None, {}, "a source that is NoneType, but probsem needs a Scorer"),
         ("chronologic", "demo", {}, "a source that is str 'demo', but chronologic needs a Scorer"),
-        ("chronologic", Server(), {"mode": "mcq"}, "a source that is Server, but chronologic"),
+        (
+            "chronologic",
+            Server(labels=False),
+            {"mode": "mcq"},
+            "a source that is Server, but chronologic",
+        ),
         (
             "paths",
             Server(),

@@ -7,12 +7,13 @@ from jaxscore.cli import model_flags
 from jaxscore.cli.messages import remark
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.errors import InputError
+from jaxscore.lm import Capabilities
 
 
 class Settings(Protocol):
     """Settings of a system that can ask an endpoint."""
 
-    def check_endpoint(self) -> None: ...
+    def check_model(self, can: Capabilities) -> None: ...
 
 
 def add(parser: argparse._ActionsContainer) -> None:
@@ -39,7 +40,7 @@ def endpoint(
     """
     if url is None:
         return None
-    settings.check_endpoint()
+    settings.check_model(CompletionsEndpoint.CAPABILITIES)
     if args.lora or args.quantize:
         raise InputError(
             "--lora and --quantize: an endpoint has weights of its own; take a local model"

@@ -89,19 +89,17 @@ def run(args: argparse.Namespace) -> int:
     judge_flags.tell_unused(args, kind)
     metric = Metric(judge_flags.metric(args, kind), kind, chosen)
     work = judge_folders.work(args, metric)
-    from jaxscore.scorer import Scorer
-
     judged: list[Judged] = []
     scorer = None
     if work.outputs:
         written = [path for one in work.outputs for path in judge_folders.written(one, metric)]
         for one in work.outputs:
             written += judge_output.browser_pages(args, metric, one)
-        source = _source(args, *written)
-        scorer = source if isinstance(source, Scorer) else None
+        scorer = _scorer(args, *written)
+        source = scorer or _other_source(args)
         for output in work.outputs:
             try:
-                judged.append(judge_output.judge(args, metric, source, output))
+                judged.append(judge_output.judge(args, metric, source, scorer, output))
             except judge_output.NotKept as problem:
                 if args.folder is not None:
                     raise InputError(str(problem)) from None
@@ -123,8 +121,16 @@ def _close(metric: Metric, work: Work, judged: Sequence[Judged], scorer: "Scorer
     )
 
 
-def _source(args: argparse.Namespace, *written: Path) -> Any:
-    """What judges, see `jaxscore.evaluate`; `written` are the files that the run writes."""
+def _scorer(args: argparse.Namespace, *written: Path) -> "Scorer | None":
+    """The local model that judges, or None; `written` are the files that the run writes."""
+    if args.llm is None:
+        return None
+    place = args.folder or args.experiments_folder
+    return model_flags.load_scorer(args, judge_flags.model_name(args), place, *written)
+
+
+def _other_source(args: argparse.Namespace) -> Any:
+    """The classifier or endpoint that judges."""
     if args.bem is not None:
         checkpoint.resolve(args.bem, args.revision)  # a missing one is refused before JAX loads
         from jaxscore.engine.devices import use_compilation_cache, use_device
@@ -132,9 +138,6 @@ def _source(args: argparse.Namespace, *written: Path) -> Any:
         use_device(args.device)
         use_compilation_cache()
         return bem.load(args.bem, args.revision, dtype=args.dtype, reproducible=args.reproducible)
-    if args.llm is not None:
-        place = args.folder or args.experiments_folder
-        return model_flags.load_scorer(args, judge_flags.model_name(args), place, *written)
     limits = Limits() if args.llm_batch_size is None else Limits(in_flight=args.llm_batch_size)
     url, progress = str(judge_flags.server(args)), not args.quiet
     if args.gpt is not None:

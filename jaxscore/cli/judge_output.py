@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxscore.cli import closing, html_flags, judge_flags, judge_folders, outputs
 from jaxscore.cli.judge_folders import Metric
@@ -14,6 +14,9 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.printable import one_line
 from jaxscore.systems.rag import judge_findings
 from jaxscore.systems.rag.experiment_folder import RagOutput
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
 
 NONE_READ = "no answer names exactly one label, so the mean is null"
 
@@ -36,17 +39,25 @@ class Judged(NamedTuple):
     files: list[Path]
 
 
-def judge(args: argparse.Namespace, metric: Metric, source: Any, output: RagOutput) -> Judged:
-    """Judge one folder, write what is found and print it in one line.
+def judge(
+    args: argparse.Namespace,
+    metric: Metric,
+    source: Any,
+    scorer: "Scorer | None",
+    output: RagOutput,
+) -> Judged:
+    """Judge one folder, write the results and print them in one line.
+
+    Args:
+        source: judges, see `jaxscore.evaluate`.
+        scorer: the source if it is a local model.
 
     Raises:
         NotKept: it cannot be written.
         InputError: the judge cannot be used.
     """
-    from jaxscore.scorer import Scorer  # which imports JAX
-
-    if isinstance(source, Scorer):
-        source.begin_output()
+    if scorer is not None:
+        scorer.begin_output()
     report = evaluate(
         judge_flags.system(args),
         source,
@@ -73,7 +84,6 @@ def judge(args: argparse.Namespace, metric: Metric, source: Any, output: RagOutp
                 {metric.name: judge_findings.column(found.items)},
                 {f"{metric.name}{ending}": value for ending, value in means.items()},
             )
-        scorer = source if isinstance(source, Scorer) else None
         manifest = outputs.write_manifest(args, scorer, page_path, report)
     except InputError as problem:
         raise NotKept(str(problem)) from None

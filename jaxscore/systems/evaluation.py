@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, check_choice
+from jaxscore.text.preparing import Truncate
 from jaxscore.types.results import Strip
 
 
@@ -78,7 +79,7 @@ class ScoringSettings:
         audit_noise: requests that are scored again in other layouts; 0 for none.
     """
 
-    truncate: str | None = None
+    truncate: Truncate | None = None
     seed: int = 0
     audit_noise: int = 0
 

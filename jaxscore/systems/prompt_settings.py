@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
+from jaxscore.lm import LM, require_local
 from jaxscore.systems.evaluation import ScoringSettings, check_at_least, check_setting
 from jaxscore.systems.prompting import Example, Prompting
 from jaxscore.text import chat_template
@@ -81,12 +82,12 @@ class PromptSettings(ScoringSettings):
         return [known[k - 1] for k in self._places()]
 
     def prompting(
-        self, source: Any, examples: Iterable[Example], *, system: str | None = None
+        self, lm: LM, examples: Iterable[Example], *, system: str | None = None
     ) -> Prompting:
         """How the settings make prompts.
 
         Args:
-            source: a `Scorer`, whose tokenizer has the template; or an endpoint, which has none.
+            lm: its tokenizer has the chat template, if that is applied.
             examples: those that were drawn, as the system writes them.
             system: a system prompt in place of the settings'.
 
@@ -101,7 +102,7 @@ class PromptSettings(ScoringSettings):
         system = system or self.system_prompt or None
         if not self.apply_chat_template:
             return Prompting(None, system, examples)
-        tokenizer = source.encoder.tokenizer
+        tokenizer = require_local("apply_chat_template", lm).encoder.tokenizer
         chat_template.check_keeps(tokenizer, len(examples), system=bool(system))
         start = chat_template.answer_start(tokenizer)
         return Prompting(tokenizer, system, examples, answer_start=start)

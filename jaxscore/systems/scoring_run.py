@@ -1,11 +1,12 @@
-"""One evaluation's requests to a scorer, and what every report says of them."""
+"""One evaluation's requests to a model, and what every report says about them."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jaxscore.engine.rounding_audit import Draw, Noise, OtherLayouts
 from jaxscore.errors import InputError
+from jaxscore.lm import LM, Capabilities, LocalLM
 from jaxscore.systems.answer_sample import (
     PART_OF_ANSWERS,
     SAMPLED,
@@ -15,9 +16,11 @@ from jaxscore.systems.answer_sample import (
     compared,
     spread,
 )
+from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.text.boundary_audit import boundary_audit, differing
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import Boundary
+from jaxscore.text.preparing import Truncate
 from jaxscore.types.requests import LabelRequest, Request
 from jaxscore.types.results import LabelScores, ScoredRequest, failed
 
@@ -35,32 +38,41 @@ NO_BLANKS = "an endpoint computes whole prompts for it"
 NO_BLANKS_REMARK = f"not tried with a blank before the answers: {NO_BLANKS}; see --answer-separator"
 
 
-def check_source(system: str, source: object, *methods: str) -> None:
-    """Refuse a source that has not what the system asks it.
+def check_settings(
+    settings: PromptSettings,
+    can: Capabilities,
+    boundary: str | None,
+    policies: Mapping[str, Boundary],
+) -> None:
+    """Refuse settings of a system that a model cannot do.
 
     Args:
-        methods: what it must have; `score` where none is named.
+        can: what the model can do.
+        boundary: the setting, a key of `policies`, or None if no continuation is scored.
+        policies: name of each boundary of the system -> policy of `jaxscore.text.encoder`.
 
     Raises:
-        InputError: naming what was found.
+        InputError: naming the setting.
     """
-    if not all(callable(getattr(source, name, None)) for name in methods or ("score",)):
-        named = f" {source!r}" if isinstance(source, str) else ""
+    if settings.apply_chat_template and not can.is_local:
         raise InputError(
-            f"a source that is {type(source).__name__}{named}, but {system} needs a Scorer, as "
-            "Scorer.from_pretrained makes it, or a CompletionsEndpoint"
+            "apply_chat_template: the template is part of a tokenizer, and an endpoint shows none; "
+            "take a local model"
         )
-
-
-def is_local(source: object) -> bool:
-    """Whether a source computes here; an endpoint has neither audits nor special tokens."""
-    from jaxscore.scorer import Scorer  # here: importing it imports JAX
-
-    return isinstance(source, Scorer)
+    if settings.audit_noise and not can.has_other_layouts:
+        raise InputError(NO_LAYOUTS)
+    if boundary is not None and policies[boundary] not in can.boundaries:
+        others = " or ".join(name for name, policy in policies.items() if policy in can.boundaries)
+        raise InputError(
+            f"boundary {boundary}: an endpoint encodes context and answer as one text; give "
+            f"{others}, or take a local model"
+        )
+    if settings.truncate is not None and not can.truncates:
+        raise InputError("truncate: an endpoint takes texts as they are; take a local model")
 
 
 class ScoringRun:
-    """Passes requests to a source and measures the run.
+    """Passes requests to a model and measures the run.
 
     Attributes:
         seconds: wall time inside `score`, `stream` and `label`.
@@ -75,11 +87,11 @@ class ScoringRun:
 
     def __init__(
         self,
-        source: Any,
+        lm: LM | None,
         *,
         boundary: str = "joint",
         policies: Mapping[str, Boundary] | None = None,
-        truncate: str | None = None,
+        truncate: Truncate | None = None,
         special_tokens: bool = True,
         seed: int = 0,
         audit_noise: int = 0,
@@ -89,8 +101,8 @@ class ScoringRun:
         """Nothing is scored yet.
 
         Args:
-            source: a `Scorer`, or an endpoint; an endpoint has neither of the two audits;
-                None where nothing is left to score.
+            lm: scores the requests, or None if there is nothing left to score. Without a
+                tokenizer the boundary is not audited.
             boundary: the setting's name, a key of `policies`.
             policies: names of the boundaries that the system has -> policies of
                 `jaxscore.text.encoder`; None for systems that score no continuation.
@@ -102,16 +114,17 @@ class ScoringRun:
             advice: which of `policies` to believe, by name first, and what the others are for.
 
         Raises:
-            InputError: a noise audit of an endpoint.
+            InputError: a noise audit of a model that has no other layouts.
         """
-        self.source, self.boundary, self.truncate = source, boundary, truncate
+        self.boundary, self.truncate = boundary, truncate
+        self._lm = cast(LocalLM, lm)  # of which local methods need a capability
+        self._can = Capabilities() if lm is None else lm.capabilities
         self.special_tokens = special_tokens
         self._policies = dict(policies or {})
-        self._local = is_local(source)
-        if audit_noise and source is not None and not self._local:
+        if audit_noise and lm is not None and not self._can.has_other_layouts:
             raise InputError(NO_LAYOUTS)
         others = [name for name in self._policies if name != boundary]
-        self._audited = audit_boundary and self._local and bool(others)
+        self._audited = audit_boundary and self._can.is_local and bool(others)
         self.changed = dict.fromkeys(others, 0) if self._audited else {}
         self.n_audited = self.n_too_long = self.n_passed_over = 0
         self._advice = advice
@@ -134,13 +147,13 @@ class ScoringRun:
 
     @property
     def vocabulary(self) -> int | None:
-        """Columns of the model's distribution; None of an endpoint, which does not say."""
-        return self.source.model.vocab_size if self._local else None
+        """Columns of the model's distribution, or None if unknown."""
+        return self._can.vocab_size
 
     @property
     def _most(self) -> int | None:
         """Tokens of a text that does not fail for its length; None if longer ones are cut."""
-        return self.source.model.max_positions if self.truncate is None else None
+        return self._can.max_positions if self.truncate is None else None
 
     def score(
         self,
@@ -151,20 +164,18 @@ class ScoringRun:
         """Scores of all requests, in their order, see `Scorer.score`.
 
         Args:
-            sample: of the requests, which is scored in other ways too; None for none. An endpoint
-                scores none: it computes the prompts again.
+            sample: of the requests, which is scored in other ways too; None for none. It is not
+                scored by a model that would compute its prompts again.
             rewritten: name of another boundary -> all requests as a run with it writes them, if
                 their text depends on the boundary.
         """
         started = time.perf_counter()
         self._rewritten = rewritten or {}
         watched = list(self._draw.watch(self._watch(requests)))
-        if not self._local:
-            if sample is not None:
-                self.blank = {"not_scored": sample.why_no_blanks or NO_BLANKS}
-            found = self.source.score(watched, boundary=self.policy, truncate=self.truncate)
-            scored = list(self._draw.results(found))
-        elif sample is None:
+        if sample is not None and not self._can.shares_prefixes:
+            self.blank = {"not_scored": sample.why_no_blanks or NO_BLANKS}
+            sample = None
+        if sample is None:
             scored = list(self._draw.results(self._scores(watched, self.policy)))
         else:
             blanks = self._blanks(sample, [watched[place] for place in sample.places])
@@ -173,7 +184,7 @@ class ScoringRun:
             self._sample = sample
             self._sampled = [(watched[place], scored[place]) for place in sample.places]
             if blanks:
-                self.source.statistics.sampled_with_blank += len(blanks)
+                self._lm.statistics.sampled_with_blank += len(blanks)
                 own = [one for _, one in self._sampled]
                 others = blank_scores(sample, found[len(watched) :])
                 self.blank = blank_record(sample, own, others, self.boundary)
@@ -191,16 +202,15 @@ class ScoringRun:
         ]
         if not pairs:
             return []
-        if not any(differing(self.source.encoder, pairs, self.policy, self.policy, self._most)):
+        if not any(differing(self._lm.encoder, pairs, self.policy, self.policy, self._most)):
             self.blank = {"not_scored": PART_OF_ANSWERS}
             return []
         return [other for _, other in pairs]
 
     def _scores(self, requests: list[Request], policy: Boundary) -> list[ScoredRequest]:
-        found: list[ScoredRequest] = self.source.score(
+        return self._lm.score(
             requests, boundary=policy, truncate=self.truncate, special_tokens=self.special_tokens
         )
-        return found
 
     def stream(
         self,
@@ -214,19 +224,23 @@ class ScoringRun:
         """Like `score`, for more than fits in memory.
 
         Args:
-            window, n_requests, measures, top: as of `Scorer.stream`; an endpoint has a window of
-                its own and none of the others.
+            window, n_requests, measures, top: as of `LM.stream`.
         """
         started = time.perf_counter()
         watched = self._draw.watch(self._watch(requests))
-        how: dict[str, Any] = {"boundary": self.policy, "truncate": self.truncate}
-        if self._local:
-            how |= {"special_tokens": self.special_tokens}
-            how |= {"window": window, "n_requests": n_requests, "measures": measures, "top": top}
         kept: dict[int, Request] = {}
         if self._audited:
             watched = _keeping(watched, spread(n_requests or SAMPLED), kept)
-        found = self.source.stream(watched, **how)
+        found = self._lm.stream(
+            watched,
+            boundary=self.policy,
+            truncate=self.truncate,
+            special_tokens=self.special_tokens,
+            window=window,
+            n_requests=n_requests,
+            measures=measures,
+            top=top,
+        )
         for place, one in enumerate(self._draw.results(found)):
             if place in kept:
                 self._sampled.append((kept.pop(place), one))
@@ -234,18 +248,18 @@ class ScoringRun:
         self.seconds += time.perf_counter() - started
 
     def label(self, requests: Iterable[LabelRequest]) -> list[LabelScores]:
-        """The next-token distribution over a few ids after each prompt."""
+        """Compute the next-token distribution over a few ids after each prompt."""
         started = time.perf_counter()
         self._asked_labels = True
         watched = list(self._draw.watch(requests))
-        scored = list(self._draw.results(self.source.label(watched, truncate=self.truncate)))
+        scored = list(self._draw.results(self._lm.label(watched, truncate=self.truncate)))
         self.seconds += time.perf_counter() - started
         return scored
 
     def noise(self) -> Noise | None:
         """The noise floor of what was scored; None without an audit or without scores."""
         if not self._noise_known and self._draw.pairs:
-            layouts = OtherLayouts(self.source)
+            layouts = OtherLayouts(self._lm)
             if self._asked_labels:
                 self._noise = layouts.labels(self._draw.pairs, truncate=self.truncate)
             else:
@@ -266,7 +280,7 @@ class ScoringRun:
 
     @property
     def remarks(self) -> list[str]:
-        """That an endpoint does not score the sample with blanks, if there is one to score."""
+        """That the sample was not scored with blanks, if the model would compute it again."""
         return [NO_BLANKS_REMARK] if self.blank.get("not_scored") == NO_BLANKS else []
 
     def boundary_counts(self, what: str) -> dict[str, Any] | None:
@@ -322,9 +336,9 @@ class ScoringRun:
             others = [self._rewritten[boundary][place] for place in self._sample.places]
         places = [place for place, scored in enumerate(own) if scored.error is None]
         pairs = [(self._sampled[place][0], others[place]) for place in places]
-        differs = differing(self.source.encoder, pairs, self.policy, policy, self._most)
+        differs = differing(self._lm.encoder, pairs, self.policy, policy, self._most)
         again = [place for place, differ in zip(places, differs, strict=True) if differ]
-        with self.source.uncounted():
+        with self._lm.uncounted():
             found = self._scores([others[place] for place in again], policy)
         for place, scored in zip(again, found, strict=True):
             out[place] = scored
@@ -383,7 +397,7 @@ class ScoringRun:
         self.n_passed_over += len(part) - len(chosen)
         self.n_audited += len(audited)
         self.n_too_long += len(chosen) - len(audited)
-        encoder, most = self.source.encoder, self._most
+        encoder, most = self._lm.encoder, self._most
         others = {
             self._policies[name]: name for name in self.changed if name not in self._rewritten
         }

@@ -144,10 +144,11 @@ def test_a_model_that_is_not_served(run, url, tmp_path):
 
 def test_vllm_asks_the_server_of_the_published_script(run, monkeypatch, tmp_path):
     from jaxscore.cli import endpoint_flags
+    from jaxscore.endpoints.completions import CompletionsEndpoint
 
     asked = []
 
-    class Endpoint:
+    class Endpoint(CompletionsEndpoint):
         def __init__(self, model, url, *, progress):
             asked.append((model, url, progress))
             raise KeyboardInterrupt

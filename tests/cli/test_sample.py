@@ -249,7 +249,7 @@ def test_settings_in_python():
         ({"n": 1, "stop": [1]}, r"setting stop is \(1,\), expected a list of strings"),
         ({"n": 1, "system_prompt": 3, "apply_chat_template": True}, "setting system_prompt is 3"),
         ({"n": 1, "apply_chat_template": "yes"}, "setting apply_chat_template is 'yes'"),
-        ({"n": 1}, "sample writes with a local model; give a Scorer"),
+        ({"n": 1}, "a source that is NoneType, but sample needs a Scorer"),
     ):
         with pytest.raises(InputError, match=part):
             evaluate("sample", None, ASKED, **given)

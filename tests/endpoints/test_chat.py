@@ -136,14 +136,14 @@ def picky(refused):
 def test_models_that_refuse_settings(serve, refused, attempts, sent):
     server = serve(picky(refused))
     one = chat(server)
-    assert one.remark is None
+    assert one.remarks == ()
     got = one.generate([ChatRequest(k, MESSAGES, 8) for k in range(5)])
     assert [x.text for x in got] == ["Yes"] * 5
     assert len(server.seen) == attempts - 1 + 5
     assert set(server.seen[-1].body) - {"model", "messages"} == sent
-    assert (one.remark is not None) == (attempts == 3)
-    if one.remark:
-        assert "gpt takes neither a temperature nor a seed there" in one.remark
+    assert bool(one.remarks) == (attempts == 3)
+    if one.remarks:
+        assert "gpt takes neither a temperature nor a seed there" in one.remarks[0]
 
 
 def test_a_request_that_no_spelling_helps(serve):

@@ -3,6 +3,8 @@
 import pytest
 
 from jaxscore import InputError, Request
+from jaxscore.endpoints.completions import CompletionsEndpoint
+from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.systems import scoring_run
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.text.boundary_audit import boundary_audit
@@ -22,13 +24,17 @@ def run(source, **options):
     return ScoringRun(source, **options)
 
 
-class Endpoint:
-    """Another program that scores."""
+class Server(Endpoint):
+    """An endpoint that notes what it is asked."""
+
+    CAPABILITIES = CompletionsEndpoint.CAPABILITIES
+    NOT_FOUND = ""
 
     def __init__(self):
+        super().__init__("m", "http://localhost:1")
         self.asked = []
 
-    def score(self, requests, *, boundary, truncate):
+    def score(self, requests, *, boundary, truncate, special_tokens):
         self.asked.append((list(requests), boundary, truncate))
         return ["scored"] * len(self.asked[-1][0])
 
@@ -135,7 +141,7 @@ def test_an_audit_of_nothing(scorer):
 
 
 def test_an_endpoint_has_no_audits():
-    source = Endpoint()
+    source = Server()
     one = run(source, truncate="left", boundary="upstream")
     assert one.score(REQUESTS) == ["scored"] * 3
     assert source.asked == [(REQUESTS, "reencoded", "left")]

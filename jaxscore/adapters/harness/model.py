@@ -43,8 +43,8 @@ def make(args: Arguments) -> Made:
     Raises:
         InputError: either cannot be used, and why.
     """
-    if isinstance(args.pretrained, Scorer):
-        scorer = args.pretrained
+    if not isinstance(args.pretrained, str):
+        scorer: Scorer = args.pretrained
         _check_special(args)
         _check_length(args, scorer)
         length = args.max_length or scorer.model.max_positions

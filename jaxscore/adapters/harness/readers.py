@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.lm import LM
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.scorer import Scorer
 
 # The command line of lm-evaluation-harness gives these where its user gives nothing.
 UNSAID = {"batch_size": 1, "device": "cuda:0"}
@@ -36,7 +36,7 @@ def _place(name: str, value: Any) -> str | None:
 
 
 def _pretrained(name: str, value: Any) -> Any:
-    if isinstance(value, Scorer):
+    if isinstance(value, LM) and value.capabilities.is_local:
         return value
     try:
         return _place(name, value)

@@ -8,12 +8,13 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
+from jaxscore.lm import require
 from jaxscore.systems.choose import choices
 from jaxscore.systems.choose.items import Item, Unread, read
 from jaxscore.systems.chronologic.by_category import Column, summarise
 from jaxscore.systems.chronologic.calibrate import calibration
 from jaxscore.systems.evaluation import CommonSettings, Evaluation, Failure, check_setting
-from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun, check_source
+from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -49,21 +50,21 @@ class Settings(CommonSettings):
             raise InputError(f"setting pmi_context is {self.pmi_context!r}, expected a text")
 
 
-def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     """Score each option of each item whole, after the context and after the premise.
 
     Args:
-        source: a `Scorer`.
+        lm: an `LM` that scores.
         items: `Item`s, or objects as the input file has them. One that is unusable fails alone.
 
     Raises:
-        InputError: no usable item, or a source that is no `Scorer`.
+        InputError: no usable item, or settings that the model cannot do.
     """
-    check_source("choose", source, "score", "stream")
+    lm = require("choose", lm, "scores")
     known = read(items)
     usable = [one for one in known if isinstance(one, Item)]
     run = ScoringRun(
-        source,
+        lm,
         boundary=settings.boundary,
         policies=BOUNDARIES,
         truncate=settings.truncate,

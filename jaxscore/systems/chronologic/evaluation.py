@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
+from jaxscore.lm import LM, LocalLM, require, require_local
 from jaxscore.systems import answer_sample, prompt_settings
 from jaxscore.systems.answer_sample import Sample
 from jaxscore.systems.chronologic import (
@@ -20,12 +21,9 @@ from jaxscore.systems.chronologic.multiple_choice import LetterMass, Quiz
 from jaxscore.systems.chronologic.settings import Settings
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.prompting import Prompting
-from jaxscore.systems.scoring_run import ScoringRun, check_source, is_local
+from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
-
-if TYPE_CHECKING:  # importing it imports JAX
-    from jaxscore.scorer import Scorer
 
 
 def chosen(questions: Sequence[Question], settings: Settings) -> list[Question]:
@@ -42,36 +40,35 @@ def chosen(questions: Sequence[Question], settings: Settings) -> list[Question]:
     return out
 
 
-def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     """Score the answers of questions, or let the model choose among them.
 
     Args:
-        source: a `Scorer` or a `CompletionsEndpoint`.
+        lm: an `LM` that scores, or in the mode "mcq" generates and labels.
         items: `Question`s, or objects as the input file has them. One that is unusable fails
             alone. A `Failure` stands for what could not be read before.
 
     Raises:
-        InputError: no usable question, or settings that the source cannot do.
+        InputError: no usable question, or settings that the model cannot do.
     """
-    if not is_local(source):
-        settings.check_endpoint()
     mcq = settings.mode == "mcq"
+    lm = require("chronologic", lm, *(("generates", "labels") if mcq else ("scores",)))
+    settings.check_model(lm.capabilities)
     questions, failures = answer_scores.read(enumerate(items, start=1))
     questions = chosen(questions, settings)
-    check_source("chronologic", source, *(["generate", "label"] if mcq else ["score"]))
     remarks = [*settings.unused(), *answer_scores.repeated(questions)]
     if not settings.metadata and answer_scores.without_frame(questions):
         remarks.append(
             "setting metadata: of no effect, no question has a metadata_frame to leave out"
         )
     if mcq:
-        return _choose(source, questions, settings, failures, remarks)
+        return _choose(lm, questions, settings, failures, remarks)
     remarks += answer_scores.without_truth(questions)
-    return _score(source, questions, settings, failures, remarks)
+    return _score(lm, questions, settings, failures, remarks)
 
 
 def _score(
-    source: Any,
+    lm: LM,
     questions: Sequence[Question],
     settings: Settings,
     failures: list[Failure],
@@ -84,10 +81,10 @@ def _score(
         "separator": settings.answer_separator,
     }
     examples = fewshot.examples(shots, **form)
-    prompting = settings.prompting(source, examples)
+    prompting = settings.prompting(lm, examples)
     n_left_out = _n_left_out(prompting, questions, settings)
     run = ScoringRun(
-        source,
+        lm,
         boundary=settings.boundary,
         policies=prompting.policies(answer_scores.BOUNDARIES),
         truncate=settings.truncate,
@@ -177,33 +174,30 @@ def _n_left_out(prompting: Prompting, questions: Sequence[Question], settings: S
 
 
 def _choose(
-    source: Any,
+    lm: LM,
     questions: Sequence[Question],
     settings: Settings,
     failures: list[Failure],
     remarks: list[str],
 ) -> Evaluation:
     """The letter that the model writes, and the probability that it gives each letter."""
-    from jaxscore.engine.generation.generator import Generator  # here: importing it imports JAX
-
     shown: dict[str, Any] = {
         name: getattr(settings, name)
         for name in ("seed", "metadata", "include_negation", "shuffle")
     }
     shots = settings.drawn(fewshot.read)
-    prompting = settings.prompting(source, fewshot.quiz_examples(shots, **shown))
+    prompting = settings.prompting(lm, fewshot.quiz_examples(shots, **shown))
     plain, unusable = multiple_choice.quizzes(questions, **shown)
     quizzes = [fewshot.prompted_quiz(quiz, prompting, settings.metadata) for quiz in plain]
     n_left_out = _n_left_out(prompting, [quiz.question for quiz in quizzes], settings)
     requests = multiple_choice.generation_requests(quizzes)
-    run = ScoringRun(source, seed=settings.seed, audit_noise=settings.audit_noise)
+    run = ScoringRun(lm, seed=settings.seed, audit_noise=settings.audit_noise)
     started = time.perf_counter()
-    if is_local(source):
-        written = Generator(source).generate(requests)
-        masses = _local_masses(source, quizzes, run)
+    written = lm.generate(requests)
+    if lm.capabilities.is_local:
+        masses = _local_masses(require_local("chronologic", lm), quizzes, run)
     else:
-        written = source.generate(requests)
-        listed = source.label(multiple_choice.text_label_requests(quizzes))
+        listed = lm.label(multiple_choice.text_label_requests(quizzes))
         masses = [
             multiple_choice.listed_letter_mass(quiz, one)
             for quiz, one in zip(quizzes, listed, strict=True)
@@ -243,10 +237,10 @@ def _choose(
     )
 
 
-def _local_masses(scorer: "Scorer", quizzes: Sequence[Quiz], run: ScoringRun) -> list[LetterMass]:
+def _local_masses(lm: LocalLM, quizzes: Sequence[Quiz], run: ScoringRun) -> list[LetterMass]:
     most = max((len(quiz.choices) for quiz in quizzes), default=0)
     try:
-        ids = multiple_choice.letter_ids(scorer.encoder, most)
+        ids = multiple_choice.letter_ids(lm.encoder, most)
     except InputError as problem:  # the letters that are written can be read all the same
         return [multiple_choice.unknown_mass(str(problem)) for _ in quizzes]
     scores = run.label(multiple_choice.label_requests(quizzes, ids))

@@ -4,10 +4,11 @@ import dataclasses
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.systems import endpoint_checks
+from jaxscore.lm import Capabilities
 from jaxscore.systems.chronologic.answer_scores import BOUNDARIES
 from jaxscore.systems.evaluation import CommonSettings, check_at_least, check_setting
 from jaxscore.systems.prompt_settings import AnswerSettings
+from jaxscore.systems.scoring_run import check_settings
 
 MODES = ("sample", "full", "mcq")
 # setting -> the modes that it has an effect in; the others have one in each
@@ -62,13 +63,13 @@ class Settings(AnswerSettings, CommonSettings):
         if self.mode == "mcq" and self.truncate is not None:
             raise InputError("truncate: mode mcq shows its prompts whole; leave truncate out")
 
-    def check_endpoint(self) -> None:
-        """Refuse what the server of an endpoint cannot do.
+    def check_model(self, can: Capabilities) -> None:
+        """Refuse what a model cannot do.
 
         Raises:
             InputError: naming the setting.
         """
-        endpoint_checks.check(self, self.record().get("boundary"), BOUNDARIES)
+        check_settings(self, can, self.record().get("boundary"), BOUNDARIES)
 
     def unused(self) -> list[str]:
         """Remarks on settings that differ from their defaults and have no effect in the mode."""

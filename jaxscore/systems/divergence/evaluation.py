@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.errors import InputError
 from jaxscore.io.printable import one_line
+from jaxscore.lm import require_local
 from jaxscore.systems.divergence import records
 from jaxscore.systems.divergence.summary import Totals
 from jaxscore.systems.evaluation import (
@@ -23,8 +23,6 @@ from jaxscore.systems.score.requests_file import Line
 from jaxscore.systems.score.scored_items import scored_items
 from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
 from jaxscore.text.decoder import TextDecoder
-
-ALIKE = "both models have the same weights and settings, so a divergence comes from rounding alone"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class Settings(CommonSettings):
 
 
 def evaluate(
-    source: Any,
+    lm: Any,
     items: Iterable[Any],
     settings: Settings,
     on_item: Callable[[Mapping[str, Any]], None] | None = None,
@@ -66,24 +64,18 @@ def evaluate(
     """Compare two models on each text.
 
     Args:
-        source: a `DivergenceScorer`.
+        lm: a `LocalLM` that compares two models.
         items: as of `score`: `requests_file.Line`s, or what `Scorer.score` takes. An item that
             cannot be used fails alone.
         on_item: takes each record as it comes, its per-token numbers as NumPy arrays in which NaN
             stands for a token without a probability; no record is then kept.
 
     Raises:
-        InputError: there are no items, or the source is no `DivergenceScorer`.
+        InputError: there are no items, or the model is no pair of models.
     """
-    from jaxscore.model_pair import DivergenceScorer  # here: importing it imports JAX
-
-    if not isinstance(source, DivergenceScorer):
-        raise InputError(
-            f"a source that is {type(source).__name__}, but divergence needs a DivergenceScorer, "
-            "as DivergenceScorer.from_pretrained makes it of two models"
-        )
+    lm = require_local("divergence", lm, "compares_models")
     run = ScoringRun(
-        source,
+        lm,
         boundary=settings.boundary,
         policies=BOUNDARIES,
         truncate=settings.truncate,
@@ -91,7 +83,7 @@ def evaluate(
         audit_noise=settings.audit_noise,
         advice=JOINT_OR_SEPARATE,
     )
-    totals = Totals(TextDecoder(source.encoder.tokenizer).shown)
+    totals = Totals(TextDecoder(lm.encoder.tokenizer).shown)
     n_items = 0
     failures: list[Failure] = []
     kept: list[dict[str, Any]] = []
@@ -123,7 +115,7 @@ def evaluate(
         long={"worst_tokens": totals.worst_tokens(), "worst_texts": totals.worst_texts()},
         headline=headline(summary["kl"], summary["same_argmax"]),
         failures=failures,
-        remarks=[ALIKE] if source.alike else [],
+        remarks=[*lm.remarks],
         boundary=run.boundary_line(),
         noise=run.noise(),
         audited=settings.audit_noise > 0,

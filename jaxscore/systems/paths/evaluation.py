@@ -6,7 +6,8 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
-from jaxscore.systems import answer_sample, endpoint_checks
+from jaxscore.lm import Capabilities, require
+from jaxscore.systems import answer_sample
 from jaxscore.systems.answer_sample import Sample
 from jaxscore.systems.evaluation import (
     CommonSettings,
@@ -18,7 +19,7 @@ from jaxscore.systems.evaluation import (
 from jaxscore.systems.paths import fewshot, path_gain
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Example, Prompting
-from jaxscore.systems.scoring_run import ScoringRun, check_source, is_local
+from jaxscore.systems.scoring_run import ScoringRun, check_settings
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
@@ -52,13 +53,13 @@ class Settings(AnswerSettings, CommonSettings):
             prompts = (self.system_prompt,)
         object.__setattr__(self, "system_prompts", prompts)
 
-    def check_endpoint(self) -> None:
-        """Refuse what the server of an endpoint cannot do.
+    def check_model(self, can: Capabilities) -> None:
+        """Refuse what a model cannot do.
 
         Raises:
             InputError: naming the setting.
         """
-        endpoint_checks.check(self, self.boundary, path_gain.BOUNDARIES)
+        check_settings(self, can, self.boundary, path_gain.BOUNDARIES)
 
 
 def read(items: Iterable[Any]) -> list[path_gain.Item]:
@@ -73,19 +74,18 @@ def read(items: Iterable[Any]) -> list[path_gain.Item]:
     ]
 
 
-def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     """Score each path's answer with and without the path.
 
     Args:
-        source: a `Scorer` or a `CompletionsEndpoint`.
+        lm: an `LM` that scores.
         items: `Item`s, or objects as the input file has them.
 
     Raises:
-        InputError: an unusable item, no path at all, or settings that the source cannot do.
+        InputError: an unusable item, no path at all, or settings that the model cannot do.
     """
-    check_source("paths", source)
-    if not is_local(source):
-        settings.check_endpoint()
+    lm = require("paths", lm, "scores")
+    settings.check_model(lm.capabilities)
     known = read(items)
     path_gain.check_any_path(known)
     systems = settings.system_prompts
@@ -93,10 +93,10 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
     separator = settings.answer_separator or ""
     examples = fewshot.examples(shots, separator)
     system = next(filter(None, systems), None)
-    prompting = settings.prompting(source, examples[0], system=system)
+    prompting = settings.prompting(lm, examples[0], system=system)
     n_left_out = prompting.n_left_out(one.question for one in known)
     run = ScoringRun(
-        source,
+        lm,
         boundary=settings.boundary,
         policies=prompting.policies(path_gain.BOUNDARIES),
         truncate=settings.truncate,

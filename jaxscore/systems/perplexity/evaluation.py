@@ -9,6 +9,7 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.analysis.perplexity import bits, perplexity
 from jaxscore.analysis.ratio import ratio
 from jaxscore.errors import InputError
+from jaxscore.lm import Capabilities, require_local
 from jaxscore.systems.evaluation import (
     CommonSettings,
     Evaluation,
@@ -58,26 +59,20 @@ class Settings(CommonSettings):
         return {k: v for k, v in every.items() if k not in ("truncate", "max_length", "stride")}
 
 
-def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     """Score every token of each document once, in windows.
 
     Args:
-        source: a `Scorer`.
+        lm: a `LocalLM`.
         items: texts, or objects as the input file has them. One that is unusable fails alone.
 
     Raises:
-        InputError: no items, a source that is no `Scorer`, or windows that the model cannot read.
+        InputError: no items, a model of another process, or windows that the model cannot read.
     """
-    from jaxscore.scorer import Scorer  # here: importing it imports JAX
-
-    if not isinstance(source, Scorer):
-        raise InputError(
-            f"a source that is {type(source).__name__}, but perplexity needs a Scorer, as "
-            "Scorer.from_pretrained makes it"
-        )
-    how = _windows(settings, source)
+    lm = require_local("perplexity", lm)
+    how = _windows(settings, lm.capabilities)
     started = time.perf_counter()
-    found = list(scored(source, read(items), prefix_token_id=settings.prefix_token_id, **how))
+    found = list(scored(lm, read(items), prefix_token_id=settings.prefix_token_id, **how))
     seconds = time.perf_counter() - started
     check_found(len(found), "documents")
     records = [one.record() for one in found]
@@ -97,13 +92,15 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
     )
 
 
-def _windows(settings: Settings, scorer: Any) -> dict[str, int]:
+def _windows(settings: Settings, can: Capabilities) -> dict[str, int]:
     """`max_length` and `stride`.
 
     Raises:
         InputError: the model has fewer positions or ids, or the stride is longer than a window.
     """
-    most = scorer.model.max_positions
+    assert can.max_positions is not None  # a local model knows both
+    assert can.vocab_size is not None
+    most = can.max_positions
     length = most if settings.max_length is None else settings.max_length
     if length > most:
         raise InputError(
@@ -116,7 +113,7 @@ def _windows(settings: Settings, scorer: Any) -> dict[str, int]:
             f"stride is {stride}, and a window reads {length} tokens, so that some would have no "
             f"window; give at most {length}"
         )
-    prefix, columns = settings.prefix_token_id, scorer.model.vocab_size
+    prefix, columns = settings.prefix_token_id, can.vocab_size
     if prefix is not None and prefix >= columns:
         raise InputError(f"prefix_token_id is {prefix}, expected an id from 0 to {columns - 1}")
     return {"max_length": length, "stride": stride}

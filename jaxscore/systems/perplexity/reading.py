@@ -8,11 +8,11 @@ records     of each document when its last window has come, in order
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
 from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
+from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import TokenSequence, windows
 from jaxscore.systems.perplexity.documents import Document
 from jaxscore.systems.perplexity.records import Progress
@@ -24,7 +24,7 @@ NO_TOKENS = "it has no token that has a probability"
 
 
 def scored(
-    scorer: Any,
+    lm: LocalLM,
     documents: Iterable[Document],
     *,
     max_length: int,
@@ -36,7 +36,7 @@ def scored(
     """Every document with the sums of its windows, in order.
 
     Args:
-        scorer: a `Scorer`.
+        lm: encodes the documents and scores the windows.
         max_length, stride: of the windows, see `jaxscore.plan.requests`.
         prefix_token_id: stands before each document that does not begin with it, in place of
             the tokenizer's BOS; None is that BOS, where the tokenizer has one.
@@ -48,7 +48,7 @@ def scored(
     def groups() -> Iterator[list[TokenSequence]]:
         group: list[TokenSequence] = []
         n_tokens = 0
-        for one, own in _cut(scorer, documents, max_length, stride, prefix_token_id):
+        for one, own in _cut(lm, documents, max_length, stride, prefix_token_id):
             open_documents.append(one)
             for window in own:
                 if not group:
@@ -62,7 +62,7 @@ def scored(
         if group:
             yield group
 
-    for scores in scorer.engine.run(groups()):
+    for scores in lm.engine.run(groups()):
         for one, own in zip(owners.popleft(), scores, strict=True):
             one.take(own)
         while open_documents and open_documents[0].finished:
@@ -71,7 +71,7 @@ def scored(
 
 
 def _cut(
-    scorer: Any,
+    lm: LocalLM,
     documents: Iterable[Document],
     max_length: int,
     stride: int,
@@ -80,7 +80,7 @@ def _cut(
     """Each document with its windows; one that cannot be scored has an error and no window."""
     for chunk in _chunks(documents):
         requests = [Request(0, "", one.text) for one in chunk]
-        encode = functools.partial(scorer.encoder.encode, special_tokens=prefix_token_id is None)
+        encode = functools.partial(lm.encoder.encode, special_tokens=prefix_token_id is None)
         for document, found in zip(chunk, encode_each(encode, requests), strict=True):
             one = Progress.of(document)
             if isinstance(found, TextError):
@@ -100,7 +100,7 @@ def _cut(
             own = windows(ids, first, max_length, stride) if one.error is None else []
             if not own:
                 one.error = one.error or NO_TOKENS
-            elif complaints := scorer.engine.complaints(own):
+            elif complaints := lm.engine.complaints(own):
                 one.error, own = complaints[min(complaints)], []
             one.n_windows = len(own)
             yield one, own

@@ -8,14 +8,15 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
-from jaxscore.systems import answer_sample, endpoint_checks
+from jaxscore.lm import Capabilities, require
+from jaxscore.systems import answer_sample
 from jaxscore.systems.answer_sample import Sample
 from jaxscore.systems.evaluation import Evaluation, check_setting
 from jaxscore.systems.probsem import fewshot, query_scores
 from jaxscore.systems.probsem.query_scores import Suite
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Prompting
-from jaxscore.systems.scoring_run import ScoringRun, check_source, is_local
+from jaxscore.systems.scoring_run import ScoringRun, check_settings
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
@@ -47,42 +48,41 @@ class Settings(AnswerSettings):
                 f"setting temperature is {self.temperature!r}, expected a number above 0"
             )
 
-    def check_endpoint(self) -> None:
-        """Refuse what the server of an endpoint cannot do.
+    def check_model(self, can: Capabilities) -> None:
+        """Refuse what a model cannot do.
 
         Raises:
             InputError: naming the setting.
         """
-        endpoint_checks.check(self, self.boundary, query_scores.BOUNDARIES)
+        check_settings(self, can, self.boundary, query_scores.BOUNDARIES)
 
 
-def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
+def evaluate(lm: Any, suite: Any, settings: Settings) -> Evaluation:
     """Score every query after every context.
 
     Args:
-        source: a `Scorer` or a `CompletionsEndpoint`.
+        lm: an `LM` that scores.
         suite: a `Suite`, or an object as the JSON file has it with the prompt's text as
             `prompt`. A context that is unusable fails alone.
 
     Raises:
-        InputError: an unusable suite, or settings that the source cannot do.
+        InputError: an unusable suite, or settings that the model cannot do.
     """
     known = suite if isinstance(suite, query_scores.Suite) else query_scores.read(suite)
-    check_source("probsem", source)
-    if not is_local(source):
-        settings.check_endpoint()
+    lm = require("probsem", lm, "scores")
+    settings.check_model(lm.capabilities)
     shots = settings.drawn(functools.partial(fewshot.read, known))
 
     def written(boundary: str) -> tuple[Prompting, list[Request]]:
         """How a run with a boundary makes prompts, and its requests."""
         layout = query_scores.Layout(boundary == "upstream", settings.answer_separator)
-        prompting = settings.prompting(source, fewshot.examples(known, shots, layout))
+        prompting = settings.prompting(lm, fewshot.examples(known, shots, layout))
         return prompting, query_scores.requests(known, prompting, layout)
 
     prompting, requests = written(settings.boundary)
     n_left_out = prompting.n_left_out(one.text for one in known.contexts)
     run = ScoringRun(
-        source,
+        lm,
         boundary=settings.boundary,
         policies=prompting.policies(query_scores.BOUNDARIES),
         truncate=settings.truncate,
@@ -92,7 +92,7 @@ def evaluate(source: Any, suite: Any, settings: Settings) -> Evaluation:
     )
     how: dict[str, Any] = {"normalize": settings.normalize, "temperature": settings.temperature}
     rewritten = {}
-    if is_local(source):
+    if lm.capabilities.is_local:  # the audit of the other boundaries reads them
         others = {name: written(name)[1] for name in query_scores.BOUNDARIES}
         rewritten = {name: other for name, other in others.items() if other != requests}
     scored = run.score(requests, _sample(known, settings, prompting), rewritten)

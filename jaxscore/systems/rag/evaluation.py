@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.endpoints.chat import ChatEndpoint
-from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
 from jaxscore.io.run_files import file_digest
+from jaxscore.lm import require
 from jaxscore.systems.evaluation import (
     CommonSettings,
     Evaluation,
@@ -26,7 +25,7 @@ from jaxscore.systems.rag import (
 )
 from jaxscore.systems.rag.evaluator_file import Evaluator
 from jaxscore.systems.rag.judge_findings import Draws, Findings
-from jaxscore.systems.rag.judge_model import EndpointJudge, JudgeModel, LocalJudge
+from jaxscore.systems.rag.judge_model import Judge
 from jaxscore.systems.rag.records import Records
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.text.chat_template import Message
@@ -100,23 +99,24 @@ class Settings(CommonSettings):
         return out | {name: getattr(self, name) for name in common}
 
 
-def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
+def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     """Judge each response.
 
     Args:
-        source: a `Scorer`, a `ChatEndpoint`, an `OllamaEndpoint` or an `EndpointJudge`.
+        lm: an `LM` that takes messages.
         items: `Records`, or objects as `eval_<split>_out.json` has them.
 
     Raises:
-        InputError: the source cannot judge, settings that it cannot do, or no records.
+        InputError: the model takes no messages, settings that it cannot do, or no records.
     """
-    model = judge(source)
-    kind = kind_of(settings, local=isinstance(model, LocalJudge))
+    lm = require("judge", lm, "takes_messages")
+    model, is_local = Judge(lm), lm.capabilities.is_local
+    kind = kind_of(settings, local=is_local)
     given = records.read(items, question=True)
     check_found(len(given.rows), "records")
     evaluator, draws = settings.asked, Draws(settings.n_bootstrap, settings.seed)
     run = ScoringRun(
-        source,
+        lm,
         boundary=judge_pointwise.SEQUENCE_BOUNDARY,
         policies={judge_pointwise.SEQUENCE_BOUNDARY: judge_pointwise.SEQUENCE_BOUNDARY},
         truncate=settings.truncate,
@@ -138,7 +138,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         found = judge_findings.pairwise(compared, given)
     else:
         question = evaluator.pointwise
-        if isinstance(model, LocalJudge) and kind in READS_PROBABILITIES:
+        if is_local and kind in READS_PROBABILITIES:
             ids = model.label_ids(evaluator) if kind == "logits" else None
             verdicts = model.weigh(evaluator, given.records, ids, run)
         else:
@@ -147,7 +147,7 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
             verdicts = judge_pointwise.by_texts(question, given.records, answers)
         found = judge_findings.pointwise(kind, question, verdicts, given, draws)
     seconds = time.perf_counter() - started
-    found = dataclasses.replace(found, remarks=[*found.remarks, *model.remarks])
+    found = dataclasses.replace(found, remarks=[*found.remarks, *lm.remarks])
     noise = run.noise()
     return evaluation(
         found,
@@ -158,26 +158,6 @@ def evaluate(source: Any, items: Iterable[Any], settings: Settings) -> Evaluatio
         decisions=[] if noise is None else judge_findings.mark(found, noise),
         audited=settings.audit_noise > 0,
         seconds=seconds,
-    )
-
-
-def judge(source: Any) -> JudgeModel:
-    """The model that a source is.
-
-    Raises:
-        InputError: it is none that can judge, or its tokenizer has no chat template.
-    """
-    from jaxscore.scorer import Scorer  # which imports JAX
-
-    if isinstance(source, Scorer):
-        return LocalJudge(source)
-    if isinstance(source, ChatEndpoint | OllamaEndpoint):
-        return EndpointJudge(source)
-    if isinstance(source, EndpointJudge):
-        return source
-    raise InputError(
-        f"a judge that is {type(source).__name__}, expected a Scorer, a ChatEndpoint or an "
-        "OllamaEndpoint"
     )
 
 

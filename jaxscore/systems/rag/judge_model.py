@@ -1,11 +1,10 @@
-"""The model that judges: in this process, or behind an endpoint."""
+"""The model that judges: generates answers to conversations, or weighs labels."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from jaxscore.endpoints.chat import ChatEndpoint
-from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
+from jaxscore.lm import LM, require_local
 from jaxscore.systems.rag import judge_pointwise
 from jaxscore.systems.rag.evaluator_file import Evaluator
 from jaxscore.systems.rag.judge_pointwise import Verdict
@@ -15,51 +14,35 @@ from jaxscore.text import chat_template
 from jaxscore.text.chat_template import Message
 from jaxscore.types.results import Generated
 
-if TYPE_CHECKING:  # importing it imports JAX
-    from jaxscore.scorer import Scorer
 
+class Judge:
+    """A model that answers conversations and, if it is local, weighs labels.
 
-class JudgeModel(Protocol):
-    """Answers conversations.
+    Args:
+        lm: takes messages.
 
     Attributes:
-        system: whether it takes a system turn.
-        remarks: what people should know of how its answers came about.
-    """
-
-    system: bool
-
-    @property
-    def remarks(self) -> list[str]: ...
-
-    def write(self, asked: Sequence[list[Message]], max_new_tokens: int) -> list[Generated]: ...
-
-
-class LocalJudge:
-    """A scorer's model, asked through its chat template.
+        system: whether its conversations may have a system turn.
 
     Raises:
-        InputError: its tokenizer has none.
+        InputError: a local model's tokenizer has no chat template.
     """
 
-    def __init__(self, scorer: "Scorer") -> None:
-        self.scorer = scorer
-        self.system = chat_template.takes_system(scorer.encoder.tokenizer)
+    def __init__(self, lm: LM) -> None:
+        self.lm = lm
+        self.system = not lm.capabilities.is_local or chat_template.takes_system(self._tokenizer)
 
     @property
-    def remarks(self) -> list[str]:
-        return []
+    def _tokenizer(self) -> Any:
+        return require_local("judge", self.lm).encoder.tokenizer
 
     def prompts(self, asked: Sequence[list[Message]]) -> list[str]:
-        """The texts that the model reads."""
-        return [chat_template.render(self.scorer.encoder.tokenizer, messages) for messages in asked]
+        """The texts that a local model reads."""
+        return [chat_template.render(self._tokenizer, messages) for messages in asked]
 
     def write(self, asked: Sequence[list[Message]], max_new_tokens: int) -> list[Generated]:
         """Its greedy answers."""
-        requests = judge_pointwise.generation_requests(self.prompts(asked), max_new_tokens)
-        from jaxscore.engine.generation.generator import Generator
-
-        return Generator(self.scorer).generate(requests)
+        return self.lm.generate(judge_pointwise.chat_requests(asked, max_new_tokens))
 
     def label_ids(self, evaluator: Evaluator) -> tuple[int, ...]:
         """The first token of each label.
@@ -68,7 +51,9 @@ class LocalJudge:
             InputError: two labels share it.
         """
         try:
-            return self.scorer.encoder.first_ids(list(evaluator.pointwise.options))
+            return require_local("judge", self.lm).encoder.first_ids(
+                list(evaluator.pointwise.options)
+            )
         except InputError as problem:
             raise InputError(
                 f"{evaluator.path}: {problem}; give --label-score sequence "
@@ -95,25 +80,3 @@ class LocalJudge:
             return judge_pointwise.by_sequences(question, records, scored)
         labelled = run.label(judge_pointwise.label_requests(prompts, label_ids))
         return judge_pointwise.by_labels(question, records, labelled)
-
-
-class EndpointJudge:
-    """A server's model, which applies its chat template itself."""
-
-    system = True
-
-    def __init__(self, endpoint: ChatEndpoint | OllamaEndpoint) -> None:
-        self.endpoint = endpoint
-
-    def describe(self) -> dict[str, Any]:
-        """The model and its server, for reports."""
-        return self.endpoint.describe()
-
-    @property
-    def remarks(self) -> list[str]:
-        told = self.endpoint.remark if isinstance(self.endpoint, ChatEndpoint) else None
-        return [] if told is None else [told]
-
-    def write(self, asked: Sequence[list[Message]], max_new_tokens: int) -> list[Generated]:
-        """Its answers at temperature 0."""
-        return self.endpoint.generate(judge_pointwise.chat_requests(asked, max_new_tokens))

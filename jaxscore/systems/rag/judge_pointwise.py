@@ -20,7 +20,7 @@ from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
 from jaxscore.systems.rag.records import Record
 from jaxscore.text.chat_template import Message
 from jaxscore.text.encoder import Boundary
-from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest, Request
+from jaxscore.types.requests import ChatRequest, LabelRequest, Request
 from jaxscore.types.results import Generated, LabelScores, ScoredRequest
 
 SEQUENCE_BOUNDARY: Boundary = "separate"  # of whole labels, see `jaxscore.text.encoder`
@@ -124,13 +124,8 @@ def sequence_requests(prompts: Sequence[str], question: Question) -> list[Reques
     ]
 
 
-def generation_requests(prompts: Sequence[str], max_new_tokens: int) -> list[GenerationRequest]:
-    """Greedy, for `Generator.generate`."""
-    return [GenerationRequest(k, prompt, max_new_tokens) for k, prompt in enumerate(prompts)]
-
-
 def chat_requests(asked: Sequence[list[Message]], max_new_tokens: int) -> list[ChatRequest]:
-    """Greedy, for an endpoint."""
+    """Greedy answers, for `LM.generate`."""
     return [ChatRequest(k, messages, max_new_tokens) for k, messages in enumerate(asked)]
 
 

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxscore.errors import InputError
-
-if TYPE_CHECKING:  # importing it imports JAX
-    from jaxscore.scorer import Scorer
+from jaxscore.lm import LM
 
 REMEDY = "give another --output, or delete it to compute everything again"
 
@@ -62,9 +60,9 @@ def check_settings(
             )
 
 
-def model_facts(scorer: "Scorer") -> dict[str, Any]:
+def model_facts(lm: LM) -> dict[str, Any]:
     """What a record says of a model that was loaded in Python; None for what does not apply."""
-    found = scorer.describe()
+    found = lm.describe()
     return {
         "model": found["model"],
         "revision": found["revision"],

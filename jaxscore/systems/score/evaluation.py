@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io.printable import one_line
-from jaxscore.systems import endpoint_checks
+from jaxscore.lm import Capabilities, require, require_local
 from jaxscore.systems.evaluation import (
     Evaluation,
     Failure,
@@ -19,7 +19,7 @@ from jaxscore.systems.score import fewshot, given_items, requests_file
 from jaxscore.systems.score.measures import Measures, MeasureSettings
 from jaxscore.systems.score.requests_file import Line
 from jaxscore.systems.score.scored_items import scored_items
-from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun, check_source, is_local
+from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun, check_settings
 from jaxscore.text.encoder import Boundary
 from jaxscore.types.results import Strip
 
@@ -54,14 +54,14 @@ class Settings(PromptSettings, MeasureSettings):
         if self.n_requests is not None:
             check_at_least("n_requests", self.n_requests, 0)
 
-    def check_endpoint(self) -> None:
-        """Refuse what the server of an endpoint cannot do.
+    def check_model(self, can: Capabilities) -> None:
+        """Refuse what a model cannot do.
 
         Raises:
             InputError: naming the setting.
         """
-        endpoint_checks.check(self, self.boundary, BOUNDARIES)
-        if self.fields:
+        check_settings(self, can, self.boundary, BOUNDARIES)
+        if self.fields and not can.has_distribution:
             raise InputError(
                 f"{', '.join(sorted(self.fields))}: an endpoint does not give what they are "
                 "computed from; take a local model, or leave measures and unit out"
@@ -75,7 +75,7 @@ class Settings(PromptSettings, MeasureSettings):
 
 
 def evaluate(
-    source: Any,
+    lm: Any,
     items: Iterable[Any],
     settings: Settings,
     on_item: Callable[[Mapping[str, Any]], None] | None = None,
@@ -83,24 +83,22 @@ def evaluate(
     """Score each text.
 
     Args:
-        source: a `Scorer` or a `CompletionsEndpoint`; of the latter, fields that it does not give
-            are None.
+        lm: an `LM` that scores. Fields that it does not report are None.
         items: `requests_file.Line`s, or what `Scorer.score` takes: an item that cannot be used
             fails alone. A dict may have other fields, which its record repeats.
         on_item: takes each record as it comes, its per-token values as NumPy arrays in which NaN
             stands for a token without a probability; no record is then kept.
 
     Raises:
-        InputError: there are no items, or settings that the source cannot do.
+        InputError: there are no items, or settings that the model cannot do.
     """
-    check_source("score", source, "stream")
-    local = is_local(source)
-    if not local:
-        settings.check_endpoint()
+    lm = require("score", lm, "scores")
+    can = lm.capabilities
+    settings.check_model(can)
     examples = fewshot.examples(settings.drawn(fewshot.read))
-    prompting = settings.prompting(source, examples)
+    prompting = settings.prompting(lm, examples)
     run = ScoringRun(
-        source,
+        lm,
         boundary=settings.boundary,
         policies=prompting.policies(BOUNDARIES),
         truncate=settings.truncate,
@@ -110,12 +108,13 @@ def evaluate(
         advice=JOINT_OR_SEPARATE,
     )
     wanted = settings.wanted(arrays=not settings.summary_only)
-    if local and wanted["top"] > source.model.vocab_size:
+    if can.vocab_size is not None and wanted["top"] > can.vocab_size:
         raise InputError(
             f"setting top_k is {settings.top_k}, but the model has a vocabulary of "
-            f"{source.model.vocab_size}; give a smaller one"
+            f"{can.vocab_size}; give a smaller one"
         )
-    measures = Measures(settings, source.encoder.tokenizer if local else None)
+    tokenizer = require_local("score", lm).encoder.tokenizer if can.is_local else None
+    measures = Measures(settings, tokenizer)
     results = requests_file.RESULT_FIELDS | settings.fields
     totals = _Totals()
     failures: list[Failure] = []
@@ -130,7 +129,7 @@ def evaluate(
             line.extra,
             summary_only=settings.summary_only,
             arrays=on_item is not None,
-            unknown=() if local else requests_file.UNKNOWN,
+            unknown=() if can.has_distribution else requests_file.UNKNOWN,
             measured={}
             if scored.error
             else measures.fields(scored, summary_only=settings.summary_only),

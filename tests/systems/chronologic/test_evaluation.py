@@ -127,6 +127,9 @@ def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(settings, mess
 
 def test_a_record_has_what_its_mode_uses():
     assert "boundary" not in Settings(mode="mcq").record()
-    assert Settings(mode="mcq", boundary="separate").check_endpoint() is None
+    assert (
+        Settings(mode="mcq", boundary="separate").check_model(CompletionsEndpoint.CAPABILITIES)
+        is None
+    )
     assert Settings().record()["samples"] == 5
     assert SYSTEMS["chronologic"].report is not None

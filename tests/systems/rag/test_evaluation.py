@@ -6,12 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from jaxscore import scorer as scorer_module
 from jaxscore.endpoints.chat import ChatEndpoint
-from jaxscore.engine.generation import generator
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.systems.rag import evaluator_file
-from jaxscore.systems.rag.judge_model import EndpointJudge
 from jaxscore.types.results import Generated
 from tests.conftest import CASES
 from tests.endpoints.server import Answer, Server
@@ -38,7 +37,7 @@ def says(monkeypatch):
                     for k, r in enumerate(requests)
                 ]
 
-        monkeypatch.setattr(generator, "Generator", Scripted)
+        monkeypatch.setattr(scorer_module, "Generator", Scripted)
 
     return use
 
@@ -132,11 +131,10 @@ def test_a_server_judges():
 
     with Server(behave) as server:
         endpoint = ChatEndpoint("m", server.url)
-        for source in (endpoint, EndpointJudge(endpoint)):
-            report = evaluate("judge", source, rows("ours"))
-            assert report.summary["mean"].mean == 1.0
-            assert report.to_dict()["settings"]["endpoint"] == server.url
-            assert report.to_dict()["kind"] == "text"
+        report = evaluate("judge", endpoint, rows("ours"))
+        assert report.summary["mean"].mean == 1.0
+        assert report.to_dict()["settings"]["endpoint"] == server.url
+        assert report.to_dict()["kind"] == "text"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_settings_that_are_refused(scorers, settings, message):
 
 
 def test_sources_that_cannot_judge():
-    with pytest.raises(InputError, match="a judge that is NoneType, expected a Scorer"):
+    with pytest.raises(InputError, match="a source that is NoneType, but judge needs a Scorer"):
         evaluate("judge", None, rows("ours"))
     with pytest.raises(InputError, match="expected a Bem"):
         evaluate("bem", None, rows("ours"))

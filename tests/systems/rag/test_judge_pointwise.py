@@ -10,7 +10,7 @@ from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.systems.rag import experiment_folder, judge_pointwise
 from jaxscore.systems.rag.evaluator_file import Prompt, Question, Template, find, load
-from jaxscore.systems.rag.judge_model import LocalJudge
+from jaxscore.systems.rag.judge_model import Judge
 from jaxscore.systems.rag.judge_pointwise import UNKNOWN
 from jaxscore.systems.rag.records import Record
 from jaxscore.systems.scoring_run import ScoringRun
@@ -129,8 +129,8 @@ def test_the_cases(scorers, model, name):
     """Logit and text mode, both folders."""
     every = json.loads((CASES / f"expected/{model}/judge.json").read_text(encoding="utf-8"))
     evaluator = load(find(name))
-    question, local = evaluator.pointwise, LocalJudge(scorers(model))
-    run = ScoringRun(local.scorer, boundary="separate", policies={"separate": "separate"})
+    question, local = evaluator.pointwise, Judge(scorers(model))
+    run = ScoringRun(local.lm, boundary="separate", policies={"separate": "separate"})
     for side in ("ours", "theirs"):
         want = every[f"{name} {side}"]
         records = experiment_folder.load(CASES / "judge" / side, "dev", question=True).records
@@ -158,7 +158,7 @@ def test_the_cases(scorers, model, name):
 def test_whole_labels_are_the_chain_of_their_tokens(scorers):
     """Against the next-token distributions, one token at a time."""
     scorer = scorers("tiny-gpt2")
-    local = LocalJudge(scorer)
+    local = Judge(scorer)
     run = ScoringRun(scorer, boundary="separate", policies={"separate": "separate"})
     evaluator = load(find("default_multi_qa"))
     [verdict] = local.weigh(evaluator, [record()], None, run)
@@ -192,6 +192,6 @@ def test_labels_that_share_their_first_token_are_named(scorers, tmp_path):
     first = [scorer.encoder.tokenizer.encode(label)[0] for label in ("Yes", "Yesterday")]
     assert first[0] == first[1]  # else the case is none
     with pytest.raises(InputError) as caught:
-        LocalJudge(scorer).label_ids(load(path))
+        Judge(scorer).label_ids(load(path))
     for part in ("own.yaml", "'Yes'", "'Yesterday'", "--label-score sequence"):
         assert part in str(caught.value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.lm import LocalLM, require_local
 from jaxscore.systems.evaluation import (
     Evaluation,
     Failure,
@@ -153,7 +154,7 @@ def made_with(facts: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def evaluate(
-    source: Any,
+    lm: Any,
     items: Iterable[Any],
     settings: Settings,
     on_item: Callable[[Mapping[str, Any]], None] | None = None,
@@ -161,14 +162,14 @@ def evaluate(
     """Write n samples of each prompt.
 
     Args:
-        source: a `Scorer`; None is enough for a `Work` from which nothing is missing.
+        lm: a `LocalLM` that generates; None is enough for a `Work` from which nothing is missing.
         items: objects with a `prompt` or `messages`, or `Work` that an earlier run has begun.
         on_item: takes each record in the input's order as soon as it is finished, but none that
             the work held already; no record is then in the result.
 
     Raises:
         NothingUsable: no prompt has samples.
-        InputError: the source is no `Scorer`.
+        InputError: the model does not run in this process.
     """
     assert settings.n is not None  # `Settings` has made sure
     if isinstance(items, Work):
@@ -179,7 +180,7 @@ def evaluate(
     before = {k for k in range(work.n_previous) if work.record(k) is not None}
     told = InOrder(on_item, work.record, len(work.prompts), before)
     started = time.perf_counter()
-    n_tokens = _sample(source, work, settings, told.offer) if work.missing else 0
+    n_tokens = _sample(lm, work, settings, told.offer) if work.missing else 0
     told.offer()
     errors = [(one.name, work.errors.get(one.index)) for one in work.prompts]
     sample_items.refuse_if_all_failed(errors)
@@ -209,17 +210,13 @@ def evaluate(
     )
 
 
-def _sample(source: Any, work: Work, settings: Settings, offer: Callable[[], None]) -> int:
+def _sample(lm: Any, work: Work, settings: Settings, offer: Callable[[], None]) -> int:
     """Write what is missing; gives how many tokens that were."""
-    from jaxscore.engine.generation.generator import Generator  # here: importing them imports JAX
-    from jaxscore.scorer import Scorer
-
-    if not isinstance(source, Scorer):
-        raise InputError("sample writes with a local model; give a Scorer")
-    facts = work.facts or earlier_output.model_facts(source)
-    made = {**made_with(facts, settings), "dtype": source.model.dtype}
-    task.check_dtype(work.prompts, work.samples, source.model.dtype, work.path)
-    generator, before = Generator(source), source.statistics.tokens_written
+    lm = require_local("sample", lm, "generates")
+    facts, dtype = work.facts or earlier_output.model_facts(lm), lm.describe()["dtype"]
+    made = {**made_with(facts, settings), "dtype": dtype}
+    task.check_dtype(work.prompts, work.samples, dtype, work.path)
+    generator, before = lm.generator(), lm.statistics.tokens_written
     usable = [one for one in work.prompts if one.index not in work.errors]
     several = max(1, ASKED_PER_ROW * generator.side_by_side // work.n)
     for k in range(0, len(usable), several):
@@ -229,9 +226,9 @@ def _sample(source: Any, work: Work, settings: Settings, offer: Callable[[], Non
         missing = {one.index for one in together if work.record(one.index) is None}
         if not missing:
             continue
-        if source.journal is None:  # which has what is not missing
+        if lm.journal is None:  # which has what is not missing
             together = [one for one in together if one.index in missing]
-        read = _model_inputs(source, together, work, settings)
+        read = _model_inputs(lm, together, work, settings)
         asked = [
             request
             for prompt, text in read
@@ -247,7 +244,7 @@ def _sample(source: Any, work: Work, settings: Settings, offer: Callable[[], Non
             except InputError as problem:
                 work.errors[prompt.index] = str(problem)
             offer()
-    return int(source.statistics.tokens_written) - before
+    return int(lm.statistics.tokens_written) - before
 
 
 def _of_prompts(
@@ -264,18 +261,18 @@ def _of_prompts(
 
 
 def _model_inputs(
-    source: Any, together: Sequence[Prompt], work: Work, settings: Settings
+    lm: LocalLM, together: Sequence[Prompt], work: Work, settings: Settings
 ) -> list[tuple[Prompt, str]]:
     """What the model reads of each prompt; one that cannot be read fails alone."""
     out = []
     for prompt in together:
         try:
             text = prompts.model_input(
-                source.encoder,
+                lm.encoder,
                 prompt,
                 chat=settings.apply_chat_template,
                 system=settings.system_prompt,
-                most=source.model.max_positions,
+                most=lm.capabilities.max_positions,
             )
         except InputError as problem:
             work.errors[prompt.index] = str(problem)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
+from jaxscore.lm import require_local
 from jaxscore.systems.evaluation import CommonSettings, Evaluation, Failure, check_setting
 from jaxscore.systems.samples import confidences as task
 from jaxscore.systems.samples import earlier_output, right_responses
@@ -140,7 +141,7 @@ class Work:
 
 
 def evaluate(
-    source: Any,
+    lm: Any,
     items: Iterable[Any],
     settings: Settings,
     on_item: Callable[[Mapping[str, Any]], None] | None = None,
@@ -148,18 +149,18 @@ def evaluate(
     """Score each output.
 
     Args:
-        source: a `Scorer`; None is enough for a `Work` from which nothing is missing.
+        lm: a `LocalLM`; None is enough for a `Work` from which nothing is missing.
         items: objects as the input file has them, or `Work` that an earlier run has begun.
         on_item: takes each record in the input's order as soon as it is finished, but none that
             the work held already; no record is then in the result. The noise floor, which is
             known at the end, is not in these records.
 
     Raises:
-        InputError: no item can be used; the source is no `Scorer`.
+        InputError: no item can be used; the model does not run in this process.
     """
     work = items if isinstance(items, Work) else _begun(items, settings)
     run = ScoringRun(
-        source,
+        lm,
         boundary=settings.alignment,
         policies=task.ALIGNMENTS,
         truncate=settings.truncate,
@@ -170,7 +171,7 @@ def evaluate(
     )
     known = {k for k in range(work.n_previous) if not work.confidences[k].missing}
     told = InOrder(on_item, work.finished, len(work.items), known)
-    n_cut = _score(run, source, work, settings, told.offer) if work.missing else 0
+    n_cut = _score(run, lm, work, settings, told.offer) if work.missing else 0
     noise = run.noise()
     if noise is not None:
         task.note_noise(work.confidences, noise.spread["mean_self_certainty"].largest)
@@ -253,24 +254,18 @@ def quality_line(quality: Mapping[str, Any]) -> str:
 
 
 def _score(
-    run: ScoringRun, source: Any, work: Work, settings: Settings, offer: Callable[[], None]
+    run: ScoringRun, lm: Any, work: Work, settings: Settings, offer: Callable[[], None]
 ) -> int:
     """Fill in what is missing; gives how many outputs were scored after an input that was cut."""
-    from jaxscore.scorer import Scorer  # here: importing it imports JAX
-
-    if not isinstance(source, Scorer):
-        raise InputError(
-            "self-certainty needs the model's whole distribution over its vocabulary, which a "
-            "Scorer alone gives"
-        )
+    lm = require_local("self-certainty", lm, "scores", "has_distribution")
     if work.facts is None:
-        work.facts = earlier_output.model_facts(source)
-    made_with = work.made_with(settings, source.model.dtype)
+        work.facts = earlier_output.model_facts(lm)
+    made_with = work.made_with(settings, lm.describe()["dtype"])
     wanted = work.missing
     every, missing = task.scorable(work.confidences), {*wanted}
-    window = window_size(work.items, every, source.batch_tokens)
+    window = window_size(work.items, every, lm.batch_tokens)
     # What is not missing costs nothing where the journal has it.
-    asked = wanted if source.journal is None else _whole_windows(every, missing, window)
+    asked = wanted if lm.journal is None else _whole_windows(every, missing, window)
     stream = run.stream(task.requests(work.items, asked), window=window, n_requests=len(asked))
     n_cut = 0
     for (k, place), scored in zip(asked, stream, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.errors import InputError
+from jaxscore.lm import require_local
 from jaxscore.systems.evaluation import Evaluation, Failure, check_at_least, check_seed
 from jaxscore.systems.samples import earlier_output, sample_items
 from jaxscore.systems.samples import usc_prompt as task
@@ -98,7 +98,7 @@ def made_with(facts: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def evaluate(
-    source: Any,
+    lm: Any,
     items: Iterable[Any],
     settings: Settings,
     on_item: Callable[[Mapping[str, Any]], None] | None = None,
@@ -106,14 +106,14 @@ def evaluate(
     """Ask about each item.
 
     Args:
-        source: a `Scorer`; None is enough for a `Work` from which nothing is missing.
+        lm: a `LocalLM` that generates; None is enough for a `Work` from which nothing is missing.
         items: objects as the input file has them, or `Work` that an earlier run has begun.
         on_item: takes each record in the input's order as soon as it is finished, but none that
             the work held already; no record is then in the result.
 
     Raises:
         NothingUsable: no item has a reply.
-        InputError: the source is no `Scorer`.
+        InputError: the model does not run in this process.
     """
     assert settings.n is not None  # `Settings` has made sure
     if isinstance(items, Work):
@@ -126,7 +126,7 @@ def evaluate(
     started = time.perf_counter()
     written = _Written()
     if work.missing:
-        _generate(source, work, settings, written, told.offer)
+        _generate(lm, work, settings, written, told.offer)
     told.offer()
     records = [record for record in work.replies if record is not None]
     errors = [
@@ -167,23 +167,19 @@ class _Written:
 
 
 def _generate(
-    source: Any,
+    lm: Any,
     work: Work,
     settings: Settings,
     written: _Written,
     offer: Callable[[], None],
 ) -> None:
     """Ask for the replies that are missing."""
-    from jaxscore.engine.generation.generator import Generator  # here: importing them imports JAX
-    from jaxscore.scorer import Scorer
-
-    if not isinstance(source, Scorer):
-        raise InputError("usc-generate writes with a local model; give a Scorer")
-    facts = work.facts or earlier_output.model_facts(source)
-    made = {**made_with(facts, settings), "dtype": source.model.dtype}
-    task.check_dtype(work.items, work.replies, source.model.dtype, work.path)
-    generator, tokenizer = Generator(source), source.encoder.tokenizer
-    before = source.statistics.tokens_written
+    lm = require_local("usc-generate", lm, "generates")
+    facts, dtype = work.facts or earlier_output.model_facts(lm), lm.describe()["dtype"]
+    made = {**made_with(facts, settings), "dtype": dtype}
+    task.check_dtype(work.items, work.replies, dtype, work.path)
+    generator, tokenizer = lm.generator(), lm.encoder.tokenizer
+    before = lm.statistics.tokens_written
     usable = [item for item in work.items if not item.error]
     several = ASKED_PER_ROW * generator.side_by_side
     for k in range(0, len(usable), several):
@@ -193,7 +189,7 @@ def _generate(
         missing = [item for item in together if work.replies[item.index] is None]
         if not missing:
             continue
-        if source.journal is None:  # which has what is not missing
+        if lm.journal is None:  # which has what is not missing
             together = missing
         rendered = [
             chat_template.render(tokenizer, [{"role": "user", "content": item.prompt}])
@@ -214,7 +210,7 @@ def _generate(
             work.replies[item.index] = task.evaluate(item, rendered[place], one, made)
             written.n_cut += one.finish == "length"
             offer()
-    written.n_tokens = source.statistics.tokens_written - before
+    written.n_tokens = lm.statistics.tokens_written - before
 
 
 def _remarks(settings: Settings, written: _Written) -> list[str]:
