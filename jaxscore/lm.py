@@ -18,7 +18,7 @@ from jaxscore.types.results import Generated, ScoredRequest
 if TYPE_CHECKING:  # importing them imports JAX
     from jaxscore.engine.engine import Engine
     from jaxscore.engine.generation.generator import Generator
-    from jaxscore.engine.statistics import RunStatistics
+    from jaxscore.engine.progress import RunStatistics
     from jaxscore.journal.database import Journal
     from jaxscore.text.encoder import Boundary, TextEncoder
     from jaxscore.text.preparing import Truncate
