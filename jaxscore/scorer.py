@@ -14,7 +14,7 @@ from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.engine.journal_writer import JournaledScores
+from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.progress import RunStatistics
 from jaxscore.errors import check_choice, near
@@ -69,7 +69,7 @@ class Scorer:
         )
         self.encoder = encoder
         # At the interpreter's exit too, or when nothing refers to this any more.
-        weakref.finalize(self, self.engine.journaled.close)
+        weakref.finalize(self, self.engine.run_journal.close)
         self._preparer = Preparer(encoder, model.max_positions, self.engine.complaints)
         self.about: dict[str, Any] = {}
         self._origin: tuple[Any, ...] = (model.model_type, None, None, None)
@@ -132,11 +132,11 @@ class Scorer:
     @property
     def journal(self) -> Journal | None:
         """Holds what was scored before, and keeps what is scored; may be set between two runs."""
-        return self.engine.journaled.journal
+        return self.engine.run_journal.journal
 
     @journal.setter
     def journal(self, journal: Journal | None) -> None:
-        self.engine.journaled.journal = journal
+        self.engine.run_journal.journal = journal
 
     @classmethod
     def from_pretrained(
@@ -220,7 +220,7 @@ class Scorer:
 
     def close(self) -> None:
         """Let other runs have the journal; also at the interpreter's exit, and twice if need be."""
-        self.engine.journaled.close()
+        self.engine.run_journal.close()
 
     def __enter__(self) -> "Scorer":
         return self
@@ -247,13 +247,13 @@ class Scorer:
     def uncounted(self) -> Iterator[None]:
         """Score in here with the same programs, but without journal, counters and progress bar."""
         engine, pipeline = self.engine, self.engine.pipeline
-        before = pipeline.statistics, pipeline.journaled, pipeline.progress
+        before = pipeline.statistics, pipeline.run_journal, pipeline.progress
         engine.statistics = pipeline.statistics = RunStatistics()
-        pipeline.journaled, pipeline.progress = JournaledScores(None), False
+        pipeline.run_journal, pipeline.progress = RunJournal(None), False
         try:
             yield
         finally:
-            pipeline.statistics, pipeline.journaled, pipeline.progress = before
+            pipeline.statistics, pipeline.run_journal, pipeline.progress = before
             engine.statistics = pipeline.statistics
 
     def other_layouts(self) -> dict[str, "Scorer"]:

@@ -241,7 +241,7 @@ def test_a_window_ends_at_its_tokens(monkeypatch, scorers, window_tokens):
     monkeypatch.setattr(preparing, "CHUNK", 2)
     scorer = fresh(scorers("tiny-llama3"))
     requests = [Request(k, "In Oslo,", f" number {k}" * (1 + k % 5)) for k in range(23)]
-    lengths = [scorer.encoder.encode([one])[0][0].n_given for one in requests]
+    lengths = [scorer.encoder.encode([one])[0][0].n_input_tokens for one in requests]
     planned, plan = [], scorer.engine.planner.window
 
     def noted(sequences, wanted):

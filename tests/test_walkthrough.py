@@ -79,7 +79,7 @@ def test_from_two_texts_to_their_numbers():
 
     # 2. Token ids to a forest: tries in depth-first order. `subtree_end` is the index after the
     #    last node below a node. "down" is asked about and nothing comes after it: no node.
-    trees = tries.build([sat, ran])
+    trees = tries.build_forest([sat, ran])
     #                                0    1    2    3
     assert trees.ids.tolist() == [THE, CAT, RAN, SAT]
     assert trees.depth.tolist() == [0, 1, 2, 2]
@@ -89,17 +89,17 @@ def test_from_two_texts_to_their_numbers():
     assert trees.edge_target.tolist() == [RAN, SAT, DOWN, DOWN]
     # The edges of "sat", "down" and of "ran", "down": these put the answers back in order.
     assert trees.edge_of.tolist() == [1, 3, 0, 2]
-    assert (trees.n_given, trees.n_nodes) == (8, 4)
+    assert (trees.n_input_tokens, trees.n_nodes) == (8, 4)
 
     # 3. The forest to rows of a fixed length, here one row of 64. Padding is a tree of one node.
-    plan = packing.plan(trees, max_positions=64, width=6, batch_tokens=64)
+    plan = packing.pack_rows(trees, max_positions=64, width=6, batch_tokens=64)
     [batch] = plan.batches()
     assert batch.ids.shape == (1, 64)
     assert batch.ids[0].tolist() == [THE, CAT, RAN, SAT] + [PAD] * 60
     assert batch.position[0].tolist() == [0, 1, 2, 2] + [0] * 60
     assert batch.subtree_end[0].tolist() == [4, 4, 3, 4, *range(5, 65)]
     # Three nodes are asked, the first one for two words. `edge` says whose answers these are.
-    asked, n_answers = batch.questions, len(batch.edge)
+    asked, n_answers = batch.scored, len(batch.edge)
     assert (asked.n_queries, asked.query[:3].tolist()) == (3, [1, 2, 3])
     assert asked.slot[:n_answers].tolist() == [0, 0, 1, 2]
     assert asked.answer[:n_answers].tolist() == [RAN, SAT, DOWN, DOWN]

@@ -220,9 +220,9 @@ def read_journal(data: bytes, folder: Path) -> None:
     at = int.from_bytes(data[:2], "big") * len(whole) // 65536
     path = _file(folder, "journal", whole[:at] + data[2:] + whole[at + len(data[2:]) :])
     with refusing():
-        contents.held(path)
+        contents.list_models(path)
     with refusing(), contextlib.closing(database.Journal(path, {"a": 1})) as opened:
-        opened.found([SEQUENCE])
+        opened.read_scores([SEQUENCE])
     with refusing():
         contents.prune(path, 1)
 
@@ -234,7 +234,9 @@ def _journal() -> bytes:
         path = Path(folder) / "journal"
         for about in ({"a": 1}, {"b": 2}):
             with contextlib.closing(database.Journal(path, about)) as opened:
-                opened.keep([(SEQUENCE, SequenceScores(*3 * [np.zeros(2)], np.zeros(2, bool)))])
+                opened.write_scores(
+                    [(SEQUENCE, SequenceScores(*3 * [np.zeros(2)], np.zeros(2, bool)))]
+                )
         return path.read_bytes()
 
 

@@ -8,7 +8,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.printable import one_line
 from jaxscore.journal import contents, files
-from jaxscore.journal.contents import Held
+from jaxscore.journal.contents import JournaledModel
 
 DESCRIPTION = """\
 Show what a journal holds, or drop the rows of models that are no longer needed.
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     keep = 1 if args.keep is None else args.keep
     if keep < 0:
         raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
-    path = files.find(given)
+    path = files.find_journal(given)
     if args.action == "info":
         n_models = _show(path)
         return closing.block(done=f"{_models(n_models)} listed", failures=[])
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(path: Path) -> int:
     """Print what a journal holds, and give the number of its models."""
-    held = contents.held(path)
+    held = contents.list_models(path)
     size = format_bytes(path.stat().st_size)
     print(one_line(f"journal {path}: {_models(len(held))}, {size} on disk"))
     if held:
@@ -96,7 +96,7 @@ def _models(n: int) -> str:
     return f"{n} model{'' if n == 1 else 's'}"
 
 
-def _table(held: list[Held]) -> list[str]:
+def _table(held: list[JournaledModel]) -> list[str]:
     """One line per model, under a heading."""
     rows = [COLUMNS, *(_cells(k, one) for k, one in enumerate(held, 1))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -110,7 +110,7 @@ def _table(held: list[Held]) -> list[str]:
     return lines
 
 
-def _cells(number: int, one: Held) -> tuple[str, ...]:
+def _cells(number: int, one: JournaledModel) -> tuple[str, ...]:
     facts = " ".join(
         f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
     )

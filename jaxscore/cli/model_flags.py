@@ -341,9 +341,9 @@ def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Pa
         remark(args, f"--journal {asked}: this command keeps no journal")
     if asked == "off" or output is None or (asked is None and is_stream(output)):
         return None
-    from jaxscore.journal.files import beside, check_path
+    from jaxscore.journal.files import check_path, default_path
 
-    path = beside(output) if asked is None else local_path(asked)
+    path = default_path(output) if asked is None else local_path(asked)
     files = [output, *written]
     check_path(path, *files, *map(run_files.manifest_path, files), getattr(args, "input", None))
     return path

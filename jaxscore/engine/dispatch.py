@@ -15,8 +15,8 @@ from jaxscore.engine.memory import exhausted
 from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
-from jaxscore.plan.requests import Wanted
-from jaxscore.plan.row_batches import RowBatch, questions
+from jaxscore.plan.requests import ScoreOptions
+from jaxscore.plan.row_batches import RowBatch, split_scored
 
 
 class InFlight(NamedTuple):
@@ -28,7 +28,7 @@ class InFlight(NamedTuple):
     variant: int
     batches: Sequence[RowBatch]
     caches: tuple[KVCache, ...]
-    wanted: Wanted
+    wanted: ScoreOptions
     scores: Scores | None
 
 
@@ -62,7 +62,7 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
-        wanted: Wanted,
+        wanted: ScoreOptions,
     ) -> InFlight:
         """Dispatch batches of one shape, at most `n_together`, and do not wait for them.
 
@@ -105,7 +105,7 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
-        wanted: Wanted,
+        wanted: ScoreOptions,
     ) -> Scores:
         slots = [one.key.shape[-2] for one in caches]
         values = side_by_side(batches, self.n_together)
@@ -154,7 +154,7 @@ def _share(scores: Scores, k: int, n: int) -> Scores:
 
 def side_by_side(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:
     """`n` batches, the missing ones without questions, int32 [n, size]; for None one, [size]."""
-    own = [_packed(batch, batch.questions.n_queries, len(batch.edge)) for batch in batches]
+    own = [_packed(batch, batch.scored.n_queries, len(batch.edge)) for batch in batches]
     if n is None:
         [one] = own
         return one
@@ -162,7 +162,7 @@ def side_by_side(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:
 
 
 def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
-    asked = batch.questions
+    asked = batch.scored
     of_asked: tuple[Any, ...] = asked.query, n_queries, asked.slot, asked.answer, n_answers
     of_batch: tuple[Any, ...] = batch.ids, batch.position, batch.subtree_end, Asked(*of_asked)
     return pack_rows(Rows(*of_batch))
@@ -172,12 +172,12 @@ def halves(batch: RowBatch) -> Iterator[RowBatch]:
     """The same rows in batches of half as many, the last one filled up with empty rows.
 
     Every edge of the batch is in exactly one of them; more than two are needed where half of the
-    rows have more than ANSWERS answers per token.
+    rows have more than TARGETS_PER_TOKEN answers per token.
     """
     n_rows, length = batch.shape
     count = -(-n_rows // 2)
     n_tokens = batch.n_tokens
-    asked, n_answers = batch.questions, len(batch.edge)
+    asked, n_answers = batch.scored, len(batch.edge)
     token, answer = asked.query[asked.slot[:n_answers]], asked.answer[:n_answers]
     for first in (0, count):
         rows = slice(first, min(first + count, n_rows))
@@ -188,6 +188,6 @@ def halves(batch: RowBatch) -> Iterator[RowBatch]:
         end[:n_own] = batch.subtree_end[rows]
         own = slice(*np.searchsorted(token, [first * length, rows.stop * length]))
         of_rows = token[own] - first * length, answer[own], batch.edge[own]
-        for part in questions(*of_rows, count * length):
+        for part in split_scored(*of_rows, count * length):
             yield RowBatch(ids, position, end, part, n_tokens)
             n_tokens = 0  # counted once

@@ -7,14 +7,14 @@ from typing import Any
 from jaxscore.device.backends import same_bits
 from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
-from jaxscore.engine.journal_writer import JournaledScores
+from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.pipeline import Pipeline, Windows
 from jaxscore.engine.planner import Planner, model_facts
 from jaxscore.engine.programs import Programs, Variant, variants_of
 from jaxscore.engine.progress import RunStatistics
 from jaxscore.journal.database import Journal
 from jaxscore.models.model import Model
-from jaxscore.plan.requests import SequenceScores, TokenSequence, Wanted, complaints
+from jaxscore.plan.requests import ScoreOptions, SequenceScores, TokenSequence, check_sequences
 
 
 class Engine:
@@ -22,7 +22,7 @@ class Engine:
 
     Attributes:
         model: on one device, or on all of its mesh.
-        planner, dispatch, statistics, journaled, pipeline: its parts, see there.
+        planner, dispatch, statistics, run_journal, pipeline: its parts, see there.
         variants: the model as short and long requests see it.
     """
 
@@ -54,9 +54,9 @@ class Engine:
         self.variants = variants_of(model, same_bits() if reproducible else {})
         self.dispatch = Dispatch(self.variants, model.mesh)
         self.statistics = RunStatistics()
-        self.journaled = JournaledScores(journal)
+        self.run_journal = RunJournal(journal)
         self.pipeline = Pipeline(
-            self.planner, self.dispatch, self.statistics, self.journaled, progress=progress
+            self.planner, self.dispatch, self.statistics, self.run_journal, progress=progress
         )
 
     @property
@@ -100,7 +100,7 @@ class Engine:
             raise ValueError(
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(known) or 'none'}"
             )
-        wanted = Wanted(top, tuple(name for name in known if name in measures))
+        wanted = ScoreOptions(top, tuple(name for name in known if name in measures))
         return self.pipeline.run(given, n_expected, wanted, windows, parts_ahead)
 
     def score_sequences(
@@ -128,7 +128,7 @@ class Engine:
     def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:
         """By their place, the sequences that the model cannot score, and why."""
         vocab_size, positions = self.model.vocab_size, self.model.max_positions
-        return complaints(
+        return check_sequences(
             sequences,
             vocab_size=vocab_size,
             max_positions=positions,

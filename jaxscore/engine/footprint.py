@@ -18,7 +18,7 @@ from jaxscore.engine.program_text import Collective, collectives, text_of
 from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
 from jaxscore.models.model import Model
-from jaxscore.plan.row_batches import ANSWERS, batch_rows
+from jaxscore.plan.row_batches import TARGETS_PER_TOKEN, batch_rows
 
 Where: TypeAlias = DeviceMesh | jax.Device | None  # None is the device that JAX takes
 
@@ -182,7 +182,7 @@ def batch_shapes(length: int, batch_tokens: int) -> list[tuple[int, int]]:
 def abstract_batch(rows: int, length: int) -> jax.ShapeDtypeStruct:
     """A batch of this shape as it is sent."""
     n = rows * length
-    return jax.ShapeDtypeStruct((packed_size(n, ANSWERS * n),), jnp.int32)
+    return jax.ShapeDtypeStruct((packed_size(n, TARGETS_PER_TOKEN * n),), jnp.int32)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:
@@ -192,6 +192,6 @@ def abstract_rows(rows: int, length: int) -> Rows:
         return jax.ShapeDtypeStruct(shape, jnp.int32)
 
     token, budget = ints(rows, length), rows * length
-    answers = ints(ANSWERS * budget)
+    answers = ints(TARGETS_PER_TOKEN * budget)
     asked: Any = ints(budget), ints(), answers, answers, ints()
     return Rows(token, token, token, Asked(*asked))  # type: ignore[arg-type]

@@ -24,14 +24,14 @@ from jaxscore.journal.database import (
     unpacked_text,
 )
 from jaxscore.plan.requests import (
-    NOTHING_MORE,
+    BASE_SCORES,
+    GeneratedTokens,
+    ScoreOptions,
     SequenceScores,
     TokenRequest,
     TokenSequence,
-    Wanted,
-    Written,
 )
-from jaxscore.plan.result_assembly import ForestWork, Window
+from jaxscore.plan.result_assembly import ForestScores, Window
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ PARTS_AFTER = 5.0  # seconds, after which sequences that lack tokens are written
 Rows = list[tuple[TokenSequence, SequenceScores]]
 
 
-class JournaledScores:
+class RunJournal:
     """Scores and texts in a journal, or nowhere.
 
     Attributes:
@@ -51,36 +51,36 @@ class JournaledScores:
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
 
-    def found(
-        self, sequences: Sequence[TokenSequence], wanted: Wanted = NOTHING_MORE
+    def read_scores(
+        self, sequences: Sequence[TokenSequence], wanted: ScoreOptions = BASE_SCORES
     ) -> dict[int, SequenceScores]:
         """What the journal has, by the place in `sequences`; the same in every process."""
         if self.journal is None:
             return {}
-        found = self.journal.found(sequences, wanted) if processes.first() else {}
+        found = self.journal.read_scores(sequences, wanted) if processes.first() else {}
         unpacked = functools.partial(unpacked_scores, wanted=wanted)
         return _from_first(found, packed_scores, unpacked)
 
-    def keep(
+    def write_scores(
         self,
         finished: Iterable[tuple[TokenSequence, SequenceScores]],
-        wanted: Wanted = NOTHING_MORE,
+        wanted: ScoreOptions = BASE_SCORES,
     ) -> None:
         """Write these in one transaction."""
         if self.journal is not None and processes.first():
-            self.journal.keep(finished, wanted)
+            self.journal.write_scores(finished, wanted)
 
-    def found_texts(self, requests: Sequence[TokenRequest]) -> dict[int, Written]:
+    def read_texts(self, requests: Sequence[TokenRequest]) -> dict[int, GeneratedTokens]:
         """What the journal has, by the place in `requests`; the same in every process."""
         if self.journal is None:
             return {}
-        found = self.journal.found_texts(requests) if processes.first() else {}
+        found = self.journal.read_texts(requests) if processes.first() else {}
         return _from_first(found, packed_text, unpacked_text)
 
-    def keep_texts(self, finished: Iterable[tuple[TokenRequest, Written]]) -> None:
+    def write_texts(self, finished: Iterable[tuple[TokenRequest, GeneratedTokens]]) -> None:
         """Write these in one transaction."""
         if self.journal is not None and processes.first():
-            self.journal.keep_texts(finished)
+            self.journal.write_texts(finished)
 
     def close(self) -> None:
         """Let other runs have the journal."""
@@ -107,7 +107,7 @@ class _Parts(NamedTuple):
     """Sequences of one forest that have some scores and lack others: a flag for each."""
 
     window: Window
-    work: ForestWork
+    work: ForestScores
     lacking: np.ndarray
 
 
@@ -123,7 +123,7 @@ class _Recent:
         return {sequence.digest() for sequence in self.window.sequences}
 
 
-class Keeper:
+class JournalWriter:
     """Writes sequences when all their tokens have scores, while the next batches are computed.
 
     A transaction takes all that has come while the one before was written. A sequence that still
@@ -133,20 +133,20 @@ class Keeper:
     Only one thread may use it. What goes wrong in the journal is raised by the next call.
     """
 
-    def __init__(self, journaled: JournaledScores, wanted: Wanted = NOTHING_MORE) -> None:
+    def __init__(self, run_journal: RunJournal, wanted: ScoreOptions = BASE_SCORES) -> None:
         """Starts the thread that writes.
 
         Args:
             wanted: of the run whose scores these are.
         """
         self._given: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
-        self._written = Stage("journal", _written(self._given, journaled, wanted), 0)
+        self._written = Stage("journal", _written(self._given, run_journal, wanted), 0)
         self._unwritten: deque[tuple[Window, int]] = deque()  # and how many sequences of it
         self._parts: dict[int, _Parts] = {}  # by the identity of the forest's work
         self._parts_written = time.monotonic()
         self._recent: list[_Recent] = []
 
-    def known(self, window: Window) -> bool:
+    def has_written(self, window: Window) -> bool:
         """Whether the journal has all that earlier windows have scored of this one's sequences.
 
         True if each of those windows is written, or has none of these sequences.
@@ -157,7 +157,7 @@ class Keeper:
         self._recent.append(own)
         return known
 
-    def note(self, window: Window, work: ForestWork, edges: np.ndarray) -> None:
+    def add_scored(self, window: Window, work: ForestScores, edges: np.ndarray) -> None:
         """These edges of a forest have been scored.
 
         Raises:
@@ -184,7 +184,7 @@ class Keeper:
         self._write_parts()
         self._wait(0)
 
-    def __enter__(self) -> "Keeper":
+    def __enter__(self) -> "JournalWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -210,7 +210,7 @@ class Keeper:
         self._parts = {}
         self._parts_written = time.monotonic()
 
-    def _write(self, window: Window, work: ForestWork, places: np.ndarray) -> None:
+    def _write(self, window: Window, work: ForestScores, places: np.ndarray) -> None:
         """Hand over sequences, by their place in `work.index`, when there is room for them."""
         for some in np.split(places, range(TOGETHER, len(places), TOGETHER)):
             if len(some):
@@ -229,7 +229,7 @@ class Keeper:
 
 
 def _written(
-    given: "queue.SimpleQueue[Rows | None]", journaled: JournaledScores, wanted: Wanted
+    given: "queue.SimpleQueue[Rows | None]", run_journal: RunJournal, wanted: ScoreOptions
 ) -> Iterator[int]:
     """Write what is given until None comes; for each transaction, how many things it has taken."""
     ended = False
@@ -244,5 +244,5 @@ def _written(
             rows = given.get()
         ended = rows is None
         if together:
-            journaled.keep(together, wanted)
+            run_journal.write_scores(together, wanted)
             yield n_taken

@@ -12,14 +12,14 @@ import numpy as np
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.engine import stages
 from jaxscore.engine.dispatch import Dispatch, InFlight
-from jaxscore.engine.journal_writer import JournaledScores, Keeper
+from jaxscore.engine.journal_writer import JournalWriter, RunJournal
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress, RunStatistics
 from jaxscore.engine.stages import Stage
 from jaxscore.io import interrupts, processes
 from jaxscore.plan.prefixes import Part
-from jaxscore.plan.requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
-from jaxscore.plan.result_assembly import ForestWork, Planned, Window
+from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
+from jaxscore.plan.result_assembly import ForestScores, Planned, Window
 from jaxscore.plan.row_batches import RowBatch
 
 AHEAD = 2  # windows on their way behind the one whose scores are taken next
@@ -33,7 +33,7 @@ class _Sent(NamedTuple):
     """Batches in flight, and where their scores belong."""
 
     window: Window
-    work: ForestWork
+    work: ForestScores
     part: Part
     in_flight: InFlight
 
@@ -46,18 +46,18 @@ class Pipeline:
         planner: Planner,
         dispatch: Dispatch,
         statistics: RunStatistics,
-        journaled: JournaledScores,
+        run_journal: RunJournal,
         *,
         progress: bool = False,
     ) -> None:
         self.planner, self.dispatch = planner, dispatch
-        self.statistics, self.journaled, self.progress = statistics, journaled, progress
+        self.statistics, self.run_journal, self.progress = statistics, run_journal, progress
 
     def run(
         self,
         given: Iterable[Any],
         n_expected: int | None = None,
-        wanted: Wanted = NOTHING_MORE,
+        wanted: ScoreOptions = BASE_SCORES,
         windows: Windows | None = None,
         parts_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
@@ -132,7 +132,7 @@ class Pipeline:
                 planned.stop()
                 scored.stop()
 
-    def _planned(self, wanted: Wanted, sequences: list[TokenSequence]) -> Window:
+    def _planned(self, wanted: ScoreOptions, sequences: list[TokenSequence]) -> Window:
         window = self.planner.window(sequences, wanted)
         window.lay_out()
         return window
@@ -143,14 +143,14 @@ class Pipeline:
         progress: Progress,
         n_expected: int | None,
         stopped: threading.Event,
-        wanted: Wanted,
+        wanted: ScoreOptions,
     ) -> Iterator[Window]:
         """The same windows with their scores, which the journal has when they end."""
-        if self.journaled.journal is None or not processes.first():
+        if self.run_journal.journal is None or not processes.first():
             yield from self._scored(planned, progress, n_expected, stopped, None)
             return
-        with Keeper(self.journaled, wanted) as keeper:
-            yield from self._scored(planned, progress, n_expected, stopped, keeper)
+        with JournalWriter(self.run_journal, wanted) as writer:
+            yield from self._scored(planned, progress, n_expected, stopped, writer)
 
     def _scored(
         self,
@@ -158,14 +158,14 @@ class Pipeline:
         progress: Progress,
         n_expected: int | None,
         stopped: threading.Event,
-        keeper: Keeper | None,
+        writer: JournalWriter | None,
     ) -> Iterator[Window]:
         """The same windows with their scores; `IN_FLIGHT` batches are ahead, across windows."""
         flight: deque[_Sent] = deque()
         open_windows: deque[Window] = deque()
 
         def fetch() -> None:
-            self._fetch(flight.popleft(), progress, keeper)
+            self._fetch(flight.popleft(), progress, writer)
 
         def fetch_all() -> None:
             while flight:
@@ -198,11 +198,11 @@ class Pipeline:
             self._agree()
             open_windows.append(window)
             progress.extend(window.n_tokens, len(window.sequences), n_expected)
-            if keeper is not None and not keeper.known(window):
+            if writer is not None and not writer.has_written(window):
                 # A text of an earlier window must be found, or it would be computed beside
                 # others and its row replaced.
                 fetch_all()
-                keeper.flush()
+                writer.flush()
             self._restore(window)
             for work, part, plan in window.planned_parts():
                 caches: tuple[KVCache, ...] | None = None
@@ -232,14 +232,14 @@ class Pipeline:
         processes.agree("requests", bytes.fromhex(self.statistics.plan_hash) + more)
 
     def _restore(self, window: Window) -> None:
-        found = self.journaled.found(window.sequences, window.wanted)
+        found = self.run_journal.read_scores(window.sequences, window.wanted)
         whole = sum(bool(np.isfinite(one.logprob).all()) for one in found.values())
         self.statistics.sequences_restored += whole
-        for work in window.works:
+        for work in window.forests:
             work.restore(found)
 
     def _together(
-        self, work: ForestWork, part: Part, plan: Planned, progress: Progress
+        self, work: ForestScores, part: Part, plan: Planned, progress: Progress
     ) -> Iterator[list[RowBatch]]:
         """Batches of one shape, one for each device along `data`, and none that is known.
 
@@ -248,7 +248,7 @@ class Pipeline:
         """
         waiting: list[RowBatch] = []
         for batch in plan.batches():
-            if self.journaled.journal is not None and work.known(part, batch):
+            if self.run_journal.journal is not None and work.known(part, batch):
                 progress.advance(batch.n_tokens)
                 continue
             if waiting and (
@@ -260,11 +260,11 @@ class Pipeline:
         if waiting:
             yield waiting
 
-    def _fetch(self, sent: _Sent, progress: Progress, keeper: Keeper | None) -> None:
+    def _fetch(self, sent: _Sent, progress: Progress, writer: JournalWriter | None) -> None:
         window, work, part, in_flight = sent
         for batch, scores in self.dispatch.fetched(in_flight, progress):
             edges = work.take(part, batch, scores)
-            if keeper is not None:
-                keeper.note(window, work, edges)
+            if writer is not None:
+                writer.add_scored(window, work, edges)
             progress.advance(batch.n_tokens)
         window.n_in_flight -= 1

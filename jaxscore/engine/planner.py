@@ -10,11 +10,11 @@ import jax
 
 from jaxscore.models.model import Model
 from jaxscore.plan import packing
-from jaxscore.plan.prefixes import Part, split, whole
-from jaxscore.plan.requests import NOTHING_MORE, TokenSequence, Wanted
-from jaxscore.plan.result_assembly import ForestWork, Window
+from jaxscore.plan.prefixes import Part, as_one_part, split_at_prefixes
+from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, TokenSequence
+from jaxscore.plan.result_assembly import ForestScores, Window
 from jaxscore.plan.row_batches import SHORTEST_ROW, OnePerRow, attention_cost
-from jaxscore.plan.tries import Forest, Share, build
+from jaxscore.plan.tries import Forest, Share, build_forest
 
 # Shared prefixes cost programs of their own, seconds each: what they save must be worth more. In
 # multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.
@@ -77,7 +77,7 @@ class Planner:
         longer_from = self.facts.longer_from
         return int(longer_from is not None and n_tokens > longer_from)
 
-    def window(self, sequences: list[TokenSequence], wanted: Wanted = NOTHING_MORE) -> Window:
+    def window(self, sequences: list[TokenSequence], wanted: ScoreOptions = BASE_SCORES) -> Window:
         """Sequences planned together, a forest for each variant that scores some of them.
 
         Args:
@@ -93,31 +93,31 @@ class Planner:
         return Window(works, sequences, wanted)
 
     def _work(
-        self, variant: int, index: list[int], sequences: list[TokenSequence], wanted: Wanted
-    ) -> ForestWork:
+        self, variant: int, index: list[int], sequences: list[TokenSequence], wanted: ScoreOptions
+    ) -> ForestScores:
         if self.reproducible:
-            forest = build(sequences, share=Share.WHOLE)
+            forest = build_forest(sequences, share=Share.WHOLE)
             rows = OnePerRow(forest, self.facts.width)
-            return ForestWork(variant, index, forest, [(whole(forest), rows)], wanted)
+            return ForestScores(variant, index, forest, [(as_one_part(forest), rows)], wanted)
         share = Share.TRIES if self.facts.shares_text else Share.PATHS
-        forest = build(sequences, share=share)
+        forest = build_forest(sequences, share=share)
         plain = self._packed(forest)
-        plans = [(whole(forest), plain)]
+        plans = [(as_one_part(forest), plain)]
         least = LEAST_SAVED_CPU if self.facts.on_cpu else LEAST_SAVED_ACCELERATOR
         least = max(least / self.facts.n_parameters, LEAST_SHARE * plain.cost)
         if self.facts.takes_prefixes and plain.cost - forest.n_nodes > least:
-            parts = split(forest)
+            parts = split_at_prefixes(forest)
             with_prefixes = [(part, self._packed(part.forest, len(part.prefix))) for part in parts]
             cost = sum(self._cost(part, plan) for part, plan in with_prefixes)
             if plain.cost - cost > least:
                 plans = with_prefixes
-        return ForestWork(variant, index, forest, [*plans], wanted)
+        return ForestScores(variant, index, forest, [*plans], wanted)
 
-    def _packed(self, forest: Forest, prefix: int = 0) -> packing.Plan:
+    def _packed(self, forest: Forest, prefix: int = 0) -> packing.PackedRows:
         # The same whether a program exists already: a layout, and with it the last bits of a
         # score, depends on what is asked for and not on what was asked before.
         multiplications = PROGRAM_CPU if self.facts.on_cpu else PROGRAM_ACCELERATOR
-        return packing.plan(
+        return packing.pack_rows(
             forest,
             max_positions=self.facts.max_positions - prefix,
             width=self.facts.width,
@@ -127,7 +127,7 @@ class Planner:
             program_cost=multiplications / self.facts.n_parameters,
         )
 
-    def _cost(self, part: Part, plan: packing.Plan) -> float:
+    def _cost(self, part: Part, plan: packing.PackedRows) -> float:
         """In tokens of linear work, that of computing the prefix included."""
         n = len(part.prefix)
         return plan.cost + n * attention_cost(n, self.facts.width)

@@ -102,8 +102,8 @@ class RunStatistics:
     def count_window(self, window: Window) -> None:
         """A window was planned."""
         self.sequences += len(window.sequences)
-        for work in window.works:
-            self.tokens_given += work.forest.n_given
+        for work in window.forests:
+            self.tokens_given += work.forest.n_input_tokens
             self.tokens_unique += work.forest.n_nodes
             self.tokens_laid_out += work.n_tokens
             self.tokens_scored += len(work.forest.edge_of)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.journal import files
-from jaxscore.journal.files import explained, opened
+from jaxscore.journal.files import explain_errors, open_database
 
 
-class Held(NamedTuple):
+class JournaledModel(NamedTuple):
     """What a journal has for one fingerprint; `used` is when a run last opened it, in UTC."""
 
     about: dict[str, Any]
@@ -22,7 +22,7 @@ class Held(NamedTuple):
     n_bytes: int
 
 
-def held(path: Path) -> list[Held]:
+def list_models(path: Path) -> list[JournaledModel]:
     """What a journal has for each fingerprint, the last used first.
 
     Raises:
@@ -30,11 +30,11 @@ def held(path: Path) -> list[Held]:
     """
     if not path.exists():
         raise InputError(f"journal {path}: no such file")
-    with contextlib.closing(opened(path)) as database, explained(path):
+    with contextlib.closing(open_database(path)) as database, explain_errors(path):
         return _rows(database)
 
 
-def _rows(database: sqlite3.Connection) -> list[Held]:
+def _rows(database: sqlite3.Connection) -> list[JournaledModel]:
     rows = database.execute(
         "SELECT about, used, COUNT(scored), COUNT(written), COALESCE(SUM(n_bytes), 0) "
         "FROM models LEFT JOIN (SELECT model, key AS scored, NULL AS written, "
@@ -42,7 +42,7 @@ def _rows(database: sqlite3.Connection) -> list[Held]:
         "SELECT model, NULL, key, LENGTH(key) + LENGTH(value) FROM texts) "
         "ON model = id GROUP BY id ORDER BY used DESC"
     ).fetchall()
-    return [Held(_facts(about), str(used), *counts) for about, used, *counts in rows]
+    return [JournaledModel(_facts(about), str(used), *counts) for about, used, *counts in rows]
 
 
 def _facts(about: object) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def prune(path: Path, keep: int) -> tuple[int, int]:
     """
     if not path.exists():
         raise InputError(f"journal {path}: no such file")
-    with contextlib.closing(opened(path)) as database, explained(path):
+    with contextlib.closing(open_database(path)) as database, explain_errors(path):
         n_models = len(_rows(database))
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         size = path.stat().st_size

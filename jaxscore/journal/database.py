@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.journal.files import REMEDY, explained, opened
+from jaxscore.journal.files import REMEDY, explain_errors, open_database
 from jaxscore.plan.requests import (
-    NOTHING_MORE,
+    BASE_SCORES,
+    GeneratedTokens,
+    ScoreOptions,
     SequenceScores,
     TokenRequest,
     TokenSequence,
-    Wanted,
-    Written,
 )
 
 TOGETHER = 400  # rows per statement; SQLite takes 999 values, two of each row
@@ -55,7 +55,7 @@ class Journal:
         """
         self.path = path
         self._about = json.dumps(about, sort_keys=True)
-        self._file: os.stat_result | None = None  # once it has been opened
+        self._file: os.stat_result | None = None  # once it has been open_database
         self._stack = contextlib.ExitStack()
         self._writing = threading.RLock()  # one transaction at a time
         # One statement at a time: who reads waits for a part of a transaction, and not for all.
@@ -66,8 +66,10 @@ class Journal:
         """The database and this fingerprint's number in it."""
         fingerprint = hashlib.sha256(self._about.encode()).hexdigest()
         with contextlib.ExitStack() as stack:
-            database = stack.enter_context(contextlib.closing(opened(self.path, create=True)))
-            with explained(self.path, REMEDY), database:
+            database = stack.enter_context(
+                contextlib.closing(open_database(self.path, create=True))
+            )
+            with explain_errors(self.path, REMEDY), database:
                 database.execute(
                     "INSERT INTO models (fingerprint, about, used) VALUES (?, ?, "
                     "strftime('%Y-%m-%dT%H:%M:%fZ')) "
@@ -93,8 +95,8 @@ class Journal:
         except OSError:
             return True
 
-    def found(
-        self, sequences: Sequence[TokenSequence], wanted: Wanted = NOTHING_MORE
+    def read_scores(
+        self, sequences: Sequence[TokenSequence], wanted: ScoreOptions = BASE_SCORES
     ) -> dict[int, SequenceScores]:
         """What the journal has, by the place in `sequences`."""
         key_of_wanted = wanted.key()
@@ -107,10 +109,10 @@ class Journal:
                 held[k] = scores
         return held
 
-    def keep(
+    def write_scores(
         self,
         finished: Iterable[tuple[TokenSequence, SequenceScores]],
-        wanted: Wanted = NOTHING_MORE,
+        wanted: ScoreOptions = BASE_SCORES,
     ) -> None:
         """Write these, in one transaction."""
         key = wanted.key()
@@ -119,7 +121,7 @@ class Journal:
             [(one.digest(key), packed_scores(scores)) for one, scores in finished],
         )
 
-    def found_texts(self, requests: Sequence[TokenRequest]) -> dict[int, Written]:
+    def read_texts(self, requests: Sequence[TokenRequest]) -> dict[int, GeneratedTokens]:
         """What the journal has, by the place in `requests`."""
         keys = [request.digest() for request in requests]
         values = self._values("texts", keys)
@@ -130,7 +132,7 @@ class Journal:
                 held[k] = written
         return held
 
-    def keep_texts(self, finished: Iterable[tuple[TokenRequest, Written]]) -> None:
+    def write_texts(self, finished: Iterable[tuple[TokenRequest, GeneratedTokens]]) -> None:
         """Write these, in one transaction."""
         self._write(
             "texts",
@@ -140,7 +142,7 @@ class Journal:
     def _values(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values of those keys that the table has."""
         values: dict[bytes, bytes] = {}
-        with explained(self.path, REMEDY):
+        with explain_errors(self.path, REMEDY):
             with self._lock:
                 _ = self._open  # says at once, whatever the keys, that a file cannot be used
             for first in range(0, len(keys), TOGETHER):
@@ -155,7 +157,7 @@ class Journal:
         return values
 
     def _write(self, table: str, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        with self._writing, explained(self.path, REMEDY):
+        with self._writing, explain_errors(self.path, REMEDY):
             with self._lock:
                 database, model = self._open
             try:
@@ -198,7 +200,7 @@ def packed_scores(scores: SequenceScores) -> bytes:
     return _with_checksum(b"".join(parts))
 
 
-def unpacked_scores(value: bytes, wanted: Wanted = NOTHING_MORE) -> SequenceScores | None:
+def unpacked_scores(value: bytes, wanted: ScoreOptions = BASE_SCORES) -> SequenceScores | None:
     """What `packed_scores` made of scores, or None where a bit has changed since.
 
     Args:
@@ -218,14 +220,14 @@ def unpacked_scores(value: bytes, wanted: Wanted = NOTHING_MORE) -> SequenceScor
     return SequenceScores(terms[0], terms[1], terms[2], greedy.astype(bool), *top, measures)
 
 
-def packed_text(written: Written) -> bytes:
+def packed_text(written: GeneratedTokens) -> bytes:
     """How it ended, the EOS that ended it, the ids, and a checksum."""
     eos = NO_EOS if written.eos_id is None else written.eos_id
     head = struct.pack("<Bi", FINISHES.index(written.finish), eos)
     return _with_checksum(head + np.ascontiguousarray(written.ids, "<i4").tobytes())
 
 
-def unpacked_text(value: bytes) -> Written | None:
+def unpacked_text(value: bytes) -> GeneratedTokens | None:
     """What `packed_text` made of a text, or None where a bit has changed since."""
     body = _checked(value)
     if body is None or len(body) % 4 != 1 or len(body) < 5 or body[0] >= len(FINISHES):
@@ -233,7 +235,7 @@ def unpacked_text(value: bytes) -> Written | None:
     finish, [eos] = FINISHES[body[0]], struct.unpack_from("<i", body, 1)
     if (finish == "eos") != (eos >= 0):
         return None
-    return Written(np.frombuffer(body[5:], "<i4"), finish, eos if finish == "eos" else None)
+    return GeneratedTokens(np.frombuffer(body[5:], "<i4"), finish, eos if finish == "eos" else None)
 
 
 def joined(rows: Mapping[bytes, bytes]) -> bytes:

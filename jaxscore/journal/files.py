@@ -54,7 +54,7 @@ class _Held(Exception):
     """Another connection holds the file."""
 
 
-def opened(path: Path, *, create: bool = False) -> sqlite3.Connection:
+def open_database(path: Path, *, create: bool = False) -> sqlite3.Connection:
     """A connection that holds a journal until it is closed.
 
     Args:
@@ -65,7 +65,7 @@ def opened(path: Path, *, create: bool = False) -> sqlite3.Connection:
             locks; it is no journal, is damaged or has another layout; its folder cannot be
             written.
     """
-    with explained(path, REMEDY if create else ""):
+    with explain_errors(path, REMEDY if create else ""):
         for _ in range(TRIES):
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def opened(path: Path, *, create: bool = False) -> sqlite3.Connection:
             with contextlib.suppress(_Held):
                 return _held_by_us(path, create)
             time.sleep(PAUSE * random.uniform(0.5, 1.5))
-    with explained(path, REMEDY if create else ""):
+    with explain_errors(path, REMEDY if create else ""):
         _check_locks(path.parent)
     own = ", or give this one a journal of its own with --journal PATH, or --journal off"
     remedy = f"wait for that one{own}" if create else "look again when that one has ended"
@@ -101,7 +101,7 @@ def _check_locks(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: Path, remedy: str = "") -> Iterator[None]:
+def explain_errors(path: Path, remedy: str = "") -> Iterator[None]:
     """What goes wrong with a journal, in words for its user."""
     try:
         yield
@@ -167,7 +167,7 @@ OF_A_FOLDER = "jaxscore"  # the journal's name where the output is a folder
 SUFFIX = ".journal"
 
 
-def beside(output: Path) -> Path:
+def default_path(output: Path) -> Path:
     """The journal of an output: a file, or a folder of files."""
     if output.is_dir():
         return output / FOLDER / f"{OF_A_FOLDER}{SUFFIX}"
@@ -204,7 +204,7 @@ def _complaint(path: Path, others: Sequence[Path | None]) -> str | None:
     return None
 
 
-def find(given: Path) -> Path:
+def find_journal(given: Path) -> Path:
     """The journal that a user means by its own name, by its output's or by its output's folder.
 
     Raises:
@@ -214,7 +214,7 @@ def find(given: Path) -> Path:
         if given.is_dir() and given.name == FOLDER:
             near, expected = given, "the name of a journal"
         else:
-            if (found := beside(given)).is_file():
+            if (found := default_path(given)).is_file():
                 return found
             if given.is_file() and _is_sqlite(given):
                 return given

@@ -15,7 +15,7 @@ SHORTEST_PREFIX = 64  # tokens; a shorter one, or one for a single group, saves 
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class DecodeGroup:
     """Requests side by side in a cache of [`rows`, `slots`].
 
     Attributes:
@@ -33,12 +33,12 @@ class Group:
         return next(n for n in GROUPS if n >= max(self.least_rows, len(self.members)))
 
 
-def groups(
+def group_requests(
     requests: Sequence[TokenRequest],
     shared: int,
     fits: Callable[[int, int], bool],
     most_rows: int,
-) -> list[Group]:
+) -> list[DecodeGroup]:
     """Requests side by side whose caches are of like length, alike prompts together.
 
     The longest come first. One joins those before it where it fills a quarter of their cache's
@@ -61,30 +61,32 @@ def groups(
         request = requests[place]
         return -_slots(request, shared), request.ids.astype(">u4").tobytes(), request.digest()
 
-    out: list[Group] = []
+    out: list[DecodeGroup] = []
     for place in sorted(range(len(requests)), key=rank):
         need = _slots(requests[place], shared)
         size = out[-1].slots if out else 0
         if not out or need * 4 < size or most(need) > most(size):
-            out.append(Group(need, 1, []))
+            out.append(DecodeGroup(need, 1, []))
         elif len(out[-1].members) == most(size):
-            out.append(Group(size, most(size), []) if need * 2 >= size else Group(need, 1, []))
+            out.append(
+                DecodeGroup(size, most(size), []) if need * 2 >= size else DecodeGroup(need, 1, [])
+            )
         out[-1].members.append(place)
     return out
 
 
-def lanes(groups: Sequence[Group]) -> list[list[Group]]:
+def group_by_cache_shape(groups: Sequence[DecodeGroup]) -> list[list[DecodeGroup]]:
     """Runs of groups whose caches have one shape: their texts take turns in the rows of one."""
     runs = itertools.groupby(groups, key=lambda group: (group.slots, group.rows))
     return [list(run) for _, run in runs]
 
 
-def one_each(requests: Sequence[TokenRequest]) -> list[Group]:
+def one_group_each(requests: Sequence[TokenRequest]) -> list[DecodeGroup]:
     """A cache for each request, of a length that depends on that request alone."""
-    return [Group(_slots(request, 0), 1, [place]) for place, request in enumerate(requests)]
+    return [DecodeGroup(_slots(request, 0), 1, [place]) for place, request in enumerate(requests)]
 
 
-def prefix_length(requests: Sequence[TokenRequest], most_rows: int) -> int:
+def shared_prefix_length(requests: Sequence[TokenRequest], most_rows: int) -> int:
     """How many tokens that all prompts begin with are worth computing once for all groups."""
     if len(requests) <= min(most_rows, GROUPS[-1]):
         return 0
@@ -104,10 +106,10 @@ def _common_prefix(prompts: Sequence[np.ndarray]) -> int:
 
 def _slots(request: TokenRequest, shared: int) -> int:
     # The prompt's last token is fed first and the last one written never is.
-    return power(len(request.ids) - shared + request.n_new - 2)
+    return power_of_two(len(request.ids) - shared + request.n_new - 2)
 
 
-def power(n: int) -> int:
+def power_of_two(n: int) -> int:
     """The power of two that holds n, a row at least."""
     return max(SHORTEST_ROW, 1 << (max(n, 1) - 1).bit_length())
 
@@ -117,12 +119,12 @@ T = TypeVar("T")
 SHARE = 8  # one of so many rows is filled at a time; each filling is a few programs
 
 
-def chunk(n_rows: int) -> int:
+def refill_size(n_rows: int) -> int:
     """Rows that are filled at a time, of a cache of so many; as many are free before any is."""
     return max(1, n_rows // SHARE)
 
 
-class DecodeRows(Generic[T]):
+class SlotSchedule(Generic[T]):
     """The rows of a lane's cache, and the texts that wait for one.
 
     Invariant: the row and the block in which a text begins depend on the number of rows, on the
@@ -138,7 +140,7 @@ class DecodeRows(Generic[T]):
         `begin` does not return it. `waiting` is read no further than rows are free."""
         self._waiting: Iterator[tuple[T, int | None]] = iter(waiting)
         self._free = list(range(n_rows))
-        self._least = chunk(n_rows)
+        self._least = refill_size(n_rows)
         self._written: set[int] = set()  # rows of texts of unknown length
         self._known: dict[int, int] = {}  # row -> blocks that a known text still takes
 

@@ -15,7 +15,7 @@ import numpy as np
 from jaxscore.plan.row_batches import (
     TAIL,
     RowBatch,
-    Slots,
+    RowLayout,
     Stretches,
     attention_cost,
     batch_rows,
@@ -234,7 +234,7 @@ class Cutter:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class PackedRows:
     """Rows for a forest. `batches` makes each batch as it is asked for.
 
     Attributes:
@@ -260,9 +260,9 @@ class Plan:
         return int((self.stretches.stop - self.stretches.start).sum())
 
     @functools.cached_property
-    def rows(self) -> Slots:
+    def rows(self) -> RowLayout:
         """What lies in each slot of all rows."""
-        return Slots(self.forest, self.lengths, self.n_rows, self.stretches)
+        return RowLayout(self.forest, self.lengths, self.n_rows, self.stretches)
 
     def layout(self) -> bytes:
         """What beside the forest decides the batches."""
@@ -279,7 +279,7 @@ class Plan:
                 first = stop
 
 
-def plan(
+def pack_rows(
     forest: Forest,
     *,
     max_positions: int,
@@ -288,7 +288,7 @@ def plan(
     prefix: int = 0,
     pack: bool = True,
     program_cost: float = 0.0,
-) -> Plan:
+) -> PackedRows:
     """Choose the row length that costs least and pack.
 
     Longer rows repeat less and pad less but attend more, see `attention_cost`. A longer shortest
@@ -338,7 +338,9 @@ def plan(
     return _laid_out(forest, pieces, rows, batch_tokens, cost, tail)
 
 
-def plan_uniform(forest: Forest, *, row_length: int, width: int, batch_tokens: int) -> Plan:
+def pack_uniform_rows(
+    forest: Forest, *, row_length: int, width: int, batch_tokens: int
+) -> PackedRows:
     """All batches of one shape, for work that is not worth a second program.
 
     Args:
@@ -360,12 +362,12 @@ def _laid_out(
     batch_tokens: int,
     cost: float,
     tail: int,
-) -> Plan:
+) -> PackedRows:
     """The plan of these rows, see `_rows`: their pieces become arrays."""
     lengths = sorted(rows)
     stretches = _stretches(pieces, [row for n in lengths for row in rows[n]])
     n_rows = [len(rows[n]) for n in lengths]
-    return Plan(forest, lengths, n_rows, stretches, batch_tokens, cost, tail)
+    return PackedRows(forest, lengths, n_rows, stretches, batch_tokens, cost, tail)
 
 
 def _rows(

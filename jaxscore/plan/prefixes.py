@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.tries import Forest, within
+from jaxscore.plan.tries import Forest, range_within
 
 SHORTEST = 128  # tokens of a path that is worth a program of its own
 
@@ -39,12 +39,12 @@ class Part:
     edges: np.ndarray
 
 
-def whole(forest: Forest) -> Part:
+def as_one_part(forest: Forest) -> Part:
     """All of a forest in one part."""
     return Part(np.zeros(0, np.int32), forest, np.arange(forest.n_edges, dtype=np.int32))
 
 
-def split(forest: Forest) -> list[Part]:
+def split_at_prefixes(forest: Forest) -> list[Part]:
     """The parts of a forest: one without a prefix, then one for each prefix.
 
     From the root down, a path becomes a prefix where it goes on for at least `SHORTEST` tokens
@@ -143,7 +143,7 @@ def _siblings(end: np.ndarray, first: int, stop: int) -> list[int]:
 def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
     """The nodes that k owns and that an edge needs, as a forest of their own."""
     first, stop = prefix.first, prefix.stop
-    edges = np.arange(*within(forest.edge_node, first, stop), dtype=np.int32)
+    edges = np.arange(*range_within(forest.edge_node, first, stop), dtype=np.int32)
     edges = edges[owner[forest.edge_node[edges]] == k]
     asked = forest.edge_node[edges] - first  # sorted, as all edges are
     own = owner[first:stop] == k
@@ -165,7 +165,7 @@ def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
             edge_target=forest.edge_target[edges],
             edge_of=np.zeros(0, np.int32),
             offsets=np.zeros(1, np.int64),
-            n_given=0,
+            n_input_tokens=0,
         ),
         edges,
     )

@@ -43,7 +43,7 @@ class TokenSequence:
             )
 
     @property
-    def fed(self) -> np.ndarray:
+    def input_ids(self) -> np.ndarray:
         """The ids that the model reads: a continuation's last token is only predicted."""
         return self.ids if len(self.choices) else self.ids[:-1]
 
@@ -62,7 +62,7 @@ class TokenSequence:
         return len(self.choices) or max(0, len(self.ids) - self.first_scored)
 
     @property
-    def n_given(self) -> int:
+    def n_input_tokens(self) -> int:
         """Tokens that were asked about, choices counted."""
         return len(self.ids) + len(self.choices)
 
@@ -70,7 +70,7 @@ class TokenSequence:
         """Of the ids, of where scoring starts, and of the choices and their number.
 
         Args:
-            key: of what is wanted, see `Wanted.key`.
+            key: of what is wanted, see `ScoreOptions.key`.
         """
         header = struct.pack("<qq", self.start, len(self.choices))
         digest = hashlib.blake2b(header, digest_size=20, key=key)
@@ -79,7 +79,7 @@ class TokenSequence:
         return digest.digest()
 
 
-class Wanted(NamedTuple):
+class ScoreOptions(NamedTuple):
     """What is computed for each scored token beside the terms that every run has.
 
     Attributes:
@@ -106,7 +106,7 @@ class Wanted(NamedTuple):
         return hashlib.blake2b(name, digest_size=32).digest() if name else b""
 
 
-NOTHING_MORE = Wanted()
+BASE_SCORES = ScoreOptions()
 
 
 class SequenceScores(NamedTuple):
@@ -165,7 +165,7 @@ class TokenRequest(NamedTuple):
         return digest.digest()
 
 
-class Written(NamedTuple):
+class GeneratedTokens(NamedTuple):
     """A finished text: int32 ids, the EOS left out; "eos", "stop" or "length"; and that EOS."""
 
     ids: np.ndarray
@@ -173,7 +173,7 @@ class Written(NamedTuple):
     eos_id: int | None = None
 
 
-def complaints(
+def check_sequences(
     sequences: Sequence[TokenSequence],
     *,
     vocab_size: int,
@@ -271,7 +271,9 @@ def _too_long(sequence: TokenSequence, most: int) -> str:
     )
 
 
-def windows(ids: np.ndarray, first: int, max_length: int, stride: int) -> list[TokenSequence]:
+def rolling_windows(
+    ids: np.ndarray, first: int, max_length: int, stride: int
+) -> list[TokenSequence]:
     """The windows of one text, in order.
 
     Args:

@@ -8,19 +8,19 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxscore.plan.packing import Plan
+from jaxscore.plan.packing import PackedRows
 from jaxscore.plan.prefixes import Part
 from jaxscore.plan.requests import (
+    BASE_SCORES,
     NO_MEASURES,
-    NOTHING_MORE,
+    ScoreOptions,
     SequenceScores,
     TokenSequence,
-    Wanted,
 )
 from jaxscore.plan.row_batches import OnePerRow, RowBatch
 from jaxscore.plan.tries import Forest
 
-Planned = Plan | OnePerRow  # how a part is laid out
+Planned = PackedRows | OnePerRow  # how a part is laid out
 N_TERMS = 6  # fields of `SequenceScores` before its measures
 
 
@@ -63,7 +63,7 @@ class _Progress(NamedTuple):
     lacking: np.ndarray
 
 
-class ForestWork:
+class ForestScores:
     """Sequences of one window that one variant of the model scores, in one forest.
 
     Attributes:
@@ -80,7 +80,7 @@ class ForestWork:
         index: Sequence[int],
         forest: Forest,
         plans: list[tuple[Part, Planned]],
-        wanted: Wanted = NOTHING_MORE,
+        wanted: ScoreOptions = BASE_SCORES,
     ) -> None:
         self.variant, self.index, self.forest, self.plans = variant, index, forest, plans
         self.wanted = wanted
@@ -122,7 +122,7 @@ class ForestWork:
         edges = part.edges[batch.edge]
         missing = ~np.isfinite(self._edges.logprob[edges])
         edge, answer = edges[missing], np.flatnonzero(missing)
-        of_query = answer if self.wanted.by_answer else batch.questions.slot[answer]
+        of_query = answer if self.wanted.by_answer else batch.scored.slot[answer]
         self._edges.logprob[edge] = scores.logprob[answer]
         self._edges.greedy[edge] = scores.greedy[answer]
         self._edges.entropy[edge] = scores.entropy[of_query]
@@ -215,11 +215,11 @@ class Window:
 
     def __init__(
         self,
-        works: list[ForestWork],
+        forests: list[ForestScores],
         sequences: Sequence[TokenSequence],
-        wanted: Wanted = NOTHING_MORE,
+        wanted: ScoreOptions = BASE_SCORES,
     ) -> None:
-        self.works, self.sequences, self.wanted = works, sequences, wanted
+        self.forests, self.sequences, self.wanted = forests, sequences, wanted
         self.n_in_flight, self.all_sent = 0, False
 
     @property
@@ -228,22 +228,22 @@ class Window:
 
     @property
     def n_tokens(self) -> int:
-        return sum(work.n_tokens for work in self.works)
+        return sum(work.n_tokens for work in self.forests)
 
     def lay_out(self) -> None:
         """Compute rows and digests now, and not when the first batch is made for a device."""
-        for work in self.works:
+        for work in self.forests:
             _ = work.digest, [plan.rows for _, plan in work.plans]
 
-    def planned_parts(self) -> Iterator[tuple[ForestWork, Part, Planned]]:
+    def planned_parts(self) -> Iterator[tuple[ForestScores, Part, Planned]]:
         """What is to be computed, one forest's rows after the other."""
-        for work in self.works:
+        for work in self.forests:
             for part, plan in work.plans:
                 yield work, part, plan
 
     def scores(self) -> list[SequenceScores]:
         """One entry for each sequence, in the order in which they came."""
         found: dict[int, SequenceScores] = {}
-        for work in self.works:
+        for work in self.forests:
             found |= zip(work.index, work.scores(), strict=True)
         return [found[k] for k in range(len(self.sequences))]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.plan.tries import Forest, within
+from jaxscore.plan.tries import Forest, range_within
 
 SHORTEST_ROW = 64  # tokens
 TAIL = 8  # the last rows of a length go in batches of an eighth
@@ -63,15 +63,15 @@ class Stretches(NamedTuple):
     n_in_row: np.ndarray
 
 
-ANSWERS = 4  # slots for answers, per token of a batch
+TARGETS_PER_TOKEN = 4  # slots for answers, per token of a batch
 
 
-class Questions(NamedTuple):
+class ScoredPositions(NamedTuple):
     """Host arrays of `device.rows.Asked`, and which edges its answers are.
 
     Attributes:
         query: int32 [tokens of the batch], in order, zeros behind the last one.
-        slot, answer: int32 [ANSWERS * tokens of the batch], likewise.
+        slot, answer: int32 [TARGETS_PER_TOKEN * tokens of the batch], likewise.
         edge: int32 [n_answers], index of each answer's edge in the forest.
     """
 
@@ -82,24 +82,24 @@ class Questions(NamedTuple):
     edge: np.ndarray
 
 
-def questions(
+def split_scored(
     token: np.ndarray, answer: np.ndarray, edge: np.ndarray, n_tokens: int
-) -> Iterator[Questions]:
+) -> Iterator[ScoredPositions]:
     """What is asked of a batch, in parts that have room in it, all of them with every query.
 
     Fewer queries in a part would change the sizes of the products that their terms come from.
 
     Args:
         token: [n], the token of the batch after which each answer is wanted, in order.
-        answer, edge: [n], see `Questions`.
+        answer, edge: [n], see `ScoredPositions`.
         n_tokens: of the batch, padding included.
     """
-    room = ANSWERS * n_tokens
+    room = TARGETS_PER_TOKEN * n_tokens
     asked, slot = np.unique(token, return_inverse=True)
     query = _padded(asked, n_tokens)
     for low in range(0, len(token), room):
         part = slice(low, low + room)
-        yield Questions(
+        yield ScoredPositions(
             query,
             len(asked),
             _padded(slot[part], room),
@@ -125,13 +125,13 @@ class RowBatch:
     ids: np.ndarray
     position: np.ndarray
     subtree_end: np.ndarray
-    questions: Questions
+    scored: ScoredPositions
     n_tokens: int
 
     @property
     def edge(self) -> np.ndarray:
         """int32 [n_answers], index of each answer's edge in the forest."""
-        return self.questions.edge
+        return self.scored.edge
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -140,13 +140,13 @@ class RowBatch:
         return rows, length
 
 
-class Slots:
+class RowLayout:
     """Every token slot of a plan in one line, group after group, row after row."""
 
     def __init__(
         self, forest: Forest, lengths: Sequence[int], n_rows: Sequence[int], stretches: Stretches
     ) -> None:
-        """`lengths` and `stretches` as of `packing.Plan`; `n_rows` are the rows of each length."""
+        """`lengths` and `stretches` as of `PackedRows`; `n_rows` are the rows of each length."""
         self.forest = forest
         start, stop, span, n_in_row = stretches
         size = stop - start
@@ -181,7 +181,7 @@ class Slots:
     def batches(self, first: int, stop: int, count: int, length: int) -> Iterator[RowBatch]:
         """The rows in slots [first, stop) as a batch of `count` rows.
 
-        A second batch over the same rows follows where they have more than ANSWERS answers per
+        A second batch over the same rows follows where they exceed TARGETS_PER_TOKEN answers per
         token.
         """
         budget = count * length
@@ -193,22 +193,22 @@ class Slots:
         end[: stop - first] = np.where(
             real[: stop - first], self.end[first:stop], end[: stop - first]
         )
-        a, b = within(self.edge_slot, first, stop)
+        a, b = range_within(self.edge_slot, first, stop)
         edge = self.edge[a:b]
         token, answer = self.edge_slot[a:b] - first, self.forest.edge_target[edge]
-        for k, asked in enumerate(questions(token, answer, edge, budget)):
+        for k, asked in enumerate(split_scored(token, answer, edge, budget)):
             yield RowBatch(
                 ids=np.where(real, self.forest.ids[node], 0).reshape(count, length),
                 position=np.where(real, self.forest.depth[node], 0).reshape(count, length),
                 subtree_end=end.reshape(count, length),
-                questions=asked,
+                scored=asked,
                 n_tokens=0 if k else int(real.sum()),
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class OnePerRow:
-    """A batch for each path of a forest built with `Share.WHOLE`. As `packing.Plan`."""
+    """A batch for each path of a forest built with `Share.WHOLE`. As `packing.PackedRows`."""
 
     forest: Forest
     width: int
@@ -225,7 +225,7 @@ class OnePerRow:
 
     def layout(self) -> bytes:
         """What beside the forest decides the batches."""
-        return repr((SHORTEST_ROW, ANSWERS)).encode()
+        return repr((SHORTEST_ROW, TARGETS_PER_TOKEN)).encode()
 
     def batches(self) -> Iterator[RowBatch]:
         """Shorter rows first; every edge of the forest is in exactly one batch."""
@@ -239,16 +239,16 @@ class OnePerRow:
         return sorted(itertools.pairwise(bounds), key=lambda path: row_length(path[1] - path[0]))
 
     def _of_path(self, start: int, stop: int) -> Iterator[RowBatch]:
-        """Its batch; more of the same row where it has more than ANSWERS answers per token."""
+        """Its batch; more of the same row if it exceeds TARGETS_PER_TOKEN."""
         n, forest = stop - start, self.forest
         length = row_length(n)
-        a, b = within(forest.edge_node, start, stop)
+        a, b = range_within(forest.edge_node, start, stop)
         ids, position = np.zeros((2, 1, length), np.int32)
         ids[0, :n], position[0, :n] = forest.ids[start:stop], np.arange(n)
         end = np.arange(1, length + 1, dtype=np.int32)[None]
         end[0, :n] = n
         column, answer = forest.edge_node[a:b] - start, forest.edge_target[a:b]
-        for k, asked in enumerate(questions(column, answer, np.arange(a, b), length)):
+        for k, asked in enumerate(split_scored(column, answer, np.arange(a, b), length)):
             yield RowBatch(ids, position, end, asked, n_tokens=0 if k else n)
 
 

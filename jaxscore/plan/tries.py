@@ -34,7 +34,7 @@ class Forest:
         edge_of: int32, for each scored token of each sequence, one sequence after the other,
             its edge.
         offsets: int64 [sequences + 1], where each sequence's part of `edge_of` starts.
-        n_given: tokens of all sequences, shared or not.
+        n_input_tokens: tokens of all sequences, shared or not.
     """
 
     ids: np.ndarray
@@ -45,7 +45,7 @@ class Forest:
     edge_target: np.ndarray
     edge_of: np.ndarray
     offsets: np.ndarray
-    n_given: int
+    n_input_tokens: int
 
     @property
     def n_nodes(self) -> int:
@@ -56,7 +56,7 @@ class Forest:
         return len(self.edge_node)
 
 
-def within(values: np.ndarray, first: int, stop: int) -> tuple[int, int]:
+def range_within(values: np.ndarray, first: int, stop: int) -> tuple[int, int]:
     """The slice of ascending values that are at least `first` and below `stop`."""
     bounds = np.array([first, stop], values.dtype)  # of another type, all values are converted
     a, b = np.searchsorted(values, bounds).tolist()
@@ -77,7 +77,7 @@ class Share(enum.Enum):
     WHOLE = enum.auto()
 
 
-def build(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> Forest:
+def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> Forest:
     """Merge sequences, in any order and with duplicates, into tries."""
     asked = _Asked.of(sequences)
     # Big-endian bytes compare as the ids do.
@@ -128,7 +128,7 @@ def build(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> 
         edge_target=edges[1].astype(np.int32),
         edge_of=edges[2],
         offsets=_starts(asked.n_scored),
-        n_given=len(asked.ids) + len(asked.choices),
+        n_input_tokens=len(asked.ids) + len(asked.choices),
     )
 
 

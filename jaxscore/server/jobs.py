@@ -136,7 +136,7 @@ def together_or_alone(
 
 def path(piece: Piece) -> np.ndarray:
     """int32: the tokens that the model reads for a piece, those of its longest sequence."""
-    return max((sequence.fed for sequence in piece), key=len)
+    return max((sequence.input_ids for sequence in piece), key=len)
 
 
 def key(ids: np.ndarray) -> bytes:

@@ -85,7 +85,7 @@ async def _answer(call: Call, fields: Mapping[str, Field], prepare: Prepare) -> 
     service.worker.add(one.job)
     lines = await _finished(service, one)
     model = orjson.dumps(asked["model"] or service.settings.names[0])
-    usage = orjson.dumps({"tokens_given": one.n_given, "tokens_computed": one.job.added})
+    usage = orjson.dumps({"tokens_given": one.n_input_tokens, "tokens_computed": one.job.added})
     results = b",".join(line.rstrip() for line in lines)
     return Answer(b'{"model":%b,"results":[%b],"usage":%b}' % (model, results, usage))
 
@@ -97,9 +97,9 @@ class _Encoded(NamedTuple):
     job: ScoringJob
 
     @property
-    def n_given(self) -> int:
+    def n_input_tokens(self) -> int:
         """Tokens of all items, those that they share counted each time."""
-        return sum(one.n_given for item in self.batch.prepared for one in item.sequences)
+        return sum(one.n_input_tokens for item in self.batch.prepared for one in item.sequences)
 
 
 async def _records(

@@ -96,7 +96,7 @@ class Service:
     async def scoring_job(self, pieces: Sequence[Piece], top: int = 0) -> ScoringJob:
         """A job for `done`, with the smallest number of most probable tokens that is compiled."""
         compiled = min(next(k for k in TOPS if k >= top), self.scorer.model.vocab_size)
-        size = sum(one.n_given for piece in pieces for one in piece)
+        size = sum(one.n_input_tokens for piece in pieces for one in piece)
         return await self.apart(size, lambda: ScoringJob(pieces, compiled))
 
     async def write(

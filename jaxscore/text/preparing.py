@@ -120,7 +120,7 @@ class Preparer:
             return Prepared(encoded, 0, None)
         sequences, cut = [], 0
         for sequence in encoded:
-            over = len(sequence.fed) - self._most
+            over = len(sequence.input_ids) - self._most
             prefix = self._encoder.prefix
             keep = len(prefix) if sequence.ids[: len(prefix)].tolist() == prefix else 0
             # Without a BOS one context token must stay, or the continuation's first has none.
@@ -215,7 +215,7 @@ class Encoding:
                 requests, self.boundary, self.truncate, self.special_tokens
             )
             out += zip(requests, prepared, strict=True)
-            n_tokens += sum(one.n_given for item in prepared for one in item.sequences)
+            n_tokens += sum(one.n_input_tokens for item in prepared for one in item.sequences)
             if last or (self.window_tokens is not None and n_tokens >= self.window_tokens):
                 yield out
                 out, n_tokens = [], 0

@@ -36,7 +36,7 @@ from jaxscore.engine.generation.slots import STEPS, fitting, most_rows
 from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
-from jaxscore.plan.decode_slots import GROUPS, chunk
+from jaxscore.plan.decode_slots import GROUPS, refill_size
 from tests.models import published
 from tests.models.test_large_shapes import MODELS, QWEN, sized
 
@@ -152,7 +152,7 @@ class Case:
     def begin(self, rows: int, slots: int) -> dict[str, Any]:
         """New texts in an eighth of the rows of a lane, from a whole batch of prompts."""
         _, (_, state, sampling, _, eos) = self._decoding(rows, slots, 1, greedy=True)
-        width = chunk(rows)
+        width = refill_size(rows)
 
         def of_begun(leaf: Any) -> Any:
             return jax.ShapeDtypeStruct((width, *leaf.shape[1:]), leaf.dtype)

@@ -14,9 +14,9 @@ from jaxscore.engine.dispatch import halves
 from jaxscore.errors import InputError
 from jaxscore.journal.database import Journal
 from jaxscore.plan import row_batches
-from jaxscore.plan.packing import plan
+from jaxscore.plan.packing import pack_rows
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.plan.tries import build
+from jaxscore.plan.tries import build_forest
 from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence_lists
 from tests.test_scorer import COLUMNS, fresh, random_sequences
@@ -32,10 +32,10 @@ NO_ROOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12345 byte
 def test_halves_ask_what_the_whole_asks(sequences, batch_tokens):
     with (
         mock.patch.object(row_batches, "SHORTEST_ROW", 4),
-        mock.patch.object(row_batches, "ANSWERS", 2),
+        mock.patch.object(row_batches, "TARGETS_PER_TOKEN", 2),
     ):
-        forest = build(sequences)
-        made = plan(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
+        forest = build_forest(sequences)
+        made = pack_rows(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
         batches = [batch for batch in made.batches() if batch.shape[0] > 1]
     prefixes = paths(forest)
     for batch in batches:

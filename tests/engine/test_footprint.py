@@ -27,7 +27,7 @@ from jaxscore.models import costs, native
 from jaxscore.models.weights.params import keys_of, shapes_of
 from jaxscore.plan import packing, row_batches
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.plan.tries import build
+from jaxscore.plan.tries import build_forest
 from tests.conftest import with_devices
 from tests.device.configs import llamalike
 
@@ -106,8 +106,11 @@ def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
         for longest in (10, 64, max_positions):
             lengths = draw.integers(2, longest + 1, n_requests)
             sequences = [TokenSequence(draw.integers(0, 99, n), 1) for n in lengths]
-            plan = packing.plan(
-                build(sequences), max_positions=max_positions, width=32, batch_tokens=batch_tokens
+            plan = packing.pack_rows(
+                build_forest(sequences),
+                max_positions=max_positions,
+                width=32,
+                batch_tokens=batch_tokens,
             )
             seen |= {batch.shape for batch in plan.batches()}
     assert seen <= allowed
@@ -115,8 +118,8 @@ def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
 
 
 def test_abstract_rows_are_the_packers():
-    plan = packing.plan_uniform(
-        build([TokenSequence(np.arange(30), 1)]), row_length=64, width=32, batch_tokens=128
+    plan = packing.pack_uniform_rows(
+        build_forest([TokenSequence(np.arange(30), 1)]), row_length=64, width=32, batch_tokens=128
     )
     [batch] = plan.batches()
     rows, sent = abstract_rows(*batch.shape), side_by_side([batch], None)
@@ -125,7 +128,7 @@ def test_abstract_rows_are_the_packers():
         assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
     one = abstract_batch(*batch.shape)
     assert (one.shape, one.dtype) == (sent.shape, sent.dtype)
-    asked = batch.questions
+    asked = batch.scored
     for got, want in (
         *zip(there, (batch.ids, batch.position, batch.subtree_end), strict=False),
         (there.asked, (asked.query, asked.n_queries, asked.slot, asked.answer, len(batch.edge))),

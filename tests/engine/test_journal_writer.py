@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore.engine import journal_writer
-from jaxscore.engine.journal_writer import JournaledScores, Keeper
+from jaxscore.engine.journal_writer import JournalWriter, RunJournal
 from jaxscore.engine.planner import Planner
 from jaxscore.errors import InputError
 from tests.engine.test_planner import FACTS
@@ -23,7 +23,7 @@ class Journal:
         self.may_write, self.problem = threading.Event(), None
         self.may_write.set()
 
-    def keep(self, finished, wanted):
+    def write_scores(self, finished, wanted):
         rows = list(finished)
         assert self.may_write.wait(10)
         if self.problem is not None:
@@ -59,11 +59,11 @@ def planned(sequences):
 def test_a_text_is_written_once_though_several_batches_have_its_tokens(journal):
     given = texts(30)
     window = planned(given)
-    with Keeper(JournaledScores(journal)) as keeper:
+    with JournalWriter(RunJournal(journal)) as writer:
         n_batches = 0
         for work, edges in scored(window):
             n_batches += 1
-            keeper.note(window, work, edges)
+            writer.add_scored(window, work, edges)
         assert n_batches > 5
     written = [key for one in journal.writes for key in one]
     assert sorted(written) == sorted(one.digest() for one in given)
@@ -74,14 +74,14 @@ def test_a_text_is_written_once_though_several_batches_have_its_tokens(journal):
 def test_what_lacks_tokens_is_written_when_it_has_waited_or_when_the_run_ends(journal, monkeypatch):
     window = planned(texts(30))
     batches = scored(window)
-    with Keeper(JournaledScores(journal)) as keeper:
+    with JournalWriter(RunJournal(journal)) as writer:
         monkeypatch.setattr(journal_writer, "PARTS_AFTER", 0.0)
-        keeper.note(window, *next(batches))  # the shared beginning: all texts have it
+        writer.add_scored(window, *next(batches))  # the shared beginning: all texts have it
         until(lambda: len(journal.rows) == 30)
         lacking = [one for one in journal.rows.values() if np.isnan(one.logprob).any()]
         assert len(lacking) > 20
         monkeypatch.undo()
-        keeper.note(window, *next(batches))
+        writer.add_scored(window, *next(batches))
     whole = [one for one in journal.rows.values() if np.isfinite(one.logprob).all()]
     assert len(whole) > 30 - len(lacking)
     assert len(journal.rows) == 30
@@ -95,9 +95,9 @@ def test_while_one_transaction_is_written_the_next_is_collected_and_no_more(jour
     n_noted = [0]
 
     def work():
-        with Keeper(JournaledScores(journal)) as keeper:
+        with JournalWriter(RunJournal(journal)) as writer:
             for forest_work, edges in scored(window):
-                keeper.note(window, forest_work, edges)
+                writer.add_scored(window, forest_work, edges)
                 n_noted[0] += 1
 
     thread = threading.Thread(target=work)
@@ -114,15 +114,15 @@ def test_while_one_transaction_is_written_the_next_is_collected_and_no_more(jour
 def test_a_window_with_a_text_that_is_not_written_yet_is_told(journal):
     first, second, third = texts(3), texts(3, 500), texts(4)
     windows = [planned(one) for one in (first, second, third)]
-    with Keeper(JournaledScores(journal)) as keeper:
-        assert keeper.known(windows[0])
+    with JournalWriter(RunJournal(journal)) as writer:
+        assert writer.has_written(windows[0])
         for one in scored(windows[0]):
-            keeper.note(windows[0], *one)
-        assert keeper.known(windows[1])
-        assert not keeper.known(windows[2])  # the first one has batches to come
+            writer.add_scored(windows[0], *one)
+        assert writer.has_written(windows[1])
+        assert not writer.has_written(windows[2])  # the first one has batches to come
         windows[0].all_sent = windows[2].all_sent = True
-        keeper.flush()
-        assert keeper.known(planned(texts(1)))
+        writer.flush()
+        assert writer.has_written(planned(texts(1)))
 
 
 def test_what_goes_wrong_is_told_by_the_next_call_and_hides_no_other_error(journal):
@@ -131,9 +131,9 @@ def test_what_goes_wrong_is_told_by_the_next_call_and_hides_no_other_error(journ
     def run(problem=None):
         window = planned(texts(4))
         batches = scored(window)
-        with Keeper(JournaledScores(journal)) as keeper:
+        with JournalWriter(RunJournal(journal)) as writer:
             for batch in batches:
-                keeper.note(window, *batch)
+                writer.add_scored(window, *batch)
                 if problem is not None:
                     raise problem
 

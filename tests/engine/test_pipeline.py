@@ -10,7 +10,7 @@ import pytest
 from jaxscore.device.rows import Scores
 from jaxscore.engine import pipeline
 from jaxscore.engine.dispatch import InFlight
-from jaxscore.engine.journal_writer import JournaledScores
+from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.pipeline import AHEAD, IN_FLIGHT, Pipeline
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import RunStatistics
@@ -50,7 +50,7 @@ class FakeDispatch:
         assert self.may_answer.wait(10)
         self.n_waiting -= 1
         for batch in in_flight.batches:
-            asked = batch.questions
+            asked = batch.scored
             logprob = np.zeros(len(asked.answer), np.float32)
             for k in range(len(batch.edge)):
                 row, column = divmod(int(asked.query[asked.slot[k]]), batch.shape[1])
@@ -64,18 +64,18 @@ class FakeJournal:
     def __init__(self):
         self.rows = {}
 
-    def found(self, sequences, wanted):
+    def read_scores(self, sequences, wanted):
         keys = [one.digest() for one in sequences]
         return {k: self.rows[key] for k, key in enumerate(keys) if key in self.rows}
 
-    def keep(self, finished, wanted):
+    def write_scores(self, finished, wanted):
         self.rows |= {one.digest(): scores for one, scores in finished}
 
 
 def loop(journal=None):
     planner = Planner(FACTS, batch_tokens=64, reproducible=False)
     dispatch = FakeDispatch()
-    run = Pipeline(planner, dispatch, RunStatistics(), JournaledScores(journal))
+    run = Pipeline(planner, dispatch, RunStatistics(), RunJournal(journal))
     return run, dispatch
 
 
@@ -188,7 +188,7 @@ def test_a_text_of_the_window_before_is_found_and_not_sent_again():
 
 def test_a_journal_that_cannot_be_written_ends_the_run():
     class Full(FakeJournal):
-        def keep(self, finished, wanted):
+        def write_scores(self, finished, wanted):
             raise InputError("disk is full")
 
     run, _ = loop(Full())
@@ -207,15 +207,15 @@ def test_of_several_processes_the_first_one_tells_what_it_found(monkeypatch):
     monkeypatch.setattr(processes, "several", lambda: True)
     sent = []
     monkeypatch.setattr(processes, "from_first", lambda value: sent.append(value) or sent[0])
-    ours = JournaledScores(journal).found(given)
+    ours = RunJournal(journal).read_scores(given)
     monkeypatch.setattr(processes, "first", lambda: False)
     empty = FakeJournal()
-    theirs = JournaledScores(empty).found(given)
+    theirs = RunJournal(empty).read_scores(given)
     assert list(ours) == list(theirs) == [1, 4]
     for one in (*ours.values(), *theirs.values()):
         np.testing.assert_array_equal(one.logprob, known.logprob)
         assert one.greedy.tolist() == known.greedy
-    JournaledScores(empty).keep([(given[0], known)])
+    RunJournal(empty).write_scores([(given[0], known)])
     assert not empty.rows
 
 

@@ -16,7 +16,7 @@ FACTS = ModelFacts(
 )
 
 
-def questions(n_prompt=400, count=60):
+def split_scored(n_prompt=400, count=60):
     draw = np.random.default_rng(0)
     prompt = draw.integers(1, 99, n_prompt)
     ids = [np.r_[prompt, draw.integers(1, 99, 20)].astype(np.int32) for _ in range(count)]
@@ -29,31 +29,31 @@ def made(sequences, *, reproducible=False, **changes):
 
 
 def test_a_prefix_is_shared_where_it_saves_more_than_its_program(monkeypatch):
-    asked = questions()
-    [work] = made(asked).works
+    asked = split_scored()
+    [work] = made(asked).forests
     assert max(len(part.prefix) for part, _ in work.plans) == 399
-    [plain] = made(asked, takes_prefixes=False).works
-    [small] = made(asked, n_parameters=10**4).works  # a program takes longer than all of the work
+    [plain] = made(asked, takes_prefixes=False).forests
+    [small] = made(asked, n_parameters=10**4).forests  # a program takes longer than all of the work
     for one in (plain, small):
         assert [len(part.prefix) for part, _ in one.plans] == [0]
     assert work.n_tokens < plain.n_tokens
     monkeypatch.setattr(planner, "LEAST_SHARE", 1.0)
-    assert [len(part.prefix) for part, _ in made(asked).works[0].plans] == [0]
+    assert [len(part.prefix) for part, _ in made(asked).forests[0].plans] == [0]
 
 
 def test_long_requests_are_another_variants():
-    asked = [*questions(30, 3), *questions(400, 2), *questions(30, 1)]
-    works = made(asked, longer_from=100).works
+    asked = [*split_scored(30, 3), *split_scored(400, 2), *split_scored(30, 1)]
+    works = made(asked, longer_from=100).forests
     assert [(one.variant, list(one.index)) for one in works] == [(0, [0, 1, 2, 5]), (1, [3, 4])]
-    assert [one.variant for one in made(asked).works] == [0]
+    assert [one.variant for one in made(asked).forests] == [0]
     # The choices after a prompt are no part of its length.
     edge = TokenSequence(np.ones(100, np.int32), 100, np.array([1, 2, 3]))
-    assert [one.variant for one in made([edge], longer_from=100).works] == [0]
+    assert [one.variant for one in made([edge], longer_from=100).forests] == [0]
 
 
 def test_reproducible_plans_each_sequence_alone():
-    asked = questions(30, 4)
-    [work] = made(asked, reproducible=True).works
+    asked = split_scored(30, 4)
+    [work] = made(asked, reproducible=True).forests
     [(_, rows)] = work.plans
     assert isinstance(rows, OnePerRow)
     assert work.n_tokens == sum(len(one.ids) - 1 for one in asked)
@@ -65,7 +65,7 @@ def test_a_budget_below_one_row_is_refused():
 
 
 def test_statistics_of_each_output():
-    window, statistics = made(questions(30, 4)), RunStatistics()
+    window, statistics = made(split_scored(30, 4)), RunStatistics()
     statistics.count_window(window)
     first = statistics.facts()
     assert first["counts"]["texts"] == 4

@@ -54,7 +54,7 @@ def test_they_are_those_of_full_logits(scorers, plain):
         assert scores.top_id.shape == scores.top_logprob.shape == (one.n_scored, TOP)
         if not one.n_scored:
             continue
-        every = full_logprobs(scorers("tiny-llama3"), one.fed)
+        every = full_logprobs(scorers("tiny-llama3"), one.input_ids)
         at = np.full(one.n_scored, -1) if len(one.choices) else np.arange(-one.n_scored, 0)
         want = np.argsort(-every[at], axis=1, kind="stable")[:, :TOP]
         np.testing.assert_array_equal(scores.top_id, want)

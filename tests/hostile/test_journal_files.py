@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.journal.contents import held, prune
+from jaxscore.journal.contents import list_models, prune
 from jaxscore.journal.database import Journal
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from tests.hostile.inputs import HOSTILE, outcome, put, refused
@@ -29,13 +29,13 @@ def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("journal") / "journal"
     for about in (ABOUT, {"model": "other"}):
         with contextlib.closing(Journal(path, about)) as journal:
-            journal.keep([(one, scores_of(one)) for one in SEQUENCES])
+            journal.write_scores([(one, scores_of(one)) for one in SEQUENCES])
     return path.read_bytes()
 
 
-def found(path):
+def read_scores(path):
     with contextlib.closing(Journal(path, ABOUT)) as journal:
-        return journal.found(SEQUENCES)
+        return journal.read_scores(SEQUENCES)
 
 
 @HOSTILE
@@ -44,8 +44,8 @@ def test_any_bytes_in_any_place(tmp_path, whole, data):
     at = data.draw(st.integers(0, len(whole) - 1) | st.integers(0, 4096))
     new = data.draw(st.binary(min_size=1, max_size=40))
     path = put(tmp_path / "journal", whole[:at] + new + whole[at + len(new) :])
-    outcome(lambda: held(path), path)
-    got = outcome(lambda: found(path), path)
+    outcome(lambda: list_models(path), path)
+    got = outcome(lambda: read_scores(path), path)
     if not isinstance(got, InputError):
         for k, scores in got.items():
             for ours, kept in zip(scores[:4], scores_of(SEQUENCES[k])[:4], strict=True):
@@ -56,8 +56,8 @@ def test_any_bytes_in_any_place(tmp_path, whole, data):
 @pytest.mark.parametrize("length", [0, 1, 15, 100, 4095, 4096, 4097, 9000, -1, -4096])
 def test_a_journal_that_was_cut(tmp_path, whole, length):
     path = put(tmp_path / "journal", whole[:length])
-    outcome(lambda: found(path), path)
-    outcome(lambda: held(path), path)
+    outcome(lambda: read_scores(path), path)
+    outcome(lambda: list_models(path), path)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_journal_that_was_changed(tmp_path, whole, change):
     path = put(tmp_path / "journal", whole)
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute(change)
-    refused(lambda: held(path), path)
-    outcome(lambda: found(path), path)
+    refused(lambda: list_models(path), path)
+    outcome(lambda: read_scores(path), path)
     refused(lambda: prune(path, 1), path)
 
 
@@ -91,7 +91,7 @@ def test_scores_of_another_kind_are_missing(tmp_path, whole, value):
     path = put(tmp_path / "journal", whole)
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute(f"UPDATE scores SET value = {value}")
-    assert found(path) == {}
+    assert read_scores(path) == {}
 
 
 def test_what_describes_a_model_is_one_line(run, tmp_path, whole):

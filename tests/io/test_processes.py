@@ -19,7 +19,7 @@ from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes
 from tests.conftest import CASES, ROOT, with_devices
-from tests.journal.test_killed import complete, held_in_copy, kept
+from tests.journal.test_killed import complete, kept, models_in_copy
 
 QWEN = str(CASES / "models/tiny-qwen2")
 BOUND = 120  # seconds in which the others of a killed process end, on a busy machine
@@ -168,7 +168,7 @@ def test_texts_that_have_begun_are_finished_by_all_and_a_rerun_goes_on(tmp_path)
         return words
 
     def texts():
-        return sum(one.n_texts for one in held_in_copy(tmp_path / ".jaxscore/two.json.journal"))
+        return sum(one.n_texts for one in models_in_copy(tmp_path / ".jaxscore/two.json.journal"))
 
     well(start(1, *sample("one.json")))
     running = start(2, *sample("two.json"))

@@ -8,12 +8,12 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.engine.dispatch import Dispatch
-from jaxscore.engine.journal_writer import Keeper
+from jaxscore.engine.journal_writer import JournalWriter
 from jaxscore.errors import InputError
 from jaxscore.journal import database
-from jaxscore.journal.contents import held, prune
+from jaxscore.journal.contents import list_models, prune
 from jaxscore.journal.database import Journal
-from jaxscore.plan.requests import NOTHING_MORE, SequenceScores, TokenSequence, Wanted
+from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
 from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import CASES
 
@@ -32,7 +32,7 @@ def sequences(n=40, seed=0):
     return [*out, out[0]]
 
 
-def scores_of(sequence, seed, wanted=NOTHING_MORE):
+def scores_of(sequence, seed, wanted=BASE_SCORES):
     draw = np.random.default_rng(seed)
     n, k = len(sequence.ids) - max(sequence.start, 1), wanted.top
     columns = draw.normal(size=(3, n)).astype(np.float32)
@@ -55,7 +55,7 @@ def journal(tmp_path):
 
     def open_one(about=ABOUT, name="run.journal"):
         opened.append(Journal(tmp_path / name, about))
-        opened[-1].found([])  # which opens it
+        opened[-1].read_scores([])  # which opens it
         return opened[-1]
 
     yield open_one
@@ -64,35 +64,38 @@ def journal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wanted", [NOTHING_MORE, Wanted(3), Wanted(0, ("a", "b")), Wanted(1, ("a",))]
+    "wanted", [BASE_SCORES, ScoreOptions(3), ScoreOptions(0, ("a", "b")), ScoreOptions(1, ("a",))]
 )
 def test_what_is_kept_comes_back_bit_for_bit(journal, wanted):
     given = sequences(1200)[:-1]
     first = journal()
     kept = {k: scores_of(one, k, wanted) for k, one in enumerate(given) if k % 3}
-    first.keep(((given[k], scores) for k, scores in kept.items()), wanted)
+    first.write_scores(((given[k], scores) for k, scores in kept.items()), wanted)
     first.close()
-    found = journal().found(given, wanted)
+    found = journal().read_scores(given, wanted)
     assert kept.keys() <= found.keys()
     assert all(same(found[k], scores) for k, scores in kept.items())
 
 
 def test_what_another_run_wanted_is_not_found(journal):
-    [one, *_], every = sequences(1), [NOTHING_MORE, Wanted(1), Wanted(2), Wanted(1, ("a",))]
-    every += [Wanted(0, ("a",)), Wanted(0, ("b",)), Wanted(0, ("a", "b"))]
+    [one, *_], every = (
+        sequences(1),
+        [BASE_SCORES, ScoreOptions(1), ScoreOptions(2), ScoreOptions(1, ("a",))],
+    )
+    every += [ScoreOptions(0, ("a",)), ScoreOptions(0, ("b",)), ScoreOptions(0, ("a", "b"))]
     first = journal()
     for k, wanted in enumerate(every):
-        assert first.found([one], wanted) == {}
-        first.keep([(one, scores_of(one, k, wanted))], wanted)
+        assert first.read_scores([one], wanted) == {}
+        first.write_scores([(one, scores_of(one, k, wanted))], wanted)
     for k, wanted in enumerate(every):
-        assert same(first.found([one], wanted)[0], scores_of(one, k, wanted))
+        assert same(first.read_scores([one], wanted)[0], scores_of(one, k, wanted))
 
 
 def test_what_is_read_while_another_thread_closes_is_found(journal, monkeypatch):
     """Between two statements: the file is opened again."""
     monkeypatch.setattr(database, "TOGETHER", 1)
     one, asked = journal(), sequences()
-    one.keep([(a, scores_of(a, k)) for k, a in enumerate(asked)], NOTHING_MORE)
+    one.write_scores([(a, scores_of(a, k)) for k, a in enumerate(asked)], BASE_SCORES)
     ended = threading.Event()
 
     def closing():
@@ -103,7 +106,7 @@ def test_what_is_read_while_another_thread_closes_is_found(journal, monkeypatch)
     other.start()
     try:
         for _ in range(5):
-            assert len(one.found(asked)) == len(asked)
+            assert len(one.read_scores(asked)) == len(asked)
     finally:
         ended.set()
         other.join()
@@ -112,26 +115,26 @@ def test_what_is_read_while_another_thread_closes_is_found(journal, monkeypatch)
 def test_another_model_start_or_text_is_not_found(journal):
     [one] = sequences(1)[:1]
     first = journal()
-    first.keep([(one, scores_of(one, 1))])
+    first.write_scores([(one, scores_of(one, 1))])
     others = [TokenSequence(one.ids, one.start + 1), TokenSequence(one.ids[:-1], one.start)]
-    assert list(first.found([one, *others])) == [0]
+    assert list(first.read_scores([one, *others])) == [0]
     labelled = TokenSequence(one.ids[:-1], len(one.ids) - 1, one.ids[-1:])
-    assert first.found([labelled]) == {}  # a choice after a prompt, whose length is another
+    assert first.read_scores([labelled]) == {}  # a choice after a prompt, whose length is another
     first.close()
-    assert journal(ABOUT | {"dtype": "bfloat16"}).found([one]) == {}
+    assert journal(ABOUT | {"dtype": "bfloat16"}).read_scores([one]) == {}
 
 
 def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path):
     one, other = sequences(2)[:2]
     first = journal()
-    first.keep([(one, scores_of(one, 1)), (other, scores_of(other, 2))])
+    first.write_scores([(one, scores_of(one, 1)), (other, scores_of(other, 2))])
     first.close()
     with sqlite3.connect(tmp_path / "run.journal") as database:
         [key, value] = database.execute("SELECT key, value FROM scores").fetchone()
         changed = bytes([value[0] ^ 1]) + value[1:]
         database.execute("UPDATE scores SET value = ? WHERE key = ?", (changed, key))
     database.close()
-    assert len(journal().found([one, other])) == 1
+    assert len(journal().read_scores([one, other])) == 1
 
 
 def test_two_runs_do_not_share_a_journal(journal, tmp_path):
@@ -158,7 +161,7 @@ def test_a_file_that_is_no_journal(journal, tmp_path, content):
         with pytest.raises(InputError, match=r"run.journal: .*--journal off"):
             journal()
     with pytest.raises(InputError, match=r"run.journal: "):
-        held(path)
+        list_models(path)
     assert path.read_bytes() == before
     path.unlink()
     journal()  # and nothing holds it
@@ -166,57 +169,60 @@ def test_a_file_that_is_no_journal(journal, tmp_path, content):
 
 def test_a_damaged_journal_is_named(journal, tmp_path):
     first = journal()
-    first.keep((one, scores_of(one, 3)) for one in sequences(400))
+    first.write_scores((one, scores_of(one, 3)) for one in sequences(400))
     first.close()
     path = tmp_path / "run.journal"
     content = bytearray(path.read_bytes())
     content[8192:] = bytes(len(content) - 8192)
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"run.journal: .*malformed.*--journal"):
-        journal().found(sequences(400))
+        journal().read_scores(sequences(400))
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match=r"journal .*file/run.journal: "):
-        Journal(tmp_path / "file" / "run.journal", ABOUT).found([])
+        Journal(tmp_path / "file" / "run.journal", ABOUT).read_scores([])
 
 
 def test_a_full_disk_is_named_and_loses_nothing(journal):
     given = sequences(600)[:-1]
     first = journal()
-    first.keep((one, scores_of(one, 3)) for one in given[:50])
+    first.write_scores((one, scores_of(one, 3)) for one in given[:50])
     database, _ = first._open
     pages = database.execute("PRAGMA page_count").fetchone()[0]
     database.execute(f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(InputError, match=r"run.journal: .*full.*kept.*make room"):
-        first.keep((one, scores_of(one, 3)) for one in given[50:])
+        first.write_scores((one, scores_of(one, 3)) for one in given[50:])
     first.close()
-    assert len(journal().found(given[:50])) == 50
+    assert len(journal().read_scores(given[:50])) == 50
 
 
 def test_held_says_what_is_there(journal, tmp_path):
     for about, n in ((ABOUT, 7), (ABOUT | {"model": "n"}, 3)):
         one = journal(about)
-        one.keep((sequence, scores_of(sequence, 1)) for sequence in sequences(n)[:-1])
+        one.write_scores((sequence, scores_of(sequence, 1)) for sequence in sequences(n)[:-1])
         one.close()
     path = tmp_path / "run.journal"
-    assert [(one.about["model"], one.n_sequences) for one in held(path)] == [("n", 3), ("m", 7)]
+    assert [(one.about["model"], one.n_sequences) for one in list_models(path)] == [
+        ("n", 3),
+        ("m", 7),
+    ]
     with pytest.raises(InputError, match=r"none\.journal: no such file"):
-        held(tmp_path / "none.journal")
+        list_models(tmp_path / "none.journal")
 
 
 def test_prune_keeps_what_was_used_last(journal, tmp_path):
     for model in "abca":
         one = journal({"model": model})
-        one.keep((sequence, scores_of(sequence, 1)) for sequence in sequences(300)[:-1])
+        one.write_scores((sequence, scores_of(sequence, 1)) for sequence in sequences(300)[:-1])
         one.close()
     path = tmp_path / "run.journal"
     n_models, n_bytes = prune(path, 2)
     assert n_models == 1
     assert n_bytes > 10_000
-    assert [one.about["model"] for one in held(path)] == ["a", "c"]
-    assert len(journal({"model": "c"}).found(sequences(300))) == 301
+    assert [one.about["model"] for one in list_models(path)] == ["a", "c"]
+    assert len(journal({"model": "c"}).read_scores(sequences(300))) == 301
     with pytest.raises(InputError, match="another run holds it"):
         prune(path, 1)
 
@@ -243,19 +249,19 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
     want = scorer().score_sequences(given)
     n_batches = len(dispatched)
     assert n_batches > 8
-    kept_before, note = 0, Keeper.note
+    kept_before, note = 0, JournalWriter.add_scored
     for n_kept in range(0, n_batches, 3):
         own = journal(name="cut.journal")
         one, seen = scorer(own), [0]
 
-        def noted_and_written(keeper, *args, seen=seen, n_kept=n_kept):
+        def noted_and_written(writer, *args, seen=seen, n_kept=n_kept):
             if seen[0] == n_kept:
                 raise Cut
             seen[0] += 1
-            note(keeper, *args)
-            keeper.flush()
+            note(writer, *args)
+            writer.flush()
 
-        monkeypatch.setattr(Keeper, "note", noted_and_written)
+        monkeypatch.setattr(JournalWriter, "add_scored", noted_and_written)
         dispatched.clear()
         try:
             got = one.score_sequences(given)

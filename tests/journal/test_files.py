@@ -19,8 +19,8 @@ from tests.journal.test_database import ABOUT, scores_of, sequences
 HOLD = """
 import sys
 from pathlib import Path
-from jaxscore.journal.files import opened
-database = opened(Path(sys.argv[1]), create=sys.argv[2] == "create")
+from jaxscore.journal.files import open_database
+database = open_database(Path(sys.argv[1]), create=sys.argv[2] == "create")
 print("held", flush=True)
 sys.stdin.read()
 database.close()
@@ -47,7 +47,7 @@ def path(tmp_path):
     """A journal with one row."""
     path = tmp_path / ".jaxscore/run.journal"
     with contextlib.closing(Journal(path, ABOUT)) as journal:
-        journal.keep([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
+        journal.write_scores([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
     return path
 
 
@@ -56,31 +56,31 @@ def test_a_process_that_only_opened_it_holds_it(path, how):
     if how == "create":
         path.unlink()
     with another_process(path, how):
-        for read in (lambda: contents.held(path), lambda: contents.prune(path, 0)):
+        for read in (lambda: contents.list_models(path), lambda: contents.prune(path, 0)):
             with pytest.raises(InputError, match="another run holds it; look again"):
                 read()
         with pytest.raises(InputError, match=r"another run holds it; wait .* --journal PATH"):
-            Journal(path, ABOUT).found([])
+            Journal(path, ABOUT).read_scores([])
     assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
-    assert len(contents.held(path)) == (how == "look")
+    assert len(contents.list_models(path)) == (how == "look")
 
 
 def test_a_killed_process_holds_it_no_longer(path):
     with another_process(path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert contents.held(path)[0].n_sequences == 1
+    assert contents.list_models(path)[0].n_sequences == 1
     assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
 
 
 def test_looking_at_the_path_drops_no_lock(path):
     """POSIX drops all locks of a process on a file when it closes the file, however opened."""
     with contextlib.closing(Journal(path, ABOUT)) as journal:
-        journal.found([])
+        journal.read_scores([])
         files.check_path(path)
-        assert files.find(path) == path
+        assert files.find_journal(path) == path
         with pytest.raises(InputError, match="another run holds it"):
-            Journal(path, ABOUT).found([])
+            Journal(path, ABOUT).read_scores([])
         command = [sys.executable, "-m", "jaxscore", "journal", "info", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2
@@ -94,15 +94,15 @@ def test_a_file_that_is_replaced_before_the_lock_is_ours_is_not_used(path, monke
         real(database, create)
         if not moved:  # as `prune --keep 0` of another process does, and then a run begins
             moved.append(path.rename(path.with_name("removed")))
-            with contextlib.closing(files.opened(path, create=True)):
+            with contextlib.closing(files.open_database(path, create=True)):
                 pass
 
     monkeypatch.setattr(files, "_check_or_create", removed)
     with contextlib.closing(Journal(path, ABOUT)) as journal:
-        assert journal.found(sequences(1)[:1]) == {}
-        journal.keep([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
-    assert contents.held(path)[0].n_sequences == 1
-    assert contents.held(path.with_name("removed"))[0].n_sequences == 1
+        assert journal.read_scores(sequences(1)[:1]) == {}
+        journal.write_scores([(sequences(1)[0], scores_of(sequences(1)[0], 1))])
+    assert contents.list_models(path)[0].n_sequences == 1
+    assert contents.list_models(path.with_name("removed"))[0].n_sequences == 1
 
 
 def test_removing_it_leaves_another_runs_log(path, monkeypatch):
@@ -119,7 +119,7 @@ def test_removing_it_leaves_another_runs_log(path, monkeypatch):
     log = path.with_name(f"{path.name}-wal")
     assert log.exists()
     begun[0].close()
-    assert contents.held(path)[0].n_sequences == 3
+    assert contents.list_models(path)[0].n_sequences == 3
 
 
 @pytest.mark.parametrize(
@@ -132,11 +132,11 @@ def test_removing_it_leaves_another_runs_log(path, monkeypatch):
 )
 def test_it_lies_beside_the_output(tmp_path, output, journal):
     (tmp_path / "folder").mkdir()
-    assert files.beside(tmp_path / output) == tmp_path / journal
+    assert files.default_path(tmp_path / output) == tmp_path / journal
 
 
 def test_a_name_that_is_too_long_is_refused():
-    for use in (files.check_path, files.find):
+    for use in (files.check_path, files.find_journal):
         with pytest.raises(InputError, match="File name too long"):
             use(Path("x" * 300))
 
@@ -161,9 +161,9 @@ def test_a_file_system_without_locks_is_told_from_another_run(path, monkeypatch)
     with another_process(path):
         monkeypatch.setattr(files.fcntl, "lockf", unsupported)
         with pytest.raises(InputError) as problem:
-            Journal(path, ABOUT).found([])
+            Journal(path, ABOUT).read_scores([])
         with pytest.raises(InputError, match="its file system supports no locks"):
-            contents.held(path)
+            contents.list_models(path)
     said = str(problem.value)
     assert "its file system supports no locks (No locks available)" in said
     assert "--journal PATH, or --journal off" in said
@@ -174,10 +174,12 @@ def test_a_file_system_without_locks_is_told_from_another_run(path, monkeypatch)
 def test_a_journal_that_is_removed_during_a_run_is_known_to_be_lost(path, replaced):
     with contextlib.closing(Journal(path, ABOUT)) as journal:
         assert not journal.is_lost
-        journal.found([])
+        journal.read_scores([])
         assert not journal.is_lost
         path.unlink()
         if replaced:
             path.touch()
-        journal.keep([(sequences(1)[0], scores_of(sequences(1)[0], 1))])  # which SQLite allows
+        journal.write_scores(
+            [(sequences(1)[0], scores_of(sequences(1)[0], 1))]
+        )  # which SQLite allows
         assert journal.is_lost

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal.contents import Held, held
+from jaxscore.journal.contents import JournaledModel
 from jaxscore.journal.database import unpacked_scores
 from tests.conftest import CASES
 
@@ -56,19 +56,19 @@ def finish(process: subprocess.Popen) -> str:
     return out
 
 
-def held_in_copy(journal: Path) -> list[Held]:
+def models_in_copy(journal: Path) -> list[JournaledModel]:
     """What it holds, from a copy, since a run holds the file; nothing where the copy is torn."""
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(InputError, OSError):
         for path in (journal, journal.with_name(f"{journal.name}-wal")):
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy(path, folder)
-        return held(Path(folder) / journal.name)
+        return list_models(Path(folder) / journal.name)
     return []
 
 
 def kept(journal: Path) -> int:
     """Texts of which it holds something; 0 before a run has created it."""
-    return sum(one.n_sequences for one in held_in_copy(journal))
+    return sum(one.n_sequences for one in models_in_copy(journal))
 
 
 def complete(journal: Path) -> int:

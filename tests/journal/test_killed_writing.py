@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import CASES
-from tests.journal.test_killed import held_in_copy, killed
+from tests.journal.test_killed import killed, models_in_copy
 
 KILLS = 3
 N_ITEMS = 192
@@ -59,7 +59,7 @@ def finish(process: subprocess.Popen) -> int | None:
 
 def kept(journal: Path) -> int:
     """Texts that it holds; 0 before a run has created it."""
-    return sum(one.n_texts for one in held_in_copy(journal))
+    return sum(one.n_texts for one in models_in_copy(journal))
 
 
 @pytest.mark.parametrize("given", ["usc-generate.json", "sample.jsonl"])

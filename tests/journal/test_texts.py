@@ -14,11 +14,11 @@ from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts
-from jaxscore.journal.contents import held, prune
+from jaxscore.journal.contents import list_models, prune
 from jaxscore.journal.database import Journal
 from jaxscore.journal.files import LAYOUT
 from jaxscore.plan import decode_slots
-from jaxscore.plan.requests import TokenRequest, Written
+from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.types.requests import GenerationRequest
 from tests.journal.test_database import ABOUT, journal  # noqa: F401
 from tests.releases import native_and_transformers
@@ -60,19 +60,19 @@ def test_every_part_of_a_request_is_in_its_key():
 def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F811
     draw = np.random.default_rng(0)
     own = [
-        Written(draw.integers(0, 99, n).astype(np.int32), *end)
+        GeneratedTokens(draw.integers(0, 99, n).astype(np.int32), *end)
         for n, end in zip(
             (0, 1, 20, *range(2, 16)), itertools.cycle((("eos", 9), ("stop",), ("length",)))
         )
     ]
     first = journal()
     asked = variants()
-    assert first.found_texts(asked) == {}
-    first.keep_texts(list(zip(asked, own, strict=False))[1:])
-    assert 0 not in first.found_texts(asked)
-    first.keep_texts([(asked[0], own[0])])
+    assert first.read_texts(asked) == {}
+    first.write_texts(list(zip(asked, own, strict=False))[1:])
+    assert 0 not in first.read_texts(asked)
+    first.write_texts([(asked[0], own[0])])
     first.close()
-    found = journal().found_texts(asked[::-1])
+    found = journal().read_texts(asked[::-1])
     for k, kept in enumerate(own):
         back = found[len(asked) - 1 - k]
         assert back.ids.dtype == np.int32
@@ -81,16 +81,16 @@ def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F8
 
 def test_another_model_has_other_texts(journal):  # noqa: F811
     first = journal()
-    first.keep_texts([(ASKED, Written(np.arange(4, dtype=np.int32), "stop"))])
+    first.write_texts([(ASKED, GeneratedTokens(np.arange(4, dtype=np.int32), "stop"))])
     first.close()
-    assert journal(ABOUT | {"dtype": "bfloat16"}).found_texts([ASKED]) == {}
+    assert journal(ABOUT | {"dtype": "bfloat16"}).read_texts([ASKED]) == {}
 
 
 @pytest.mark.parametrize("place", [0, 1, 5, -1], ids=["finish", "eos", "id", "checksum"])
 def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path, place):  # noqa: F811
     first, other = journal(), ASKED._replace(seed=8)
-    text = Written(np.arange(4, dtype=np.int32), "eos", 2)
-    first.keep_texts([(ASKED, text), (other, text)])
+    text = GeneratedTokens(np.arange(4, dtype=np.int32), "eos", 2)
+    first.write_texts([(ASKED, text), (other, text)])
     first.close()
     with sqlite3.connect(tmp_path / "run.journal") as database:
         [key, value] = database.execute("SELECT key, value FROM texts").fetchone()
@@ -98,37 +98,38 @@ def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path, place):  # noqa:
         changed[place] ^= 2
         database.execute("UPDATE texts SET value = ? WHERE key = ?", (bytes(changed), key))
     database.close()
-    assert len(journal().found_texts([ASKED, other])) == 1
+    assert len(journal().read_texts([ASKED, other])) == 1
 
 
 @pytest.mark.parametrize("value", [b"", b"\0\0\0\0"], ids=["empty", "zeros"])
 def test_a_row_that_holds_nothing_is_missing(journal, tmp_path, value):  # noqa: F811
     first = journal()
-    first.keep_texts([(ASKED, Written(np.arange(4, dtype=np.int32), "eos", 2))])
+    first.write_texts([(ASKED, GeneratedTokens(np.arange(4, dtype=np.int32), "eos", 2))])
     first.close()
     with sqlite3.connect(tmp_path / "run.journal") as database:
         database.execute("UPDATE texts SET value = ?", (value,))
     database.close()
-    assert journal().found_texts([ASKED]) == {}
+    assert journal().read_texts([ASKED]) == {}
 
 
 def test_held_counts_texts_and_prune_drops_them(journal, tmp_path):  # noqa: F811
     for model, n in (("a", 4), ("b", 3)):
         one = journal({"model": model})
-        one.keep_texts(
-            (ASKED._replace(seed=k), Written(np.zeros(2000, np.int32), "length")) for k in range(n)
+        one.write_texts(
+            (ASKED._replace(seed=k), GeneratedTokens(np.zeros(2000, np.int32), "length"))
+            for k in range(n)
         )
         one.close()
     path = tmp_path / "run.journal"
-    counts = [(one.about["model"], one.n_sequences, one.n_texts) for one in held(path)]
+    counts = [(one.about["model"], one.n_sequences, one.n_texts) for one in list_models(path)]
     assert counts == [("b", 0, 3), ("a", 0, 4)]
-    assert all(one.n_bytes > 8000 * one.n_texts for one in held(path))
+    assert all(one.n_bytes > 8000 * one.n_texts for one in list_models(path))
     n_models, n_bytes = prune(path, 1)
     assert n_models == 1
     assert n_bytes > 10_000
-    assert [one.n_texts for one in held(path)] == [3]
+    assert [one.n_texts for one in list_models(path)] == [3]
     again = [ASKED._replace(seed=k) for k in range(4)]
-    assert journal({"model": "a"}).found_texts(again) == {}
+    assert journal({"model": "a"}).read_texts(again) == {}
 
 
 def test_a_journal_of_another_layout_is_named_and_left(journal, tmp_path):  # noqa: F811
@@ -138,7 +139,7 @@ def test_a_journal_of_another_layout_is_named_and_left(journal, tmp_path):  # no
         database.execute(f"PRAGMA user_version = {LAYOUT - 1}")
     database.close()
     before = path.read_bytes()
-    for use in (lambda: journal(), lambda: held(path), lambda: prune(path, 1)):
+    for use in (lambda: journal(), lambda: list_models(path), lambda: prune(path, 1)):
         with pytest.raises(InputError, match=rf"layout {LAYOUT - 1}.*expected layout {LAYOUT}"):
             use()
     assert path.read_bytes() == before
@@ -220,14 +221,14 @@ def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
     for n_more in (0, 1, 2, 0, 3, n_batches):
         own = journal(name="cut.journal")
         one, left = writer(own, implementation), itertools.count()
-        keep = own.keep_texts
+        keep = own.write_texts
 
         def cut(finished, keep=keep, left=left, n_more=n_more):
             if next(left) == n_more:
                 raise Cut
             keep(finished)
 
-        own.keep_texts = cut
+        own.write_texts = cut
         try:
             got = told(one.generate(asked()))
         except Cut:
@@ -265,7 +266,7 @@ def test_what_had_begun_when_the_user_wanted_the_end_is_kept(
         with pytest.raises(KeyboardInterrupt):
             first.generate(asked())
     kept = [one.request for some in first.batches for one in some]
-    assert len(own.found_texts(kept)) == len(kept) >= n_blocks
+    assert len(own.read_texts(kept)) == len(kept) >= n_blocks
     second = writer(own, implementation)
     assert told(second.generate(asked())) == want
     again = [one.request.digest() for some in second.batches for one in some]
@@ -283,14 +284,14 @@ def test_what_is_missing_is_written_alone(writer, journal):  # noqa: F811
     database, _ = own._open
     with database:
         database.execute("DELETE FROM texts WHERE key = ?", (lost.request.digest(),))
-    invented = Written(np.full(known.request.n_new, 7, np.int32), "length")
-    own.keep_texts([(known.request, invented)])
+    invented = GeneratedTokens(np.full(known.request.n_new, 7, np.int32), "length")
+    own.write_texts([(known.request, invented)])
     second = writer(own)
     got = told(second.generate(asked()))
     assert digests(second.batches) == digests([[lost]])
     [changed] = [one for one, other in zip(got, want, strict=True) if one != other]
     assert changed[2] == invented.ids.tolist()
-    assert own.found_texts([known.request])[0].ids.tolist() == invented.ids.tolist()
+    assert own.read_texts([known.request])[0].ids.tolist() == invented.ids.tolist()
 
 
 def test_a_damaged_row_is_replaced(writer, journal):  # noqa: F811
@@ -311,7 +312,7 @@ def test_only_the_same_request_reads_a_text(writer, journal):  # noqa: F811
     one = writer(own)
     [ids] = one.encoder.prompt_ids([base.prompt])
     request = TokenRequest(ids, 8, 0.7, 0.9, 5, ("~~",), one.eos_ids)
-    own.keep_texts([(request, Written(np.full(8, 7, np.int32), "length"))])
+    own.write_texts([(request, GeneratedTokens(np.full(8, 7, np.int32), "length"))])
     changes = [
         {"seed": 6}, {"temperature": 0.6}, {"temperature": 0.0}, {"top_p": 0.8},
         {"max_new_tokens": 7}, {"stop": ()}, {"stop": ("~",)}, {"prompt": "The cat "},
@@ -356,7 +357,7 @@ def test_a_text_that_the_tokenizer_now_reads_otherwise_is_replaced(
     want = told(plain.generate([request]))
     [ids] = plain.encoder.prompt_ids(["The cat"])
     key = TokenRequest(ids, 8, 0.0, 1.0, 0, (stop,), plain.eos_ids)
-    own.keep_texts([(key, Written(text.token_ids, finish))])
+    own.write_texts([(key, GeneratedTokens(text.token_ids, finish))])
     one = writer(own)
     assert told(one.generate([request])) == want
     assert len(one.batches) == 1
@@ -369,5 +370,5 @@ def test_the_journal_is_opened_by_the_first_texts(tmp_path, writer):
     assert not own.path.exists()
     one.generate([GenerationRequest(0, "The cat", 2)])
     own.close()
-    [there] = held(own.path)
+    [there] = list_models(own.path)
     assert (there.n_sequences, there.n_texts) == (0, 1)

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.plan.packing import Cutter
-from jaxscore.plan.tries import Share, build
+from jaxscore.plan.tries import Share, build_forest
 from tests.sequences import sequence_lists
 
 
 @settings(deadline=None)
 @given(sequence_lists(), st.sampled_from([2, 4, 8, 16]))
 def test_sizes_and_the_least_of_them_are_those_of_the_pieces(sequences, base):
-    cutter = Cutter(build(sequences, share=Share.TRIES), [2, 4, 8, 16, 32, 64])
+    cutter = Cutter(build_forest(sequences, share=Share.TRIES), [2, 4, 8, 16, 32, 64])
     found: dict[int, Counter[int]] = {}
     pieces, of_length = cutter.cut(base)
     for length, own in of_length.items():

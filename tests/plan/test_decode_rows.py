@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.plan.decode_slots import DecodeRows, chunk
+from jaxscore.plan.decode_slots import SlotSchedule, refill_size
 
 LENGTHS = st.lists(st.integers(1, 5), max_size=60)  # blocks of each text
 ROWS = st.sampled_from([1, 2, 3, 8, 16, 24])
@@ -15,7 +15,7 @@ ROWS = st.sampled_from([1, 2, 3, 8, 16, 24])
 def played(lengths, n_rows, known=frozenset()):
     """(row, first block, blocks) of each text that is written, and the blocks with one."""
     waiting = [(k, n if k in known else None) for k, n in enumerate(lengths)]
-    rows, running, found, busy = DecodeRows(iter(waiting), n_rows), {}, {}, set()
+    rows, running, found, busy = SlotSchedule(iter(waiting), n_rows), {}, {}, set()
     for block in itertools.count():
         for row, k in rows.begin():
             assert row not in running
@@ -64,7 +64,7 @@ def test_a_row_is_idle_only_where_few_are_or_nothing_waits(lengths, n_rows):
     )  # in planned order
     for block in range(last):
         used = sum(first <= block < first + n for _, first, n in found.values())
-        assert n_rows - used < chunk(n_rows)
+        assert n_rows - used < refill_size(n_rows)
     assert busy == set(range(max((first + n for _, first, n in found.values()), default=0)))
 
 
@@ -79,13 +79,13 @@ def test_what_is_known_moves_nothing(lengths, n_rows, data):
 
 @pytest.mark.parametrize(("n_rows", "width"), [(1, 1), (8, 1), (32, 4), (256, 32)])
 def test_a_chunk_is_an_eighth_of_the_rows(n_rows, width):
-    assert chunk(n_rows) == width
+    assert refill_size(n_rows) == width
 
 
 def test_no_more_texts_are_read_than_rows_are_free():
     read = []
     waiting = ((k, None) for k in range(9) if not read.append(k))
-    rows = DecodeRows(waiting, 3)
+    rows = SlotSchedule(waiting, 3)
     assert rows.begin() == [(0, 0), (1, 1), (2, 2)]
     assert read == [0, 1, 2]
     rows.end([1])

@@ -34,7 +34,7 @@ def keys(groups, given):
 @pytest.mark.parametrize("most_slots", [1, 8 * 512, 10**6])
 def test_each_request_is_in_one_group_that_holds_it(most_slots, most_rows):
     given = requests()
-    groups = decode_slots.groups(given, SHARED, within(most_slots), most_rows)
+    groups = decode_slots.group_requests(given, SHARED, within(most_slots), most_rows)
     assert sorted(k for group in groups for k in group.members) == list(range(len(given)))
     for group in groups:
         assert len(group.members) <= group.rows <= most_rows
@@ -43,13 +43,13 @@ def test_each_request_is_in_one_group_that_holds_it(most_slots, most_rows):
             # The last prompt token is fed as the first step, the last one written never.
             assert len(one.ids) - SHARED - 1 + one.n_new - 1 <= group.slots
     turned = given[::-1]
-    again = decode_slots.groups(turned, SHARED, within(most_slots), most_rows)
+    again = decode_slots.group_requests(turned, SHARED, within(most_slots), most_rows)
     assert keys(groups, given) == keys(again, turned)
 
 
 def test_a_lane_is_of_neighbours_with_caches_of_one_shape():
-    groups = decode_slots.groups(requests(), SHARED, within(8 * 512), 8)
-    lanes = decode_slots.lanes(groups)
+    groups = decode_slots.group_requests(requests(), SHARED, within(8 * 512), 8)
+    lanes = decode_slots.group_by_cache_shape(groups)
     assert [group for lane in lanes for group in lane] == groups
     shapes = [{(group.slots, group.rows) for group in lane} for lane in lanes]
     assert all(len(shape) == 1 for shape in shapes)
@@ -59,10 +59,10 @@ def test_a_lane_is_of_neighbours_with_caches_of_one_shape():
 
 def test_one_each_has_a_cache_that_depends_on_the_request_alone():
     given = requests()
-    each = decode_slots.one_each(given)
+    each = decode_slots.one_group_each(given)
     assert [one.members for one in each] == [[k] for k in range(len(given))]
     for one, request in zip(each, given, strict=True):
-        [group] = decode_slots.one_each([request])
+        [group] = decode_slots.one_group_each([request])
         assert keys([group], [request]) == keys([one], given)
         assert (group.rows, len(group.members)) == (1, 1)
         assert group.slots >= len(request.ids) + request.n_new - 2
@@ -71,8 +71,8 @@ def test_one_each_has_a_cache_that_depends_on_the_request_alone():
 def test_a_prefix_is_what_all_begin_with_where_it_is_long_and_there_are_groups(monkeypatch):
     given = requests()
     monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", SHARED)
-    assert decode_slots.prefix_length(given, 32) == SHARED
-    assert decode_slots.prefix_length(given[:32], 32) == 0
+    assert decode_slots.shared_prefix_length(given, 32) == SHARED
+    assert decode_slots.shared_prefix_length(given[:32], 32) == 0
     monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", SHARED + 1)
-    assert decode_slots.prefix_length(given, 32) == 0
-    assert decode_slots.prefix_length([], 32) == 0
+    assert decode_slots.shared_prefix_length(given, 32) == 0
+    assert decode_slots.shared_prefix_length([], 32) == 0

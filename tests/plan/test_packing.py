@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.plan import row_batches
-from jaxscore.plan.packing import plan, plan_uniform
-from jaxscore.plan.row_batches import ANSWERS, SHORTEST_ROW, batch_rows, row_lengths
-from jaxscore.plan.tries import Share, build
+from jaxscore.plan.packing import pack_rows, pack_uniform_rows
+from jaxscore.plan.row_batches import SHORTEST_ROW, TARGETS_PER_TOKEN, batch_rows, row_lengths
+from jaxscore.plan.tries import Share, build_forest
 from tests.sequences import paths, sequence, sequence_lists
 
 STRICT = settings(max_examples=100, deadline=None)
@@ -37,13 +37,13 @@ def checked(made):
 
 def checked_questions(batch, forest, prefixes, seen):
     """The edges that a batch answers, after what holds for every batch's questions."""
-    asked, (rows, length) = batch.questions, batch.shape
-    n, m, room = asked.n_queries, len(batch.edge), row_batches.ANSWERS * rows * length
+    asked, (rows, length) = batch.scored, batch.shape
+    n, m, room = asked.n_queries, len(batch.edge), row_batches.TARGETS_PER_TOKEN * rows * length
     assert asked.query.shape == (rows * length,)
     assert asked.slot.shape == asked.answer.shape == (room,)
     assert 0 < n <= rows * length
     assert 0 < m <= room
-    # Slots that are not used hold 0, which exists.
+    # RowLayout that are not used hold 0, which exists.
     assert not any(x.any() for x in (asked.query[n:], asked.slot[m:], asked.answer[m:]))
     assert set(asked.slot[:m].tolist()) <= set(range(n))
     assert (np.diff(asked.query[:n]) > 0).all()
@@ -81,10 +81,12 @@ def test_each_edge_once_after_its_own_prefix(share, pack, sequences, batch_token
     # Short rows and few targets, so that small cases split tries and fill batches.
     with (
         mock.patch.object(row_batches, "SHORTEST_ROW", 4),
-        mock.patch.object(row_batches, "ANSWERS", 2),
+        mock.patch.object(row_batches, "TARGETS_PER_TOKEN", 2),
     ):
-        forest = build(sequences, share=share)
-        made = plan(forest, max_positions=20, width=width, batch_tokens=batch_tokens, pack=pack)
+        forest = build_forest(sequences, share=share)
+        made = pack_rows(
+            forest, max_positions=20, width=width, batch_tokens=batch_tokens, pack=pack
+        )
         batches = checked(made)
     assert made.lengths == sorted(set(made.lengths))
     for length in made.lengths:
@@ -100,9 +102,9 @@ def test_the_same_at_the_real_sizes(seed):
         kept = earlier[: random.integers(len(earlier) + 1)]
         own = random.integers(1, 50, random.integers(1, 90)).tolist()
         asked.append((kept + own)[:200])
-    forest = build([sequence(ids, int(random.integers(len(ids) + 1))) for ids in asked])
+    forest = build_forest([sequence(ids, int(random.integers(len(ids) + 1))) for ids in asked])
     width = [1, 16, 64, 4096][seed % 4]
-    made = plan(forest, max_positions=200, width=width, batch_tokens=1024)
+    made = pack_rows(forest, max_positions=200, width=width, batch_tokens=1024)
     checked(made)
     cut = bool((made.stretches.span > 0).any())
     assert cut or made.n_tokens == forest.n_nodes
@@ -112,8 +114,8 @@ def test_the_same_at_the_real_sizes(seed):
 @STRICT
 def test_without_packing_a_row_holds_one_path(sequences):
     with mock.patch.object(row_batches, "SHORTEST_ROW", 4):
-        forest = build(sequences, share=Share.PATHS)
-        made = plan(forest, max_positions=20, width=4, batch_tokens=32, pack=False)
+        forest = build_forest(sequences, share=Share.PATHS)
+        made = pack_rows(forest, max_positions=20, width=4, batch_tokens=32, pack=False)
         rows = [
             (ids[ids > 0], position[ids > 0], ends[ids > 0])
             for batch in made.batches()
@@ -133,9 +135,9 @@ def test_without_packing_a_row_holds_one_path(sequences):
 def test_a_trie_larger_than_a_row_is_split_and_its_path_repeated():
     prompt = list(range(1, 41))
     asked = [sequence([*prompt, 100 + k, *range(50, 60)], 40) for k in range(30)]
-    forest = build(asked)
+    forest = build_forest(asked)
     # A width of 1 makes longer rows not pay.
-    made = plan(forest, max_positions=64, width=1, batch_tokens=256)
+    made = pack_rows(forest, max_positions=64, width=1, batch_tokens=256)
     batches = checked(made)
     assert made.lengths == [64]
     assert forest.n_nodes == 40 + 30 * 10
@@ -147,10 +149,10 @@ def test_a_trie_larger_than_a_row_is_split_and_its_path_repeated():
 
 
 def test_many_answers_after_one_token_are_one_query():
-    forest = build([sequence([5, target], 1) for target in range(1, 27)])
-    [batch] = checked(plan(forest, max_positions=8, width=64, batch_tokens=64))
+    forest = build_forest([sequence([5, target], 1) for target in range(1, 27)])
+    [batch] = checked(pack_rows(forest, max_positions=8, width=64, batch_tokens=64))
     assert (forest.n_nodes, forest.n_edges) == (1, 26)
-    assert (batch.questions.n_queries, len(batch.edge)) == (1, 26)
+    assert (batch.scored.n_queries, len(batch.edge)) == (1, 26)
 
 
 def test_more_answers_than_room_give_another_batch_over_the_same_rows():
@@ -158,12 +160,12 @@ def test_more_answers_than_room_give_another_batch_over_the_same_rows():
     asked = [
         sequence([*path[:n], 1000 + target], n)
         for n in range(1, SHORTEST_ROW + 1)
-        for target in range(2 * ANSWERS + 1)
+        for target in range(2 * TARGETS_PER_TOKEN + 1)
     ]
-    forest = build(asked)
-    made = plan(forest, max_positions=SHORTEST_ROW, width=64, batch_tokens=SHORTEST_ROW)
+    forest = build_forest(asked)
+    made = pack_rows(forest, max_positions=SHORTEST_ROW, width=64, batch_tokens=SHORTEST_ROW)
     batches = checked(made)
-    room = ANSWERS * SHORTEST_ROW
+    room = TARGETS_PER_TOKEN * SHORTEST_ROW
     assert [len(batch.edge) for batch in batches] == [room, room, SHORTEST_ROW]
     assert [batch.n_tokens for batch in batches] == [SHORTEST_ROW, 0, 0]
     for batch in batches[1:]:
@@ -172,7 +174,7 @@ def test_more_answers_than_room_give_another_batch_over_the_same_rows():
 
 
 def test_an_empty_plan_has_no_batches():
-    assert checked(plan(build([]), max_positions=1024, width=64, batch_tokens=64)) == []
+    assert checked(pack_rows(build_forest([]), max_positions=1024, width=64, batch_tokens=64)) == []
 
 
 def test_row_lengths_hold_the_longest_path():
@@ -221,10 +223,10 @@ def test_rows_longer_than_the_budget_go_alone():
 def test_what_a_program_costs_decides_how_many_shapes_there_are():
     draw = np.random.default_rng(0)
     lengths = [50] * 70 + [180] * 30 + [350] * 12 + [1000] * 3
-    forest = build([sequence(draw.integers(1, 900, n).tolist(), n - 1) for n in lengths])
+    forest = build_forest([sequence(draw.integers(1, 900, n).tolist(), n - 1) for n in lengths])
 
     def shapes(cost):
-        made = plan(forest, max_positions=1024, width=64, batch_tokens=4096, program_cost=cost)
+        made = pack_rows(forest, max_positions=1024, width=64, batch_tokens=4096, program_cost=cost)
         return {batch.shape for batch in checked(made)}
 
     assert len(shapes(0.0)) > 4
@@ -234,7 +236,9 @@ def test_what_a_program_costs_decides_how_many_shapes_there_are():
 @given(sequences=sequence_lists(longest=20, most=20), batch_tokens=st.integers(1, 128))
 @STRICT
 def test_a_uniform_plan_has_one_shape(sequences, batch_tokens):
-    made = plan_uniform(build(sequences), row_length=64, width=8, batch_tokens=batch_tokens)
+    made = pack_uniform_rows(
+        build_forest(sequences), row_length=64, width=8, batch_tokens=batch_tokens
+    )
     shapes = {batch.shape for batch in checked(made)}
     assert shapes <= {(max(1, batch_tokens // 64), 64)}
 
@@ -243,7 +247,7 @@ def test_branches_all_along_a_path_share_its_copies():
     """One piece a branch would lay out 520,000 tokens for these 2,000 nodes."""
     text = list(range(1, 1023))
     branches = [sequence([*text[:k], 4000, 4001], k) for k in range(len(text))]
-    forest = build([sequence(text, 0), *branches])
-    made = plan(forest, max_positions=1024, width=768, batch_tokens=4096)
+    forest = build_forest([sequence(text, 0), *branches])
+    made = pack_rows(forest, max_positions=1024, width=768, batch_tokens=4096)
     checked(made)
     assert made.n_tokens < 6 * forest.n_nodes

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from jaxscore.engine import planner
 from jaxscore.plan import prefixes, row_batches
-from jaxscore.plan.packing import plan
-from jaxscore.plan.prefixes import split, whole
+from jaxscore.plan.packing import pack_rows
+from jaxscore.plan.prefixes import as_one_part, split_at_prefixes
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.plan.tries import build
+from jaxscore.plan.tries import build_forest
 from tests.sequences import paths, sequence, sequence_lists
 from tests.test_scorer import assert_same, fresh
 
@@ -22,7 +22,7 @@ STRICT = settings(max_examples=100, deadline=None)
 
 def checked(forest):
     """The parts of a forest, after the properties that every split has."""
-    parts, prefixes, answered = split(forest), paths(forest), Counter()
+    parts, prefixes, answered = split_at_prefixes(forest), paths(forest), Counter()
     for part in parts:
         before, own = tuple(part.prefix.tolist()), part.forest
         assert own.n_nodes > 0
@@ -48,7 +48,7 @@ def checked(forest):
 @STRICT
 def test_each_edge_is_in_one_part_after_its_own_prefix(sequences, shortest):
     with mock.patch.object(prefixes, "SHORTEST", shortest):
-        parts = checked(build(sequences))
+        parts = checked(build_forest(sequences))
     assert sum(not len(part.prefix) for part in parts) <= 1
     assert all(len(part.prefix) >= shortest for part in parts if len(part.prefix))
 
@@ -60,9 +60,9 @@ def test_parts_pack_as_forests_do(sequences):
         mock.patch.object(prefixes, "SHORTEST", 2),
         mock.patch.object(row_batches, "SHORTEST_ROW", 4),
     ):
-        for part in checked(build(sequences)):
+        for part in checked(build_forest(sequences)):
             n = len(part.prefix)
-            made = plan(part.forest, max_positions=24 - n, width=8, batch_tokens=16, prefix=n)
+            made = pack_rows(part.forest, max_positions=24 - n, width=8, batch_tokens=16, prefix=n)
             answered = Counter()
             for batch in made.batches():
                 answered.update(batch.edge.tolist())
@@ -93,7 +93,7 @@ def test_a_preamble_hides_no_long_prompt_and_a_short_one_gets_no_prefix():
         *questions(draw, 50, preamble, longer),
         *questions(draw, 50, preamble, short),
     ]
-    parts = checked(build(asked))
+    parts = checked(build_forest(asked))
     assert sorted(len(part.prefix) for part in parts) == [0, 219, 319]
 
 
@@ -101,21 +101,23 @@ def test_a_prefix_beyond_a_prefix():
     draw = np.random.default_rng(1)
     first, second = prompts(draw, 200, 150)
     few = questions(draw, 40, first)
-    parts = checked(build([*few, *questions(draw, 40, first, second)]))
+    parts = checked(build_forest([*few, *questions(draw, 40, first, second)]))
     assert sorted(len(part.prefix) for part in parts) == [199, 349]
     # With little else on the first one, its own part is not worth it.
-    parts = checked(build([*few[:2], *questions(draw, 40, first, second)]))
+    parts = checked(build_forest([*few[:2], *questions(draw, 40, first, second)]))
     assert sorted(len(part.prefix) for part in parts) == [0, 349]
 
 
 def test_a_chain_alone_is_no_prefix():
-    assert [len(part.prefix) for part in checked(build([sequence(list(range(1, 400)), 5)]))] == [0]
-    assert checked(build([])) == []
+    assert [
+        len(part.prefix) for part in checked(build_forest([sequence(list(range(1, 400)), 5)]))
+    ] == [0]
+    assert checked(build_forest([])) == []
 
 
 def test_the_whole_is_itself():
-    forest = build([sequence([1, 2, 3], 1), sequence([1, 4], 1)])
-    part = whole(forest)
+    forest = build_forest([sequence([1, 2, 3], 1), sequence([1, 4], 1)])
+    part = as_one_part(forest)
     assert part.forest is forest
     assert part.edges.tolist() == [0, 1, 2]
     assert not len(part.prefix)

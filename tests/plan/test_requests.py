@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.plan.requests import TokenSequence, complaints
+from jaxscore.plan.requests import TokenSequence, check_sequences
 from tests.sequences import sequence
 
 FACTS = {"vocab_size": 50, "max_positions": 6, "placeholders": {7: "image_token_id"}}
@@ -49,7 +49,7 @@ GOOD = [
 @pytest.mark.parametrize("name", BAD)
 def test_what_is_refused(name):
     bad, words = BAD[name]
-    found = complaints([*GOOD, bad, *GOOD], **FACTS)
+    found = check_sequences([*GOOD, bad, *GOOD], **FACTS)
     assert list(found) == [len(GOOD)]
     assert words in found[len(GOOD)]
 
@@ -57,8 +57,8 @@ def test_what_is_refused(name):
 @given(picks=st.lists(st.sampled_from([*GOOD, *(bad for bad, _ in BAD.values())]), max_size=12))
 @settings(max_examples=200, deadline=None)
 def test_together_as_one_by_one(picks):
-    alone = {k: complaints([one], **FACTS) for k, one in enumerate(picks)}
-    assert complaints(picks, **FACTS) == {k: one[0] for k, one in alone.items() if one}
+    alone = {k: check_sequences([one], **FACTS) for k, one in enumerate(picks)}
+    assert check_sequences(picks, **FACTS) == {k: one[0] for k, one in alone.items() if one}
 
 
 def test_choices_follow_all_ids():

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from jaxscore.engine.dispatch import halves
 from jaxscore.plan import row_batches
-from jaxscore.plan.packing import plan
-from jaxscore.plan.prefixes import whole
-from jaxscore.plan.requests import Wanted
-from jaxscore.plan.result_assembly import ForestWork
-from jaxscore.plan.tries import build
+from jaxscore.plan.packing import pack_rows
+from jaxscore.plan.prefixes import as_one_part
+from jaxscore.plan.requests import ScoreOptions
+from jaxscore.plan.result_assembly import ForestScores
+from jaxscore.plan.tries import build_forest
 from tests.sequences import sequence, sequence_lists
 
 
@@ -22,10 +22,8 @@ def answers(batch):
 
     The most probable tokens of a query are its token and its depth.
     """
-    of_answers, of_queries = (
-        np.ones(len(x)) for x in (batch.questions.answer, batch.questions.query)
-    )
-    query = batch.questions.query
+    of_answers, of_queries = (np.ones(len(x)) for x in (batch.scored.answer, batch.scored.query))
+    query = batch.scored.query
     top = np.stack([batch.ids.ravel()[query], batch.position.ravel()[query]], axis=1)
     return SimpleNamespace(
         logprob=of_answers,
@@ -42,13 +40,13 @@ def answers(batch):
 def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences, batch_tokens):
     with (
         mock.patch.object(row_batches, "SHORTEST_ROW", 4),
-        mock.patch.object(row_batches, "ANSWERS", 2),
+        mock.patch.object(row_batches, "TARGETS_PER_TOKEN", 2),
     ):
-        forest = build(sequences)
-        made = plan(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
+        forest = build_forest(sequences)
+        made = pack_rows(forest, max_positions=20, width=8, batch_tokens=batch_tokens)
         batches = list(made.batches())
-    part = whole(forest)
-    work = ForestWork(0, range(len(sequences)), forest, [(part, made)], Wanted(2))
+    part = as_one_part(forest)
+    work = ForestScores(0, range(len(sequences)), forest, [(part, made)], ScoreOptions(2))
     own = [
         set(forest.edge_of[a:b].tolist())
         for a, b in zip(forest.offsets, forest.offsets[1:], strict=False)
@@ -80,9 +78,11 @@ def test_the_digest_is_that_of_the_requests_and_of_the_batches():
     asked = [sequence(list(range(k, k + 70)), 3) for k in range(1, 9)]
 
     def digest(sequences, batch_tokens=512, **wanted):
-        forest = build(sequences)
-        made = plan(forest, max_positions=128, width=8, batch_tokens=batch_tokens)
-        return ForestWork(0, range(9), forest, [(whole(forest), made)], Wanted(**wanted)).digest
+        forest = build_forest(sequences)
+        made = pack_rows(forest, max_positions=128, width=8, batch_tokens=batch_tokens)
+        return ForestScores(
+            0, range(9), forest, [(as_one_part(forest), made)], ScoreOptions(**wanted)
+        ).digest
 
     assert digest(asked) == digest(asked[::-1])
     others = [digest(asked[:-1]), digest(asked, 256), digest(asked, top=1), digest(asked, top=2)]

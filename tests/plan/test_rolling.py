@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxscore.plan.requests import windows
+from jaxscore.plan.requests import rolling_windows
 
 lengths = st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
 
@@ -16,7 +16,7 @@ def parts(window):
 
 
 def test_the_drawing():
-    found = [parts(one) for one in windows(np.arange(9), 1, 4, 2)]
+    found = [parts(one) for one in rolling_windows(np.arange(9), 1, 4, 2)]
     assert found == [([0], [1, 2, 3, 4]), ([2, 3, 4], [5, 6]), ([4, 5, 6], [7, 8])]
 
 
@@ -24,17 +24,17 @@ def test_the_drawing():
 def test_every_token_is_scored_once_after_what_stands_before_it(n, length_and_stride, first):
     max_length, stride = length_and_stride
     first = min(first, max_length)
-    found = windows(np.arange(n), first, max_length, stride)
+    found = rolling_windows(np.arange(n), first, max_length, stride)
     scored = [token for one in found for token in parts(one)[1]]
     assert scored == list(range(first, n))
     for k, one in enumerate(found):
         before, own = parts(one)
         whole = before + own
         assert whole == list(range(whole[0], whole[0] + len(whole)))
-        assert 1 <= len(one.fed) <= max_length
+        assert 1 <= len(one.input_ids) <= max_length
         assert len(own) <= (stride if k else max_length)
         if k:  # all the context that a window has room for
-            assert len(one.fed) == min(max_length, own[-1])
+            assert len(one.input_ids) == min(max_length, own[-1])
             assert len(before) > max_length - stride
 
 
@@ -42,5 +42,5 @@ def test_every_token_is_scored_once_after_what_stands_before_it(n, length_and_st
 def test_the_windows_of_lm_evaluation_harness(ids, length_and_stride):
     max_length, stride = length_and_stride
     theirs = get_rolling_token_windows(ids, 0, max_length, max_length - stride + 1)
-    ours = windows(np.array([0, *ids]), 1, max_length, stride)
+    ours = rolling_windows(np.array([0, *ids]), 1, max_length, stride)
     assert [parts(one) for one in ours] == [make_disjoint_window(pair) for pair in theirs]

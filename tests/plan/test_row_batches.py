@@ -5,22 +5,22 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 
-from jaxscore.plan.row_batches import ANSWERS, SHORTEST_ROW, OnePerRow, row_length
-from jaxscore.plan.tries import Share, build
+from jaxscore.plan.row_batches import SHORTEST_ROW, TARGETS_PER_TOKEN, OnePerRow, row_length
+from jaxscore.plan.tries import Share, build_forest
 from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence, sequence_lists
 
-ROOM = ANSWERS * SHORTEST_ROW  # answers of the shortest row
+ROOM = TARGETS_PER_TOKEN * SHORTEST_ROW  # answers of the shortest row
 STRICT = settings(max_examples=100, deadline=None)
 
 
 def made(sequences):
-    return OnePerRow(build(sequences, share=Share.WHOLE), width=8)
+    return OnePerRow(build_forest(sequences, share=Share.WHOLE), width=8)
 
 
 def given_to_the_device(batch):
     """What the program gets but for the answers, of which scores are read and nothing is made."""
-    asked = batch.questions
+    asked = batch.scored
     arrays = batch.ids, batch.position, batch.subtree_end, asked.query, asked.n_queries
     return tuple(np.asarray(array).tobytes() for array in arrays)
 

@@ -108,7 +108,7 @@ def plan(folder: Path, n: int) -> tuple[float, int]:
     n_batches = sum(1 for _, _, planned in window.planned_parts() for _ in planned.batches())
     took = time.perf_counter() - started
     assert n_batches
-    return took, sum(work.forest.n_nodes for work in window.works)
+    return took, sum(work.forest.n_nodes for work in window.forests)
 
 
 def texts_of(folder: Path, n: int) -> list[str]:

@@ -104,10 +104,10 @@ class Clocked:
     def __init__(self, journal: Any) -> None:
         self._journal, self.seconds = journal, 0.0
 
-    def found(self, *args: Any) -> Any:
+    def read_scores(self, *args: Any) -> Any:
         return self._clocked(self._journal.found, *args)
 
-    def keep(self, *args: Any) -> Any:
+    def write_scores(self, *args: Any) -> Any:
         return self._clocked(self._journal.keep, *args)
 
     def _clocked(self, function: Callable[..., Any], *args: Any) -> Any:

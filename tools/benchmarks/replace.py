@@ -115,13 +115,13 @@ def _lanes(replaced: bool) -> Iterator[None]:
     """Without replacement each group is a lane, which ends when its longest text does."""
     from jaxscore.plan import decode_slots
 
-    genuine = decode_slots.lanes
+    genuine = decode_slots.group_by_cache_shape
     if not replaced:
-        decode_slots.lanes = lambda groups: [[group] for group in groups]
+        decode_slots.group_by_cache_shape = lambda groups: [[group] for group in groups]
     try:
         yield
     finally:
-        decode_slots.lanes = genuine
+        decode_slots.group_by_cache_shape = genuine
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class SimulatedDevice:
         time.sleep(max(0.0, self._ends.popleft() - time.perf_counter()))
         [batch] = in_flight.batches
         old = getattr(batch, "target", None)
-        answers = batch.questions.answer if old is None else old
+        answers = batch.scored.answer if old is None else old
         logprob: Any = np.full(answers.shape, -1.234567, np.float32)
         greedy: Any = np.zeros(answers.shape, bool)
         entropy: Any = np.full(batch.ids.size, 2.345678, np.float32)

@@ -25,7 +25,7 @@ from jaxscore.models.model import Model
 from jaxscore.models.native import NUMPY_DTYPES
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.plan.row_batches import ANSWERS
+from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
 from tools.device_check import peaks, qwen, random_model
 from tools.device_check.options import Options
 from tools.device_check.verdict import say
@@ -147,8 +147,8 @@ def _batch(draw: np.random.Generator, vocab_size: int, rows: int, length: int) -
         asked=Asked(
             query=np.arange(n, dtype=np.int32),
             n_queries=np.int32(n),
-            slot=np.arange(ANSWERS * n, dtype=np.int32) % n,
-            answer=draw.integers(0, vocab_size, ANSWERS * n).astype(np.int32),
+            slot=np.arange(TARGETS_PER_TOKEN * n, dtype=np.int32) % n,
+            answer=draw.integers(0, vocab_size, TARGETS_PER_TOKEN * n).astype(np.int32),
             n_answers=np.int32(n),
         ),
     )

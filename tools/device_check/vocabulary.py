@@ -14,7 +14,7 @@ from jaxscore.device.lm_head.scores import score_queries
 from jaxscore.device.rows import Asked, Scores, Unembedding
 from jaxscore.engine.memory import exhausted
 from jaxscore.io.byte_sizes import format_bytes
-from jaxscore.plan.row_batches import ANSWERS
+from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
 from tools.device_check.options import Options
 from tools.device_check.timing import measured
 from tools.device_check.verdict import say
@@ -40,7 +40,7 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     hidden = jax.random.normal(keys[0], (queries, width), jnp.float32)
     drawn = (jax.random.normal(keys[1], (v, width)) * 0.02).astype(dtype)
     weight = to_storage(drawn, forms.integers)
-    n_answers = ANSWERS * queries
+    n_answers = TARGETS_PER_TOKEN * queries
     answer = jax.random.randint(keys[2], (n_answers,), 0, v)
     every, slot = jnp.arange(queries), jnp.arange(n_answers) % queries
     asked = Asked(every, jnp.int32(queries), slot, answer, jnp.int32(n_answers))

@@ -156,7 +156,7 @@ def _windows(
         last = keys[place]
         sequence, cut = _sequence(asked[place], max_length)
         out.append(_Question([place], sequence, cut))
-        n_tokens += sequence.n_given
+        n_tokens += sequence.n_input_tokens
     if out:
         yield out
 

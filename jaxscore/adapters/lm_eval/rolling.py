@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxscore.adapters.harness.encoding import Asked
 from jaxscore.adapters.harness.scoring import Answer
-from jaxscore.plan.requests import windows
+from jaxscore.plan.requests import rolling_windows
 
 
 class Rolling:
@@ -29,7 +29,7 @@ class Rolling:
         self._answers: list[list[Answer | None]] = []
         for place, ids in enumerate(texts):
             whole = np.array([prefix_token, *ids], np.int32)
-            own = windows(whole, 1, max_length, max_length)
+            own = rolling_windows(whole, 1, max_length, max_length)
             self.asked += [Asked(one.ids[: one.start], one.ids[one.start :]) for one in own]
             self.owner += [place] * len(own)
             self._nth += range(len(own))

@@ -18,7 +18,7 @@ from jaxscore.engine.generation.state import ABANDONED, Writing
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts, processes
 from jaxscore.models.model import Model
-from jaxscore.plan.requests import TokenRequest, TokenSequence, Written, complaints
+from jaxscore.plan.requests import GeneratedTokens, TokenRequest, TokenSequence, check_sequences
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
@@ -84,7 +84,7 @@ class Generator:
                 begun end first and are in it; without one, nothing of them is left.
         """
         # Ctrl-C that waits for texts has a use where they are kept; several processes end together.
-        kept = self.scorer.engine.journaled.journal is not None or processes.several()
+        kept = self.scorer.engine.run_journal.journal is not None or processes.several()
         found = dict(self._stream(list(requests), None, finishing=kept))
         return Results(found[place] for place in range(len(found)))
 
@@ -127,7 +127,7 @@ class Generator:
         for k, ids in zip(texts, encode_each(encode, [prompts[k] for k in texts]), strict=True):
             prompts[k] = NO_IDS if isinstance(ids, TextError) else ids
             errors[k] = str(ids) if isinstance(ids, TextError) else None
-        unusable = complaints(
+        unusable = check_sequences(
             [TokenSequence(ids, 0) for ids in prompts],
             vocab_size=self.model.vocab_size,
             max_positions=sys.maxsize,  # `complaint` says it in a generator's words
@@ -231,13 +231,13 @@ class TextPipeline:
 
     def _restore(self, waiting: Sequence[Writing]) -> None:
         """Take from the journal what it has, which then is not written again."""
-        found = self._engine.journaled.found_texts([one.request for one in waiting])
+        found = self._engine.run_journal.read_texts([one.request for one in waiting])
         for k, written in found.items():
             waiting[k].restore(written, self._decoder)
 
     def _keep(self, finished: Sequence[Writing]) -> None:
-        self._engine.journaled.keep_texts(
-            (one.request, Written(np.array(one.written, np.int32), one.finish, one.eos_id))
+        self._engine.run_journal.write_texts(
+            (one.request, GeneratedTokens(np.array(one.written, np.int32), one.finish, one.eos_id))
             for one in finished
             if one.finish is not None
         )

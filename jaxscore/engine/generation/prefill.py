@@ -21,10 +21,10 @@ from jaxscore.engine.programs import Variant, keys_and_values
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached
 from jaxscore.plan import packing
-from jaxscore.plan.decode_slots import power
+from jaxscore.plan.decode_slots import power_of_two
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.row_batches import TAIL, RowBatch
-from jaxscore.plan.tries import Forest, build
+from jaxscore.plan.tries import Forest, build_forest
 
 MOST_PREFILL = 4096  # tokens in each batch of prompts, whose keys and values are all kept
 LONG_ROW = 1024  # prompts that fill one are laid out in such rows, short ones in shorter rows
@@ -56,7 +56,7 @@ class Prefill:
         A batch's keys and values live as long as one of its prompts: none is held here.
         """
         rest = [one.request.ids[self.shared :] for one in group]
-        forest = build([TokenSequence(ids, len(ids) - 1) for ids in rest])
+        forest = build_forest([TokenSequence(ids, len(ids) - 1) for ids in rest])
         edges: dict[int, list[int]] = {}  # what each answers, several where prompts are equal
         for k, (a, b) in enumerate(zip(forest.offsets, forest.offsets[1:], strict=False)):
             if b > a:
@@ -78,7 +78,7 @@ class Prefill:
     def _of_batch(
         self, batch: RowBatch, edges: dict[int, list[int]], group: Sequence[Writing]
     ) -> list["Prompt"]:
-        asked, own = batch.questions, Batch(self, batch)
+        asked, own = batch.scored, Batch(self, batch)
         found = [
             (k, int(asked.query[slot]))
             for slot, edge in zip(asked.slot, asked.edge, strict=False)
@@ -86,17 +86,19 @@ class Prefill:
         ]
         return [Prompt(group[k], own, query) for k, query in sorted(found)]
 
-    def _plan(self, forest: Forest, longest: int) -> packing.Plan:
+    def _plan(self, forest: Forest, longest: int) -> packing.PackedRows:
         """Rows for the prompts of a group, in few shapes: each is a program, and seconds."""
         n_tokens = forest.n_nodes
         budget = min(self.planner.batch_tokens, MOST_PREFILL)
         if self.planner.reproducible:  # one prompt in one row
-            length = budget = power(longest)
+            length = budget = power_of_two(longest)
         else:
-            length = power(max(longest, LONG_ROW if n_tokens > LONG_ROW else 1))
+            length = power_of_two(max(longest, LONG_ROW if n_tokens > LONG_ROW else 1))
             budget = budget if 2 * n_tokens > budget else budget // TAIL
         width = self.variant.model.width
-        return packing.plan_uniform(forest, row_length=length, width=width, batch_tokens=budget)
+        return packing.pack_uniform_rows(
+            forest, row_length=length, width=width, batch_tokens=budget
+        )
 
 
 class Batch:

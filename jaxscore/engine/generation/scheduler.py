@@ -21,7 +21,7 @@ from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts
 from jaxscore.plan import decode_slots
-from jaxscore.plan.decode_slots import Group
+from jaxscore.plan.decode_slots import DecodeGroup
 from jaxscore.text.decoder import TextDecoder
 
 
@@ -85,13 +85,15 @@ class TextWriter:
         with slots.out_of_memory_explained(variant.model, 1, len(ids)):
             return (prefix_cache(variant.programs, variant.model, ids, progress),)
 
-    def _lanes(self, variant: Variant, waiting: Sequence[Writing]) -> tuple[int, list[list[Group]]]:
+    def _lanes(
+        self, variant: Variant, waiting: Sequence[Writing]
+    ) -> tuple[int, list[list[DecodeGroup]]]:
         """Tokens that all prompts begin with and no cache of a lane holds, and the lanes."""
         requests = [one.request for one in waiting]
         if self.engine.planner.reproducible:
-            return 0, [[group] for group in decode_slots.one_each(requests)]
+            return 0, [[group] for group in decode_slots.one_group_each(requests)]
         most_rows = slots.most_rows(variant.model)
-        shared = decode_slots.prefix_length(requests, most_rows)
+        shared = decode_slots.shared_prefix_length(requests, most_rows)
         fits = slots.fitting(variant.model, shared, STEPS)
-        groups = decode_slots.groups(requests, shared, fits, most_rows)
-        return shared, decode_slots.lanes(groups)
+        groups = decode_slots.group_requests(requests, shared, fits, most_rows)
+        return shared, decode_slots.group_by_cache_shape(groups)

@@ -30,7 +30,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.models.model import Model
-from jaxscore.plan.decode_slots import DecodeRows, Group, chunk
+from jaxscore.plan.decode_slots import DecodeGroup, SlotSchedule, refill_size
 from jaxscore.text.decoder import TextDecoder
 
 STEPS = 32  # tokens between two looks at what was written
@@ -39,7 +39,7 @@ STEPS = 32  # tokens between two looks at what was written
 class Lane:
     """Groups with caches of one shape, in one cache.
 
-    A text begins at the start of a block, in the row that `DecodeRows` gives it, from keys and
+    A text begins at the start of a block, in the row that `SlotSchedule` gives it, from keys and
     values that depend on its group alone. What stands in other rows has no effect on a row:
     measured on the CPU for dense models and for mixtures, in float32 and bfloat16, no bit moves.
     Texts that a journal has are not computed. They keep their rows for as many blocks as they
@@ -49,7 +49,7 @@ class Lane:
     def __init__(
         self,
         prefill: Prefill,
-        groups: Sequence[tuple[Group, Sequence[Writing]]],
+        groups: Sequence[tuple[DecodeGroup, Sequence[Writing]]],
         decoder: TextDecoder,
     ) -> None:
         """`groups` come with their texts; all have the same rows and slots."""
@@ -67,7 +67,7 @@ class Lane:
             KeyboardInterrupt: the user wants the run to end; all texts that had begun have ended.
         """
         n_left = sum(not one.ended for _, some in self._groups for one in some)
-        rows = DecodeRows(map(_with_blocks, self._waiting()), self._n_rows)
+        rows = SlotSchedule(map(_with_blocks, self._waiting()), self._n_rows)
         explained = functools.partial(
             out_of_memory_explained, self._prefill.variant.model, self._n_rows, self._slots
         )
@@ -108,7 +108,7 @@ class Lane:
         self, everything: DecodeArrays, begun: Iterable[tuple[int, Prompt]]
     ) -> DecodeArrays:
         """With new texts in some rows, a few at a time: what is written are rows that change."""
-        width, waiting = chunk(self._n_rows), deque(begun)
+        width, waiting = refill_size(self._n_rows), deque(begun)
         del begun
         while waiting:  # nothing else holds a prompt: its batch is let go with its last one
             some = [waiting.popleft()]
@@ -123,7 +123,7 @@ class Lane:
     def _begun(self, everything: DecodeArrays, some: Sequence[tuple[int, Prompt]]) -> DecodeArrays:
         """With new texts of one batch of prompts."""
         variant = self._prefill.variant
-        B, slots, width = self._n_rows, self._slots, chunk(self._n_rows)
+        B, slots, width = self._n_rows, self._slots, refill_size(self._n_rows)
         batch, paths = some[0][1].batch, [one.path for _, one in some]
         n_rows, length = batch.shape
         source = np.full((width, slots), n_rows * length, np.int32)

@@ -10,7 +10,7 @@ from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.generate import Begun, Decoding
 from jaxscore.device.sampling import Sampling
-from jaxscore.plan.requests import TokenRequest, Written
+from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.bounded_tokenizer import TextError
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.stop_search import StopSearch
@@ -74,7 +74,7 @@ class Writing:
         if not wanted and not self.ended:
             self.error = ABANDONED
 
-    def restore(self, kept: Written, decoder: TextDecoder) -> None:
+    def restore(self, kept: GeneratedTokens, decoder: TextDecoder) -> None:
         """End as an earlier run did, unless the tokenizer has since come to read it otherwise."""
         ids = kept.ids.tolist()
         try:

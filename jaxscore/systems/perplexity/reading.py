@@ -1,6 +1,6 @@
 """Documents as windows of token ids, some of them in memory at a time, and back.
 
-documents   encoded some at a time, each cut into windows
+documents   encoded some at a time, each cut into rolling_windows
 groups      windows of one document or of many, planned and scored together
 records     of each document when its last window has come, in order
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
 from jaxscore.lm import LocalLM
-from jaxscore.plan.requests import TokenSequence, windows
+from jaxscore.plan.requests import TokenSequence, rolling_windows
 from jaxscore.systems.perplexity.documents import Document
 from jaxscore.systems.perplexity.records import Progress
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
@@ -33,11 +33,11 @@ def scored(
     most: int = WINDOW,
     most_tokens: int = WINDOW_TOKENS,
 ) -> Iterator[Progress]:
-    """Every document with the sums of its windows, in order.
+    """Every document with the sums of its rolling_windows, in order.
 
     Args:
         lm: encodes the documents and scores the windows.
-        max_length, stride: of the windows, see `jaxscore.plan.requests`.
+        max_length, stride: of the rolling_windows, see `jaxscore.plan.requests`.
         prefix_token_id: stands before each document that does not begin with it, in place of
             the tokenizer's BOS; None is that BOS, where the tokenizer has one.
         most, most_tokens: windows and tokens that are planned together.
@@ -55,7 +55,7 @@ def scored(
                     owners.append([])
                 owners[-1].append(one)
                 group.append(window)
-                n_tokens += window.n_given
+                n_tokens += window.n_input_tokens
                 if len(group) == most or n_tokens >= most_tokens:
                     yield group
                     group, n_tokens = [], 0
@@ -97,7 +97,7 @@ def _cut(
                 if ids[:1].tolist() != [prefix_token_id]:  # a text that begins with it has it
                     ids = np.concatenate([np.array([prefix_token_id], np.int32), ids])
                 first = 1
-            own = windows(ids, first, max_length, stride) if one.error is None else []
+            own = rolling_windows(ids, first, max_length, stride) if one.error is None else []
             if not own:
                 one.error = one.error or NO_TOKENS
             elif complaints := lm.engine.complaints(own):

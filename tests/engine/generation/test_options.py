@@ -9,7 +9,7 @@ from jaxscore import GenerationRequest, LabelRequest, Scorer
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.generation.state import Writing
-from jaxscore.plan.requests import TokenRequest, Written
+from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
@@ -208,10 +208,10 @@ def test_a_special_token_can_end_a_text(scorers):
     one.take(ids, decoder)
     assert (one.written, one.text, one.finish) == ([word, word, end], "aa", "stop")
     again = Writing(one.request)
-    again.restore(Written(np.array(one.written, np.int32), "stop"), decoder)
+    again.restore(GeneratedTokens(np.array(one.written, np.int32), "stop"), decoder)
     assert (again.written, again.text, again.finish) == (one.written, one.text, one.finish)
     longer = Writing(one.request)
-    longer.restore(Written(ids, "stop"), decoder)  # the text had ended before
+    longer.restore(GeneratedTokens(ids, "stop"), decoder)  # the text had ended before
     assert longer.finish is None
 
 
