@@ -111,7 +111,7 @@ def test_removing_it_leaves_another_runs_log(path, monkeypatch):
 
     def begins(folder):
         begun.append(Journal(path, ABOUT))
-        begun[0].keep([(one, scores_of(one, 1)) for one in sequences(3)[:3]])
+        begun[0].write_scores([(one, scores_of(one, 1)) for one in sequences(3)[:3]])
         real(folder)
 
     monkeypatch.setattr(contents.files, "remove_emptied", begins)
