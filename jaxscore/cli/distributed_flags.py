@@ -73,21 +73,21 @@ def joined(args: argparse.Namespace) -> Iterator[None]:
         args.num_processes,
         args.process_id,
         processes.JOIN if args.join_timeout is None else args.join_timeout,
-        tell=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
+        notify=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
     )
     flags = {name: str(value) for name, value in vars(args).items() if name not in OWN}
     same = json.dumps([flags, VERSION, jax.__version__], sort_keys=True)
     with own_stdout():
-        processes.agree("flags", hashlib.sha256(same.encode()).digest())
+        processes.verify_same("flags", hashlib.sha256(same.encode()).digest())
         with contextlib.ExitStack() as silence:
-            if not processes.first():
+            if not processes.is_first():
                 args.quiet = True
                 nowhere = silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 silence.enter_context(contextlib.redirect_stdout(nowhere))
             yield
         # The others wait here for the first, which writes; one that found nothing to do waits for
         # those that found something.
-        processes.agree("work to do", b"")
+        processes.verify_same("work to do", b"")
 
 
 @contextlib.contextmanager

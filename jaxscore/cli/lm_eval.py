@@ -78,8 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
     from jaxscore.adapters.harness.model import LOADED
 
-    if not processes.first():
-        os.environ["LOCAL_RANK"] = str(processes.index())  # such a process writes no file there
+    if not processes.is_first():
+        # lm-eval writes no file in a process with another rank than 0.
+        os.environ["LOCAL_RANK"] = str(processes.process_index())
     before = sys.argv
     sys.argv = ["lm-eval", *with_model(args.arguments)]
     LOADED.clear()  # of what this process has run before

@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _code(args)
     except BaseException:
-        if not processes.several():
+        if not processes.is_distributed():
             raise
         traceback.print_exc()  # Python's own way out would wait for the other processes
         code = CRASHED
@@ -93,11 +93,11 @@ def _code(args: argparse.Namespace) -> int:
     """Run the command that was parsed; what a user can put right becomes a message."""
 
     def tell(text: str) -> None:
-        print(f"jaxscore {args.command}{processes.name()}: {text}", file=sys.stderr)
+        print(f"jaxscore {args.command}{processes.process_label()}: {text}", file=sys.stderr)
 
     try:
         with (
-            interrupts.listening(atomic.remove_unfinished),
+            interrupts.handle_interrupts(atomic.remove_unfinished),
             stages.calm(),
             distributed_flags.joined(args),
             streams.stdout_for_data(_outputs(args)),
@@ -115,7 +115,7 @@ def _code(args: argparse.Namespace) -> int:
         tell(f"interrupted; {_left(args)}")
         return INTERRUPTED
     except Exception as problem:
-        if interrupts.ended_by_user():  # in an import, say, which then fails in a way of its own
+        if interrupts.ended_by_interrupt():  # an interrupted import fails with its own error
             tell(f"interrupted; {_left(args)}")
             return INTERRUPTED
         if not isinstance(problem, RuntimeError | ValueError):
@@ -146,7 +146,7 @@ def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
             "a batch does not fit in the device's memory; unfinished files are left as they "
             f"were; give less than --batch-tokens {_batch_tokens(args)}"
         )
-    if processes.lost(problem):
+    if processes.is_peer_loss(problem):
         return f"another process of this run has ended; {_left(args)}"
     return None
 

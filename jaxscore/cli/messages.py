@@ -29,7 +29,7 @@ def tell_failures(failures: Sequence[tuple[object, str]]) -> int:
 
 def _tell(text: str) -> None:
     """A line on stderr, whatever users' ids and servers' answers hold."""
-    if not processes.first():
+    if not processes.is_first():
         return
     encoding = sys.stderr.encoding or "utf-8"
     shown = one_line(text).encode(encoding, "backslashreplace").decode(encoding)

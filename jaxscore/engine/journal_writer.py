@@ -57,7 +57,7 @@ class RunJournal:
         """What the journal has, by the place in `sequences`; the same in every process."""
         if self.journal is None:
             return {}
-        found = self.journal.read_scores(sequences, wanted) if processes.first() else {}
+        found = self.journal.read_scores(sequences, wanted) if processes.is_first() else {}
         unpacked = functools.partial(unpacked_scores, wanted=wanted)
         return _from_first(found, packed_scores, unpacked)
 
@@ -67,19 +67,19 @@ class RunJournal:
         wanted: ScoreOptions = BASE_SCORES,
     ) -> None:
         """Write these in one transaction."""
-        if self.journal is not None and processes.first():
+        if self.journal is not None and processes.is_first():
             self.journal.write_scores(finished, wanted)
 
     def read_texts(self, requests: Sequence[TokenRequest]) -> dict[int, GeneratedTokens]:
         """What the journal has, by the place in `requests`; the same in every process."""
         if self.journal is None:
             return {}
-        found = self.journal.read_texts(requests) if processes.first() else {}
+        found = self.journal.read_texts(requests) if processes.is_first() else {}
         return _from_first(found, packed_text, unpacked_text)
 
     def write_texts(self, finished: Iterable[tuple[TokenRequest, GeneratedTokens]]) -> None:
         """Write these in one transaction."""
-        if self.journal is not None and processes.first():
+        if self.journal is not None and processes.is_first():
             self.journal.write_texts(finished)
 
     def close(self) -> None:
@@ -93,11 +93,11 @@ def _from_first(
     found: dict[int, T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T | None]
 ) -> dict[int, T]:
     """What the first process has found."""
-    if not processes.several():
+    if not processes.is_distributed():
         return found
     rows = {struct.pack("<q", place): pack(value) for place, value in found.items()}
     out: dict[int, T] = {}
-    for key, packed in pairs(processes.from_first(joined(rows))):
+    for key, packed in pairs(processes.broadcast_from_first(joined(rows))):
         if (value := unpack(packed)) is not None:
             out[struct.unpack("<q", key)[0]] = value
     return out

@@ -69,7 +69,7 @@ def load_checkpoint(
         )
         encoder = TextEncoder(load_tokenizer(folder, trust_remote_code=trust_remote_code))
     shape = None if model.mesh is None else model.mesh.shape
-    processes.agree("weights or mesh", f"{weights()} {shape}".encode())
+    processes.verify_same("weights or mesh", f"{weights()} {shape}".encode())
     about = {
         "model": weights(),
         "model_type": model.model_type,

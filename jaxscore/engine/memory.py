@@ -85,7 +85,7 @@ def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str
     while tokens > LEAST and fixed + a_token * tokens > SHARE * room:
         tokens //= 2
     # Of several processes one decides: another amount of memory would be another plan.
-    return int.from_bytes(processes.from_first(tokens.to_bytes(8, "little")), "little")
+    return int.from_bytes(processes.broadcast_from_first(tokens.to_bytes(8, "little")), "little")
 
 
 def _measured(model: Model, tokens: int, length: int, measures: tuple[str, ...]) -> int:

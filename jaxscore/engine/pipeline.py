@@ -97,7 +97,7 @@ class Pipeline:
                     return
                 yield window
 
-        with Progress(self.progress) as progress, interrupts.finishing(), stages.calm():
+        with Progress(self.progress) as progress, interrupts.finish_on_interrupt(), stages.calm():
             made = Stage("windows", admitted(), 1)
             plan = functools.partial(self._planned, wanted)
             planned = Stage("plan", map(plan, made), 1)
@@ -146,7 +146,7 @@ class Pipeline:
         wanted: ScoreOptions,
     ) -> Iterator[Window]:
         """The same windows with their scores, which the journal has when they end."""
-        if self.run_journal.journal is None or not processes.first():
+        if self.run_journal.journal is None or not processes.is_first():
             yield from self._scored(planned, progress, n_expected, stopped, None)
             return
         with JournalWriter(self.run_journal, wanted) as writer:
@@ -172,7 +172,7 @@ class Pipeline:
                 fetch()
 
         def end_if_wished() -> None:
-            if interrupts.wished():
+            if interrupts.interrupt_requested():
                 fetch_all()
                 raise KeyboardInterrupt
 
@@ -229,7 +229,7 @@ class Pipeline:
         yield from open_windows
 
     def _agree(self, more: bytes = b"") -> None:
-        processes.agree("requests", bytes.fromhex(self.statistics.plan_hash) + more)
+        processes.verify_same("requests", bytes.fromhex(self.statistics.plan_hash) + more)
 
     def _restore(self, window: Window) -> None:
         found = self.run_journal.read_scores(window.sequences, window.wanted)

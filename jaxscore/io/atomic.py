@@ -51,7 +51,7 @@ def atomic(path: Path) -> Iterator[TextIO]:
         InputError: the folder cannot be made or written, or is full; `path` is a folder or a
             device that is no stream.
     """
-    if not processes.first():
+    if not processes.is_first():
         with open(os.devnull, "w", encoding="utf-8") as nowhere:
             yield nowhere
         return

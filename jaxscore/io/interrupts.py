@@ -1,11 +1,11 @@
-"""Ctrl-C: the first one lets the batches in flight finish, the second one ends at once.
+"""Ctrl-C: the first press finishes in-flight batches, the second aborts.
 
-What is on the device when a user stops a run is seconds of work that the journal can keep. So
-long work asks `wished` between its steps, inside `finishing`; anywhere else Ctrl-C raises
-KeyboardInterrupt as it always does.
+In-flight batches are seconds of work that the journal can keep. Long work therefore polls
+`interrupt_requested` between its steps, inside `finish_on_interrupt`; everywhere else Ctrl-C
+raises KeyboardInterrupt as usual.
 
-Python calls a signal's handler in the main thread, between two of its own steps. While that thread
-compiles a program, which takes up to minutes, a thread of ours counts the presses.
+Python calls a signal handler in the main thread, between two bytecode instructions. While that
+thread compiles a program, which takes up to minutes, a thread of ours counts the presses.
 """
 
 import contextlib
@@ -21,87 +21,90 @@ from typing import NoReturn
 from jaxscore.errors import INTERRUPTED
 from jaxscore.io import processes
 
-NOTICE = "interrupted: what is in flight is being finished; once more ends at once"
-PATIENCE = 5.0  # seconds that the main thread has to take up a second Ctrl-C
+NOTICE = "Finishing in-flight batches. Press Ctrl-C again to abort."
+PATIENCE = 5.0  # seconds that the main thread has to react to a second Ctrl-C
 
 
-class _Wish:
-    made = False
-    n_finishing = 0  # pieces of work, one inside the other, that will see it
-    ending = threading.Event()  # KeyboardInterrupt has been raised: the run is closing its files
-    clean: Callable[[], object]
+class _State:
+    requested = False
+    n_finishing = 0  # nested `finish_on_interrupt` blocks
+    aborting = threading.Event()  # KeyboardInterrupt was raised: the run is closing its files
+    clean_up: Callable[[], object]
 
 
 @contextlib.contextmanager
-def listening(clean: Callable[[], object] = lambda: None) -> Iterator[None]:
+def handle_interrupts(clean_up: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Install the SIGINT handler. No-op outside the main thread.
 
     Args:
-        clean: removes temporary files, before the process ends without closing them: at Ctrl-C
-            while a module is imported, at a third one, or when the main thread does not take up
-            the second one.
+        clean_up: removes temporary files before the process exits without closing them: on Ctrl-C
+            during an import, on the third press, or if the main thread does not react to the
+            second one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _Wish.made, _Wish.n_finishing = False, 0
-    _Wish.ending.clear()
-    _Wish.clean = clean
-    before = signal.signal(signal.SIGINT, _wish)
+    _State.requested, _State.n_finishing = False, 0
+    _State.aborting.clear()
+    _State.clean_up = clean_up
+    previous = signal.signal(signal.SIGINT, _on_sigint)
     try:
-        with _counted():
+        with _count_presses():
             yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        _Wish.made, _Wish.n_finishing = False, 0
+        signal.signal(signal.SIGINT, previous)
+        _State.requested, _State.n_finishing = False, 0
 
 
 @contextlib.contextmanager
-def finishing() -> Iterator[None]:
-    """The block asks `wished` often and ends by itself."""
-    _Wish.n_finishing += 1
+def finish_on_interrupt() -> Iterator[None]:
+    """Mark a block that polls `interrupt_requested` and finishes its work on the first Ctrl-C."""
+    _State.n_finishing += 1
     try:
         yield
     finally:
-        _Wish.n_finishing -= 1
+        _State.n_finishing -= 1
 
 
-def wished() -> bool:
-    """Whether the user wants the run to end.
+def interrupt_requested() -> bool:
+    """Whether the user pressed Ctrl-C and the run should end.
 
-    Of several processes the first decides: one that stopped alone would leave the others waiting
-    for batches that it never sends.
+    In a multi-process run the first process decides: one that stopped alone would leave the
+    others waiting for batches that it never sends.
     """
-    return _Wish.made and processes.first()
+    return _State.requested and processes.is_first()
 
 
-def wished_by_all() -> bool:
-    """`wished`, the same in every process. All of them ask at the same points of their work, so
-    that they can go on together until what is in flight is finished."""
-    return processes.from_first(bytes([wished()])) == bytes([True])
+def interrupt_requested_anywhere() -> bool:
+    """`interrupt_requested` of the first process, in every process.
+
+    All processes call this at the same points of their work, so that they continue together until
+    in-flight batches are finished.
+    """
+    return processes.broadcast_from_first(bytes([interrupt_requested()])) == bytes([True])
 
 
-def ended_by_user() -> bool:
-    """Whether the last run that was `listening` has raised KeyboardInterrupt.
+def ended_by_interrupt() -> bool:
+    """Whether KeyboardInterrupt was raised in the last `handle_interrupts` block.
 
-    What else such a run raises comes from that: a module whose import is interrupted may fail
+    Other exceptions of such a run follow from it: a module whose import is interrupted may fail
     with an error of its own.
     """
-    return _Wish.ending.is_set()
+    return _State.aborting.is_set()
 
 
-def _wish(number: int, frame: FrameType | None) -> None:
-    if _Wish.made or not _Wish.n_finishing:
-        if _imports(frame):  # native modules crash where their import is interrupted
-            _leave()
-        _Wish.ending.set()
+def _on_sigint(number: int, frame: FrameType | None) -> None:
+    if _State.requested or not _State.n_finishing:
+        if _is_importing(frame):  # native modules crash if their import is interrupted
+            _exit_now()
+        _State.aborting.set()
         raise KeyboardInterrupt
-    _Wish.made = True
-    if processes.first():
+    _State.requested = True
+    if processes.is_first():
         print(NOTICE, file=sys.stderr, flush=True)
 
 
-def _imports(frame: FrameType | None) -> bool:
+def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -110,43 +113,43 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 @contextlib.contextmanager
-def _counted() -> Iterator[None]:
-    """End the process where the main thread does not: it may be in native code for minutes."""
-    ours, signals = socket.socketpair()
-    signals.setblocking(False)
-    before = signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
+def _count_presses() -> Iterator[None]:
+    """Exit for the main thread if it cannot react: it may be in native code for minutes."""
+    receiver, sender = socket.socketpair()
+    sender.setblocking(False)
+    previous = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
 
     def count() -> None:
-        n_pressed = 0
-        while n_pressed < 3:
-            ours.settimeout(PATIENCE if n_pressed == 2 else None)
+        n_presses = 0
+        while n_presses < 3:
+            receiver.settimeout(PATIENCE if n_presses == 2 else None)
             try:
-                received = ours.recv(64)
+                received = receiver.recv(64)
             except TimeoutError:
-                if _Wish.ending.is_set():
+                if _State.aborting.is_set():
                     continue
                 break
             if not received:  # the block has ended
                 return
-            n_pressed += received.count(signal.SIGINT)
-        _leave()
+            n_presses += received.count(signal.SIGINT)
+        _exit_now()
 
     thread = threading.Thread(target=count, name="jaxscore interrupts", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        signal.set_wakeup_fd(before)
-        signals.close()  # which ends the thread
+        signal.set_wakeup_fd(previous)
+        sender.close()  # ends the thread
         thread.join()
-        ours.close()
+        receiver.close()
 
 
-def _leave() -> NoReturn:
-    """End the process where it stands. What is in the journal stays there."""
+def _exit_now() -> NoReturn:
+    """Exit without unwinding. What is in the journal stays there."""
     with contextlib.suppress(Exception):
-        _Wish.clean()
-    if processes.first():
+        _State.clean_up()
+    if processes.is_first():
         with contextlib.suppress(OSError):
             os.write(2, b"jaxscore: interrupted; unfinished files are left as they were\n")
     os._exit(INTERRUPTED)

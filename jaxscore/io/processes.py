@@ -1,9 +1,9 @@
-"""Several processes as one run: each has its devices, all make the same plan, the first writes.
+"""Multi-process runs: every process has its devices and builds the same plan; the first writes.
 
-They run the same commands on the same inputs and send each other only what programs on the
-devices send (`jaxscore.engine.devices`), digests of what they are about to do, and what the first
-one has found in its journal. So nothing has to be handed out, and what one process would write is
-what any of them would; it is the first that does, and the others are silent.
+All processes run the same command on the same inputs. They exchange only what programs on the
+devices send (`jaxscore.engine.devices`), digests of the next step, and the entries that the first
+process found in its journal. No work is distributed: any process could write the results, and the
+first one does while the others stay silent.
 """
 
 import contextlib
@@ -19,33 +19,34 @@ import numpy as np
 
 from jaxscore.errors import InputError
 
-JOIN = 300  # seconds in which all have to come
-HEARTBEAT = 60  # seconds without a sign of life after which a process counts as gone
+JOIN = 300  # seconds until all processes must have joined
+HEARTBEAT = 60  # seconds without a heartbeat after which a process counts as lost
 SIGNS = ("Gloo", "NCCL", "UNAVAILABLE", "DEADLINE_EXCEEDED", "ABORTED", "coordination", "heartbeat")
-GRACE = 10  # seconds by which JAX, which ends a process without a word of ours, is later
+GRACE = 10  # seconds that JAX, which would exit without our message, waits longer
 
 
 class _Run:
     index, count = 0, 1
 
 
-def first() -> bool:
-    """Whether this process writes and speaks."""
+def is_first() -> bool:
+    """Whether this process writes files and messages."""
     return _Run.index == 0
 
 
-def index() -> int:
-    """Of this process, from 0."""
+def process_index() -> int:
+    """Index of this process, from 0."""
     return _Run.index
 
 
-def several() -> bool:
+def is_distributed() -> bool:
+    """Whether the run has more than one process."""
     return _Run.count > 1
 
 
-def name() -> str:
-    """For messages: nothing where there is one process."""
-    return f" (process {_Run.index} of {_Run.count})" if several() else ""
+def process_label() -> str:
+    """Suffix for messages; empty in a single-process run."""
+    return f" (process {_Run.index} of {_Run.count})" if is_distributed() else ""
 
 
 def join(
@@ -53,26 +54,26 @@ def join(
     n_processes: int | None = None,
     index: int | None = None,
     timeout: int = JOIN,
-    tell: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Become one of several processes; before JAX is asked for its devices.
+    """Join a multi-process run; call it before JAX initializes its devices.
 
     Args:
-        coordinator: "host:port" of the first process, the same in each. None, as the other two,
-            leaves it to JAX, which knows TPU VMs, Slurm, Open MPI and Kubernetes.
-        n_processes: in all.
-        index: of this one, from 0.
-        timeout: seconds in which all have to come; this process ends itself with code 2 and a
-            message where they do not.
-        tell: takes a line for people.
+        coordinator: "host:port" of the first process, the same in every process. If it and the
+            next two are None, JAX detects TPU VMs, Slurm, Open MPI and Kubernetes.
+        n_processes: number of processes in the run.
+        index: index of this process, from 0.
+        timeout: seconds until all processes must have joined; otherwise this process exits with
+            code 2 and a message.
+        notify: prints a line for the user.
 
     Raises:
-        InputError: the three do not fit together, or JAX finds no cluster.
+        InputError: the three arguments are inconsistent, or JAX finds no cluster.
     """
-    import jax  # here: `--help` needs none
+    import jax  # deferred: `--help` does not need it
 
-    given = [value for value in (coordinator, n_processes, index) if value is not None]
-    if given and len(given) < 3:
+    cluster = [value for value in (coordinator, n_processes, index) if value is not None]
+    if cluster and len(cluster) < 3:
         raise InputError(
             "--distributed: --coordinator, --num-processes and --process-id belong together; give "
             "all three, or none on a TPU VM or under Slurm"
@@ -86,24 +87,24 @@ def join(
         raise InputError(
             f"--coordinator {coordinator}: expected HOST:PORT, a free port of the first process"
         )
-    who = f"process {index} of {n_processes}: " if given else ""
-    tell(f"{who}waiting for the others{f' at {coordinator}' if given else ''}")
+    label = f"process {index} of {n_processes}: " if cluster else ""
+    notify(f"{label}waiting for the others{f' at {coordinator}' if cluster else ''}")
 
-    def late() -> None:
-        _end(
+    def give_up() -> None:
+        _exit_now(
             2,
-            f"jaxscore: error: {who}not all processes came within {timeout} s; see that each was "
+            f"jaxscore: error: {label}not all processes came within {timeout} s; see that each was "
             "started, with the same --coordinator and its own --process-id, and that the port "
             "can be reached",
         )
 
-    timer = threading.Timer(timeout, late)
+    timer = threading.Timer(timeout, give_up)
     timer.daemon = True
     timer.start()
-    # JAX would take SIGTERM for a sign to save what it trains, and go on.
+    # JAX would treat SIGTERM as a request to save a training checkpoint, and continue.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        with _ending_at_once():
+        with _default_sigint():
             jax.distributed.initialize(
                 coordinator,
                 n_processes,
@@ -122,71 +123,71 @@ def join(
 
 
 @contextlib.contextmanager
-def _ending_at_once() -> Iterator[None]:
-    """Ctrl-C ends this process: Python's own handler would wait until all have come."""
+def _default_sigint() -> Iterator[None]:
+    """Let Ctrl-C end this process: Python's handler would wait until all have joined."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    previous = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
-def agree(what: str, digest: bytes) -> None:
-    """See that all processes have come to the same point with the same.
+def verify_same(what: str, digest: bytes) -> None:
+    """Check that all processes reached this point with the same value.
 
     Args:
-        what: for the message, as "flags".
-        digest: of what has to be the same; of one length in all.
+        what: what is compared, for the message, such as "flags".
+        digest: digest of the value, of the same length in every process.
 
     Raises:
-        InputError: some have another; in each process.
+        InputError: in every process, if the digests differ.
     """
-    if not several():
+    if not is_distributed():
         return
     from jax.experimental import multihost_utils
 
-    mine = np.frombuffer(hashlib.sha256(what.encode() + digest).digest(), np.uint8)
-    found = np.asarray(multihost_utils.process_allgather(mine)).reshape(_Run.count, -1)
-    others = [k for k in range(_Run.count) if (found[k] != found[0]).any()]
-    if others:
+    own = np.frombuffer(hashlib.sha256(what.encode() + digest).digest(), np.uint8)
+    found = np.asarray(multihost_utils.process_allgather(own)).reshape(_Run.count, -1)
+    differing = [k for k in range(_Run.count) if (found[k] != found[0]).any()]
+    if differing:
         raise InputError(
-            f"processes {', '.join(map(str, others))} have other {what} than process 0: each "
+            f"processes {', '.join(map(str, differing))} have other {what} than process 0: each "
             "needs the same command, the same version of jaxscore and the same files, those that "
             "an earlier run left behind included"
         )
 
 
-def from_first(value: bytes) -> bytes:
-    """What the first process gives here; the others' values are not looked at."""
-    if not several():
+def broadcast_from_first(value: bytes) -> bytes:
+    """Return the first process's value in every process; other values are ignored."""
+    if not is_distributed():
         return value
     from jax.experimental import multihost_utils
 
     size = multihost_utils.broadcast_one_to_all(np.int32(len(value)))
     buffer = np.zeros(int(size), np.uint8)
-    if first():
+    if is_first():
         buffer[:] = np.frombuffer(value, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(buffer)).tobytes()
 
 
-def lost(problem: Exception) -> bool:
-    """Whether this is how a program fails when another process is gone."""
-    return several() and any(sign in str(problem) for sign in SIGNS)
+def is_peer_loss(problem: Exception) -> bool:
+    """Whether a program failed because another process is gone."""
+    return is_distributed() and any(sign in str(problem) for sign in SIGNS)
 
 
 def leave(code: int) -> int:
     """End this process's part of the run with this exit code.
 
-    One that ends well waits for the others. One that does not ends at once, so that the others,
-    which may wait for it on their devices, see that it is gone.
+    A successful process waits for the others. A failing one exits at once, so that the others,
+    which may be waiting for it on their devices, notice that it is gone.
     """
-    if not several():
+    if not is_distributed():
         return code
     if code not in (0, 1):
-        _end(code)
+        _exit_now(code)
     import jax
 
     jax.distributed.shutdown()
@@ -194,9 +195,9 @@ def leave(code: int) -> int:
     return code
 
 
-def _end(code: int, said: str = "") -> NoReturn:
-    if said:
-        print(said, file=sys.stderr)
+def _exit_now(code: int, message: str = "") -> NoReturn:
+    if message:
+        print(message, file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

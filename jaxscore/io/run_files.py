@@ -68,7 +68,7 @@ def check_writable_folder(folder: Path) -> None:
     Raises:
         InputError: it cannot.
     """
-    if not processes.first():
+    if not processes.is_first():
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def write_new_files(folder: Path, parts: Sequence[RunFile]) -> list[Path]:
 
 def _reserve(paths: Sequence[Path]) -> bool:
     """Make all as empty files; False, and none of them, where one is there already."""
-    if not processes.first():
+    if not processes.is_first():
         return True
     made: list[Path] = []
     for path in paths:
@@ -130,7 +130,7 @@ def _reserve(paths: Sequence[Path]) -> bool:
 
 
 def _remove(paths: Sequence[Path]) -> None:
-    for path in paths if processes.first() else ():
+    for path in paths if processes.is_first() else ():
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -73,7 +73,7 @@ def stdout_for_data(outputs: Iterable[Path]) -> Iterator[None]:
     Raises:
         InputError: it is closed.
     """
-    if not processes.first() or 1 not in map(descriptor, outputs):
+    if not processes.is_first() or 1 not in map(descriptor, outputs):
         yield
         return
     if sys.stdout is None:

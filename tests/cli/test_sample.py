@@ -325,7 +325,7 @@ def test_an_output_that_ends_within_what_is_planned_together(run, place, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr(slots.Lane, "_block", counted)
-        patched.setattr(interrupts, "wished", lambda: len(seen) >= n_blocks)
+        patched.setattr(interrupts, "interrupt_requested", lambda: len(seen) >= n_blocks)
         assert run(*words, "--journal", folder / "cut").code == 130
     assert not (folder / "out.json").exists() or len(result(folder)) < 5
     assert run(*words, "--journal", folder / "cut").code == 0

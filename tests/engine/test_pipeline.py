@@ -133,7 +133,7 @@ def test_an_interruption_keeps_what_is_in_flight(monkeypatch):
     list(whole.run(iter(given)))
     run, dispatch = loop(journal)
     with monkeypatch.context() as patch:
-        patch.setattr(interrupts, "wished", lambda: dispatch.n_sent == 4)
+        patch.setattr(interrupts, "interrupt_requested", lambda: dispatch.n_sent == 4)
         with pytest.raises(KeyboardInterrupt):
             list(run.run(iter(given)))
     assert (dispatch.n_sent, dispatch.n_waiting) == (4, 0)
@@ -204,11 +204,13 @@ def test_of_several_processes_the_first_one_tells_what_it_found(monkeypatch):
     known = SequenceScores(*(np.array([-1.5, np.nan], np.float32) for _ in range(3)), [True, False])
     journal.rows = {given[k].digest(): known for k in (1, 4)}
     processes = pipeline.processes
-    monkeypatch.setattr(processes, "several", lambda: True)
+    monkeypatch.setattr(processes, "is_distributed", lambda: True)
     sent = []
-    monkeypatch.setattr(processes, "from_first", lambda value: sent.append(value) or sent[0])
+    monkeypatch.setattr(
+        processes, "broadcast_from_first", lambda value: sent.append(value) or sent[0]
+    )
     ours = RunJournal(journal).read_scores(given)
-    monkeypatch.setattr(processes, "first", lambda: False)
+    monkeypatch.setattr(processes, "is_first", lambda: False)
     empty = FakeJournal()
     theirs = RunJournal(empty).read_scores(given)
     assert list(ours) == list(theirs) == [1, 4]

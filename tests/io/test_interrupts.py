@@ -42,11 +42,11 @@ def press():
 
 
 def test_work_that_asks_is_not_torn(capsys):
-    with interrupts.listening():
-        with interrupts.finishing():
-            assert not interrupts.wished()
+    with interrupts.handle_interrupts():
+        with interrupts.finish_on_interrupt():
+            assert not interrupts.interrupt_requested()
             press()
-            assert interrupts.wished()
+            assert interrupts.interrupt_requested()
             with pytest.raises(KeyboardInterrupt):
                 press()
         assert interrupts.NOTICE in capsys.readouterr().err
@@ -54,24 +54,24 @@ def test_work_that_asks_is_not_torn(capsys):
 
 def test_elsewhere_it_ends_at_once_and_the_handler_before_comes_back():
     before = signal.getsignal(signal.SIGINT)
-    with interrupts.listening(), pytest.raises(KeyboardInterrupt):
+    with interrupts.handle_interrupts(), pytest.raises(KeyboardInterrupt):
         press()
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_wish_ends_with_the_run_that_it_was_for():
-    with interrupts.listening(), interrupts.finishing():
+    with interrupts.handle_interrupts(), interrupts.finish_on_interrupt():
         press()
-        assert interrupts.wished()
-    assert not interrupts.wished()
+        assert interrupts.interrupt_requested()
+    assert not interrupts.interrupt_requested()
 
 
 def test_another_thread_cannot_listen_and_works_all_the_same():
     found = []
 
     def work():
-        with interrupts.listening(), interrupts.finishing():
-            found.append(interrupts.wished())
+        with interrupts.handle_interrupts(), interrupts.finish_on_interrupt():
+            found.append(interrupts.interrupt_requested())
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -95,7 +95,7 @@ def test_scores_of_the_batch_in_flight_are_kept(scorers, tmp_path, monkeypatch):
     def counted(*args):
         sent.append(len(args[1]))
         if len(sent) == 2:
-            monkeypatch.setattr(interrupts, "wished", lambda: True)
+            monkeypatch.setattr(interrupts, "interrupt_requested", lambda: True)
         return send(*args)
 
     monkeypatch.setattr(scorer.engine.dispatch, "send", counted)
@@ -123,7 +123,8 @@ IN_NATIVE_CODE = """
 import hashlib, os
 from jaxscore.io import interrupts
 interrupts.PATIENCE = float(os.environ["PATIENCE"])
-with interrupts.listening(lambda: os.unlink(os.environ["UNFINISHED"])), interrupts.finishing():
+clean_up = lambda: os.unlink(os.environ["UNFINISHED"])
+with interrupts.handle_interrupts(clean_up), interrupts.finish_on_interrupt():
     print("ready", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 1 << 30)  # looks at no signal for minutes
 """

@@ -265,7 +265,7 @@ def test_too_few_come(place):
 def test_places_that_cannot_be_joined(given, message):
     with pytest.raises(InputError, match=message):
         processes.join(*given)
-    assert not processes.several()
+    assert not processes.is_distributed()
 
 
 def test_a_place_without_the_flag_is_an_error():
@@ -278,8 +278,8 @@ def test_a_place_without_the_flag_is_an_error():
 
 
 def test_alone_nothing_is_asked_of_anyone():
-    processes.agree("requests", b"digest")
-    assert processes.from_first(b"bytes") == b"bytes"
-    assert processes.first()
-    assert processes.name() == ""
+    processes.verify_same("requests", b"digest")
+    assert processes.broadcast_from_first(b"bytes") == b"bytes"
+    assert processes.is_first()
+    assert processes.process_label() == ""
     assert processes.leave(2) == 2

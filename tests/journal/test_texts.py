@@ -262,7 +262,7 @@ def test_what_had_begun_when_the_user_wanted_the_end_is_kept(
     want, own = told(writer(None, implementation).generate(asked())), journal()
     first = writer(own, implementation)
     with monkeypatch.context() as patched:
-        patched.setattr(interrupts, "wished", lambda: len(first.batches) >= n_blocks)
+        patched.setattr(interrupts, "interrupt_requested", lambda: len(first.batches) >= n_blocks)
         with pytest.raises(KeyboardInterrupt):
             first.generate(asked())
     kept = [one.request for some in first.batches for one in some]

@@ -61,7 +61,8 @@ def make(args: Arguments) -> Made:
         cache_dir=None if args.cache_dir is None else local_path(args.cache_dir),
         lora=args.peft,
         journal=args.journal,
-        mesh=args.mesh or (AUTO if processes.several() else None),  # one device is of one process
+        # In a multi-process run a single device would belong to one process alone.
+        mesh=args.mesh or (AUTO if processes.is_distributed() else None),
         reproducible=args.reproducible,
         accept_config=args.accept_config,
         **options,

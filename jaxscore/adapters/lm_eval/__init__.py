@@ -283,7 +283,7 @@ class JaxscoreLM(TemplateLM):
             self._details.flush()
 
     def _shown(self, quiet: bool, what: str, n: int) -> Shown:
-        return Shown(self.scorer, quiet or not processes.first(), what, n)
+        return Shown(self.scorer, quiet or not processes.is_first(), what, n)
 
     def _named(self, requests: Sequence[Instance]) -> Callable[[int], str]:
         """A request for people: task, document, choice, and where its text ends."""

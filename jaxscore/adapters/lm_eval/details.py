@@ -27,7 +27,7 @@ class Details:
         """
         self._encoder = encoder
         self._begun = False
-        if not processes.first():
+        if not processes.is_first():
             path = Path(os.devnull)
         try:
             self._file = path.open("ab")

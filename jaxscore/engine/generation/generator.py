@@ -84,7 +84,7 @@ class Generator:
                 begun end first and are in it; without one, nothing of them is left.
         """
         # Ctrl-C that waits for texts has a use where they are kept; several processes end together.
-        kept = self.scorer.engine.run_journal.journal is not None or processes.several()
+        kept = self.scorer.engine.run_journal.journal is not None or processes.is_distributed()
         found = dict(self._stream(list(requests), None, finishing=kept))
         return Results(found[place] for place in range(len(found)))
 
@@ -105,7 +105,7 @@ class Generator:
                 the texts that are written side by side. What has ended is in the journal.
             ValueError: `watch` in a run of several processes, which must all do the same.
         """
-        if watch is not None and processes.several():
+        if watch is not None and processes.is_distributed():
             raise ValueError("watch is for a run of one process, and this one has several")
         return self._stream(list(requests), watch, finishing=True)
 
@@ -204,7 +204,7 @@ class TextPipeline:
         texts = [_Shared(asked[some[0]], some, watch) for some in places.values()]
         statistics = self._engine.statistics
         statistics.note_plan(hashlib.sha256(b"".join(sorted(places))).digest())
-        processes.agree("prompts", bytes.fromhex(statistics.plan_hash))
+        processes.verify_same("prompts", bytes.fromhex(statistics.plan_hash))
         waiting = [one.text for one in texts]
         self._restore(waiting)
         statistics.count_texts(
@@ -213,7 +213,7 @@ class TextPipeline:
         )
         shared = {id(one.text): one for one in texts}
         shown = self._engine.pipeline.progress
-        way = interrupts.finishing() if finishing else contextlib.nullcontext()
+        way = interrupts.finish_on_interrupt() if finishing else contextlib.nullcontext()
         with Progress(shown, "writing") as progress, way:
             progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
             for ended in self._ended(waiting, progress):

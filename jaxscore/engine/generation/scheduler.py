@@ -56,7 +56,7 @@ class TextWriter:
         write = self.engine.model.write
         assert write is not None  # a model has either
         for one in waiting:
-            if interrupts.wished_by_all():
+            if interrupts.interrupt_requested_anywhere():
                 raise KeyboardInterrupt
             one.take(write(self.engine.model.params, one.request), self.decoder)
             one.look()
@@ -71,7 +71,7 @@ class TextWriter:
             texts = [(group, [waiting[k] for k in group.members]) for group in groups]
             if all(one.ended for _, some in texts for one in some):
                 continue
-            if interrupts.wished_by_all():  # before what no text is written without
+            if interrupts.interrupt_requested_anywhere():  # before what no text is written without
                 raise KeyboardInterrupt
             if prefill is None:  # what all begin with is computed where a text is missing
                 prefix = self._prefix(variant, waiting[0].request.ids[:shared], progress)

@@ -74,7 +74,7 @@ class Lane:
         with explained():
             everything = self._idle()
         while n_left:
-            wished = interrupts.wished_by_all()
+            wished = interrupts.interrupt_requested_anywhere()
             if not wished:
                 with explained():
                     everything = self._filled(everything, rows.begin())
@@ -246,7 +246,7 @@ def _room(model: Model, limit: int | None) -> int | None:
     """Bytes that lanes may take; None where the device does not say what it has."""
     limit = limit_bytes() if limit is None else limit
     # Of several processes one decides: another number of rows would be another plan.
-    told = processes.from_first((limit or 0).to_bytes(8, "little"))
+    told = processes.broadcast_from_first((limit or 0).to_bytes(8, "little"))
     if not (limit := int.from_bytes(told, "little")):
         return None
     return int(SHARE * (limit - parameter_bytes(model.params)))

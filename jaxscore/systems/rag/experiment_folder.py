@@ -79,7 +79,7 @@ class RagOutput(Records):
                 f"a metric cannot be named {taken[0]!r}, which is a field of the records; "
                 "give it another name"
             )
-        if not processes.first():  # another one may be writing these files
+        if not processes.is_first():  # another one may be writing these files
             return
         rows = _rows(self.path, self.sample)
         if not _same(rows, self.rows):

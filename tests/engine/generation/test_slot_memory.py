@@ -59,7 +59,9 @@ def test_of_several_processes_the_first_decides(model, monkeypatch):
     for own, first, fit in ((None, told, False), (1 << 50, told, False), (told, 0, True)):
         monkeypatch.setattr(slots, "limit_bytes", lambda own=own: own)
         monkeypatch.setattr(
-            processes, "from_first", lambda value, first=first: first.to_bytes(8, "little")
+            processes,
+            "broadcast_from_first",
+            lambda _, own=first: own.to_bytes(8, "little"),
         )
         assert fitting(model, 0, STEPS)(8, 64)
         assert fitting(model, 0, STEPS)(9, 64) == fit

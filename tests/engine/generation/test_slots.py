@@ -201,7 +201,7 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
         return watched(self, everything)
 
     monkeypatch.setattr(Lane, "_block", counted)
-    monkeypatch.setattr(interrupts, "wished", lambda: len(blocks) >= n_blocks)
+    monkeypatch.setattr(interrupts, "interrupt_requested", lambda: len(blocks) >= n_blocks)
     texts = [Writing(request) for request in asked]
     writer, found = TextWriter(one.engine, TextDecoder(one.encoder)), []
     some = map(found.extend, writer.write(texts, Progress(False)))
@@ -220,7 +220,7 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
 def test_once_the_user_wants_the_end_no_lane_is_prepared(monkeypatch):
     """Neither what all prompts begin with nor an empty cache."""
     one = scorer()
-    monkeypatch.setattr(interrupts, "wished", lambda: True)
+    monkeypatch.setattr(interrupts, "interrupt_requested", lambda: True)
     with pytest.raises(KeyboardInterrupt):
         writing(one, requests(shared=12))
     assert one.engine.programs.compiled == []

@@ -166,7 +166,7 @@ def test_texts_are_kept_with_the_eos_that_ended_them(writer, journal):  # noqa: 
 
 
 def test_several_processes_cannot_watch(monkeypatch, generator):
-    monkeypatch.setattr(processes, "several", lambda: True)
+    monkeypatch.setattr(processes, "is_distributed", lambda: True)
     with pytest.raises(ValueError, match="run of one process"):
         generator.stream([asked("a", 1)], watch=lambda place, ids, ended: True)
 
@@ -202,7 +202,7 @@ def blocks(monkeypatch):
 
 
 def test_an_interrupt_ends_at_once_what_nothing_keeps(generator, blocks):
-    with interrupts.listening(), pytest.raises(KeyboardInterrupt):
+    with interrupts.handle_interrupts(), pytest.raises(KeyboardInterrupt):
         generator.generate([asked("The cat", 30, 0), asked("a", 20, 1)])
     assert len(blocks) == 1
 
@@ -218,9 +218,9 @@ def test_an_interrupt_lets_texts_end_that_somebody_has(
     taken, requests = [], [asked("The cat", 30, 0), asked("a", 20, 1), asked("more", 9, 2)]
     monkeypatch.setattr(generator.scorer, "journal", journal() if way == "journal" else None)
     if way == "processes":
-        monkeypatch.setattr(processes, "several", lambda: True)
-        monkeypatch.setattr(processes, "agree", lambda *_: None)
-        monkeypatch.setattr(processes, "from_first", lambda value: value)
+        monkeypatch.setattr(processes, "is_distributed", lambda: True)
+        monkeypatch.setattr(processes, "verify_same", lambda *_: None)
+        monkeypatch.setattr(processes, "broadcast_from_first", lambda value: value)
 
     def take():
         if way != "stream":
@@ -228,7 +228,7 @@ def test_an_interrupt_lets_texts_end_that_somebody_has(
         for place, _ in generator.stream(requests):
             taken.append(place)
 
-    with interrupts.listening(), pytest.raises(KeyboardInterrupt):
+    with interrupts.handle_interrupts(), pytest.raises(KeyboardInterrupt):
         take()
     assert len(blocks) == 5  # of 4 steps, for 20 tokens and 9 beside them; the third never begins
     if way == "stream":
