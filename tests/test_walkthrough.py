@@ -21,9 +21,9 @@ from transformers import PreTrainedTokenizerFast
 from jaxscore import Request, Scorer
 from jaxscore.device.attention.interval import attention
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import FORMS
-from jaxscore.device.lm_head.scores import score_queries
-from jaxscore.device.rows import Asked, Rows, Unembedding
+from jaxscore.device.backends import BACKENDS
+from jaxscore.device.lm_head.scores import score_positions
+from jaxscore.device.rows import Rows, ScoredPositions, Unembedding
 from jaxscore.models.model import Model
 from jaxscore.plan import packing, tries
 from jaxscore.text.encoder import TextEncoder
@@ -54,7 +54,7 @@ def hidden_states(params, ids, position, subtree_end):
     seen = jnp.eye(6)[ids][:, :, None, :]
     window, rule = jnp.int32(0), ScoreRule(1.0)
     given = 0 * seen, 0 * seen, seen, position, subtree_end, window
-    mean = attention(*given, rule=rule, dtype=jnp.float32, forms=FORMS["cpu"])
+    mean = attention(*given, rule=rule, dtype=jnp.float32, backend=BACKENDS["cpu"])
     return mean[:, :, 0, :] * (position[:, :, None] + 1)
 
 
@@ -116,7 +116,7 @@ def test_from_two_texts_to_their_numbers():
     ]
     rows = Rows(
         *map(jnp.asarray, (batch.ids, batch.position, batch.subtree_end)),
-        Asked(
+        ScoredPositions(
             jnp.asarray(asked.query),
             jnp.int32(asked.n_queries),
             *map(jnp.asarray, (asked.slot, asked.answer)),
@@ -137,7 +137,7 @@ def test_from_two_texts_to_their_numbers():
     )
 
     # 5. The vocabulary pass, for the three nodes that are asked and no others.
-    scores = score_queries(hidden.reshape(64, 6), rows.asked, unembedding(PULL))
+    scores = score_positions(hidden.reshape(64, 6), rows.scored, unembedding(PULL))
     np.testing.assert_allclose(np.exp(scores.logprob[:4]), [1 / 4, 1 / 2, 1 / 4, 1 / 2], rtol=1e-6)
     for k, p in enumerate([AFTER_CAT, AFTER_RAN, AFTER_SAT]):
         assert p.sum() == pytest.approx(1)

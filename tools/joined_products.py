@@ -42,7 +42,7 @@ import jax.numpy as jnp
 
 from jaxscore.device import feed_forward, self_attention
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.layers import Linear, rotate
+from jaxscore.device.layers import Linear, apply_rotary
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import abstract_rows, lower, side_by_side
@@ -70,7 +70,7 @@ class JoinedHeads(self_attention.Attention):
         y = Linear((n + 2 * k) * c.head_width, c.qkv_bias, name="qkv")(x)
         y = y.reshape(*x.shape[:2], n + 2 * k, c.head_width)
         parts = [y[:, :, : n + k]] if self.turned_as_one else [y[:, :, :n], y[:, :, n : n + k]]
-        turned = [rotate(part, own.cos, own.sin, c.interleaved) for part in parts]
+        turned = [apply_rotary(part, own.cos, own.sin, c.interleaved) for part in parts]
         q, key = jnp.split(turned[0], [n], axis=2) if self.turned_as_one else turned
         return q, key, y[:, :, n + k :]
 
@@ -85,7 +85,7 @@ class JoinedMlp(feed_forward.Mlp):
         c = self.config
         joined = Linear(2 * self.inner_width, c.mlp_bias, name="gate_up")(x)
         gate, up = jnp.split(joined, 2, axis=-1)
-        return Linear(c.width, c.mlp_bias, name="down")(feed_forward.gate_of(c)(gate, up))
+        return Linear(c.width, c.mlp_bias, name="down")(feed_forward.gate_function(c)(gate, up))
 
 
 PLAIN = (self_attention.Attention, feed_forward.Mlp)

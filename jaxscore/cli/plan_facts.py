@@ -9,7 +9,13 @@ from jaxscore.cli import plan_programs, plan_target
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.device.sharding import bytes_a_device, check, divides, specs, whole
+from jaxscore.device.sharding import (
+    bytes_a_device,
+    check_divisible,
+    divides,
+    parameter_specs,
+    replicated_counts,
+)
 from jaxscore.engine import provenance
 from jaxscore.engine.devices import auto_mesh, parameter_bytes, parse_mesh
 from jaxscore.engine.footprint import batch_shapes
@@ -64,7 +70,9 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     if not found or compiler.shape(asked) != MeshShape():
         found = compiler.programs(asked, batches)
     working = max(one.working_bytes for one in found)
-    parts = costs.parts(shapes, bytes_a_device(shapes, specs(shapes, config, asked), asked))
+    parts = costs.parts(
+        shapes, bytes_a_device(shapes, parameter_specs(shapes, config, asked), asked)
+    )
     params_bytes = sum(part.bytes_a_device for part in parts)
     itemsize = native.NUMPY_DTYPES[dtype].itemsize
     return {
@@ -77,7 +85,7 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
         "parameters": sum(part.parameters for part in parts),
         "active_parameters": costs.active_parameters(shapes, config),
         "mesh": dataclasses.asdict(asked),
-        "whole_on_every_device": whole(config, asked.model),
+        "whole_on_every_device": replicated_counts(config, asked.model),
         "parts": [part._asdict() for part in parts],
         "bytes_a_device": params_bytes,
         "key_value_bytes_a_token": {
@@ -148,7 +156,7 @@ def _stored(
 
 def _check(mesh: MeshShape, config: DecoderConfig) -> None:
     try:
-        check(config, mesh.model)
+        check_divisible(config, mesh.model)
     except ValueError as problem:
         raise InputError(f"--mesh {mesh}: {problem}") from None
 

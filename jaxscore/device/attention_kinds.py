@@ -45,7 +45,7 @@ def _own_shape(here: DecoderConfig, build: Build) -> tuple[int, int]:
     return 1 if build.whole_kv(here) else here.n_kv_heads // build.shards, here.head_width
 
 
-def stored_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
+def cache_head_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
     """Heads and channels of a token's keys as they are stored on one shard: the largest kind's."""
     heads, widths = zip(*(_own_shape(one, build) for one in config.kinds()), strict=True)
     return max(heads), max(widths)
@@ -53,13 +53,13 @@ def stored_shape(config: DecoderConfig, build: Build) -> tuple[int, int]:
 
 def stored(keys_values, config: DecoderConfig, build: Build, dtype) -> Any:
     """Keys and values [R, L, K, H] as a KV cache has them, [R, K, L, H]."""
-    heads, width = stored_shape(config, build)
+    heads, width = cache_head_shape(config, build)
 
     def one(x):
         x = x.astype(dtype).swapaxes(1, 2)
         return jnp.pad(x, ((0, 0), (0, heads - x.shape[1]), (0, 0), (0, width - x.shape[3])))
 
-    return to_storage(tuple(map(one, keys_values)), build.forms.integers)
+    return to_storage(tuple(map(one, keys_values)), build.backend.integers)
 
 
 def sources_of(config: DecoderConfig, kind: int) -> list[int]:

@@ -13,14 +13,14 @@ from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MODEL
 
 Platform = Literal["cpu", "tpu", "gpu"]
-AttentionForm = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_tpu"]
+AttentionName = Literal["blocked", "blocked_cpu", "kernel_gpu", "kernel_tpu"]
 
-ExpertsForm = Literal["blocked", "kernel_gpu", "kernel_tpu"]
-VocabularyForm = Literal["buckets", "kernel_tpu", "query_blocks"]
+ExpertsName = Literal["blocked", "kernel_gpu", "kernel_tpu"]
+LMHeadName = Literal["buckets", "kernel_tpu", "position_blocks"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Forms:
+class Backend:
     """Functions and their sizes.
 
     Attributes:
@@ -29,64 +29,64 @@ class Forms:
             in cache; else all heads are one product.
         experts: the products of a mixture, see `experts`.
         mlp_tokens: most tokens that an MLP takes at a time; None is all.
-        vocabulary: the pass over a batch's queries, see `vocabulary.queries`.
-        vocabulary_columns: in one step of a pass in XLA's operations.
-        query_blocks: queries in each pass of the form of that name: the first number while so
+        lm_head: the pass over a batch's queries, see `vocabulary.queries`.
+        lm_head_columns: in one step of a pass in XLA's operations.
+        position_blocks: queries in each pass of the form of that name: the first number while so
             many are left, then the second.
         integers: bfloat16 arrays are kept as uint16, see `dots.as_integers`.
         interpreted: kernels run as JAX's own operations, for tests on another platform.
     """
 
-    attention: AttentionForm
+    attention: AttentionName
     cache_by_head: bool
-    experts: ExpertsForm
+    experts: ExpertsName
     mlp_tokens: int | None
-    vocabulary: VocabularyForm
-    vocabulary_columns: int
-    query_blocks: tuple[int, int]
+    lm_head: LMHeadName
+    lm_head_columns: int
+    position_blocks: tuple[int, int]
     integers: bool
     interpreted: bool = False
 
 
-FORMS: dict[Platform, Forms] = {
-    "cpu": Forms(
+BACKENDS: dict[Platform, Backend] = {
+    "cpu": Backend(
         attention="blocked_cpu",
         cache_by_head=True,
         experts="blocked",
         mlp_tokens=512,
-        vocabulary="query_blocks",
-        vocabulary_columns=2048,  # best of 512 to 4096, measured
-        query_blocks=(512, 128),
+        lm_head="position_blocks",
+        lm_head_columns=2048,  # best of 512 to 4096, measured
+        position_blocks=(512, 128),
         integers=True,
     ),
-    "tpu": Forms(
+    "tpu": Backend(
         attention="kernel_tpu",
         cache_by_head=False,
         experts="kernel_tpu",
         mlp_tokens=None,
-        vocabulary="kernel_tpu",
-        vocabulary_columns=8192,
-        query_blocks=(512, 128),
+        lm_head="kernel_tpu",
+        lm_head_columns=8192,
+        position_blocks=(512, 128),
         integers=False,
     ),
-    "gpu": Forms(
+    "gpu": Backend(
         attention="kernel_gpu",
         cache_by_head=False,
         experts="kernel_gpu",
         mlp_tokens=None,
-        vocabulary="buckets",
-        vocabulary_columns=8192,
-        query_blocks=(512, 128),
+        lm_head="buckets",
+        lm_head_columns=8192,
+        position_blocks=(512, 128),
         integers=False,
     ),
 }
 
 
-def platform_here() -> Platform:
+def current_platform() -> Platform:
     """Where JAX runs programs in this process.
 
     Raises:
-        ValueError: jaxscore has no forms for it.
+        ValueError: jaxscore has no backend for it.
     """
     found = jax.default_backend()
     for platform in get_args(Platform):
@@ -95,19 +95,20 @@ def platform_here() -> Platform:
     raise ValueError(f"JAX runs on {found!r}, expected cpu, gpu or tpu; give --device cpu")
 
 
-def forms_here() -> Forms:
+def current_backend() -> Backend:
     """Those of the device that JAX runs programs on; without kernels on a GPU that cannot run them.
 
     Raises:
-        ValueError: as `platform_here`.
+        ValueError: as `current_platform`.
     """
-    platform = platform_here()
-    if platform == "gpu" and not runs_kernels(getattr(jax.devices()[0], "compute_capability", "")):
-        return dataclasses.replace(FORMS[platform], attention="blocked", experts="blocked")
-    return FORMS[platform]
+    platform = current_platform()
+    capability = getattr(jax.devices()[0], "compute_capability", "")
+    if platform == "gpu" and not supports_kernels(capability):
+        return dataclasses.replace(BACKENDS[platform], attention="blocked", experts="blocked")
+    return BACKENDS[platform]
 
 
-def runs_kernels(compute_capability: str) -> bool:
+def supports_kernels(compute_capability: str) -> bool:
     """Whether a GPU is NVIDIA's and at least an A100 ("8.0"), as Triton's kernels need."""
     major = compute_capability.partition(".")[0]
     return major.isdigit() and int(major) >= 8
@@ -115,17 +116,17 @@ def runs_kernels(compute_capability: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """Forms, and heads, inner widths, experts and vocabulary over the devices of the axis MODEL.
+    """Backend, and heads, inner widths, experts and vocabulary over the devices of the axis MODEL.
 
     Functions of a decoder that is split run inside `jax.shard_map`, on parameters as
     `device.sharding` places them; the sizes of a `DecoderConfig` are the whole model's.
 
     Attributes:
-        forms: for the platform that the program is compiled for.
+        backend: for the platform that the program is compiled for.
         shards: how many devices; 1 is no split.
     """
 
-    forms: Forms = FORMS["cpu"]
+    backend: Backend = BACKENDS["cpu"]
     shards: int = 1
 
     def __post_init__(self) -> None:
@@ -149,7 +150,7 @@ class Build:
 ON_CPU = Build()
 
 
-def same_bits() -> dict[str, bool]:
+def deterministic_options() -> dict[str, bool]:
     """Compiler options with which a program gives equal inputs equal bits in every run.
 
     On a GPU XLA otherwise times several kernels and takes the fastest, and some of them add up

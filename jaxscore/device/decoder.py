@@ -20,7 +20,7 @@ from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.experts import mixture
-from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_of, per_layer_inputs
+from jaxscore.device.feed_forward import MlpHalf, PerLayerInput, gate_function, per_layer_inputs
 from jaxscore.device.layers import Layout, Norm, PerLayer
 from jaxscore.device.rows import Unembedding
 
@@ -57,7 +57,7 @@ def hidden_states(
     Args:
         position: a token's depth in its trie, the tokens of `caches` counted.
         caches: keys and values before the rows, of all layers.
-        build: forms and mesh; `params` are those of one shard.
+        build: backend and mesh; `params` are those of one shard.
     """
     return _run(params, config, ids, position, subtree_end, caches, build, keep=False)[0]
 
@@ -154,7 +154,7 @@ def _mlp_half(params, config, build, weights, layer, x):
     Where layers have one of two kinds, each kind's parameters are stacked on their own, and the
     program branches.
     """
-    most, other = build.forms.mlp_tokens, config.other_mlp
+    most, other = build.backend.mlp_tokens, config.other_mlp
 
     def plain(own, width=None):
         half = MlpHalf(config, build, width)
@@ -167,7 +167,7 @@ def _mlp_half(params, config, build, weights, layer, x):
             mixture,
             params["experts"],
             nth,
-            gate_of(config),
+            gate_function(config),
             quantized=config.quantized,
             build=build,
             weighs_input=config.experts.weighs_input,
@@ -233,4 +233,4 @@ def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) ->
     bias = params["unembed"]["bias"] if config.head_bias else None
     scale, softcap = config.logit_scale, config.logit_softcap
     axis = build.vocabulary_axis(config)
-    return Unembedding(weight, bias, scale, softcap, axis, build.forms)
+    return Unembedding(weight, bias, scale, softcap, axis, build.backend)

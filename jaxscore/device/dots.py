@@ -35,7 +35,7 @@ def as_integers(tree):
 
 
 def to_storage(tree, integers: bool):
-    """The leaves as a platform keeps them, see `forms.Forms.integers`."""
+    """The leaves as a platform keeps them, see `backends.Backend.integers`."""
     return as_integers(tree) if integers else tree
 
 

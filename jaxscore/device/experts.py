@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.backends import ON_CPU, Build, ExpertsForm
+from jaxscore.device.backends import ON_CPU, Build, ExpertsName
 from jaxscore.device.decoder_config import Experts
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
 from jaxscore.device.grouped_matmul import grouped_gpu, grouped_tpu, supports_grouped_gpu
@@ -24,7 +24,7 @@ from jaxscore.device.grouped_matmul import grouped_gpu, grouped_tpu, supports_gr
 NEVER = -jnp.inf  # chosen after all others
 
 
-def routed(
+def route_tokens(
     logits: Float[Array, "R L E"], correction: Float[Array, " E"] | None, experts: Experts
 ) -> tuple[Float[Array, "R L k"], Int[Array, "R L k"]]:
     """Weights of each token's experts, and the experts, by the rules of `Experts`.
@@ -102,25 +102,25 @@ def mixture(
             stored; quantized ones have a scale for each of their output channels, and some a bias.
             All layers, since a loop over layers would copy the slice that it is handed.
         layer: among those that have experts.
-        gate: see `feed_forward.gate_of`.
+        gate: see `feed_forward.gate_function`.
         weighs_input: see `Experts`.
         quantized: see `DecoderConfig`.
-        build: forms and mesh; a shard has some of the experts, in order.
+        build: backend and mesh; a shard has some of the experts, in order.
     """
     axis = build.axis
     if axis is not None:
         chosen = chosen - lax.axis_index(axis) * experts["up"]["weight"].shape[1]
     D, k = x.shape[-1], chosen.shape[-1]
     flat = x.reshape(-1, D), share.reshape(-1, k), chosen.reshape(-1, k)
-    form = build.forms.experts
-    if form == "kernel_gpu" and not build.forms.interpreted:
+    form = build.backend.experts
+    if form == "kernel_gpu" and not build.backend.interpreted:
         stored = (experts[name]["weight"] for name in ("up", "down"))
         if not all(supports_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
             form = "blocked"
     if form == "blocked":
         out = blocked(experts, layer, gate, *flat, quantized, weighs_input)
     else:
-        product = functools.partial(GROUPED[form], interpret=build.forms.interpreted)
+        product = functools.partial(GROUPED[form], interpret=build.backend.interpreted)
         out = grouped(product, experts, layer, gate, *flat, quantized, weighs_input)
     out = out.reshape(x.shape)
     return out if axis is None else lax.psum(out, axis)
@@ -250,7 +250,7 @@ def grouped(run, experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", 
     return jnp.zeros((T, D), jnp.float32).at[token].add(y, mode="drop")
 
 
-GROUPED: dict[ExpertsForm, Callable[..., Any]] = {
+GROUPED: dict[ExpertsName, Callable[..., Any]] = {
     "kernel_gpu": grouped_gpu,
     "kernel_tpu": grouped_tpu,
 }

@@ -25,7 +25,7 @@ from jaxscore.device.decoder_config import (
     Experts,
 )
 from jaxscore.device.dots import dot_last, from_storage
-from jaxscore.device.experts import routed
+from jaxscore.device.experts import route_tokens
 from jaxscore.device.layers import Linear, Norm
 
 ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
 Gate = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-def gate_of(config: DecoderConfig) -> Gate:
+def gate_function(config: DecoderConfig) -> Gate:
     """What a gated MLP makes of the outputs of `gate` and `up`."""
     if (rule := config.clamped) is not None:
         return lambda gate, up: clamped(rule, gate, up)
@@ -85,7 +85,7 @@ class Mlp(nn.Module):
             return Linear(self.inner_width // build.shards, c.mlp_bias, c.quantized, name=name)(x)
 
         if c.gated:
-            inner = gate_of(c)(inward("gate"), inward("up"))
+            inner = gate_function(c)(inward("gate"), inward("up"))
         elif c.activation == "xielu":
             inner = XIelu(name="activation")(inward("up"))
         else:
@@ -114,7 +114,7 @@ class Mixture(nn.Module):
         correction = None
         if experts.corrected:
             correction = self.param("correction", nn.initializers.zeros, (experts.count,))
-        share, chosen = routed(logits, correction, experts)
+        share, chosen = route_tokens(logits, correction, experts)
         if experts.expert_scale:
             share *= self.param("expert_scale", nn.initializers.ones, (experts.count,))[chosen]
         if experts.beside:

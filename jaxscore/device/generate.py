@@ -20,17 +20,17 @@ from jaxtyping import Array, Bool, Float, Int, Num
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder import KeysValues
 from jaxscore.device.lm_head.column_blocks import all_logits
-from jaxscore.device.lm_head.scores import vocabulary_terms
+from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.sampling import Sampling, draw, penalized
+from jaxscore.device.sampling import Sampling, apply_repetition_penalty, sample_tokens
 
 Extend = Callable[..., tuple[Float[Array, "R L D"], KeysValues]]
 
 NONE = -1  # in place of a token: the request had ended
-BROKEN = -2  # in place of a token: its logits were not all finite, so none of them is the largest
+NONFINITE = -2  # in place of a token: its logits were not all finite, so it has no argmax
 
 
-class Decoding(NamedTuple):
+class GenerationState(NamedTuple):
     """B requests that are being decoded.
 
     `cache` holds their keys and values, `token` is what is fed next, `left` how many tokens a
@@ -46,11 +46,11 @@ class Decoding(NamedTuple):
     seen: Bool[Array, "B V"] | None
 
 
-class Begun(NamedTuple):
+class NewRequests(NamedTuple):
     """W requests that begin, each in one of B rows; the number B means no row.
 
-    `length` counts a prompt's tokens in the cache; `eos` and the others are as in `Decoding` and
-    `decode`.
+    `length` counts a prompt's tokens in the cache; `eos` and the others are as in
+    `GenerationState` and `decode`.
     """
 
     row: Int[Array, " W"]
@@ -90,13 +90,13 @@ def store(
 
 
 def begin(
-    state: Decoding,
+    state: GenerationState,
     sampling: Sampling,
     eos: Int[Array, "B E"],
     kept: KeysValues,
     source: Int[Array, "W S"],
-    begun: Begun,
-) -> tuple[Decoding, Sampling, Int[Array, "B E"]]:
+    begun: NewRequests,
+) -> tuple[GenerationState, Sampling, Int[Array, "B E"]]:
     """All that decoding takes, with some rows given to new requests.
 
     Args:
@@ -122,7 +122,7 @@ def decode(
     extend: Extend,
     unembedding: Callable[[Any], Unembedding],
     params: Any,
-    state: Decoding,
+    state: GenerationState,
     sampling: Sampling,
     prefix: tuple[KVCache, ...],
     eos: Int[Array, "B E"],
@@ -130,7 +130,7 @@ def decode(
     steps: int,
     greedy: bool,
     cut: bool,
-) -> tuple[Decoding, Int[Array, "B T"]]:
+) -> tuple[GenerationState, Int[Array, "B T"]]:
     """Up to `steps` tokens for each request that is not done.
 
     Args:
@@ -142,23 +142,23 @@ def decode(
         cut: see `sampling.draw`.
 
     Returns:
-        The state and the tokens, `NONE` after a request's last one. `BROKEN` ends a request.
+        The state and the tokens, `NONE` after a request's last one. `NONFINITE` ends a request.
     """
     head = unembedding(params)
     B = state.token.shape[0]
 
     def next_token(hidden_BD, drawn, seen):
         if greedy and seen is None:
-            terms = vocabulary_terms(hidden_BD, head)
-            return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, BROKEN)
+            terms = lm_head_terms(hidden_BD, head)
+            return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, NONFINITE)
         logits_BV = all_logits(hidden_BD, head)
         if seen is not None:
-            logits_BV = penalized(logits_BV, seen, sampling.penalty)
+            logits_BV = apply_repetition_penalty(logits_BV, seen, sampling.penalty)
         # A logit of minus infinity is a token that is never drawn; the largest is NaN if one is.
         sound = jnp.isfinite(logits_BV.max(axis=1))
         best = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
-        chosen = best if greedy else draw(logits_BV, sampling, drawn, cut=cut)
-        return jnp.where(sound, chosen, BROKEN)
+        chosen = best if greedy else sample_tokens(logits_BV, sampling, drawn, cut=cut)
+        return jnp.where(sound, chosen, NONFINITE)
 
     def step(carry):
         t, new, (cache, token, done, left, drawn, seen), out = carry
@@ -175,12 +175,12 @@ def decode(
         drawn_token = next_token(hidden[:, 0], drawn, seen)
         out = out.at[:, t].set(jnp.where(done, NONE, drawn_token))
         left, drawn = left - jnp.where(done, 0, 1), drawn + jnp.where(done, 0, 1)
-        broken = drawn_token == BROKEN
+        broken = drawn_token == NONFINITE
         token = jnp.where(done | broken, token, drawn_token)
         done = done | broken | (left <= 0) | (token[:, None] == eos).any(axis=1)
         if seen is not None:
             seen = seen.at[jnp.arange(B), token].set(True)
-        return t + 1, new, Decoding(cache, token, done, left, drawn, seen), out
+        return t + 1, new, GenerationState(cache, token, done, left, drawn, seen), out
 
     def more(carry):
         t, _, state, _ = carry

@@ -39,7 +39,7 @@ class PerLayer(NamedTuple):
     growth: jax.Array | None = None
 
 
-def rotate(
+def apply_rotary(
     x: Float[Array, "R L N H"], cos: Array, sin: Array, interleaved: bool
 ) -> Float[Array, "R L N H"]:
     """Turn each pair of the first channels by its angle; the others pass."""

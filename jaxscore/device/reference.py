@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxscore.device.dots import from_storage
-from jaxscore.device.rows import Asked, Scores, Unembedding
+from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 
 
 def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None, chunked=False):
@@ -48,14 +48,18 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None
     return jnp.einsum("rnij,rjnh->rinh", weights, v, precision="highest").astype(jnp.float32)
 
 
-def score_queries(
-    hidden_ND, asked: Asked, head: Unembedding, top: int = 0, measures: tuple[str, ...] = ()
+def score_positions(
+    hidden_ND,
+    scored: ScoredPositions,
+    head: Unembedding,
+    top: int = 0,
+    measures: tuple[str, ...] = (),
 ) -> Scores:
-    """What `jaxscore.device.lm_head.scores.score_queries` computes, from the whole softmax."""
+    """What `jaxscore.device.lm_head.scores.score_positions` computes, from the whole softmax."""
     if "rank" in measures:  # each answer is a query of its own
-        slot = jnp.arange(len(asked.slot))
-        asked = asked._replace(query=asked.query[asked.slot], slot=slot)
-    hidden_QD = hidden_ND[asked.query]
+        slot = jnp.arange(len(scored.slot))
+        scored = scored._replace(token=scored.token[scored.slot], slot=slot)
+    hidden_QD = hidden_ND[scored.token]
     z = jnp.matmul(hidden_QD, from_storage(head.weight).astype(jnp.float32).T, precision="highest")
     z = z if head.bias is None else z + head.bias
     z = z * head.scale
@@ -73,11 +77,11 @@ def score_queries(
         "varentropy": varentropy,
     }
     if "rank" in measures:
-        target = jnp.take_along_axis(z, asked.answer[:, None], axis=-1)
+        target = jnp.take_along_axis(z, scored.target[:, None], axis=-1)
         every["rank"] = 1.0 + jnp.sum(z > target, axis=-1)
     return Scores(
-        logprob=logp[asked.slot, asked.answer],
-        greedy=asked.answer == greedy_id[asked.slot],
+        logprob=logp[scored.slot, scored.target],
+        greedy=scored.target == greedy_id[scored.slot],
         entropy=entropy,
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(V)),
         greedy_id=greedy_id,

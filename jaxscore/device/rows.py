@@ -9,49 +9,60 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from jaxscore.device.backends import FORMS, Forms
+from jaxscore.device.backends import BACKENDS, Backend
+
+PER_TOKEN = 4  # arrays with an entry per token: ids, positions, subtree ends, scored tokens
+COUNTS = 2  # the numbers of scored positions and of edges
 
 
-class Asked(NamedTuple):
-    """What is wanted of a batch's tokens.
+class ScoredPositions(NamedTuple):
+    """The positions of a batch at which the LM head runs, and the edges scored there.
 
-    `query` indexes the flattened [R * L] tokens, and the first `n_queries` are computed. Each of
-    the first `n_answers` answers is the token `answer` after the query in slot `slot`. Slots
-    beyond hold 0 and are never read.
+    Only the first `n_positions` positions and the first `n_edges` edges count; the entries behind
+    them are 0 and are never read.
+
+    Attributes:
+        token: index of each scored position in the flattened [R * L] tokens.
+        slot: for each edge the index of its scored position in `token`.
+        target: for each edge the id of the token whose log-probability is computed.
     """
 
-    query: Int[Array, " Q"]
-    n_queries: Int[Array, ""]
-    slot: Int[Array, " A"]
-    answer: Int[Array, " A"]
-    n_answers: Int[Array, ""]
+    token: Int[Array, " Q"]
+    n_positions: Int[Array, ""]
+    slot: Int[Array, " E"]
+    target: Int[Array, " E"]
+    n_edges: Int[Array, ""]
 
 
 class Rows(NamedTuple):
-    """A batch of packed tries. `plan.row_batches.RowBatch` is its host side.
+    """A batch of packed rows; its host side is `plan.row_batches.RowBatch`.
 
-    `position` is a token's depth in its trie. Token i of a row sees token j of the same row
-    if and only if `j <= i < subtree_end[j]`.
+    A row holds one or more tries in depth-first order. Token i of a row attends to token j of the
+    same row if and only if `j <= i < subtree_end[j]`, and `position` is a token's depth in its
+    trie.
     """
 
     ids: Int[Array, "R L"]
     position: Int[Array, "R L"]
     subtree_end: Int[Array, "R L"]
-    asked: Asked
+    scored: ScoredPositions
 
 
 class Scores(NamedTuple):
-    """Of every answer and of every query, float32 nats. Slots past their number mean nothing.
+    """Scores of a batch, float32 nats. Entries behind the counts are undefined.
 
-    Where ranks are asked for, what is of every query is of every answer, [A].
+    With the measure "rank", arrays of length Q have one entry per edge instead, [E].
 
-    `top_id` and `top_logprob` are the k most probable tokens after each query, the most probable
-    first, the lowest id first among equal logits; None where none are asked for. `measures` are
-    by their names, see `vocabulary.sums`.
+    Attributes:
+        logprob, greedy: of each edge's target, and whether the target is the argmax.
+        entropy, self_certainty, greedy_id: of each position's distribution, and its argmax.
+        top_id, top_logprob: the k most probable tokens after each position, the most probable
+            first and the lowest id first among equal logits; None unless requested.
+        measures: further measures by name, see `lm_head.sums`.
     """
 
-    logprob: Float[Array, " A"]
-    greedy: Bool[Array, " A"]
+    logprob: Float[Array, " E"]
+    greedy: Bool[Array, " E"]
     entropy: Float[Array, " Q"]
     self_certainty: Float[Array, " Q"]
     greedy_id: Int[Array, " Q"]
@@ -61,42 +72,45 @@ class Scores(NamedTuple):
 
 
 class Unembedding(NamedTuple):
-    """From a hidden state to logits: `softcap * tanh(scale * (h @ weight.T + bias) / softcap)`.
+    """A model's LM head: logits are `softcap * tanh(scale * (h @ weight.T + bias) / softcap)`.
 
-    With `split`, the name of a mesh axis, each shard has some of the rows, in order. `forms` is
-    the platform's.
+    Attributes:
+        weight: as stored, see `dots.as_integers`.
+        split: mesh axis over which the vocabulary is split; each shard has consecutive columns.
+        backend: implementations for the platform that the program is compiled for.
     """
 
-    weight: Num[Array, "V D"]  # as stored, see `dots.as_integers`
+    weight: Num[Array, "V D"]
     bias: Float[Array, " V"] | None
     scale: float
     softcap: float | None
     split: str | None = None
-    forms: Forms = FORMS["cpu"]
-
-
-PER_TOKEN = 4  # arrays with an entry per token: ids, positions, subtree ends, queries
-COUNTS = 2  # how many queries and answers there are
+    backend: Backend = BACKENDS["cpu"]
 
 
 def pack_rows(rows: Rows) -> np.ndarray:
-    """int32 [n], the arrays of a batch on the host one after the other."""
-    ids, position, end, asked = rows
-    counts = np.array([asked.n_queries, asked.n_answers], np.int32)
-    parts = ids, position, end, asked.query, counts, asked.slot, asked.answer
+    """Concatenates the arrays of a host batch into one int32 array of `packed_size`."""
+    ids, position, end, scored = rows
+    counts = np.array([scored.n_positions, scored.n_edges], np.int32)
+    parts = ids, position, end, scored.token, counts, scored.slot, scored.target
     return np.concatenate([np.ravel(part) for part in parts])
 
 
-def packed_size(n_tokens: int, n_answers: int) -> int:
-    """How many numbers the array of a batch has that has room for so many."""
-    return PER_TOKEN * n_tokens + COUNTS + 2 * n_answers
+def packed_size(n_tokens: int, n_edges: int) -> int:
+    """Length of the packed array of a batch with room for this many tokens and edges."""
+    return PER_TOKEN * n_tokens + COUNTS + 2 * n_edges
 
 
 def unpack_rows(values: Int[Array, " n"], shape: tuple[int, int]) -> Rows:
-    """The batch again; `shape` is that of its ids."""
+    """Inverse of `pack_rows`, on the device.
+
+    Args:
+        values: the packed array.
+        shape: [R, L] of the batch.
+    """
     n = shape[0] * shape[1]
-    of_tokens, counts, of_answers = jnp.split(values, [PER_TOKEN * n, PER_TOKEN * n + COUNTS])
-    ids, position, end, query = of_tokens.reshape(PER_TOKEN, n)
-    slot, answer = jnp.split(of_answers, 2)
-    asked = Asked(query, counts[0], slot, answer, counts[1])
-    return Rows(ids.reshape(shape), position.reshape(shape), end.reshape(shape), asked)
+    by_token, counts, by_edge = jnp.split(values, [PER_TOKEN * n, PER_TOKEN * n + COUNTS])
+    ids, position, end, token = by_token.reshape(PER_TOKEN, n)
+    slot, target = jnp.split(by_edge, 2)
+    scored = ScoredPositions(token, counts[0], slot, target, counts[1])
+    return Rows(ids.reshape(shape), position.reshape(shape), end.reshape(shape), scored)

@@ -25,7 +25,7 @@ class Sampling(NamedTuple):
     seed: UInt32[Array, " B"]
 
 
-def penalized(
+def apply_repetition_penalty(
     logits_BV: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty: Float[Array, " B"]
 ) -> Float[Array, "B V"]:
     """Logits of the ids that a request has seen, made less probable by a penalty above 1.
@@ -38,7 +38,7 @@ def penalized(
     return jnp.where(seen, changed, logits_BV)
 
 
-def draw(
+def sample_tokens(
     logits_BV: Float[Array, "B V"], sampling: Sampling, drawn: Int[Array, " B"], *, cut: bool
 ) -> Int[Array, " B"]:
     """One token per row: greedy, or drawn from softmax(logits / temperature) over some tokens.
@@ -51,7 +51,7 @@ def draw(
 
     Args:
         cut: some request has a `top_k`, or a `top_p` below 1. Where none has, the search for what
-            may be drawn is left out, see `_kept`; it takes longer than all the rest.
+            may be drawn is left out, see `_allowed`; it takes longer than all the rest.
     """
     temperature = sampling.temperature[:, None]
     # From the largest down, so that a very small temperature gives -inf and never inf - inf.
@@ -64,12 +64,12 @@ def draw(
 
     noisy = z + jax.vmap(noise)(sampling.seed, drawn)
     if cut:
-        noisy = jnp.where(_kept(z, sampling), noisy, -jnp.inf)
+        noisy = jnp.where(_allowed(z, sampling), noisy, -jnp.inf)
     chosen = jnp.where(temperature > 0, noisy, logits_BV)
     return jnp.argmax(chosen, axis=1).astype(jnp.int32)
 
 
-def _kept(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"]:
+def _allowed(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"]:
     """Which tokens may be drawn, by their scaled logits, of which the largest are 0.
 
     Nothing is sorted. A logit stays if fewer than `top_k` logits are above it, and if those above

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.lm_head.divergence import Pair, score_pair
-from jaxscore.device.lm_head.scores import score_queries
+from jaxscore.device.lm_head.scores import score_positions
 from jaxscore.device.mesh_shape import DATA
 from jaxscore.device.rows import Rows, Scores, Unembedding, unpack_rows
 
@@ -33,7 +33,7 @@ def score_rows(
 
     Args:
         caches: keys and values that the rows continue, for models that take them.
-        top, measures: as of `score_queries`, or of `score_pair`.
+        top, measures: as of `score_positions`, or of `score_pair`.
 
     Raises:
         ValueError: `top` is above 0 and there are two models.
@@ -45,8 +45,8 @@ def score_rows(
     if isinstance(head, Pair):
         if top:
             raise ValueError(f"top is {top}, expected 0: a pair of models ranks no tokens")
-        return score_pair(flat, rows.asked, head, measures)
-    return score_queries(flat, rows.asked, head, top, measures)
+        return score_pair(flat, rows.scored, head, measures)
+    return score_positions(flat, rows.scored, head, top, measures)
 
 
 def score_batch(

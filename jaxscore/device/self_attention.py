@@ -14,11 +14,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import lax
 
-from jaxscore.device.attention.interval import attention, isolated
+from jaxscore.device.attention.interval import attention, isolate_nonfinite
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import NORMS_AFTER, NORMS_BEFORE, DecoderConfig, Latent
-from jaxscore.device.layers import SCALE, Linear, Norm, rotate
+from jaxscore.device.layers import SCALE, Linear, Norm, apply_rotary
 
 
 class PerHead(nn.Module):
@@ -84,7 +84,7 @@ class LatentProducts(nn.Module):
         q = self.q(read).reshape(*x.shape[:2], -1, latent.unturned + latent.turned)
         unturned, turned = jnp.split(q, [latent.unturned], axis=-1)
         shared, key = jnp.split(self.key_value(x)[:, :, None], [latent.rank], axis=-1)
-        turned, key = (rotate(y, own.cos, own.sin, interleaved) for y in (turned, key))
+        turned, key = (apply_rotary(y, own.cos, own.sin, interleaved) for y in (turned, key))
         k = jnp.concatenate([key, self.norm(shared)], axis=-1)
         return jnp.concatenate([turned, self.key_up(unturned)], axis=-1), k, k
 
@@ -113,7 +113,7 @@ class Attention(nn.Module):
             q, k, v = latent(x, own)
         if c.query_growth is not None:
             q = q * grown(c.query_growth, own.growth, layout.position)[:, :, None, None]
-        k, v = isolated(k, v) if given is None else given
+        k, v = isolate_nonfinite(k, v) if given is None else given
         n_heads = c.n_heads // build.shards
         sinks = self.param("sinks", nn.initializers.zeros, (n_heads,)) if c.sinks else None
         mixed = attention(
@@ -126,7 +126,7 @@ class Attention(nn.Module):
             caches=own.caches,
             rule=ScoreRule(c.attention_scale, c.attention_softcap, c.alibi, build.axis),
             dtype=layout.dtype,
-            forms=build.forms,
+            backend=build.backend,
             sinks_N=sinks,
             chunked=c.chunked,
         )
@@ -157,7 +157,7 @@ class Attention(nn.Module):
             return norm(y) if own.qk_normed is None else jnp.where(own.qk_normed, norm(y), y)
 
         def turned(y):
-            return y if own.cos is None else rotate(y, own.cos, own.sin, c.interleaved)
+            return y if own.cos is None else apply_rotary(y, own.cos, own.sin, c.interleaved)
 
         def placed(name, y):
             if c.qk_norm_turned:

@@ -4,7 +4,7 @@ Rows are split over the axis `data`. Over the axis `model` are split
 
     query heads        in order, equally many per shard
     key heads          in order; a shard that has less than one query group has all of them and
-                       uses one, see `check`
+                       uses one, see `check_divisible`
     MLP channels       in order; likewise those of a mixture's shared MLP
     experts            in order
     vocabulary         in order if it divides, otherwise whole on every shard
@@ -103,7 +103,7 @@ def counts(config: DecoderConfig) -> dict[str, int]:
     return out
 
 
-def check(config: DecoderConfig, model: int) -> None:
+def check_divisible(config: DecoderConfig, model: int) -> None:
     """Refuse a `model` that does not split this decoder evenly.
 
     Key heads need not divide. A shard then computes all of them, which is the same everywhere,
@@ -129,7 +129,7 @@ def check(config: DecoderConfig, model: int) -> None:
 
 
 def divides(config: DecoderConfig, model: int) -> bool:
-    """Whether `check` takes this size of `model`."""
+    """Whether `check_divisible` takes this size of `model`."""
     even = all(
         n % model == 0
         for name, n in counts(config).items()
@@ -139,18 +139,20 @@ def divides(config: DecoderConfig, model: int) -> bool:
     return even and all(n % model == 0 or model % n == 0 for n in of_keys)
 
 
-def whole(config: DecoderConfig, model: int) -> dict[str, int]:
+def replicated_counts(config: DecoderConfig, model: int) -> dict[str, int]:
     """What of `counts` every shard has all of, since it does not divide."""
     return {name: count for name, count in counts(config).items() if count % model}
 
 
-def spec(path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int) -> PartitionSpec:
+def parameter_spec(
+    path: Path, shape: tuple[int, ...], config: DecoderConfig, model: int
+) -> PartitionSpec:
     """Where one parameter lies.
 
     Args:
         path: its keys in the tree of `init_params`.
         shape: of the whole parameter.
-        model: devices along MODEL, which `check` has taken.
+        model: devices along MODEL, which `check_divisible` has taken.
 
     Raises:
         ValueError: no rule matches, or the one that does is for other sizes.
@@ -187,24 +189,25 @@ def _axes(name: str, shape: tuple[int, ...]) -> Axes:
     raise ValueError(f"parameter {name} of shape {shape}: no sharding rule; add one to RULES")
 
 
-def specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
+def parameter_specs(params: Any, config: DecoderConfig, mesh: MeshShape) -> Any:
     """Where each parameter lies: a tree of `PartitionSpec` like `params`.
 
     Args:
         params: arrays or `jax.ShapeDtypeStruct`, the tree of `init_params`.
 
     Raises:
-        ValueError: the mesh does not split this decoder, see `check`, or `spec` has no rule.
+        ValueError: the mesh does not split this decoder, see `check_divisible`, or no rule
+            matches a parameter.
     """
-    check(config, mesh.model)
-    place = functools.partial(spec, config=config, model=mesh.model)
+    check_divisible(config, mesh.model)
+    place = functools.partial(parameter_spec, config=config, model=mesh.model)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: place(tuple(entry.key for entry in path), leaf.shape), params
     )
 
 
 def bytes_a_device(params: Any, placed: Any, mesh: MeshShape) -> Any:
-    """Bytes of each parameter on one device: a tree like `params`, of `specs` made for it."""
+    """Bytes of each parameter on one device: a tree like `params`; `placed` are its specs."""
     sizes = {DATA: mesh.data, MODEL: mesh.model}
 
     def one(leaf: Any, spec: PartitionSpec) -> int:
@@ -215,7 +218,7 @@ def bytes_a_device(params: Any, placed: Any, mesh: MeshShape) -> Any:
 
 
 ROWS = PartitionSpec(DATA)
-EVERYWHERE = PartitionSpec()
+REPLICATED = PartitionSpec()
 KEYS_VALUES = PartitionSpec(None, None, MODEL)  # [layers, rows, heads, slots, channels]
 
 
@@ -254,9 +257,9 @@ class DeviceMesh:
         Raises:
             ValueError: `model` does not split this decoder.
         """
-        check(config, self.shape.model)
+        check_divisible(config, self.shape.model)
         return lambda path, shape: NamedSharding(
-            self.mesh, spec(path, shape, config, self.shape.model)
+            self.mesh, parameter_spec(path, shape, config, self.shape.model)
         )
 
     def put(self, values: Any, where: PartitionSpec) -> Any:
@@ -276,6 +279,6 @@ class DeviceMesh:
         )
 
 
-def specs_of(tree: Any) -> Any:
+def array_specs(tree: Any) -> Any:
     """How the arrays of a tree lie; whole where they lie on one device."""
-    return jax.tree.map(lambda leaf: getattr(leaf.sharding, "spec", EVERYWHERE), tree)
+    return jax.tree.map(lambda leaf: getattr(leaf.sharding, "spec", REPLICATED), tree)

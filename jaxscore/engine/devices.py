@@ -7,7 +7,7 @@ import jax
 
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MODEL, MeshShape
-from jaxscore.device.sharding import DeviceMesh, bytes_a_device, divides, specs
+from jaxscore.device.sharding import DeviceMesh, bytes_a_device, divides, parameter_specs
 from jaxscore.engine.defaults import AUTO
 from jaxscore.engine.memory import limit_bytes
 from jaxscore.errors import InputError
@@ -98,7 +98,7 @@ def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
     Raises:
         ValueError: the mesh does not split this decoder, see `device.sharding.check`.
     """
-    return sum(jax.tree.leaves(bytes_a_device(shapes, specs(shapes, config, mesh), mesh)))
+    return sum(jax.tree.leaves(bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)))
 
 
 def auto_mesh(

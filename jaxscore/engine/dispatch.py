@@ -9,7 +9,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.rows import Asked, Rows, Scores, pack_rows
+from jaxscore.device.rows import Rows, ScoredPositions, Scores, pack_rows
 from jaxscore.device.sharding import ROWS, DeviceMesh
 from jaxscore.engine.memory import exhausted
 from jaxscore.engine.programs import Variant, prefix_cache
@@ -164,7 +164,12 @@ def side_by_side(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:
 def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
     asked = batch.scored
     of_asked: tuple[Any, ...] = asked.query, n_queries, asked.slot, asked.answer, n_answers
-    of_batch: tuple[Any, ...] = batch.ids, batch.position, batch.subtree_end, Asked(*of_asked)
+    of_batch: tuple[Any, ...] = (
+        batch.ids,
+        batch.position,
+        batch.subtree_end,
+        ScoredPositions(*of_asked),
+    )
     return pack_rows(Rows(*of_batch))
 
 

@@ -4,7 +4,7 @@ import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from jaxscore.device.backends import same_bits
+from jaxscore.device.backends import deterministic_options
 from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.engine.dispatch import Dispatch
 from jaxscore.engine.journal_writer import RunJournal
@@ -51,7 +51,7 @@ class Engine:
         self.planner = Planner(
             model_facts(model), batch_tokens=batch_tokens, reproducible=reproducible
         )
-        self.variants = variants_of(model, same_bits() if reproducible else {})
+        self.variants = variants_of(model, deterministic_options() if reproducible else {})
         self.dispatch = Dispatch(self.variants, model.mesh)
         self.statistics = RunStatistics()
         self.run_journal = RunJournal(journal)

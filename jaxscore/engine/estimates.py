@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 
-from jaxscore.device.backends import FORMS as PLATFORM_FORMS
-from jaxscore.device.backends import Platform, platform_here
+from jaxscore.device.backends import BACKENDS, Platform, current_platform
 from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
-from jaxscore.device.lm_head.scores import FORMS
+from jaxscore.device.lm_head.scores import IMPLEMENTATIONS
 from jaxscore.device.lm_head.sums import terms
-from jaxscore.device.rows import Asked
+from jaxscore.device.rows import ScoredPositions
 from jaxscore.device.sharding import ROWS, DeviceMesh
 from jaxscore.engine.footprint import Where, abstract_rows, lower, on, refused, side_by_side
 from jaxscore.engine.program_text import (
@@ -160,11 +159,11 @@ def estimate_vocabulary(
     one = dataclasses.replace(one_layer(config), vocab_size=own)
     model = abstract_model(one, dtype, model_type, target.platform, device)
     hidden = jax.ShapeDtypeStruct((queries, width), jnp.float32, sharding=on(device))
-    asked = side_by_side(abstract_rows(1, queries).asked, device)
+    asked = side_by_side(abstract_rows(1, queries).scored, device)
 
-    def run(params: Any, hidden_QD: jax.Array, asked: Asked) -> Any:
+    def run(params: Any, hidden_QD: jax.Array, asked: ScoredPositions) -> Any:
         head = model.unembedding(params)
-        return terms(FORMS[head.forms.vocabulary](hidden_QD, asked, head, 0, ()), head)
+        return terms(IMPLEMENTATIONS[head.backend.lm_head](hidden_QD, asked, head, 0, ()), head)
 
     lowered = lower(run, (model.params, hidden, asked), None, device)
     with compiling_for(device):
@@ -205,7 +204,7 @@ def abstract_model(
     """
     mesh = where if isinstance(where, DeviceMesh) else None
     place = None if mesh is None else mesh.placement(config)
-    integers = PLATFORM_FORMS[platform or platform_here()].integers
+    integers = BACKENDS[platform or current_platform()].integers
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         sharding = on(where) if place is None else place(keys_of(path), leaf.shape)

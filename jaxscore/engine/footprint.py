@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.errors import JaxRuntimeError
 from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from jaxscore.device.rows import Asked, Rows, packed_size
+from jaxscore.device.rows import Rows, ScoredPositions, packed_size
 from jaxscore.device.score import score_batch, score_shard
-from jaxscore.device.sharding import EVERYWHERE, ROWS, DeviceMesh, specs_of
+from jaxscore.device.sharding import REPLICATED, ROWS, DeviceMesh, array_specs
 from jaxscore.engine.memory import exhausted
 from jaxscore.engine.program_text import Collective, collectives, text_of
 from jaxscore.engine.targets import compiling_for
@@ -127,7 +127,7 @@ def lower(
     args: tuple[Any, ...],
     mesh: DeviceMesh | None,
     device: jax.Device | None,
-    outputs: PartitionSpec = EVERYWHERE,
+    outputs: PartitionSpec = REPLICATED,
 ) -> jax.stages.Lowered:
     """`function` of one shard, traced for arguments that may be shapes.
 
@@ -136,7 +136,7 @@ def lower(
         outputs: how the results lie on the mesh.
     """
     if mesh is not None:
-        function = mesh.over(function, specs_of(args), outputs)
+        function = mesh.over(function, array_specs(args), outputs)
     with compiling_for(device):
         return jax.jit(function).lower(*args)
 
@@ -194,4 +194,4 @@ def abstract_rows(rows: int, length: int) -> Rows:
     token, budget = ints(rows, length), rows * length
     answers = ints(TARGETS_PER_TOKEN * budget)
     asked: Any = ints(budget), ints(), answers, answers, ints()
-    return Rows(token, token, token, Asked(*asked))  # type: ignore[arg-type]
+    return Rows(token, token, token, ScoredPositions(*asked))  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.generate import Extend
 from jaxscore.device.rows import Scores
 from jaxscore.device.score import score_batch, score_shard
-from jaxscore.device.sharding import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
+from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached, Model
 from jaxscore.plan.row_batches import row_lengths
@@ -41,14 +41,14 @@ class Programs:
     def __init__(
         self, mesh: DeviceMesh | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """`options` are the compiler's, see `device.backends.same_bits`."""
+        """`options` are the compiler's, see `device.backends.deterministic_options`."""
         self.mesh, self.options = mesh, options or {}
         self.compiled: list[Compiled] = []
         self._programs: dict[Hashable, Any] = {}
         self._parameters: tuple[Any, Hashable] | None = None
         self._making = threading.Lock()
 
-    def put(self, values: Any, where: PartitionSpec = EVERYWHERE) -> Any:
+    def put(self, values: Any, where: PartitionSpec = REPLICATED) -> Any:
         """Arrays of the host on the devices, as `run` takes them."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, values)
@@ -61,7 +61,7 @@ class Programs:
         args: tuple[Any, ...],
         progress: Progress,
         donate: tuple[int, ...] = (),
-        outputs: Any = EVERYWHERE,
+        outputs: Any = REPLICATED,
     ) -> Any:
         """`function(*args)` by its compiled program, made at the first call of its kind.
 
@@ -80,7 +80,7 @@ class Programs:
             with self._making, progress.says(f"compiling {name[0]} for {sizes}"):
                 if key not in self._programs:  # no other thread has made it meanwhile
                     if self.mesh is not None:
-                        function = self.mesh.over(function, specs_of(args), outputs)
+                        function = self.mesh.over(function, array_specs(args), outputs)
                     self._programs[key] = self._compile(name, function, args, donate)
             program = self._programs[key]
         return program(*args)
@@ -170,7 +170,7 @@ def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
     """One, or two where long requests have other rotary frequencies.
 
     Args:
-        options: the compiler's, see `device.backends.same_bits`.
+        options: the compiler's, see `device.backends.deterministic_options`.
     """
     models = [model] if model.longer is None else [model, model.longer[1]]
     return [_variant(one, options) for one in models]

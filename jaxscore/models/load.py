@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxscore.device.backends import platform_here
+from jaxscore.device.backends import current_platform
 from jaxscore.errors import InputError, check_choice
 from jaxscore.models import native, refused_families
 from jaxscore.models.choices import (
@@ -60,7 +60,7 @@ def load(
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     check_choice("quantize", quantize, (None, *QUANTIZED))
     try:
-        platform_here()
+        current_platform()
     except ValueError as problem:
         raise InputError(str(problem)) from None
     written = checkpoint.read_config(folder)
@@ -101,5 +101,5 @@ def _kept(dtype: AskedDtype, stored: str) -> Dtype:
     """What "auto" stands for, given the type that most of the weights are stored in."""
     if dtype != "auto":
         return dtype
-    plain = platform_here() == "cpu" or stored in ("float32", "float64")
+    plain = current_platform() == "cpu" or stored in ("float32", "float64")
     return "float32" if plain else "bfloat16"

@@ -18,7 +18,7 @@ from jaxscore.models.choices import Dtype, Implementation
 from jaxscore.models.weights.generation_config import GenerationDefaults
 from jaxscore.plan.requests import TokenRequest
 
-# (params, request) -> new ids, an EOS included, and `generate.BROKEN` where the logits were not
+# (params, request) -> new ids, an EOS included, and `generate.NONFINITE` where the logits were not
 # finite; of requests without top_k and repetition penalty
 Write = Callable[[Any, TokenRequest], np.ndarray]
 

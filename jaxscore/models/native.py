@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.device import decoder
-from jaxscore.device.attention_kinds import stored_shape
-from jaxscore.device.backends import FORMS, Build, Platform, forms_here, platform_here
+from jaxscore.device.attention_kinds import cache_head_shape
+from jaxscore.device.backends import BACKENDS, Build, Platform, current_backend, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh
@@ -63,7 +63,7 @@ def build(
         config = dataclasses.replace(config, quantized=dtype)
     mesh = _mesh(mesh_choice, config, dtype)
     placement = _placement(config, mesh)
-    integers = FORMS[platform_here()].integers
+    integers = BACKENDS[current_platform()].integers
     params = load_params(
         folder, family, config, tensors, NUMPY_DTYPES[dtype], placement, integers=integers
     )
@@ -90,7 +90,7 @@ def restore(
     _, config = translate(folder, raw, tied=tied)
     mesh = _mesh(mesh_choice, config, dtype)
     placement = _placement(config, mesh)
-    integers = FORMS[platform_here()].integers
+    integers = BACKENDS[current_platform()].integers
     params = converted.restore(folder, config, NUMPY_DTYPES[dtype], placement, integers=integers)
     ends = eos_ids(folder, text.raw)
     model = from_params(config, params, dtype, raw["model_type"], ends, mesh)
@@ -128,19 +128,19 @@ def from_params(
     Args:
         platform: that programs are compiled for; None is where JAX runs.
     """
-    forms = forms_here() if platform is None else FORMS[platform]
-    platform = platform or platform_here()
-    build = Build(forms, 1 if mesh is None else mesh.shape.model)
+    backend = current_backend() if platform is None else BACKENDS[platform]
+    platform = platform or current_platform()
+    build = Build(backend, 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
         model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform)
         longer = config.long_from, model
-    kept = storage_dtype(NUMPY_DTYPES[dtype], build.forms.integers)
+    kept = storage_dtype(NUMPY_DTYPES[dtype], build.backend.integers)
 
     def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
-        heads, width = stored_shape(config, build)
+        heads, width = cache_head_shape(config, build)
         shape = config.n_layers, rows, heads, slots, width
         return jnp.zeros(shape, kept), jnp.zeros(shape, kept)
 

@@ -1,4 +1,4 @@
-"""Which forms a platform and a device take."""
+"""Which backend a platform and a device take."""
 
 from types import SimpleNamespace
 from typing import get_args
@@ -8,20 +8,26 @@ import pytest
 
 from jaxscore.device import backends, experts
 from jaxscore.device.attention import interval
-from jaxscore.device.backends import FORMS, Platform, forms_here, platform_here, runs_kernels
+from jaxscore.device.backends import (
+    BACKENDS,
+    Platform,
+    current_backend,
+    current_platform,
+    supports_kernels,
+)
 from jaxscore.device.lm_head import scores as lm_head
 
 
 def test_every_platform_has_forms_that_exist():
-    assert tuple(FORMS) == get_args(Platform)
-    for one in FORMS.values():
+    assert tuple(BACKENDS) == get_args(Platform)
+    for one in BACKENDS.values():
         assert one.attention in interval.ATTENTION
-        assert one.vocabulary in lm_head.FORMS
+        assert one.lm_head in lm_head.IMPLEMENTATIONS
         assert one.experts in ("blocked", *experts.GROUPED)
 
 
 def test_here_is_the_cpu():
-    assert (platform_here(), forms_here()) == ("cpu", FORMS["cpu"])
+    assert (current_platform(), current_backend()) == ("cpu", BACKENDS["cpu"])
 
 
 @pytest.mark.parametrize(
@@ -30,13 +36,13 @@ def test_here_is_the_cpu():
 )
 def test_a_gpu_that_kernels_do_not_run_on_takes_other_forms(monkeypatch, capability, attention):
     device = SimpleNamespace(compute_capability=capability)
-    monkeypatch.setattr(backends, "platform_here", lambda: "gpu")
+    monkeypatch.setattr(backends, "current_platform", lambda: "gpu")
     monkeypatch.setattr(jax, "devices", lambda: [device])
-    assert forms_here().attention == attention
-    assert runs_kernels(capability) == (attention == "kernel_gpu")
+    assert current_backend().attention == attention
+    assert supports_kernels(capability) == (attention == "kernel_gpu")
 
 
 def test_a_platform_without_forms_is_refused(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "METAL")
     with pytest.raises(ValueError, match="JAX runs on 'METAL', expected cpu, gpu or tpu"):
-        platform_here()
+        current_platform()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device import decoder
-from jaxscore.device.backends import FORMS, Build
+from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.decoder_config import Experts, Rotary
 from jaxscore.device.dots import as_integers
 from jaxscore.device.init_params import init_params
@@ -158,7 +158,7 @@ def test_an_mlp_in_blocks_of_tokens_is_the_same():
     params, _ = model("gpt2like")
 
     def program(block):
-        build = Build(dataclasses.replace(FORMS["cpu"], mlp_tokens=block))
+        build = Build(dataclasses.replace(BACKENDS["cpu"], mlp_tokens=block))
         config = CONFIGS["gpt2like"]
         run = jax.jit(lambda *rows: decoder.hidden_states(params, config, *rows, build=build))
         return run.trace(*rows)

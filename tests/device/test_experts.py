@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from jaxscore.device import experts as device_experts
-from jaxscore.device.backends import FORMS as PLATFORMS
-from jaxscore.device.backends import Build
+from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.dots import as_integers
 from jaxscore.device.experts import GROUPED, blocked, grouped, mixture
 from jaxscore.device.grouped_matmul import supports_grouped_gpu
 from jaxscore.models.weights import int8
 
-FORMS = {"blocked": blocked} | {
+PRODUCTS = {"blocked": blocked} | {
     name: functools.partial(grouped, functools.partial(product, interpret=True))
     for name, product in GROUPED.items()
 }
@@ -66,12 +65,12 @@ def tree(weights, dtype=jnp.float32):
 
 def run(form, tree, layer, *arrays, quantized="", weighs_input=False):
     compiled = jax.jit(
-        lambda *a: FORMS[form](a[0], a[1], relu_gate, *a[2:], quantized, weighs_input)
+        lambda *a: PRODUCTS[form](a[0], a[1], relu_gate, *a[2:], quantized, weighs_input)
     )
     return np.asarray(compiled(tree, jnp.int32(layer), *map(jnp.asarray, arrays)))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", PRODUCTS)
 @pytest.mark.parametrize(
     ("T", "block", "only"),
     [
@@ -112,7 +111,7 @@ def test_blocks_one_pair_at_a_time(monkeypatch, T, only):
         assert pair[mine].tolist() == pairs
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", PRODUCTS)
 @pytest.mark.parametrize("weighs_input", [False, True])
 def test_biases_and_weights_on_what_an_expert_reads(monkeypatch, form, weighs_input):
     monkeypatch.setattr(device_experts, "BLOCK", 8)
@@ -129,7 +128,7 @@ def test_biases_and_weights_on_what_an_expert_reads(monkeypatch, form, weighs_in
         assert np.abs(want - other).max() > 0.1
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", PRODUCTS)
 def test_bfloat16_and_int8_are_near(form):
     own, arrays = weights(), given(40)
     want = slow(own, 1, *arrays)
@@ -152,7 +151,7 @@ def test_bfloat16_and_int8_are_near(form):
     assert 1e-4 * size < np.abs(got - want).max() < 0.03 * size
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", PRODUCTS)
 def test_a_broken_token_breaks_no_other(monkeypatch, form):
     monkeypatch.setattr(device_experts, "BLOCK", 8)
     own, (x, share, chosen) = tree(weights()), given(20)
@@ -181,5 +180,5 @@ def test_what_the_gpu_kernel_does_not_take_goes_block_by_block(monkeypatch):
     own, (x, share, chosen) = tree(weights()), given(20)  # widths of 12 and 20
     monkeypatch.setitem(GROUPED, "kernel_gpu", None)
     rows = (jnp.asarray(one)[None] for one in (x, share, chosen))
-    got = mixture(own, jnp.int32(1), relu_gate, *rows, build=Build(PLATFORMS["gpu"]))
+    got = mixture(own, jnp.int32(1), relu_gate, *rows, build=Build(BACKENDS["gpu"]))
     np.testing.assert_allclose(got[0], slow(weights(), 1, x, share, chosen), atol=2e-5, rtol=0)

@@ -9,7 +9,7 @@ import pytest
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers
 from jaxscore.device.lm_head.column_blocks import all_logits
 from jaxscore.device.rows import Unembedding
@@ -22,7 +22,7 @@ from jaxscore.engine.generation.state import (
 from jaxscore.plan.requests import TokenRequest
 
 V = 23
-BY_EIGHT = dataclasses.replace(FORMS["cpu"], vocabulary_columns=8)
+BY_EIGHT = dataclasses.replace(BACKENDS["cpu"], lm_head_columns=8)
 
 
 def put(tree):
@@ -35,7 +35,7 @@ def test_all_logits_by_blocks(softcap):
     hidden, weight, bias = (
         jnp.asarray(random.normal(size=shape), jnp.float32) for shape in ((3, 16), (V, 16), (V,))
     )
-    got = all_logits(hidden, Unembedding(as_integers(weight), bias, 0.5, softcap, forms=BY_EIGHT))
+    got = all_logits(hidden, Unembedding(as_integers(weight), bias, 0.5, softcap, backend=BY_EIGHT))
     want = (np.asarray(hidden, np.float64) @ np.asarray(weight).T + np.asarray(bias)) * 0.5
     want = want if softcap is None else softcap * np.tanh(want / softcap)
     np.testing.assert_allclose(got, want, atol=1e-5)
@@ -74,7 +74,7 @@ def test_the_tokens_of_a_block_stand_behind_what_each_row_had():
     cache = KVCache(cache, cache, jnp.int32(0), jnp.array([2, 0, 5]))
     state, sampling, eos = empty_rows(cache, 3, SamplingFeatures(True, False, False, 1), V, put)
     state = state._replace(done=jnp.array([False, True, False]), left=jnp.full(3, 3))
-    head = Unembedding(jnp.ones((V, 2)), None, 1.0, None, forms=BY_EIGHT)
+    head = Unembedding(jnp.ones((V, 2)), None, 1.0, None, backend=BY_EIGHT)
     state, _ = generate.decode(
         extend, lambda _: head, {}, state, sampling, (), eos, steps=3, greedy=True, cut=False
     )

@@ -8,7 +8,7 @@ import pytest
 from jaxscore.device import reference
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.decoder_config import Latent, Rotary
-from jaxscore.device.layers import Layout, PerLayer, rotate
+from jaxscore.device.layers import Layout, PerLayer, apply_rotary
 from jaxscore.device.self_attention import Attention
 from tests.device.configs import llamalike
 
@@ -52,8 +52,8 @@ def test_the_heads_written_out(query_rank, interleaved):
     shared, turned = normed(both[..., :12], p["norm"]["scale"]), both[:, :, None, 12:]
     k = times(shared, "key_up").reshape(R, L, N, 8)
     v = times(shared, "value_up").reshape(R, L, N, 6)
-    q = jnp.concatenate([q[..., :8], rotate(q[..., 8:], own.cos, own.sin, interleaved)], -1)
-    turned = jnp.broadcast_to(rotate(turned, own.cos, own.sin, interleaved), (R, L, N, 4))
+    q = jnp.concatenate([q[..., :8], apply_rotary(q[..., 8:], own.cos, own.sin, interleaved)], -1)
+    turned = jnp.broadcast_to(apply_rotary(turned, own.cos, own.sin, interleaved), (R, L, N, 4))
     mixed = reference.attention(
         q, jnp.concatenate([k, turned], -1), jnp.pad(v, [(0, 0)] * 3 + [(0, 6)]), position, end,
         0, rule=ScoreRule(0.3), dtype=jnp.float32,

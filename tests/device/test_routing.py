@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device.decoder_config import Experts
-from jaxscore.device.experts import routed
+from jaxscore.device.experts import route_tokens
 
 COUNT, K = 8, 3
 
@@ -61,7 +61,7 @@ def test_every_token_runs_its_experts(name):
     logits = draw.normal(size=(2, 30, COUNT)).astype(np.float32) * 2
     correction = draw.normal(size=COUNT).astype(np.float32) if rule.corrected else np.zeros(COUNT)
     added = jnp.asarray(correction) if rule.corrected else None
-    share, chosen = routed(jnp.asarray(logits), added, rule)
+    share, chosen = route_tokens(jnp.asarray(logits), added, rule)
     assert share.shape == chosen.shape == (2, 30, rule.per_token)
     plain = 0
     for r in range(2):
@@ -81,5 +81,5 @@ def test_every_token_runs_its_experts(name):
 def test_a_masked_expert_never_wins_over_a_negative_score():
     """Groups out of the running are below every number, as DeepSeek's own code has them."""
     rule = Experts(4, 2, False, scores="sigmoid", corrected=True, groups=2, groups_per_token=1)
-    _, chosen = routed(jnp.zeros((1, 1, 4)), jnp.asarray([-5.0, -6.0, -7.0, -8.0]), rule)
+    _, chosen = route_tokens(jnp.zeros((1, 1, 4)), jnp.asarray([-5.0, -6.0, -7.0, -8.0]), rule)
     assert sorted(np.asarray(chosen).ravel()) == [0, 1]

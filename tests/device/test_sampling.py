@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.device.sampling import Sampling, _kept, penalized
-from jaxscore.device.sampling import draw as drawn_by
+from jaxscore.device.sampling import Sampling, _allowed, apply_repetition_penalty
+from jaxscore.device.sampling import sample_tokens as drawn_by
 
 V = 23
 
@@ -22,7 +22,7 @@ def sampling(n, temperature, top_p, seeds=None, top_k=0):
     )
 
 
-def draw(logits, sampling, drawn):
+def sample_tokens(logits, sampling, drawn):
     """With the cut, and where no request has one, the same tokens without it."""
     out = jax.jit(drawn_by, static_argnames="cut")(logits, sampling, drawn, cut=True)
     if not sampling.top_k.any() and (sampling.top_p >= 1).all():
@@ -67,7 +67,7 @@ def test_draws_have_the_shares_of_the_nucleus(temperature, top_p, top_k):
     logits = np.random.default_rng(3).normal(size=V).astype(np.float32) * 1.5
     logits[7] = logits[11] = np.sort(logits)[-5]  # equal ones at the fifth place
     kept, shares = nucleus(logits, temperature, top_p, top_k)
-    drawn = draw(
+    drawn = sample_tokens(
         jnp.tile(logits, (n, 1)),
         sampling(n, temperature, top_p, top_k=top_k),
         jnp.zeros(n, jnp.int32),
@@ -89,7 +89,7 @@ def test_a_penalty_is_transformers(torch_processors):
     np.put_along_axis(seen, ids, True, axis=1)
     assert (seen.sum(axis=1) < 12).all()  # ids that come twice
     for penalty in (1.3, 0.7, 1.0, 3.0):
-        got = penalized(jnp.asarray(logits), jnp.asarray(seen), jnp.full(4, penalty))
+        got = apply_repetition_penalty(jnp.asarray(logits), jnp.asarray(seen), jnp.full(4, penalty))
         want = torch_processors(ids, logits, repetition_penalty=penalty)
         np.testing.assert_allclose(got, want, rtol=1e-6)
         slow = logits.copy()
@@ -108,8 +108,8 @@ def test_the_order_of_operations_is_transformers(torch_processors):
     shares = np.exp(z - z.max())
     shares /= shares.sum()
     seen = jnp.zeros((n, V), bool).at[:, ids].set(True)
-    after = penalized(jnp.tile(logits, (n, 1)), seen, jnp.full(n, 1.4))
-    drawn = draw(after, sampling(n, 0.8, 0.8, top_k=7), jnp.zeros(n, jnp.int32))
+    after = apply_repetition_penalty(jnp.tile(logits, (n, 1)), seen, jnp.full(n, 1.4))
+    drawn = sample_tokens(after, sampling(n, 0.8, 0.8, top_k=7), jnp.zeros(n, jnp.int32))
     counts = np.bincount(np.asarray(drawn), minlength=V)
     assert (counts[shares == 0] == 0).all()
     # Of all tokens the nucleus would be larger than 7, of those 7 it is smaller.
@@ -146,20 +146,21 @@ def test_a_draw_depends_on_seed_and_count_and_on_nothing_else():
     same = jnp.tile(logits[:1], (6, 1))
     step = jnp.zeros(6, jnp.int32)
     seeds = [1, 1, 2, 3, 4, 5]
-    first = draw(same, sampling(6, 1.5, 1.0, seeds), step)
+    first = sample_tokens(same, sampling(6, 1.5, 1.0, seeds), step)
     assert first[0] == first[1]
     assert len(set(first.tolist())) > 1
     alone = [
-        draw(same[k : k + 1], sampling(1, 1.5, 1.0, [s]), step[:1]) for k, s in enumerate(seeds)
+        sample_tokens(same[k : k + 1], sampling(1, 1.5, 1.0, [s]), step[:1])
+        for k, s in enumerate(seeds)
     ]
     assert [int(one[0]) for one in alone] == first.tolist()
-    later = draw(same, sampling(6, 1.5, 1.0, seeds), step + 1)
+    later = sample_tokens(same, sampling(6, 1.5, 1.0, seeds), step + 1)
     assert later.tolist() != first.tolist()
 
 
 def test_temperature_0_is_the_argmax_and_the_lower_id_of_two():
     logits = jnp.zeros((2, V)).at[0, 7].set(1.0).at[1, 9].set(2.0).at[1, 4].set(2.0)
-    assert draw(logits, sampling(2, 0.0, 1.0), jnp.zeros(2, jnp.int32)).tolist() == [7, 4]
+    assert sample_tokens(logits, sampling(2, 0.0, 1.0), jnp.zeros(2, jnp.int32)).tolist() == [7, 4]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_temperature_0_is_the_argmax_and_the_lower_id_of_two():
 def test_what_leaves_one_token_draws_the_most_probable(temperature, top_p):
     # Divided by 1e-38 four of these logits are infinite.
     logits = jnp.tile(jnp.array([10.0, 19.0, -5.0, 20.0, 19.5]), (64, 1))
-    drawn = draw(logits, sampling(64, temperature, top_p), jnp.zeros(64, jnp.int32))
+    drawn = sample_tokens(logits, sampling(64, temperature, top_p), jnp.zeros(64, jnp.int32))
     assert drawn.tolist() == [3] * 64
 
 
@@ -176,9 +177,9 @@ def test_every_token_may_be_drawn_where_nothing_is_cut():
     """Also those behind the place at which sums of float32 reach 1."""
     logits = jnp.array([[0.0, -40.0, -41.0]])
     assert float(jax.nn.softmax(logits)[0, 0]) == 1
-    assert _kept(logits, sampling(1, 1.0, 1.0)).tolist() == [[True, True, True]]
-    assert _kept(logits, sampling(1, 1.0, 0.9)).tolist() == [[True, False, False]]
-    assert _kept(logits, sampling(1, 1.0, 1.0, top_k=2)).tolist() == [[True, True, False]]
+    assert _allowed(logits, sampling(1, 1.0, 1.0)).tolist() == [[True, True, True]]
+    assert _allowed(logits, sampling(1, 1.0, 0.9)).tolist() == [[True, False, False]]
+    assert _allowed(logits, sampling(1, 1.0, 1.0, top_k=2)).tolist() == [[True, True, False]]
 
 
 @pytest.mark.parametrize("top_p", [1.0, 0.999, 0.9, 0.5, 0.01, 1e-30])
@@ -191,7 +192,7 @@ def test_what_may_be_drawn_is_what_a_sort_finds(top_p, top_k):
     z[1, 5:9] = -np.inf
     z -= z.max(axis=1, keepdims=True)
     z[2:, ::2] = np.where(z[2:, ::2] == 0, -0.0, z[2:, ::2])  # equal to the other zeros
-    kept = np.asarray(_kept(jnp.asarray(z), sampling(4, 1.0, top_p, top_k=top_k)))
+    kept = np.asarray(_allowed(jnp.asarray(z), sampling(4, 1.0, top_p, top_k=top_k)))
     for row, own in zip(z, kept, strict=True):
         order = np.argsort(-row, kind="stable")[: top_k or 301]  # the lowest id first
         share = np.exp(row[order].astype(np.float64))
@@ -207,16 +208,16 @@ def test_what_may_be_drawn_is_what_a_sort_finds(top_p, top_k):
 @pytest.mark.parametrize(("top_p", "n_kept"), [(0.1, 1), (0.3, 2), (0.5, 2), (0.51, 3), (0.9, 4)])
 def test_of_tied_tokens_the_smallest_set_with_the_lowest_ids_stays(top_p, n_kept):
     logits = jnp.full((1, V), -jnp.inf).at[0, jnp.array([4, 9, 12, 20])].set(2.0)
-    kept = _kept(logits - 2.0, sampling(1, 1.0, top_p))[0]
+    kept = _allowed(logits - 2.0, sampling(1, 1.0, top_p))[0]
     assert np.flatnonzero(kept).tolist() == [4, 9, 12, 20][:n_kept]
-    kept = _kept(logits - 2.0, sampling(1, 1.0, 1.0, top_k=n_kept))[0]
+    kept = _allowed(logits - 2.0, sampling(1, 1.0, 1.0, top_k=n_kept))[0]
     assert np.flatnonzero(kept).tolist() == [4, 9, 12, 20][:n_kept]
     # Of the first three tokens each has a third.
-    kept = _kept(logits - 2.0, sampling(1, 1.0, top_p, top_k=3))[0]
+    kept = _allowed(logits - 2.0, sampling(1, 1.0, top_p, top_k=3))[0]
     assert np.flatnonzero(kept).tolist() == [4, 9, 12][: -int(-3 * top_p // 1)]
 
 
 def test_a_very_high_temperature_draws_from_all_alike():
     logits = jnp.tile(jnp.array([10.0, 19.0, -5.0, 20.0]), (4000, 1))
-    drawn = draw(logits, sampling(4000, 1e30, 1.0), jnp.zeros(4000, jnp.int32))
+    drawn = sample_tokens(logits, sampling(4000, 1e30, 1.0), jnp.zeros(4000, jnp.int32))
     assert (np.abs(np.bincount(drawn, minlength=4) - 1000) < 5 * np.sqrt(750)).all()

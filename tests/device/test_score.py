@@ -10,32 +10,32 @@ import numpy as np
 import pytest
 
 from jaxscore.device import decoder, reference
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.init_params import init_params
 from jaxscore.device.lm_head import scores as lm_head
-from jaxscore.device.rows import Asked, Rows, Unembedding
+from jaxscore.device.rows import Rows, ScoredPositions, Unembedding
 from jaxscore.device.score import score_rows
 from tests.device.configs import llamalike
 
 N, T, D, V = 30, 2, 16, 150
 MB = 1_000_000
 
-CPU = FORMS["cpu"]
-FEW = dataclasses.replace(CPU, query_blocks=(12, 4), interpreted=True)
+CPU = BACKENDS["cpu"]
+FEW = dataclasses.replace(CPU, position_blocks=(12, 4), interpreted=True)
 
 
-def arrays(n_slots, form="query_blocks", seed=0):
+def arrays(n_slots, form="position_blocks", seed=0):
     draw = np.random.default_rng(seed)
     hidden = jnp.asarray(draw.normal(size=(N, D)), jnp.float32)
     weight = jnp.asarray(draw.normal(size=(V, D)), jnp.float32)
     query = jnp.asarray(draw.integers(0, N, n_slots), jnp.int32)
     answer = jnp.asarray(draw.integers(0, V, T * n_slots), jnp.int32)
-    forms = dataclasses.replace(FEW, vocabulary=form)
-    return hidden, query, answer, Unembedding(weight, None, 1.0, None, forms=forms)
+    backend = dataclasses.replace(FEW, lm_head=form)
+    return hidden, query, answer, Unembedding(weight, None, 1.0, None, backend=backend)
 
 
-@pytest.mark.parametrize("form", lm_head.FORMS)
+@pytest.mark.parametrize("form", lm_head.IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     "n_slots", [24, 20, 5]
 )  # large and small blocks, a ragged end, one short of two
@@ -46,13 +46,13 @@ def test_any_number_of_queries_and_answers(form, n_slots):
     @jax.jit
     def run(n, m):
         slot = jnp.arange(T * n_slots) % jnp.maximum(n, 1)
-        asked = Asked(query, n, slot, answer, m)
-        return lm_head.score_queries(hidden, asked, head), slot
+        asked = ScoredPositions(query, n, slot, answer, m)
+        return lm_head.score_positions(hidden, asked, head), slot
 
     for n, m in [(0, 0), (1, 1), (1, T * n_slots), (n_slots // 2, 3), (n_slots, T * n_slots)]:
         got, slot = run(jnp.int32(n), jnp.int32(m))
-        every = Asked(query, jnp.int32(n_slots), slot, answer, jnp.int32(len(answer)))
-        want = reference.score_queries(hidden, every, head)
+        every = ScoredPositions(query, jnp.int32(n_slots), slot, answer, jnp.int32(len(answer)))
+        want = reference.score_positions(hidden, every, head)
         for name in ("logprob", "greedy", "entropy", "self_certainty", "greedy_id"):
             k = m if name in ("logprob", "greedy") else n
             ours, theirs = np.asarray(getattr(got, name)), np.asarray(getattr(want, name))
@@ -62,12 +62,14 @@ def test_any_number_of_queries_and_answers(form, n_slots):
 
 def test_answers_in_buckets_have_the_bits_of_all_of_them(monkeypatch):
     """48 answers in blocks of 4: the smallest of 2, 3, 6 and 12 blocks runs, the rest stays 0."""
-    monkeypatch.setattr(lm_head, "ANSWER_BLOCK", 4)
+    monkeypatch.setattr(lm_head, "EDGE_BLOCK", 4)
     hidden, query, answer, head = arrays(24, "buckets")
     slot = jnp.arange(48) % 24
 
     def run(m):
-        return lm_head.score_queries(hidden, Asked(query, jnp.int32(24), slot, answer, m), head)
+        return lm_head.score_positions(
+            hidden, ScoredPositions(query, jnp.int32(24), slot, answer, m), head
+        )
 
     in_buckets = jax.jit(run)
     got = {m: in_buckets(jnp.int32(m)) for m in (0, 1, 8, 9, 12, 13, 24, 25, 48)}
@@ -91,7 +93,7 @@ def test_a_query_block_that_is_not_reached_costs_nothing():
 
     @jax.jit
     def run(n):
-        return lm_head.score_queries(poisoned, Asked(query, n, slot, answer, n), head)
+        return lm_head.score_positions(poisoned, ScoredPositions(query, n, slot, answer, n), head)
 
     assert np.isfinite(run(jnp.int32(8)).logprob[:8]).all()
     few = run(jnp.int32(9))
@@ -124,18 +126,18 @@ def test_the_vocabulary_pass_holds_no_logits(dtype):
     n, columns, width = 4096, 152_000, 64
 
     def run(hidden, asked, weight):
-        head = Unembedding(weight, None, 1.0, None, forms=CPU)
-        return lm_head.score_queries(hidden, asked, head)
+        head = Unembedding(weight, None, 1.0, None, backend=CPU)
+        return lm_head.score_positions(hidden, asked, head)
 
     ids = functools.partial(struct, dtype=jnp.int32)
     given = (
         struct(n, width),
-        Asked(ids(n), ids(), ids(4 * n), ids(4 * n), ids()),
+        ScoredPositions(ids(n), ids(), ids(4 * n), ids(4 * n), ids()),
         struct(columns, width, dtype=storage_dtype(dtype, True)),
     )
     made = list(shapes_in(jax.make_jaxpr(run)(*given).jaxpr))
     largest = max(math.prod(shape) for shape in made)
-    assert largest == CPU.query_blocks[0] * CPU.vocabulary_columns
+    assert largest == CPU.position_blocks[0] * CPU.lm_head_columns
     compiled = jax.jit(run).lower(*given).compile()
     assert "f32[4096,152000]" not in compiled.as_text()
     assert compiled.memory_analysis().temp_size_in_bytes < 100 * MB
@@ -153,7 +155,7 @@ def test_scoring_a_batch_stays_small(dtype, rows, length):
         ids(rows, length),
         ids(rows, length),
         ids(rows, length),
-        Asked(
+        ScoredPositions(
             ids(rows * length),
             ids(),
             ids(4 * rows * length),

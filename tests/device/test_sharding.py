@@ -25,11 +25,11 @@ from jaxscore.device.sharding import (
     RULES,
     MeshShape,
     bytes_a_device,
-    check,
+    check_divisible,
     divides,
-    spec,
-    specs,
-    whole,
+    parameter_spec,
+    parameter_specs,
+    replicated_counts,
 )
 from tests.conftest import ROOT, with_devices
 from tests.device.configs import gpt2like, llamalike
@@ -139,12 +139,12 @@ import jax, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxscore.device import decoder
 from jaxscore.device.init_params import init_params
-from jaxscore.device.rows import Asked, Rows
+from jaxscore.device.rows import ScoredPositions, Rows
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.device.sharding import bytes_a_device, specs
+from jaxscore.device.sharding import bytes_a_device, parameter_specs
 from jaxscore.device.backends import ON_CPU, Build
-from jaxscore.device.backends import FORMS
-from jaxscore.device.lm_head.scores import score_queries
+from jaxscore.device.backends import BACKENDS
+from jaxscore.device.lm_head.scores import score_positions
 from jaxscore.engine.devices import use_compilation_cache
 from tests.device.test_sharding import CONFIGS, RUN, WITH_KERNELS
 
@@ -157,7 +157,7 @@ def scored(config, build=ON_CPU):
         hidden = decoder.hidden_states(params, config, *where, build=build)
         flat = hidden.reshape(-1, hidden.shape[-1])
         head = decoder.unembedding(params, config, build)
-        return hidden, score_queries(flat, rows.asked, head)
+        return hidden, score_positions(flat, rows.scored, head)
     return run
 
 for name in RUN:
@@ -173,19 +173,19 @@ for name in RUN:
     position, end = np.tile(np.arange(L, dtype=np.int32), (R, 1)), np.full((R, L), L, np.int32)
     query = np.arange(R * L, dtype=np.int32)
     slot, count = np.arange(4 * R * L, dtype=np.int32) % (R * L), np.int32(R * L)
-    rows = Rows(tokens, position, end, Asked(query, count, slot, answer, 4 * count))
+    rows = Rows(tokens, position, end, ScoredPositions(query, count, slot, answer, 4 * count))
     want = jax.jit(scored(config))(params, rows)
     mesh = jax.make_mesh((4,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
-    placed = specs(params, config, MeshShape(1, 4))
+    placed = parameter_specs(params, config, MeshShape(1, 4))
     put = jax.tree.map(
         lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), params, placed
     )
     held = jax.tree.map(lambda x: x.addressable_shards[0].data.nbytes, put)
     assert held == bytes_a_device(params, placed, MeshShape(1, 4)), name
-    for platform in FORMS if name in WITH_KERNELS else ("cpu",):
-        forms = dataclasses.replace(FORMS[platform], interpreted=True)
+    for platform in BACKENDS if name in WITH_KERNELS else ("cpu",):
+        backend = dataclasses.replace(BACKENDS[platform], interpreted=True)
         split = jax.shard_map(
-            scored(config, Build(forms, 4)), mesh=mesh, check_vma=False,
+            scored(config, Build(backend, 4)), mesh=mesh, check_vma=False,
             in_specs=(placed, PartitionSpec()), out_specs=PartitionSpec(),
         )
         got = jax.jit(split)(put, rows)
@@ -212,9 +212,9 @@ from jaxscore.device import decoder
 from jaxscore.device.init_params import init_params
 from jaxscore.device.attention import interval
 from jaxscore.device.backends import Build
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.device.sharding import specs
+from jaxscore.device.sharding import parameter_specs
 from jaxscore.engine.devices import use_compilation_cache
 from tests.device.attention.test_kernels import whole
 from tests.device.test_sharding import OVER_SHARDS
@@ -225,10 +225,10 @@ use_compilation_cache()
 
 def every_score(*arrays, rule, dtype):
     *given, window = arrays
-    return whole(*given, 0 if window is None else window, rule)
+    return replicated_counts(*given, 0 if window is None else window, rule)
 
 interval.ATTENTION["whole"] = every_score
-slow = dataclasses.replace(FORMS["cpu"], attention="whole")
+slow = dataclasses.replace(BACKENDS["cpu"], attention="whole")
 mesh = jax.make_mesh((4,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
 
 for name, config in OVER_SHARDS.items():
@@ -244,15 +244,15 @@ for name, config in OVER_SHARDS.items():
             return decoder.hidden_states(params, config, *row, build=build)
         return states
 
-    placed = specs(params, config, MeshShape(1, 4))
+    placed = parameter_specs(params, config, MeshShape(1, 4))
     put = jax.tree.map(
         lambda x, spec: jax.device_put(x, NamedSharding(mesh, spec)), params, placed
     )
     split = {}
     for platform in ("tpu", "gpu"):
-        forms = dataclasses.replace(FORMS[platform], interpreted=True)
+        backend = dataclasses.replace(BACKENDS[platform], interpreted=True)
         split[platform] = jax.jit(jax.shard_map(
-            run(Build(forms, 4)), mesh=mesh, check_vma=False,
+            run(Build(backend, 4)), mesh=mesh, check_vma=False,
             in_specs=(placed, *[PartitionSpec()] * 3), out_specs=PartitionSpec(),
         ))
     for seed in range(3):
@@ -291,7 +291,7 @@ def test_random_tries_over_four_shards():
 
 def test_places_of_a_llama():
     config = llamalike(vocab_size=51, tied=False)
-    placed = specs(shapes(config), config, MeshShape(3, 4))
+    placed = parameter_specs(shapes(config), config, MeshShape(3, 4))
     rows, columns = PartitionSpec(None, "model", None), PartitionSpec(None, None, "model")
     here = PartitionSpec()
     assert placed == {
@@ -314,18 +314,18 @@ def test_places_of_a_llama():
         "final_norm": {"scale": here},
         "unembed": {"weight": here},
     }
-    assert whole(config, 4) == {"key heads": 2, "vocabulary columns": 51}
-    halved = specs(shapes(config), config, MeshShape(1, 2))
+    assert replicated_counts(config, 4) == {"key heads": 2, "vocabulary columns": 51}
+    halved = parameter_specs(shapes(config), config, MeshShape(1, 2))
     assert halved["layers"]["attention"]["k"]["weight"] == rows
     even = dataclasses.replace(config, vocab_size=52)
-    split = specs(shapes(even), even, MeshShape(1, 4))
+    split = parameter_specs(shapes(even), even, MeshShape(1, 4))
     assert split["embed"]["token"] == split["unembed"]["weight"] == PartitionSpec("model", None)
-    assert whole(even, 4) == {"key heads": 2}
+    assert replicated_counts(even, 4) == {"key heads": 2}
 
 
 def test_places_of_experts():
     config = llamalike(experts=Experts(4, 2, True, 16), quantized="float32")
-    placed = specs(shapes(config), config, MeshShape(1, 2))
+    placed = parameter_specs(shapes(config), config, MeshShape(1, 2))
     by_expert = PartitionSpec(None, "model", None, None)
     for name in ("gate", "up", "down"):
         assert placed["experts"][name]["weight"] == by_expert
@@ -340,8 +340,8 @@ def test_places_of_experts():
 def test_one_device_has_everything():
     for config in CONFIGS.values():
         tree = shapes(config)
-        placed = specs(tree, config, MeshShape(8, 1))
-        assert whole(config, 1) == {}
+        placed = parameter_specs(tree, config, MeshShape(8, 1))
+        assert replicated_counts(config, 1) == {}
         found = bytes_a_device(tree, placed, MeshShape(8, 1))
         assert found == jax.tree.map(lambda leaf: leaf.size * leaf.dtype.itemsize, tree)
 
@@ -379,14 +379,14 @@ def test_no_two_rules_for_a_parameter():
 )
 def test_a_parameter_without_a_rule(path, shape, message):
     with pytest.raises(ValueError, match=message):
-        spec(tuple(path.split("/")), shape, llamalike(), 2)
+        parameter_spec(tuple(path.split("/")), shape, llamalike(), 2)
 
 
 def test_a_tree_with_a_parameter_without_a_rule():
     config = llamalike()
     tree = shapes(config) | {"extra": {"weight": jax.ShapeDtypeStruct((3, 4), np.float32)}}
     with pytest.raises(ValueError, match=r"parameter extra/weight of shape \(3, 4\): no sharding"):
-        specs(tree, config, MeshShape())
+        parameter_specs(tree, config, MeshShape())
 
 
 @pytest.mark.parametrize(
@@ -406,9 +406,9 @@ def test_a_tree_with_a_parameter_without_a_rule():
 )
 def test_a_model_that_does_not_split_evenly(config, model, message):
     with pytest.raises(ValueError, match=message):
-        check(config, model)
+        check_divisible(config, model)
     with pytest.raises(ValueError, match=message):
-        specs(shapes(config), config, MeshShape(2, model))
+        parameter_specs(shapes(config), config, MeshShape(2, model))
 
 
 @pytest.mark.parametrize("n_heads", [1, 4, 6, 12])

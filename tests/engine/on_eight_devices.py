@@ -20,7 +20,7 @@ from jaxscore import Scorer
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import DecoderConfig, Experts
 from jaxscore.device.layers import SCALE
-from jaxscore.device.lm_head.sums import MEASURES, Terms, most_probable, nothing_ranked, ranked_with
+from jaxscore.device.lm_head.sums import MEASURES, Terms, empty_top_k, merge_top_k, top_k_logprobs
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.rows import Unembedding
 from jaxscore.device.sharding import DeviceMesh
@@ -238,11 +238,11 @@ def ties() -> list:
 
     def run(own):
         head = Unembedding(jnp.zeros((26, 1)), None, 1.0, None, split="model")
-        ranked = nothing_ranked(40, head, 30)
-        ranked = ranked_with(ranked, own, jnp.int32(0), jnp.ones((1, 26), bool))
+        ranked = empty_top_k(40, head, 30)
+        ranked = merge_top_k(ranked, own, jnp.int32(0), jnp.ones((1, 26), bool))
         zero = jnp.zeros(40)
         of = Terms(zero, zero, zero, zero, jnp.zeros(40, jnp.int32))
-        return most_probable(ranked, of, head, 30)[0]
+        return top_k_logprobs(ranked, of, head, 30)[0]
 
     columns, whole = jax.sharding.PartitionSpec(None, "model"), jax.sharding.PartitionSpec()
     return [jax.jit(mesh.over(run, columns, whole))(z).tolist(), z.tolist()]

@@ -27,7 +27,7 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sampling import Sampling
-from jaxscore.device.sharding import EVERYWHERE, KEYS_VALUES, DeviceMesh, specs_of
+from jaxscore.device.sharding import KEYS_VALUES, REPLICATED, DeviceMesh, array_specs
 from jaxscore.engine import estimates, targets
 from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring
@@ -83,7 +83,7 @@ class Case:
         self.kind = self.config, "bfloat16", raw["model_type"]
         self.model = abstract_model(*self.kind, "tpu", self.where)
 
-    def placed(self, tree: Any, spec: Any = EVERYWHERE) -> Any:
+    def placed(self, tree: Any, spec: Any = REPLICATED) -> Any:
         """Shapes where they lie on the target."""
         there = on(self.where) if self.mesh is None else NamedSharding(self.mesh.mesh, spec)
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=there), tree)
@@ -98,7 +98,7 @@ class Case:
         first, length = self.placed((_ints(), _ints(rows)))
         return KVCache(kept, kept, first, length)
 
-    def compiled(self, function: Any, args: Any, outputs: Any = EVERYWHERE) -> dict[str, Any]:
+    def compiled(self, function: Any, args: Any, outputs: Any = REPLICATED) -> dict[str, Any]:
         lowered = lower(function, args, self.mesh, self.device, outputs)
         with targets.compiling_for(self.device):
             program = lowered.compile()
@@ -158,7 +158,7 @@ class Case:
             return jax.ShapeDtypeStruct((width, *leaf.shape[1:]), leaf.dtype)
 
         count, own = self.placed((_ints(width), jax.tree.map(of_begun, (sampling, eos))))
-        begun = generate.Begun(count, count, count, count, None, *own)
+        begun = generate.NewRequests(count, count, count, count, None, *own)
         prompts = self.cache(MOST_PREFILL // slots, slots)
         source = self.placed(_ints(width, slots))
         args = state, sampling, eos, (prompts.key, prompts.value), source, begun
@@ -171,7 +171,7 @@ class Case:
 
     def _step(self, rows: int, slots: int, *, greedy: bool) -> dict[str, Any]:
         function, args = self._decoding(rows, slots, 8, greedy=greedy)
-        return self.compiled(function, args, (specs_of(args[1]), EVERYWHERE))
+        return self.compiled(function, args, (array_specs(args[1]), REPLICATED))
 
     def _decoding(self, rows: int, slots: int, steps: int, *, greedy: bool) -> tuple[Any, Any]:
         """Steps of texts that continue a prefix, and the shapes of what they take."""
@@ -188,7 +188,7 @@ class Case:
                 Sampling(floats, floats, _ints(rows), floats, seed),
             )
         )
-        state = generate.Decoding(self.cache(rows, slots), token, done, count, count, seen)
+        state = generate.GenerationState(self.cache(rows, slots), token, done, count, count, seen)
         function = functools.partial(
             generate.decode,
             self.model.cached.extend,

@@ -131,7 +131,7 @@ def test_abstract_rows_are_the_packers():
     asked = batch.scored
     for got, want in (
         *zip(there, (batch.ids, batch.position, batch.subtree_end), strict=False),
-        (there.asked, (asked.query, asked.n_queries, asked.slot, asked.answer, len(batch.edge))),
+        (there.scored, (asked.query, asked.n_queries, asked.slot, asked.answer, len(batch.edge))),
     ):
         jax.tree.map(np.testing.assert_array_equal, tuple(got), tuple(want))
 

@@ -7,7 +7,7 @@ import pytest
 from jax.errors import JaxRuntimeError
 
 from jaxscore.cli.main import parse
-from jaxscore.device.lm_head.divergence import FEWEST
+from jaxscore.device.lm_head.divergence import MIN_POSITIONS
 from jaxscore.engine import footprint, memory
 from jaxscore.engine.defaults import BATCH_TOKENS
 from jaxscore.engine.memory import (
@@ -70,7 +70,7 @@ def test_two_models_take_the_memory_of_both(monkeypatch):
     )
     for found, rows, length in asked:
         alone = [footprint.measure(one, rows, length).temporary_bytes for one in scorer.models]
-        held = 2 * 4 * FEWEST * scorer.model.vocab_size  # the logits of a block under both
+        held = 2 * 4 * MIN_POSITIONS * scorer.model.vocab_size  # the logits of a block under both
         assert found.temporary_bytes > max(alone) + held / 2
 
 

@@ -12,9 +12,9 @@ from jax.extend.core import jaxprs_in_params
 
 from jaxscore.device import decoder
 from jaxscore.device.decoder_config import Experts
-from jaxscore.device.lm_head.scores import vocabulary_terms
+from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.mesh_shape import MeshShape
-from jaxscore.device.sharding import bytes_a_device, specs
+from jaxscore.device.sharding import bytes_a_device, parameter_specs
 from jaxscore.models import costs
 from jaxscore.models.weights.params import shapes_of
 from tests.device.configs import gpt2like, llamalike
@@ -76,7 +76,7 @@ def test_flops_of_the_unembedding(name):
     hidden = jax.ShapeDtypeStruct((7, config.embedding_width or config.width), jnp.float32)
 
     def run(hidden, weight, bias):
-        return vocabulary_terms(hidden, head._replace(weight=weight, bias=bias))
+        return lm_head_terms(hidden, head._replace(weight=weight, bias=bias))
 
     found = traced(run, hidden, head.weight, head.bias)
     assert found == 7 * costs.unembedding_flops(config)
@@ -116,7 +116,7 @@ def test_scales_are_no_parameters():
 
 def parts(shapes, config, mesh=None):
     mesh = mesh or MeshShape()
-    return costs.parts(shapes, bytes_a_device(shapes, specs(shapes, config, mesh), mesh))
+    return costs.parts(shapes, bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh))
 
 
 def test_parts():

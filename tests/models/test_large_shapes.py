@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.score import score_rows
-from jaxscore.device.sharding import bytes_a_device, specs
+from jaxscore.device.sharding import bytes_a_device, parameter_specs
 from jaxscore.engine.footprint import abstract_rows, measure
 from jaxscore.models import costs, native
 from jaxscore.models.weights.params import shapes_of
@@ -191,7 +191,7 @@ WHOLE = {"Qwen3-30B-A3B": 48 * (2 * 4 * 128 + 128) * 2048}
 def test_bytes_on_each_of_two_times_eight_devices(name):
     large, config, mesh = MODELS[name], decoder(name), MeshShape(2, 8)
     shapes = shapes_of(config, BFLOAT16)
-    placed = specs(shapes, config, mesh)
+    placed = parameter_specs(shapes, config, mesh)
     abstract = AbstractMesh((2, 8), ("data", "model"))
 
     def shard(leaf, spec):
@@ -212,9 +212,9 @@ def test_28_heads_are_not_split_over_eight():
     large, config = MODELS["Qwen2.5-7B"], decoder("Qwen2.5-7B")
     shapes = shapes_of(config, BFLOAT16)
     with pytest.raises(ValueError, match=r"model=8 .* 28 query heads.* model can be 1, 2, 4$"):
-        specs(shapes, config, MeshShape(1, 8))
+        parameter_specs(shapes, config, MeshShape(1, 8))
     mesh = MeshShape(2, 4)
-    found = bytes_a_device(shapes, specs(shapes, config, mesh), mesh)
+    found = bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh)
     matrices = large.parameters - large.norms - large.biases
     assert sum(jax.tree.leaves(found)) == 2 * matrices // 4 + 4 * large.norms + large.biases
 
@@ -223,7 +223,7 @@ def test_28_heads_are_not_split_over_eight():
 def test_every_parameter_of_every_family_has_a_rule(kind):
     config = native.translate(Path(kind), BASE[kind] | required(kind) | BASE[kind])[1]
     shapes = shapes_of(config, BFLOAT16)
-    placed = specs(shapes, config, MeshShape(1, 1))
+    placed = parameter_specs(shapes, config, MeshShape(1, 1))
     assert jax.tree.structure(placed) == jax.tree.structure(shapes)
 
 

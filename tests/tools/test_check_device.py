@@ -45,13 +45,13 @@ def test_expected_values_pass_where_the_numbers_are_right(capsys):
 
 
 def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
-    right = lm_head.score_queries
+    right = lm_head.score_positions
 
     def wrong(hidden, asked, head, top, measures):
         scores = right(hidden, asked, head, top, measures)
         return scores._replace(entropy=scores.entropy + 2e-4)
 
-    monkeypatch.setattr("jaxscore.device.score.score_queries", wrong)
+    monkeypatch.setattr("jaxscore.device.score.score_positions", wrong)
     assert not values.agrees("tiny-qwen2")
     [line] = fails(capsys.readouterr().out)
     assert "tiny-qwen2: expected values, float32 2.0" in line
@@ -98,13 +98,13 @@ def test_kernels_where_there_are_none(capsys):
 def test_vocabulary(monkeypatch, capsys):
     assert vocabulary.run(SMALL)
     assert capsys.readouterr().out.count("PASS") == 2
-    right = vocabulary.score_queries
+    right = vocabulary.score_positions
 
     def wrong(*args):
         scores = right(*args)
         return scores._replace(self_certainty=scores.self_certainty + 2e-3)
 
-    monkeypatch.setattr(vocabulary, "score_queries", wrong)
+    monkeypatch.setattr(vocabulary, "score_positions", wrong)
     assert not vocabulary.run(SMALL)
     assert len(fails(capsys.readouterr().out)) == 2
 

@@ -30,22 +30,22 @@ def _measured(dtype: str, turns: int, queries: int, width: int, v: int) -> int:
     import jax.numpy as jnp
 
     from jaxscore.device import reference
-    from jaxscore.device.backends import forms_here
+    from jaxscore.device.backends import current_backend
     from jaxscore.device.dots import to_storage
-    from jaxscore.device.lm_head.scores import score_queries
-    from jaxscore.device.rows import Asked, Unembedding
+    from jaxscore.device.lm_head.scores import score_positions
+    from jaxscore.device.rows import ScoredPositions, Unembedding
 
-    keys, forms = jax.random.split(jax.random.key(0)), forms_here()
+    keys, backend = jax.random.split(jax.random.key(0)), current_backend()
     # Rounded, so that weights of either type give the products of full logits.
     hidden = jax.random.normal(keys[0], (queries, width)).astype("bfloat16").astype("float32")
     drawn = (jax.random.normal(keys[1], (v, width)) * 0.1).astype(dtype)
     every, n = jnp.arange(queries), jnp.int32(queries)
-    args = hidden, Asked(every, n, every, every, n), to_storage(drawn, forms.integers)
+    args = hidden, ScoredPositions(every, n, every, every, n), to_storage(drawn, backend.integers)
 
     def program(top: int) -> Any:
         def scored(hidden: Any, asked: Any, weight: Any) -> Any:
-            head = Unembedding(weight, None, 1.0, None, forms=forms)
-            return score_queries(hidden, asked, head, top)
+            head = Unembedding(weight, None, 1.0, None, backend=backend)
+            return score_positions(hidden, asked, head, top)
 
         return jax.jit(scored).lower(*args).compile()
 
@@ -63,7 +63,7 @@ def _measured(dtype: str, turns: int, queries: int, width: int, v: int) -> int:
     )
     most = max(TOPS)
     head = Unembedding(args[2], None, 1.0, None)
-    wrong = n_wrong(programs[-1](*args), reference.score_queries(*args[:2], head, most + 1))
+    wrong = n_wrong(programs[-1](*args), reference.score_positions(*args[:2], head, most + 1))
     print(
         f"  {dtype}: {1e3 * least[0]:.1f} ms, times {ratios}; {wrong} of {queries * most} ids "
         "are not those of full logits",

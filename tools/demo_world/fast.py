@@ -21,7 +21,7 @@ from jaxscore.device import decoder, layers, self_attention
 from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.mask import visible
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import Forms
+from jaxscore.device.backends import Backend
 
 
 @jax.custom_vjp
@@ -62,7 +62,7 @@ def attention(
     caches: tuple[()],
     rule: ScoreRule,
     dtype,
-    forms: Forms,
+    backend: Backend,
     sinks_N: None,
     chunked: bool,
 ) -> Float[Array, "R L N H"]:

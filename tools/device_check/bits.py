@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxscore.device.backends import same_bits
+from jaxscore.device.backends import deterministic_options
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
@@ -28,7 +28,7 @@ BY_THEMSELVES = 8  # texts that are also scored one a call
 
 def run(options: Options) -> bool:
     """Hold what one process can hold, and write its bits for the other."""
-    say(None, f"XLA options of --reproducible: {same_bits() or 'none needed here'}")
+    say(None, f"XLA options of --reproducible: {deterministic_options() or 'none needed here'}")
     config = _config(options)
     sequences, others = texts(1, config.vocab_size), texts(2, config.vocab_size)
     verdicts, written = [], {}

@@ -11,7 +11,7 @@ import numpy as np
 from jaxscore.device.attention.blocked import blocked
 from jaxscore.device.attention.interval import ATTENTION
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
-from jaxscore.device.backends import Forms, forms_here
+from jaxscore.device.backends import Backend, current_backend
 from jaxscore.device.experts import BLOCK, GROUPED
 from tools.device_check.options import Options
 from tools.device_check.timing import measured
@@ -32,24 +32,24 @@ SMALL_EXPERTS = (64, 32, 64, 4, 2)
 
 def run(options: Options) -> bool:
     """A line for each shape and type; a NOTE where this device runs no kernel."""
-    forms = forms_here()
+    backend = current_backend()
     small = options.small
     verdicts = []
-    if small or forms.attention.startswith("kernel"):
-        verdicts += attention(forms, SMALL_SHAPES if small else SHAPES, small)
+    if small or backend.attention.startswith("kernel"):
+        verdicts += attention(backend, SMALL_SHAPES if small else SHAPES, small)
     else:
-        say(None, f"attention runs as {forms.attention!r} here, which is no kernel")
-    if small or forms.experts in GROUPED:
-        verdicts.append(experts(forms, SMALL_EXPERTS if small else EXPERTS, small))
+        say(None, f"attention runs as {backend.attention!r} here, which is no kernel")
+    if small or backend.experts in GROUPED:
+        verdicts.append(experts(backend, SMALL_EXPERTS if small else EXPERTS, small))
     else:
-        say(None, f"experts run as {forms.experts!r} here, which is no kernel")
+        say(None, f"experts run as {backend.experts!r} here, which is no kernel")
     return all(verdicts)
 
 
-def attention(forms: Forms, shapes: tuple[Any, ...], interpret: bool) -> Iterator[bool]:
+def attention(backend: Backend, shapes: tuple[Any, ...], interpret: bool) -> Iterator[bool]:
     """A question with many answers in each row; plain, with window and soft cap, with ALiBi."""
     names = [name for name in ATTENTION if name.startswith("kernel")]
-    for name in names if interpret else [forms.attention]:
+    for name in names if interpret else [backend.attention]:
         kernel: Callable[..., Any] = ATTENTION[name]
         kernel = functools.partial(kernel, interpret=True) if interpret else kernel
         for shape in shapes:
@@ -96,7 +96,7 @@ def tries(shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     return (q, k, v, *map(jnp.asarray, rows))
 
 
-def experts(forms: Forms, sizes: tuple[int, ...], interpret: bool) -> bool:
+def experts(backend: Backend, sizes: tuple[int, ...], interpret: bool) -> bool:
     """Blocks of rows with matrices of their own against one product after the other."""
     tokens, width, inner, count, k = sizes
     n_blocks, block = tokens * k // BLOCK + count, BLOCK
@@ -106,7 +106,7 @@ def experts(forms: Forms, sizes: tuple[int, ...], interpret: bool) -> bool:
     matrix = jnp.arange(n_blocks, dtype=jnp.int32) * count // n_blocks
     given = x, weights.astype(jnp.bfloat16), matrix, jnp.int32(n_blocks)
     good = []
-    for name in GROUPED if interpret else [forms.experts]:
+    for name in GROUPED if interpret else [backend.experts]:
         product = functools.partial(GROUPED[name], interpret=interpret)
 
         def kernel(x: Any, w: Any, m: Any, n: Any, product: Any = product) -> Any:

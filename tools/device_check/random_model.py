@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxscore.device.backends import FORMS, platform_here
+from jaxscore.device.backends import BACKENDS, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import to_storage
 from jaxscore.device.sharding import DeviceMesh
@@ -41,7 +41,7 @@ def on_device(config: DecoderConfig, dtype: str) -> Model:
 def from_host(config: DecoderConfig, dtype: str, where: DeviceMesh | None = None) -> Model:
     """The same weights on any machine, on the first device or on all of a mesh."""
     draw = np.random.default_rng(0)
-    integers = FORMS[platform_here()].integers
+    integers = BACKENDS[current_platform()].integers
     place = None if where is None else where.placement(config)
 
     def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
@@ -82,7 +82,7 @@ def _constant(path: Any) -> float | None:
 def _matrices(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
     """One matrix after the other, so that random bits of all layers are never held at once."""
 
-    integers = FORMS[platform_here()].integers
+    integers = BACKENDS[current_platform()].integers
 
     def one(key: jax.Array) -> jax.Array:
         drawn = jax.random.normal(key, shape[-2:], jnp.float32) * SCALE_OF_WEIGHTS

@@ -98,7 +98,7 @@ def _bits() -> Iterator[Seen]:
 
 
 @jax.jit
-def _sums(state: generate.Decoding) -> jax.Array:
+def _sums(state: generate.GenerationState) -> jax.Array:
     """Of each row all bits of its keys and values as sums of integers, [rows, 4].
 
     They are summed where they are: a cache of some GB would take longer to fetch than to write.

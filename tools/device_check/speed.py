@@ -14,7 +14,7 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device.decoder_config import DecoderConfig
-from jaxscore.device.rows import Asked, Rows, pack_rows
+from jaxscore.device.rows import Rows, ScoredPositions, pack_rows
 from jaxscore.engine.engine import Engine
 from jaxscore.engine.memory import exhausted
 from jaxscore.engine.progress import Progress
@@ -115,7 +115,7 @@ def _measured(
         return say(None, f"{name}: a batch of {batch_tokens} in rows of {length} does not fit")
     batch = _batch(draw, config.vocab_size, rows, length)
     program_s = _program_seconds(scorer, batch)
-    layers_s = _program_seconds(scorer, batch._replace(asked=_nothing(batch.asked)))
+    layers_s = _program_seconds(scorer, batch._replace(scored=_nothing(batch.scored)))
     n_batches = int(np.clip(LEAST_SECONDS / program_s, 2, MOST_BATCHES))
     sequences, seconds = texts(n_batches * rows), []
     for _ in range(3):
@@ -144,18 +144,18 @@ def _batch(draw: np.random.Generator, vocab_size: int, rows: int, length: int) -
         ids=draw.integers(0, vocab_size, (rows, length)).astype(np.int32),
         position=chain,
         subtree_end=np.full_like(chain, length),
-        asked=Asked(
-            query=np.arange(n, dtype=np.int32),
-            n_queries=np.int32(n),
+        scored=ScoredPositions(
+            token=np.arange(n, dtype=np.int32),
+            n_positions=np.int32(n),
             slot=np.arange(TARGETS_PER_TOKEN * n, dtype=np.int32) % n,
-            answer=draw.integers(0, vocab_size, TARGETS_PER_TOKEN * n).astype(np.int32),
-            n_answers=np.int32(n),
+            target=draw.integers(0, vocab_size, TARGETS_PER_TOKEN * n).astype(np.int32),
+            n_edges=np.int32(n),
         ),
     )
 
 
-def _nothing(asked: Asked) -> Asked:
-    return asked._replace(n_queries=np.int32(0), n_answers=np.int32(0))
+def _nothing(scored: ScoredPositions) -> ScoredPositions:
+    return scored._replace(n_positions=np.int32(0), n_edges=np.int32(0))
 
 
 def _program_seconds(scorer: Engine, batch: Rows) -> float:

@@ -8,10 +8,10 @@ import numpy as np
 from jax.errors import JaxRuntimeError
 
 from jaxscore.device import reference
-from jaxscore.device.backends import FORMS, platform_here
+from jaxscore.device.backends import BACKENDS, current_platform
 from jaxscore.device.dots import dot_last, from_storage, to_storage
-from jaxscore.device.lm_head.scores import score_queries
-from jaxscore.device.rows import Asked, Scores, Unembedding
+from jaxscore.device.lm_head.scores import score_positions
+from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 from jaxscore.engine.memory import exhausted
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
@@ -36,18 +36,18 @@ def run(options: Options) -> bool:
 def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     """Both on the same queries; numbers to ALLOWED."""
     keys = jax.random.split(jax.random.key(0), 3)
-    forms = FORMS[platform_here()]
+    backend = BACKENDS[current_platform()]
     hidden = jax.random.normal(keys[0], (queries, width), jnp.float32)
     drawn = (jax.random.normal(keys[1], (v, width)) * 0.02).astype(dtype)
-    weight = to_storage(drawn, forms.integers)
+    weight = to_storage(drawn, backend.integers)
     n_answers = TARGETS_PER_TOKEN * queries
     answer = jax.random.randint(keys[2], (n_answers,), 0, v)
     every, slot = jnp.arange(queries), jnp.arange(n_answers) % queries
-    asked = Asked(every, jnp.int32(queries), slot, answer, jnp.int32(n_answers))
-    full = reference.score_queries if dtype == "float32" else full_logits
+    asked = ScoredPositions(every, jnp.int32(queries), slot, answer, jnp.int32(n_answers))
+    full = reference.score_positions if dtype == "float32" else full_logits
 
     def by_blocks(hidden: Any, weight: Any, asked: Any) -> Scores:
-        return score_queries(hidden, asked, Unembedding(weight, None, 1.0, None, forms=forms))
+        return score_positions(hidden, asked, Unembedding(weight, None, 1.0, None, backend=backend))
 
     def at_once(hidden: Any, weight: Any, asked: Any) -> Scores:
         return full(hidden, asked, Unembedding(weight, None, 1.0, None))
@@ -73,14 +73,14 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     )
 
 
-def full_logits(hidden: Any, asked: Asked, head: Unembedding) -> Scores:
-    """As `reference.score_queries`, but with the product in the weight's own type."""
+def full_logits(hidden: Any, asked: ScoredPositions, head: Unembedding) -> Scores:
+    """As `reference.score_positions`, but with the product in the weight's own type."""
     z = dot_last(hidden, from_storage(head.weight))
     logp = jax.nn.log_softmax(z, axis=-1)
     best = jnp.argmax(z, axis=-1).astype(jnp.int32)
     return Scores(
-        logprob=logp[asked.slot, asked.answer],
-        greedy=asked.answer == best[asked.slot],
+        logprob=logp[asked.slot, asked.target],
+        greedy=asked.target == best[asked.slot],
         entropy=-jnp.sum(jnp.exp(logp) * logp, axis=-1),
         self_certainty=-jnp.mean(logp, axis=-1) - jnp.log(float(z.shape[-1])),
         greedy_id=best,

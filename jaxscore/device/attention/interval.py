@@ -1,6 +1,6 @@
 """Attention under the interval mask, in several forms that are the same function.
 
-`forms.FORMS` names the form of each platform; `reference.attention` is the slow twin that says
+`backend.FORMS` names the form of each platform; `reference.attention` is the slow twin that says
 what it computes.
 
         j  0 1 2 3 4      The cat sat down ran, subtree_end 5 5 4 4 5
@@ -26,9 +26,9 @@ from jaxtyping import Array, Float, Int
 from jaxscore.device.attention.blocked import blocked, blocked_cpu
 from jaxscore.device.attention.kernel_gpu import kernel_gpu
 from jaxscore.device.attention.kernel_tpu import kernel_tpu
-from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge
+from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge_parts
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import AttentionForm, Forms
+from jaxscore.device.backends import AttentionName, Backend
 
 
 def attention(
@@ -42,20 +42,20 @@ def attention(
     caches: tuple[KVCache, ...] = (),
     rule: ScoreRule,
     dtype,
-    forms: Forms,
+    backend: Backend,
     sinks_N: Float[Array, " N"] | None = None,
     chunked: bool = False,
 ) -> Float[Array, "R L N H"]:
     """Softmax attention of every token over the tokens it sees.
 
     Args:
-        k_RLKH, v_RLKH: as `isolated` gives them.
+        k_RLKH, v_RLKH: as `isolate_nonfinite` gives them.
         caches: one layer's keys and values before the rows, seen by all their tokens.
         window: how far along the path a token sees (its own position counts), or 0, which is
             everything; None is everything in every layer.
         rule: what the products become before the softmax.
         dtype: of the two products' inputs; scores, softmax and sums are float32.
-        forms: which function of `ATTENTION` runs.
+        backend: which function of `ATTENTION` runs.
         sinks_N: for each query head a score beside those of what it sees, without a value.
         chunked: a window is a stretch of positions instead, see `DecoderConfig`.
 
@@ -69,24 +69,24 @@ def attention(
         # Two positions lie in one stretch if and only if their quotients differ by less than 1.
         stretch = jnp.maximum(window, 1)
         position_RL, window = position_RL // stretch, jnp.minimum(window, 1)
-    run: Callable[..., Any] = ATTENTION[forms.attention]
+    run: Callable[..., Any] = ATTENTION[backend.attention]
     if q_RLNH.shape[1] == 1:
         run = itself
-    elif forms.interpreted and run in (kernel_gpu, kernel_tpu):
+    elif backend.interpreted and run in (kernel_gpu, kernel_tpu):
         run = functools.partial(run, interpret=True)
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     parts = [
-        attend_cache(q_RLNH, one, position_RL, window, rule=rule, forms=forms, stretch=stretch)
+        attend_cache(q_RLNH, one, position_RL, window, rule=rule, backend=backend, stretch=stretch)
         for one in caches
     ]
-    out, lse = merge([own, *parts]) if caches else own
+    out, lse = merge_parts([own, *parts]) if caches else own
     if sinks_N is None:
         return out
     # exp(lse) of the total exp(lse) + exp(sink)
     return out * jax.nn.sigmoid(lse - sinks_N)[..., None]
 
 
-def isolated(
+def isolate_nonfinite(
     k_RLKH: Float[Array, "R L K H"], v_RLKH: Float[Array, "R L K H"]
 ) -> tuple[Float[Array, "R L K H"], Float[Array, "R L K H"]]:
     """Keys and values of which one that is not finite reaches those who see it, and no others.
@@ -117,7 +117,7 @@ def itself(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule,
     return out.reshape(R, 1, N, H), scores.reshape(R, 1, N)
 
 
-ATTENTION: dict[AttentionForm, Callable[..., Any]] = {
+ATTENTION: dict[AttentionName, Callable[..., Any]] = {
     "blocked": blocked,
     "blocked_cpu": blocked_cpu,
     "kernel_gpu": kernel_gpu,

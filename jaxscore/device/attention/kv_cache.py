@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Num
 
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import Forms
+from jaxscore.device.backends import Backend
 from jaxscore.device.dots import compute_dtype, from_storage
 
 MASKED = -1e30  # finite, so that a masked score minus a maximum is never inf - inf
@@ -43,13 +43,13 @@ def attend_cache(
     window: Int[Array, ""] | None,
     *,
     rule: ScoreRule,
-    forms: Forms,
+    backend: Backend,
     stretch: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
     """Softmax attention of every token over one layer's cache, and its log-sum-exp.
 
     The products' inputs are of the cache's dtype; scores, softmax and sums are float32. Where a
-    cache is empty the log-sum-exp is so low that `merge` gives it no weight.
+    cache is empty the log-sum-exp is so low that `merge_parts` gives it no weight.
 
     Args:
         stretch: positions of the cache count in stretches of so many, as `position_RL` does.
@@ -64,9 +64,9 @@ def attend_cache(
     at = jnp.broadcast_to(position_RL[:, :, None], (R, L, G)).reshape(P, 1, M)
     slopes = rule.slopes()  # as the rows of q: the G heads of a key head side by side
     slope = None if slopes is None else jnp.tile(slopes.reshape(1, K, G), (1, 1, M // G))
-    most = QUERY_BLOCK if forms.cache_by_head else max(1, MOST_SCORES // (P * K * S))
+    most = QUERY_BLOCK if backend.cache_by_head else max(1, MOST_SCORES // (P * K * S))
     block = next(n for n in range(min(M, most), 0, -1) if M % n == 0)
-    if forms.cache_by_head:
+    if backend.cache_by_head:
         out, lse = _each_head(q.astype(dtype), cache, at, slope, window, stretch, rule, block)
     else:
         out, lse = _all_heads(q.astype(dtype), cache, at, slope, window, stretch, rule, block)
@@ -164,7 +164,7 @@ def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
     return jnp.moveaxis(out, 0, 2), jnp.moveaxis(lse, 0, 2)
 
 
-def merge(
+def merge_parts(
     parts: list[tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]],
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
     """The softmax over all parts together, and its log-sum-exp."""

@@ -19,9 +19,9 @@ from jaxscore.device.lm_head.sums import (
     OF_SQUARES,
     Place,
     Sums,
+    empty_top_k,
     mean_below,
-    nothing_ranked,
-    ranked_with,
+    merge_top_k,
     squares,
     squares_moved,
     transform,
@@ -39,7 +39,7 @@ class Target(NamedTuple):
     z: Float[Array, " Q"]
 
 
-def by_columns(
+def sum_columns(
     hidden_QD: Float[Array, "Q D"],
     head: Unembedding,
     top: int = 0,
@@ -59,14 +59,14 @@ def by_columns(
 def with_logits(
     hidden_QD: Float[Array, "Q D"], head: Unembedding
 ) -> tuple[Sums, Float[Array, "B Q C"]]:
-    """`by_columns`, and the logits of each of its B blocks, see `columns_of`: 4 Q V bytes."""
+    """`sum_columns`, and the logits of each of its B blocks, see `columns_of`: 4 Q V bytes."""
     return _pass(hidden_QD, head, 0, (), None, keep=True)
 
 
 def firsts(head: Unembedding) -> Int[Array, " B"]:
     """Where the blocks of columns begin."""
     V = head.weight.shape[0]
-    return jnp.arange(0, V, min(V, head.forms.vocabulary_columns), dtype=jnp.int32)
+    return jnp.arange(0, V, min(V, head.backend.lm_head_columns), dtype=jnp.int32)
 
 
 def columns_of(
@@ -81,7 +81,7 @@ def columns_of(
         first: one of `firsts`.
     """
     V = head.weight.shape[0]
-    block = min(V, head.forms.vocabulary_columns)
+    block = min(V, head.backend.lm_head_columns)
     columns = jnp.minimum(first, V - block) + jnp.arange(block, dtype=jnp.int32)
     return columns, (columns >= first)[None, :]
 
@@ -89,7 +89,7 @@ def columns_of(
 def _pass(hidden_QD, head, top, measures, target, *, keep):
     """The sums, and where they are kept the logits of each block."""
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
-    block = min(V, head.forms.vocabulary_columns)
+    block = min(V, head.backend.lm_head_columns)
 
     def step(carry, first):
         m, s0, s1, s2, best, ranked, s3, s4, place = carry
@@ -100,7 +100,7 @@ def _pass(hidden_QD, head, top, measures, target, *, keep):
         if ranked is None:
             block_max = jnp.where(fresh, z, -jnp.inf).max(axis=1)
         else:  # its first one is the maximum, so that both are the same bits
-            ranked = ranked_with(ranked, z, start, fresh)
+            ranked = merge_top_k(ranked, z, start, fresh)
             block_max = ranked.z[:, 0]
         new_m = jnp.maximum(m, block_max)
         below = jnp.where(fresh, z - new_m[:, None], 0.0)
@@ -130,10 +130,10 @@ def _pass(hidden_QD, head, top, measures, target, *, keep):
             best = ranked.id[:, 0]
         return Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place), z if keep else None
 
-    return lax.scan(step, no_sums(Q, head, top, measures), firsts(head))
+    return lax.scan(step, empty_sums(Q, head, top, measures), firsts(head))
 
 
-def no_sums(n_queries: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:
+def empty_sums(n_queries: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:
     """Before the first column."""
     zero, none = jnp.zeros(n_queries, jnp.float32), jnp.zeros(n_queries, jnp.int32)
     lowest = jnp.full(n_queries, LOWEST, jnp.float32)
@@ -143,7 +143,7 @@ def no_sums(n_queries: int, head: Unembedding, top: int, measures: Collection[st
         zero,
         zero,
         none,
-        nothing_ranked(n_queries, head, top),
+        empty_top_k(n_queries, head, top),
         zero if OF_SQUARES & {*measures} else None,
         zero if "renyi2" in measures else None,
         Place(none, zero) if "rank" in measures else None,
@@ -166,7 +166,7 @@ def _placed(place, target, z, start, fresh) -> Place:
 def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array, "B V"]:
     """Every logit of a few hidden states."""
     B, V = hidden_BD.shape[0], head.weight.shape[0]
-    block = min(V, head.forms.vocabulary_columns)
+    block = min(V, head.backend.lm_head_columns)
 
     def step(out, first):
         start = jnp.minimum(first, V - block)
@@ -190,25 +190,25 @@ PASSES = 4
 GUESSED = 512  # queries whose targets' logits are guessed at a time, each by so many products
 
 
-def placed(
+def sums_with_rank(
     hidden_QD: Float[Array, "Q D"],
     token_Q: Int[Array, " Q"],
     head: Unembedding,
     top: int,
     measures: tuple[str, ...],
 ) -> Sums:
-    """`by_columns` with the measure "rank".
+    """`sum_columns` with the measure "rank".
 
     Args:
         token_Q: the target of each query, an id of the whole vocabulary.
-        top, measures: as of `by_columns`.
+        top, measures: as of `sum_columns`.
     """
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     column = token_Q if head.split is None else token_Q - lax.axis_index(head.split) * V
 
     def step(state):
         n, _, z, _ = state
-        sums = by_columns(hidden_QD, head, top, measures, Target(column, z))
+        sums = sum_columns(hidden_QD, head, top, measures, Target(column, z))
         assert sums.place is not None
         found = sums.place.found if head.split is None else lax.psum(sums.place.found, head.split)
         settled = jnp.all((found == z) | jnp.isnan(found))
@@ -219,7 +219,7 @@ def placed(
         return (n < PASSES) & ~settled
 
     first = _guess(hidden_QD, column, head)
-    state = jnp.int32(0), jnp.zeros((), bool), first, no_sums(Q, head, top, measures)
+    state = jnp.int32(0), jnp.zeros((), bool), first, empty_sums(Q, head, top, measures)
     return lax.while_loop(goes_on, step, state)[3]
 
 

@@ -31,9 +31,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxscore.device.lm_head.column_blocks import columns_of, firsts, with_logits
-from jaxscore.device.lm_head.scores import Slots, in_blocks, with_answers
+from jaxscore.device.lm_head.scores import Slots, map_position_blocks, score_edges
 from jaxscore.device.lm_head.sums import LOWEST, Terms, terms
-from jaxscore.device.rows import Asked, Scores, Unembedding
+from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 
 NEAR = 0.25  # |d| below which the series are taken; their first term left out is below 1e-8 of them
 # Coefficients of s^2, s^3 ...
@@ -89,8 +89,8 @@ def _series(coefficients: Sequence[float], x: Float[Array, "Q C"]) -> Float[Arra
     return out
 
 
-MOST_HELD = 2**28  # bytes of the logits of both models, where the smallest block takes no more
-FEWEST, MOST = 128, 512  # queries in a block
+MAX_LOGIT_BYTES = 2**28  # of both models, if the smallest block takes no more
+MIN_POSITIONS, MOST = 128, 512  # queries in a block
 MEASURES = (*Divergence._fields, "reference_entropy", "reference_logprob", "same_argmax")
 
 
@@ -103,11 +103,11 @@ class Pair(NamedTuple):
 
 def score_pair(
     hidden: tuple[Float[Array, "N D"], Float[Array, "N E"]],
-    asked: Asked,
+    scored: ScoredPositions,
     heads: Pair,
     measures: tuple[str, ...] = MEASURES,
 ) -> Scores:
-    """Scores under p of the tokens that are asked for, and `measures` of both models together.
+    """Scores under p of the tokens that are scored for, and `measures` of both models together.
 
     With "reference_logprob" what else is of every query is of every answer, as ranks have it.
 
@@ -118,29 +118,33 @@ def score_pair(
     hidden_p, hidden_q = hidden
 
     def run(slots: Slots) -> tuple[Terms, Terms, Divergence]:
-        query = slots(asked.query)
+        query = slots(scored.token)
         return _of_block(hidden_p[query], hidden_q[query], heads)
 
-    sizes = _block(heads.p.weight.shape[0]), FEWEST
-    of_p, of_q, divergence = in_blocks(asked.query.shape[0], asked.n_queries, sizes, run)
+    sizes = _block(heads.p.weight.shape[0]), MIN_POSITIONS
+    of_p, of_q, divergence = map_position_blocks(
+        scored.token.shape[0], scored.n_positions, sizes, run
+    )
     every = {
         **divergence._asdict(),
         "reference_entropy": of_q.entropy,
         "same_argmax": (of_p.greedy_id == of_q.greedy_id).astype(jnp.float32),
     }
-    p = with_answers(hidden_p, asked, of_p, heads.p)
+    p = score_edges(hidden_p, scored, of_p, heads.p)
     if "reference_logprob" in measures:
-        every = {name: value[asked.slot] for name, value in every.items()}
-        every["reference_logprob"] = with_answers(hidden_q, asked, of_q, heads.q).logprob
-        entropy, certainty, id = (x[asked.slot] for x in (p.entropy, p.self_certainty, p.greedy_id))
+        every = {name: value[scored.slot] for name, value in every.items()}
+        every["reference_logprob"] = score_edges(hidden_q, scored, of_q, heads.q).logprob
+        entropy, certainty, id = (
+            x[scored.slot] for x in (p.entropy, p.self_certainty, p.greedy_id)
+        )
         p = p._replace(entropy=entropy, self_certainty=certainty, greedy_id=id)
     return p._replace(measures={name: every[name] for name in measures})
 
 
 def _block(columns: int) -> int:
-    """Queries whose logits are held at a time: as many as `MOST_HELD` takes."""
-    held = MOST_HELD // (2 * 4 * columns)
-    return max(FEWEST, min(MOST, 1 << max(0, held.bit_length() - 1)))
+    """Queries whose logits are held at a time: as many as `MAX_LOGIT_BYTES` takes."""
+    held = MAX_LOGIT_BYTES // (2 * 4 * columns)
+    return max(MIN_POSITIONS, min(MOST, 1 << max(0, held.bit_length() - 1)))
 
 
 def _of_block(

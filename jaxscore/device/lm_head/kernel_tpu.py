@@ -33,7 +33,7 @@ def kernel_tpu(
     *,
     interpret: bool = False,
 ) -> Sums:
-    """What `blocks.by_columns` computes, for the first `n_queries`; others are undefined.
+    """What `blocks.sum_columns` computes, for the first `n_queries`; others are undefined.
 
     Args:
         interpret: run the kernel's operations as JAX's own, on any platform.

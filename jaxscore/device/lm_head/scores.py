@@ -9,18 +9,18 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxscore.device.backends import VocabularyForm
+from jaxscore.device.backends import LMHeadName
 from jaxscore.device.dots import compute_dtype, from_storage
-from jaxscore.device.lm_head.column_blocks import by_columns, placed
+from jaxscore.device.lm_head.column_blocks import sum_columns, sums_with_rank
 from jaxscore.device.lm_head.kernel_tpu import kernel_tpu
-from jaxscore.device.lm_head.sums import Sums, Terms, most_probable, terms, transform
-from jaxscore.device.rows import Asked, Scores, Unembedding
+from jaxscore.device.lm_head.sums import Sums, Terms, terms, top_k_logprobs, transform
+from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 
 Numbers = TypeVar("Numbers")  # a tree of arrays whose first axis counts queries
 Slots = Callable[[jax.Array], jax.Array]  # an array of all queries -> its part for some of them
 
 
-def in_blocks(
+def map_position_blocks(
     Q: int,
     n_queries: Int[Array, ""],
     sizes: tuple[int, int],
@@ -90,23 +90,23 @@ def _logit(hidden_AD, token_A, head):
     return z if axis is None else lax.psum(jnp.where(here, z, 0.0), axis)
 
 
-ANSWER_BLOCK = 512  # answers whose rows of the unembedding are held at a time
+EDGE_BLOCK = 512  # answers whose rows of the unembedding are held at a time
 BUCKETS = 4  # each half as large as the one before
 
 
-def vocabulary_terms(hidden_QD: Float[Array, "Q D"], head: Unembedding) -> Terms:
+def lm_head_terms(hidden_QD: Float[Array, "Q D"], head: Unembedding) -> Terms:
     """Entropy, self-certainty and the most probable token of each query, all of them wanted."""
-    return terms(by_columns(hidden_QD, head), head)
+    return terms(sum_columns(hidden_QD, head), head)
 
 
-def score_queries(
+def score_positions(
     hidden_ND: Float[Array, "N D"],
-    asked: Asked,
+    scored: ScoredPositions,
     head: Unembedding,
     top: int = 0,
     measures: tuple[str, ...] = (),
 ) -> Scores:
-    """Scores of the tokens that are asked for, by the platform's form.
+    """Scores of the tokens that are scored for, by the platform's form.
 
     How many there are is data, not shape: a batch with few queries costs few, and nothing
     recompiles.
@@ -115,57 +115,61 @@ def score_queries(
         top: how many of the most probable tokens to return for each query, at most V.
         measures: names of `sums.MEASURES`. With "rank" each answer is a query of its own.
     """
-    form = head.forms.vocabulary
+    form = head.backend.lm_head
     if form == KERNEL and (top > 1 or measures):  # it has the sums of the usual terms alone
-        form = "query_blocks"
+        form = "position_blocks"
     if "rank" in measures:
-        every = jnp.arange(asked.slot.shape[0], dtype=jnp.int32)
-        asked = asked._replace(query=asked.query[asked.slot], n_queries=asked.n_answers, slot=every)
-    sums = FORMS[form](hidden_ND, asked, head, top, measures)
+        every = jnp.arange(scored.slot.shape[0], dtype=jnp.int32)
+        scored = scored._replace(
+            token=scored.token[scored.slot], n_positions=scored.n_edges, slot=every
+        )
+    sums = IMPLEMENTATIONS[form](hidden_ND, scored, head, top, measures)
     of_queries = terms(sums, head)
-    scores = with_answers(hidden_ND, asked, of_queries, head)
+    scores = score_edges(hidden_ND, scored, of_queries, head)
     scores = scores._replace(measures={name: of_queries.measures[name] for name in measures})
     if not top:
         return scores
-    id, logprob = most_probable(sums.ranked, of_queries, head, top)
+    id, logprob = top_k_logprobs(sums.ranked, of_queries, head, top)
     return scores._replace(top_id=id, top_logprob=logprob)
 
 
-def _of(hidden_ND, asked, head, top, measures, slots) -> Sums:
+def _of(hidden_ND, scored, head, top, measures, slots) -> Sums:
     """The sums of the queries in some slots."""
-    hidden_QD = hidden_ND[slots(asked.query)]
+    hidden_QD = hidden_ND[slots(scored.token)]
     if "rank" not in measures:
-        return by_columns(hidden_QD, head, top, measures)
-    return placed(hidden_QD, slots(asked.answer), head, top, measures)
+        return sum_columns(hidden_QD, head, top, measures)
+    return sums_with_rank(hidden_QD, slots(scored.target), head, top, measures)
 
 
-def _by_query_blocks(hidden_ND, asked, head, top, measures) -> Sums:
-    Q, sizes = asked.query.shape[0], head.forms.query_blocks
-    run = functools.partial(_of, hidden_ND, asked, head, top, measures)
-    return in_blocks(Q, asked.n_queries, sizes, run)
+def _by_position_blocks(hidden_ND, scored, head, top, measures) -> Sums:
+    Q, sizes = scored.token.shape[0], head.backend.position_blocks
+    run = functools.partial(_of, hidden_ND, scored, head, top, measures)
+    return map_position_blocks(Q, scored.n_positions, sizes, run)
 
 
-def _by_buckets(hidden_ND, asked, head, top, measures) -> Sums:
+def _by_buckets(hidden_ND, scored, head, top, measures) -> Sums:
     """All queries at once, in the smallest of a few sizes that holds them."""
-    Q = asked.query.shape[0]
+    Q = scored.token.shape[0]
 
     def run(size):
-        part = _of(hidden_ND, asked, head, top, measures, lambda x: x[:size])
+        part = _of(hidden_ND, scored, head, top, measures, lambda x: x[:size])
         return jax.tree.map(lambda x: _padded(x, Q), part)
 
-    return _in_a_bucket(Q, asked.n_queries, run)
+    return _in_a_bucket(Q, scored.n_positions, run)
 
 
-def _by_kernel(hidden_ND, asked, head, top, measures) -> Sums:
-    run = functools.partial(kernel_tpu, interpret=head.forms.interpreted)
-    return run(hidden_ND[asked.query], asked.n_queries, head)
+def _by_kernel(hidden_ND, scored, head, top, measures) -> Sums:
+    run = functools.partial(kernel_tpu, interpret=head.backend.interpreted)
+    return run(hidden_ND[scored.token], scored.n_positions, head)
 
 
-KERNEL: VocabularyForm = "kernel_tpu"
-FORMS: dict[VocabularyForm, Callable[[Any, Asked, Unembedding, int, tuple[str, ...]], Sums]] = {
+KERNEL: LMHeadName = "kernel_tpu"
+IMPLEMENTATIONS: dict[
+    LMHeadName, Callable[[Any, ScoredPositions, Unembedding, int, tuple[str, ...]], Sums]
+] = {
     "buckets": _by_buckets,
     KERNEL: _by_kernel,
-    "query_blocks": _by_query_blocks,
+    "position_blocks": _by_position_blocks,
 }
 
 
@@ -184,21 +188,23 @@ def _padded(x, Q):
     return jnp.pad(x, [(0, Q - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])
 
 
-def with_answers(hidden_ND, asked, of_queries, head) -> Scores:
+def score_edges(hidden_ND, scored, of_queries, head) -> Scores:
     """What the terms of the queries say of every answer.
 
     The answers go in blocks, so that few rows of the unembedding are held at a time.
     """
-    A = asked.answer.shape[0]
-    block = next(n for n in range(min(A, ANSWER_BLOCK), 0, -1) if A % n == 0)
+    A = scored.target.shape[0]
+    block = next(n for n in range(min(A, EDGE_BLOCK), 0, -1) if A % n == 0)
 
     def step(b, out):
         def own(x):
             return lax.dynamic_slice_in_dim(x, b * block, block)
 
-        slot = own(asked.slot)
-        hidden = hidden_ND[asked.query[slot]]
-        part = answers(hidden, own(asked.answer), jax.tree.map(lambda x: x[slot], of_queries), head)
+        slot = own(scored.slot)
+        hidden = hidden_ND[scored.token[slot]]
+        part = answers(
+            hidden, own(scored.target), jax.tree.map(lambda x: x[slot], of_queries), head
+        )
         start = b * block
         return tuple(
             lax.dynamic_update_slice_in_dim(o, p, start, 0) for o, p in zip(out, part, strict=True)
@@ -207,8 +213,8 @@ def with_answers(hidden_ND, asked, of_queries, head) -> Scores:
     def run(n_blocks):
         return lax.fori_loop(0, n_blocks, step, (jnp.zeros(A, jnp.float32), jnp.zeros(A, bool)))
 
-    n_blocks = -(-asked.n_answers // block)
-    if head.forms.vocabulary == "buckets":
+    n_blocks = -(-scored.n_edges // block)
+    if head.backend.lm_head == "buckets":
         # XLA takes a loop of one step apart, and sums would round otherwise than in longer loops.
         logprob, greedy = _in_a_bucket(A // block, n_blocks, run, least=2)
     else:

@@ -46,7 +46,7 @@ MEASURES = ("deviation", "rank", "renyi2", "varentropy")
 OF_SQUARES = {"deviation", "varentropy"}  # which s3 has
 
 
-class Ranked(NamedTuple):
+class TopK(NamedTuple):
     """Of each query the k largest logits of some columns and their columns, see `ranked`."""
 
     z: Float[Array, "Q k"]
@@ -77,7 +77,7 @@ class Sums(NamedTuple):
     s1: Float[Array, " Q"]
     s2: Float[Array, " Q"]
     best: Int[Array, " Q"]
-    ranked: Ranked | None = None
+    ranked: TopK | None = None
     s3: Float[Array, " Q"] | None = None
     s4: Float[Array, " Q"] | None = None
     place: Place | None = None
@@ -159,7 +159,7 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
     return Terms(top, log_total, entropy, self_certainty, best, measures)
 
 
-def nothing_ranked(n_queries: int, head: Unembedding, top: int) -> Ranked | None:
+def empty_top_k(n_queries: int, head: Unembedding, top: int) -> TopK | None:
     """Before the first column; None for fewer than two tokens, since the sums have the first one.
 
     Args:
@@ -168,12 +168,12 @@ def nothing_ranked(n_queries: int, head: Unembedding, top: int) -> Ranked | None
     k = min(top, head.weight.shape[0])
     if top < 2:
         return None
-    return Ranked(jnp.full((n_queries, k), -jnp.inf), jnp.zeros((n_queries, k), jnp.int32))
+    return TopK(jnp.full((n_queries, k), -jnp.inf), jnp.zeros((n_queries, k), jnp.int32))
 
 
-def ranked_with(
-    ranked: Ranked, z: Float[Array, "Q C"], start: Int[Array, ""], fresh: Bool[Array, "1 C"]
-) -> Ranked:
+def merge_top_k(
+    ranked: TopK, z: Float[Array, "Q C"], start: Int[Array, ""], fresh: Bool[Array, "1 C"]
+) -> TopK:
     """The best of `ranked` and of a block of columns, from `start` on, that are `fresh`.
 
     A logit below LOWEST counts as LOWEST, so that every fresh column stands before others.
@@ -181,15 +181,15 @@ def ranked_with(
     z = jnp.where(z == 0, 0.0, z)  # `lax.top_k` puts 0.0 before -0.0
     z = jnp.where(fresh, jnp.maximum(z, LOWEST), -jnp.inf)
     own, at = lax.top_k(z, min(ranked.z.shape[1], z.shape[1]))
-    both = Ranked(
+    both = TopK(
         jnp.concatenate([ranked.z, own], axis=1),
         jnp.concatenate([ranked.id, start + at], axis=1),
     )
     return _first(both, ranked.z.shape[1])
 
 
-def most_probable(
-    ranked: Ranked | None, of_queries: Terms, head: Unembedding, top: int
+def top_k_logprobs(
+    ranked: TopK | None, of_queries: Terms, head: Unembedding, top: int
 ) -> tuple[Int[Array, "Q k"], Float[Array, "Q k"]]:
     """Ids and log-probabilities of the `top` most probable tokens, the most probable one first.
 
@@ -199,19 +199,19 @@ def most_probable(
         ranked: of the columns that are here; None for one token, which `of_queries` has.
     """
     if ranked is None:
-        ranked = Ranked(of_queries.top[:, None], of_queries.greedy_id[:, None])
+        ranked = TopK(of_queries.top[:, None], of_queries.greedy_id[:, None])
     elif head.split is not None:
         # Shard after shard, so that equal logits stay in the order of their columns.
         first = lax.axis_index(head.split) * head.weight.shape[0]
         z = lax.all_gather(ranked.z, head.split, axis=1, tiled=True)
         id = lax.all_gather(ranked.id + first, head.split, axis=1, tiled=True)
-        ranked = _first(Ranked(z, id), top)
+        ranked = _first(TopK(z, id), top)
     z = jnp.where(ranked.z > LOWEST, ranked.z, -jnp.inf)
     # The expression of `answers`: 0 less `log_total` where the logit is the largest.
     return ranked.id, (z - of_queries.top[:, None]) - of_queries.log_total[:, None]
 
 
-def _first(ranked: Ranked, k: int) -> Ranked:
+def _first(ranked: TopK, k: int) -> TopK:
     """The best k of them, in order."""
     z, at = lax.top_k(ranked.z, k)
-    return Ranked(z, jnp.take_along_axis(ranked.id, at, axis=1))
+    return TopK(z, jnp.take_along_axis(ranked.id, at, axis=1))

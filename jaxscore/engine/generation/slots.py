@@ -15,7 +15,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.sharding import EVERYWHERE, specs_of
+from jaxscore.device.sharding import REPLICATED, array_specs
 from jaxscore.engine.generation.prefill import MOST_PREFILL, Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.generation.state import (
     DecodeArrays,
@@ -146,7 +146,7 @@ class Lane:
             (*everything, batch.kept, variant.programs.put(source), new),
             self._prefill.progress,
             donate=(0, 1, 2),
-            outputs=specs_of(everything),
+            outputs=array_specs(everything),
         )
         return after
 
@@ -172,7 +172,7 @@ class Lane:
             (variant.model.params, state, sampling, prefix, eos),
             self._prefill.progress,
             donate=(1,),
-            outputs=(specs_of(state), EVERYWHERE),
+            outputs=(array_specs(state), REPLICATED),
         )
         return (state, sampling, eos), np.asarray(tokens)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxscore.device import generate
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.device.generate import Begun, Decoding
+from jaxscore.device.generate import GenerationState, NewRequests
 from jaxscore.device.sampling import Sampling
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.bounded_tokenizer import TextError
@@ -53,7 +53,7 @@ class Writing:
     def _take(self, ids: np.ndarray, decoder: TextDecoder) -> None:
         search = self._search = self._search or StopSearch(self.request.stop, decoder.shown)
         for id in ids.tolist():
-            if id == generate.BROKEN:
+            if id == generate.NONFINITE:
                 self.error = NOT_FINITE
                 return
             if id in self.request.eos_ids:
@@ -95,7 +95,7 @@ class Writing:
             self.text = decoder.text(self.written)
 
 
-DecodeArrays = tuple[Decoding, Sampling, Any]  # what `generate.begin` takes and gives
+DecodeArrays = tuple[GenerationState, Sampling, Any]  # what `generate.begin` takes and gives
 
 
 class SamplingFeatures(NamedTuple):
@@ -136,7 +136,11 @@ def empty_rows(
     """
     none = starting_rows([], rows, rows, facts, vocab_size, put)
     done, drawn = put((np.ones(rows, bool), np.zeros(rows, np.int32)))
-    return Decoding(cache, none.token, done, none.left, drawn, none.seen), none.sampling, none.eos
+    return (
+        GenerationState(cache, none.token, done, none.left, drawn, none.seen),
+        none.sampling,
+        none.eos,
+    )
 
 
 def starting_rows(
@@ -146,7 +150,7 @@ def starting_rows(
     facts: SamplingFeatures,
     vocab_size: int,
     put: Callable[[Any], Any],
-) -> Begun:
+) -> NewRequests:
     """Requests that begin: (row, tokens of its prompt in the cache, request).
 
     Args:
@@ -166,7 +170,7 @@ def starting_rows(
         eos[k, : len(one.eos_ids)] = one.eos_ids
         if seen is not None:
             seen[k, one.ids] = True
-    return Begun(
+    return NewRequests(
         row=of((row for row, *_ in some), rows, np.int32),
         length=of((length for _, length, _ in some), 0, np.int32),
         token=of((one.ids[-1] for one in asked), 0, np.int32),

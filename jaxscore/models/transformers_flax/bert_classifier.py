@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxscore.device.backends import same_bits
+from jaxscore.device.backends import deterministic_options
 from jaxscore.errors import InputError
 from jaxscore.models.transformers_flax.flax_configs import (
     check_class_attributes,
@@ -73,7 +73,9 @@ class BertClassifier:
             out = model(ids, attention_mask=mask, token_type_ids=types, params=params)
             return jax.nn.softmax(out.logits.astype(jnp.float32), axis=-1)
 
-        self._classify = jax.jit(classify, compiler_options=same_bits() if reproducible else None)
+        self._classify = jax.jit(
+            classify, compiler_options=deterministic_options() if reproducible else None
+        )
         self._reproducible = reproducible
 
     def probabilities(self, sequences: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:

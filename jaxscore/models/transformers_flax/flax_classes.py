@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxscore.device.backends import FORMS, Forms, platform_here, same_bits
+from jaxscore.device.backends import BACKENDS, Backend, current_platform, deterministic_options
 from jaxscore.device.dots import from_storage, to_storage
-from jaxscore.device.generate import BROKEN
-from jaxscore.device.lm_head.scores import vocabulary_terms
+from jaxscore.device.generate import NONFINITE
+from jaxscore.device.lm_head.scores import lm_head_terms
 from jaxscore.device.rows import Unembedding
-from jaxscore.device.sharding import EVERYWHERE
+from jaxscore.device.sharding import REPLICATED
 from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import MeshChoice, Model, Write
@@ -110,13 +110,13 @@ def build(
             hidden = states(params, known, jnp.ones_like(known))
         return jnp.pad(hidden, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
 
-    platform = platform_here()
-    forms = FORMS[platform]
-    params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head, forms.integers)}
+    platform = current_platform()
+    backend = BACKENDS[platform]
+    params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head, backend.integers)}
     params["unembed_bias"] = bias
     if mesh is not None:
-        params = mesh.put(params, EVERYWHERE)
-    head_of = functools.partial(unembedding, forms)
+        params = mesh.put(params, REPLICATED)
+    head_of = functools.partial(unembedding, backend)
     return Model(
         hidden_states=hidden_states,
         unembedding=head_of,
@@ -137,9 +137,9 @@ def build(
     )
 
 
-def unembedding(forms: Forms, params: Any) -> Unembedding:
+def unembedding(backend: Backend, params: Any) -> Unembedding:
     """What turns a hidden state into logits."""
-    return Unembedding(params["unembed"], params["unembed_bias"], 1.0, None, forms=forms)
+    return Unembedding(params["unembed"], params["unembed_bias"], 1.0, None, backend=backend)
 
 
 def _writer(
@@ -169,7 +169,7 @@ def _writer(
         # One of our own: the model's would hold what the config says of beams and repetitions.
         generation = GenerationConfig(**options)
 
-        @functools.partial(jax.jit, compiler_options=same_bits())
+        @functools.partial(jax.jit, compiler_options=deterministic_options())
         def run(params: Any, ids: jax.Array, mask: jax.Array, key: jax.Array) -> jax.Array:
             with jax.default_matmul_precision(precision):
                 written = model.generate(
@@ -182,8 +182,8 @@ def _writer(
                 # It takes the argmax of NaN for a token, so what it wrote is looked at once more.
                 mask = jnp.pad(mask, ((0, 0), (0, n_new)), constant_values=1)
                 before = states(params, written, mask)[0, length - 1 : -1]
-            terms = vocabulary_terms(before, head_of(params))
-            return jnp.where(jnp.isfinite(terms.entropy), written[0, length:], BROKEN)
+            terms = lm_head_terms(before, head_of(params))
+            return jnp.where(jnp.isfinite(terms.entropy), written[0, length:], NONFINITE)
 
         return run
 

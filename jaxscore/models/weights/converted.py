@@ -195,7 +195,7 @@ def restore(
     """The parameter tree, matrices rounded to `dtype`, each process reading its own shards.
 
     Args:
-        integers: see `Forms`.
+        integers: see `device.backends.Backend`.
 
     Raises:
         InputError: damaged, by Orbax or by a checksum, or not the parameters that the config asks

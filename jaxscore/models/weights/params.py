@@ -80,7 +80,7 @@ def load_params(
 
     Args:
         placement: decides where each parameter lies; a process reads the shards of its devices.
-        integers: see `Forms`.
+        integers: see `device.backends.Backend`.
 
     Raises:
         InputError: tensors that are missing, left over, no floats or of another shape.

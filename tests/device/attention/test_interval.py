@@ -11,7 +11,7 @@ from jaxscore.device import reference
 from jaxscore.device.attention import blocked as by_blocks
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 
@@ -152,13 +152,13 @@ def test_large_scores_do_not_overflow(form):
     np.testing.assert_allclose(got, slow(arrays, 0, rule=ScoreRule(1e4)), atol=1e-4)
 
 
-@pytest.mark.parametrize("platform", FORMS)
+@pytest.mark.parametrize("platform", BACKENDS)
 def test_a_platform_runs_the_form_that_it_names(monkeypatch, platform):
     arrays = [jnp.asarray(x) for x in inputs(8, 9, 2, 1)]
     taken = []
     for name in fast.ATTENTION:
         form = lambda *a, name=name, **k: taken.append(name) or a[:2]  # noqa: E731
         monkeypatch.setitem(fast.ATTENTION, name, form)
-    forms = FORMS[platform]
-    fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.float32, forms=forms)
-    assert taken == [forms.attention]
+    backend = BACKENDS[platform]
+    fast.attention(*arrays, jnp.int32(0), rule=PLAIN, dtype=jnp.float32, backend=backend)
+    assert taken == [backend.attention]

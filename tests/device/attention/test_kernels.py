@@ -13,7 +13,7 @@ from jaxscore.device.attention import interval, kernel_gpu, kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.attention.mask import block_pairs, flat_ends, most_pairs, visible
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import FORMS, Build
+from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.init_params import init_params
 from tests.device.configs import llamalike, rules
 from tests.device.tries import random_rows
@@ -94,7 +94,7 @@ def test_every_term_of_a_score_over_several_blocks(kernel, kind):
 def test_a_broken_value_reaches_those_who_see_it_and_no_others(kernel):
     q, k, v, position, end = arrays(4, 600, 2, 1, 16)
     token = 130
-    k, v = interval.isolated(k, v.at[0, token, 0, 3].set(jnp.inf))
+    k, v = interval.isolate_nonfinite(k, v.at[0, token, 0, 3].set(jnp.inf))
     given = q, k, v, position, end, None
     got, lse = compiled(kernel)(*given, rule=ScoreRule(0.25), dtype=jnp.float32)
     i = np.arange(600)
@@ -157,8 +157,8 @@ def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
     params = init_params(jax.random.key(0), config)
     ids = jnp.asarray(draw.integers(0, config.vocab_size, (R, 200)), jnp.int32)
     _, position, end = (jnp.asarray(x, jnp.int32) for x in random_rows(5, R, 200))
-    forms = dataclasses.replace(FORMS["cpu"], attention=kernel, interpreted=True)
-    kept = FORMS["cpu"]
+    backend = dataclasses.replace(BACKENDS["cpu"], attention=kernel, interpreted=True)
+    kept = BACKENDS["cpu"]
     prefix = jnp.asarray(draw.integers(0, config.vocab_size, (1, 9)), jnp.int32)
     at = jnp.arange(9)[None]
     _, (key, value) = decoder.extend(params, config, prefix, at, jnp.full((1, 9), 9))
@@ -166,7 +166,7 @@ def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):
     for before, first in (((), 0), ((cache,), 9)):
         got, want = (
             decoder.hidden_states(params, config, ids, position + first, end, before, Build(one))
-            for one in (forms, kept)
+            for one in (backend, kept)
         )
         np.testing.assert_allclose(got, want, atol=2e-5, rtol=0)
 

@@ -9,9 +9,9 @@ import pytest
 from jaxscore.device import reference
 from jaxscore.device.attention import interval as fast
 from jaxscore.device.attention import kv_cache
-from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge
+from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge_parts
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers
 from tests.device.configs import rules
 from tests.device.tries import random_rows
@@ -19,10 +19,10 @@ from tests.device.tries import random_rows
 N, K, H, L, SLOTS = 4, 2, 8, 24, 16
 RULE = ScoreRule(0.5)
 
-CPU = FORMS["cpu"]
+CPU = BACKENDS["cpu"]
 ALL = {
-    name: forms if name == "cpu" else dataclasses.replace(forms, interpreted=True)
-    for name, forms in FORMS.items()
+    name: backend if name == "cpu" else dataclasses.replace(backend, interpreted=True)
+    for name, backend in BACKENDS.items()
 }
 
 
@@ -84,7 +84,7 @@ def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window,
         caches=(before,),
         rule=rule,
         dtype=jnp.float32,
-        forms=ALL[platform],
+        backend=ALL[platform],
     )
     np.testing.assert_allclose(np.asarray(got), np.asarray(want)[:, n:], atol=2e-6, rtol=0)
 
@@ -114,7 +114,7 @@ def test_sinks_and_stretches_of_positions(shared, window, platform):
         caches=() if shared is None else (before,),
         rule=RULE,
         dtype=jnp.float32,
-        forms=ALL[platform],
+        backend=ALL[platform],
         sinks_N=sinks,
         chunked=True,
     )
@@ -146,7 +146,7 @@ def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform)
             ),
             rule=rule,
             dtype=jnp.float32,
-            forms=ALL[platform],
+            backend=ALL[platform],
         )
         for row, n in enumerate(lengths):
             keep = np.r_[: prefix + n, prefix + 7]
@@ -163,9 +163,9 @@ def test_a_stored_bfloat16_past_is_read_as_bfloat16():
     at = jnp.full((2, L), SLOTS)
     stored = cached(*as_integers(tuple(rounded)), 0, [4, 6])
     exact = cached(*(x.astype(jnp.float32) for x in rounded), 0, [4, 6])
-    got, lse = attend_cache(q, stored, at, jnp.int32(0), rule=RULE, forms=CPU)
+    got, lse = attend_cache(q, stored, at, jnp.int32(0), rule=RULE, backend=CPU)
     want, want_lse = attend_cache(
-        q.astype(jnp.bfloat16).astype(jnp.float32), exact, at, jnp.int32(0), rule=RULE, forms=CPU
+        q.astype(jnp.bfloat16).astype(jnp.float32), exact, at, jnp.int32(0), rule=RULE, backend=CPU
     )
     assert stored.key.dtype == jnp.uint16
     np.testing.assert_allclose(lse, want_lse, atol=1e-5)
@@ -177,8 +177,8 @@ def test_an_empty_part_has_no_weight_in_a_merge():
     q, k, v = arrays(4, 2, L)
     at = jnp.full((2, L), SLOTS)
     full, none = (
-        attend_cache(q, cached(k, v, 0, [n, n]), at, jnp.int32(0), rule=RULE, forms=CPU)
+        attend_cache(q, cached(k, v, 0, [n, n]), at, jnp.int32(0), rule=RULE, backend=CPU)
         for n in (L, 0)
     )
-    np.testing.assert_array_equal(merge([full, none])[0], full[0])
-    np.testing.assert_array_equal(merge([none, full])[0], full[0])
+    np.testing.assert_array_equal(merge_parts([full, none])[0], full[0])
+    np.testing.assert_array_equal(merge_parts([none, full])[0], full[0])

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers, from_storage
 from jaxscore.device.lm_head import divergence as module
 from jaxscore.device.lm_head.divergence import MEASURES, Divergence, Pair, column_terms, score_pair
-from jaxscore.device.lm_head.scores import score_queries
-from jaxscore.device.rows import Asked, Unembedding
+from jaxscore.device.lm_head.scores import score_positions
+from jaxscore.device.rows import ScoredPositions, Unembedding
 
 Q, D, E = 9, 16, 24
 BLOCK = 64
-BLOCKS = dataclasses.replace(FORMS["cpu"], vocabulary_columns=BLOCK)
+BLOCKS = dataclasses.replace(BACKENDS["cpu"], lm_head_columns=BLOCK)
 RAGGED = 3 * BLOCK + 17
 N_ARRAYS = 2  # of an unembedding: its weight and its bias
 
@@ -30,7 +30,7 @@ def head(V, width=D, *, std=0.5, bias=None, scale=1.0, softcap=None, dtype=jnp.f
     weight = as_integers(jnp.asarray(draw.normal(size=(V, width), scale=std), dtype))
     if bias is not None:
         bias = jnp.asarray(bias + draw.normal(size=V), jnp.float32)
-    return Unembedding(weight, bias, scale, softcap, forms=BLOCKS)
+    return Unembedding(weight, bias, scale, softcap, backend=BLOCKS)
 
 
 def hidden(width=D, seed=1):
@@ -44,7 +44,7 @@ def asked(V, n=Q, seed=2):
     slot = np.repeat(np.arange(Q, dtype=np.int32), 2)
     every = jnp.arange(Q, dtype=jnp.int32)
     flat = jnp.asarray(answer.reshape(-1), jnp.int32)
-    return Asked(every, jnp.int32(n), jnp.asarray(slot), flat, jnp.int32(2 * n))
+    return ScoredPositions(every, jnp.int32(n), jnp.asarray(slot), flat, jnp.int32(2 * n))
 
 
 def logprobs(states, of: Unembedding):
@@ -190,7 +190,7 @@ def test_each_models_own_scores_are_those_of_the_plain_pass():
     got = scored(states_p, states_q, p, q)
     plain, other = (
         jax.jit(
-            lambda states, weight, one=one: score_queries(states, of, one._replace(weight=weight))
+            lambda states, weight, one=one: score_positions(states, of, one._replace(weight=weight))
         )(states, one.weight)
         for states, one in ((states_p, p), (states_q, q))
     )
@@ -287,8 +287,8 @@ def test_a_split_vocabulary(shards):
 def test_blocks_of_queries(monkeypatch, n):
     """Large blocks, small ones and a last one that is not full, by the number that is asked."""
     V = RAGGED + 1  # programs of this size are compiled here alone, with these blocks
-    monkeypatch.setattr(module, "FEWEST", 2)
-    monkeypatch.setattr(module, "MOST_HELD", 2 * 4 * V * 4)
+    monkeypatch.setattr(module, "MIN_POSITIONS", 2)
+    monkeypatch.setattr(module, "MAX_LOGIT_BYTES", 2 * 4 * V * 4)
     assert module._block(V) == 4
     p, q, states = head(V), head(V, seed=3), hidden()
     got = divergence(states, states, p, q, asked(V, n))

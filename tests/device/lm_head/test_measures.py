@@ -11,19 +11,19 @@ from jaxscore.analysis.detection import min_k_pp
 from jaxscore.device import reference
 from jaxscore.device.lm_head import column_blocks
 from jaxscore.device.lm_head import scores as lm_head
-from jaxscore.device.lm_head.column_blocks import Target, by_columns
+from jaxscore.device.lm_head.column_blocks import Target, sum_columns
 from jaxscore.device.lm_head.sums import MEASURES, terms
-from jaxscore.device.rows import Asked, Unembedding
+from jaxscore.device.rows import ScoredPositions, Unembedding
 from tests.device.lm_head.test_top import BLOCK, HIDDEN, D, Q, float64_logits, head
 
 ANSWERS = 3 * Q
 
 
 @functools.partial(
-    jax.jit, static_argnames=("scale", "softcap", "split", "forms", "top", "measures")
+    jax.jit, static_argnames=("scale", "softcap", "split", "backend", "top", "measures")
 )
 def _scores(hidden, asked, top, measures, **of):
-    return lm_head.score_queries(hidden, asked, Unembedding(**of), top, measures)
+    return lm_head.score_positions(hidden, asked, Unembedding(**of), top, measures)
 
 
 def asked_of(V, n_answers=ANSWERS, seed=0):
@@ -34,7 +34,9 @@ def asked_of(V, n_answers=ANSWERS, seed=0):
     slot[:n_answers] = np.sort(draw.integers(0, 6, n_answers))
     answer[:n_answers] = draw.integers(0, V, n_answers)
     answer[0] = V - 1
-    return Asked(np.pad(query, (0, Q - 6)), np.int32(6), slot, answer, np.int32(n_answers))
+    return ScoredPositions(
+        np.pad(query, (0, Q - 6)), np.int32(6), slot, answer, np.int32(n_answers)
+    )
 
 
 def scores(of, asked, measures=MEASURES, hidden=HIDDEN, top=0):
@@ -58,9 +60,9 @@ def expected(z, answer):
 
 
 def assert_measured(got, of, asked, measures=MEASURES, hidden=HIDDEN, atol=1e-5):
-    n = int(asked.n_answers)
-    query = asked.query[asked.slot[:n]]
-    want = expected(float64_logits(of, hidden)[query], asked.answer[:n])
+    n = int(asked.n_edges)
+    query = asked.token[asked.slot[:n]]
+    want = expected(float64_logits(of, hidden)[query], asked.target[:n])
     assert got.measures.keys() == set(measures)
     for name, values in got.measures.items():
         values = values[:n] if "rank" in measures else values[asked.slot[:n]]
@@ -68,7 +70,7 @@ def assert_measured(got, of, asked, measures=MEASURES, hidden=HIDDEN, atol=1e-5)
         np.testing.assert_allclose(values, want[name], atol=atol, rtol=2e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("form", lm_head.FORMS)
+@pytest.mark.parametrize("form", lm_head.IMPLEMENTATIONS)
 @pytest.mark.parametrize("V", [1, 7, BLOCK, 3 * BLOCK + 1, 1013])
 def test_they_are_those_of_all_logits(V, form):
     of, asked = head(V, form=form), asked_of(V)
@@ -96,15 +98,15 @@ def test_what_is_not_asked_for_is_not_computed(measures):
     of, asked = head(150), asked_of(150)
     got = scores(of, asked, measures)
     assert_measured(got, of, asked, measures)
-    assert got.entropy.shape == asked.query.shape
+    assert got.entropy.shape == asked.token.shape
 
 
-@pytest.mark.parametrize("form", lm_head.FORMS)
+@pytest.mark.parametrize("form", lm_head.IMPLEMENTATIONS)
 def test_the_usual_terms_stay_beside_ranks(form):
     """Each answer is a query of its own then, with the terms of its query."""
     of, asked, n = head(1013, form=form), asked_of(1013), ANSWERS
     plain, got = scores(of, asked, ()), scores(of, asked, top=3)
-    twin = reference.score_queries(HIDDEN, asked, of, 3, MEASURES)
+    twin = reference.score_positions(HIDDEN, asked, of, 3, MEASURES)
     for other in (got, twin):
         np.testing.assert_allclose(other.logprob[:n], plain.logprob[:n], atol=4e-6, rtol=0)
         np.testing.assert_array_equal(other.greedy[:n], plain.greedy[:n])
@@ -131,8 +133,8 @@ def test_equal_columns_have_one_rank(dtype):
     asked = asked_of(V)
     got = scores(of, asked, ("rank",))
     z = HIDDEN.astype(np.float64) @ np.asarray(jnp.asarray(few, dtype), np.float64).T
-    of_few = z[asked.query[asked.slot[:ANSWERS]]]
-    own = np.take_along_axis(of_few, source[asked.answer[:ANSWERS], None], axis=1)
+    of_few = z[asked.token[asked.slot[:ANSWERS]]]
+    own = np.take_along_axis(of_few, source[asked.target[:ANSWERS], None], axis=1)
     above = (of_few > own) @ np.bincount(source, minlength=len(few))
     np.testing.assert_array_equal(got.measures["rank"][:ANSWERS], 1 + above)
 
@@ -141,7 +143,7 @@ def test_a_token_of_rank_1_is_a_most_probable_one():
     of = head(1013)
     best = float64_logits(of).argmax(axis=1).astype(np.int32)
     every = np.arange(Q, dtype=np.int32)
-    got = scores(of, Asked(every, np.int32(Q), every, best, np.int32(Q)), ("rank",))
+    got = scores(of, ScoredPositions(every, np.int32(Q), every, best, np.int32(Q)), ("rank",))
     assert got.greedy.all()
     np.testing.assert_array_equal(got.measures["rank"], 1)
 
@@ -149,14 +151,14 @@ def test_a_token_of_rank_1_is_a_most_probable_one():
 def test_another_guess_costs_a_pass_and_no_rank(monkeypatch):
     """Where a product of the same form has other bits than the pass."""
     of, asked = head(1013), asked_of(1013)
-    hidden, token = HIDDEN[:6], jnp.asarray(asked.answer[:6])
-    want = jax.jit(lambda h: column_blocks.placed(h, token, of, 0, ("rank",)).place)(hidden)
+    hidden, token = HIDDEN[:6], jnp.asarray(asked.target[:6])
+    want = jax.jit(lambda h: column_blocks.sums_with_rank(h, token, of, 0, ("rank",)).place)(hidden)
     guess = column_blocks._guess
     monkeypatch.setattr(column_blocks, "_guess", lambda *args: guess(*args) * (1 + 2e-7))
-    got = jax.jit(lambda h: column_blocks.placed(h, token, of, 0, ("rank",)).place)(hidden)
+    got = jax.jit(lambda h: column_blocks.sums_with_rank(h, token, of, 0, ("rank",)).place)(hidden)
     np.testing.assert_array_equal(got.above, want.above)
     np.testing.assert_array_equal(got.found, want.found)
-    once = by_columns(jnp.asarray(hidden), of, 0, ("rank",), Target(token, 9 + want.found))
+    once = sum_columns(jnp.asarray(hidden), of, 0, ("rank",), Target(token, 9 + want.found))
     assert (once.place.above < want.above).any()  # so that the repetition is what mends it
 
 
@@ -181,7 +183,7 @@ def test_tokens_of_probability_0():
     got = scores(of, asked)
     with np.errstate(invalid="ignore", divide="ignore"):
         assert_measured(got, of, asked)
-    below = ~np.isin(asked.answer[:ANSWERS], kept)
+    below = ~np.isin(asked.target[:ANSWERS], kept)
     assert (got.measures["rank"][:ANSWERS][below] == 4).all()
 
 
@@ -217,7 +219,7 @@ def test_the_deviation_of_a_sharp_distribution_matches_float64(gap, top, shards)
 
     def of_shard(weight, bias):
         of = head(len(z))._replace(weight=weight, bias=bias, split=axis)
-        sums = by_columns(jnp.asarray(HIDDEN), of, 0, ("deviation",))
+        sums = sum_columns(jnp.asarray(HIDDEN), of, 0, ("deviation",))
         return terms(sums, of).measures["deviation"]
 
     if axis is None:
@@ -244,7 +246,9 @@ def test_min_k_pp_of_a_sharp_distribution_matches_float64(gap):
     z = sharp(gap, 0)
     of = head(len(z))._replace(weight=jnp.zeros((len(z), D)), bias=jnp.asarray(z))
     tokens = np.array([0, 700], np.int32)
-    asked = Asked(np.zeros(2, np.int32), np.int32(1), np.zeros(2, np.int32), tokens, np.int32(2))
+    asked = ScoredPositions(
+        np.zeros(2, np.int32), np.int32(1), np.zeros(2, np.int32), tokens, np.int32(2)
+    )
     got = scores(of, asked, ("deviation",))
     exact = z.astype(np.float64) - z.max()
     logp = exact - np.log(np.exp(exact).sum())

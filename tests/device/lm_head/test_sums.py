@@ -9,30 +9,30 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers, from_storage
 from jaxscore.device.lm_head import column_blocks
 from jaxscore.device.lm_head import scores as lm_head
-from jaxscore.device.rows import Asked, Unembedding
+from jaxscore.device.rows import ScoredPositions, Unembedding
 
 Q, T, D = 9, 3, 16
 BLOCK = 64  # small, so that the tables below have several
 SMALL_BLOCKS = {
     name: dataclasses.replace(
-        FORMS["cpu"], vocabulary=name, vocabulary_columns=BLOCK, interpreted=True
+        BACKENDS["cpu"], lm_head=name, lm_head_columns=BLOCK, interpreted=True
     )
-    for name in lm_head.FORMS
+    for name in lm_head.IMPLEMENTATIONS
 }
 
 
-@pytest.fixture(params=lm_head.FORMS, autouse=True)
+@pytest.fixture(params=lm_head.IMPLEMENTATIONS, autouse=True)
 def form(request, monkeypatch):
     """Each test runs in every form; `head` has it."""
     monkeypatch.setattr("tests.device.lm_head.test_sums.CHOSEN", request.param)
     return request.param
 
 
-CHOSEN = "query_blocks"
+CHOSEN = "position_blocks"
 
 
 def head(V, *, std=0.02, bias=None, scale=1.0, softcap=None, dtype=jnp.float32, seed=0):
@@ -40,7 +40,7 @@ def head(V, *, std=0.02, bias=None, scale=1.0, softcap=None, dtype=jnp.float32, 
     weight = as_integers(jnp.asarray(draw.normal(size=(V, D), scale=std), dtype))
     if bias is not None:
         bias = jnp.asarray(bias + draw.normal(size=V), jnp.float32)
-    return Unembedding(weight, bias, scale, softcap, forms=SMALL_BLOCKS[CHOSEN])
+    return Unembedding(weight, bias, scale, softcap, backend=SMALL_BLOCKS[CHOSEN])
 
 
 def queries(V, seed=1):
@@ -68,9 +68,9 @@ def float64_terms(hidden, target, of: Unembedding):
     )
 
 
-@functools.partial(jax.jit, static_argnames=("scale", "softcap", "split", "forms"))
+@functools.partial(jax.jit, static_argnames=("scale", "softcap", "split", "backend"))
 def _terms(hidden, target, **of):
-    return lm_head.score_queries(hidden, all_asked(target), Unembedding(**of))
+    return lm_head.score_positions(hidden, all_asked(target), Unembedding(**of))
 
 
 def all_asked(target):
@@ -79,11 +79,11 @@ def all_asked(target):
     slot = jnp.repeat(jnp.arange(n_queries, dtype=jnp.int32), n_targets)
     n_answers = jnp.int32(target.size)
     every = jnp.arange(n_queries, dtype=jnp.int32)
-    return Asked(every, jnp.int32(n_queries), slot, target.reshape(-1), n_answers)
+    return ScoredPositions(every, jnp.int32(n_queries), slot, target.reshape(-1), n_answers)
 
 
 def terms(hidden, target, of: Unembedding):
-    """`score_queries`, compiled once per shape as the scorer does; answers by their query."""
+    """`score_positions`, compiled once per shape as the scorer does; answers by their query."""
     return by_query(_terms(hidden, target, **of._asdict()), target)
 
 
@@ -95,7 +95,7 @@ def by_query(scores, target):
 
 
 def slow_terms(hidden, target, of):
-    return by_query(reference.score_queries(hidden, all_asked(target), of), target)
+    return by_query(reference.score_positions(hidden, all_asked(target), of), target)
 
 
 def assert_terms(hidden, target, of, atol, rtol=2e-6):
@@ -259,6 +259,6 @@ def test_columns_of_the_last_block_that_are_read_again_count_once(monkeypatch):
             return jnp.where(jnp.ones_like(condition) if masked else condition, yes, no)
 
     monkeypatch.setattr(column_blocks, "jnp", Unmasked())
-    broken = lm_head.vocabulary_terms(hidden, of)
+    broken = lm_head.lm_head_terms(hidden, of)
     _, entropy, _, _ = float64_terms(hidden, target, of)
     assert np.abs(np.asarray(broken.entropy) - entropy).max() > 0.1

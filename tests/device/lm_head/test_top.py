@@ -9,36 +9,36 @@ import numpy as np
 import pytest
 
 from jaxscore.device import reference
-from jaxscore.device.backends import FORMS
+from jaxscore.device.backends import BACKENDS
 from jaxscore.device.dots import as_integers, from_storage
 from jaxscore.device.lm_head import scores as lm_head
-from jaxscore.device.lm_head.column_blocks import by_columns
-from jaxscore.device.lm_head.sums import most_probable, nothing_ranked, ranked_with, terms
-from jaxscore.device.rows import Asked, Unembedding
+from jaxscore.device.lm_head.column_blocks import sum_columns
+from jaxscore.device.lm_head.sums import empty_top_k, merge_top_k, terms, top_k_logprobs
+from jaxscore.device.rows import ScoredPositions, Unembedding
 
 Q, D, BLOCK = 10, 16, 64
 SMALL = dataclasses.replace(
-    FORMS["cpu"], vocabulary_columns=BLOCK, query_blocks=(6, 4), interpreted=True
+    BACKENDS["cpu"], lm_head_columns=BLOCK, position_blocks=(6, 4), interpreted=True
 )
 HIDDEN = np.random.default_rng(0).normal(size=(Q, D)).astype(jnp.bfloat16).astype(np.float32)
 
 
-def head(V, *, std=0.5, bias=None, dtype=jnp.float32, form="query_blocks", **options):
+def head(V, *, std=0.5, bias=None, dtype=jnp.float32, form="position_blocks", **options):
     draw = np.random.default_rng(V)
     weight = as_integers(jnp.asarray(draw.normal(size=(V, D), scale=std), dtype))
-    forms = dataclasses.replace(SMALL, vocabulary=form)
+    backend = dataclasses.replace(SMALL, lm_head=form)
     of = {"scale": 1.0, "softcap": None} | options
-    return Unembedding(weight, bias, forms=forms, **of)
+    return Unembedding(weight, bias, backend=backend, **of)
 
 
-STATIC = ("scale", "softcap", "split", "forms", "top")
+STATIC = ("scale", "softcap", "split", "backend", "top")
 
 
 @functools.partial(jax.jit, static_argnames=STATIC)
 def _of_all(hidden, top, **of):
     of = Unembedding(**of)
-    sums = by_columns(hidden, of, top)
-    return most_probable(sums.ranked, terms(sums, of), of, top)
+    sums = sum_columns(hidden, of, top)
+    return top_k_logprobs(sums.ranked, terms(sums, of), of, top)
 
 
 def ranked(of, top, hidden=HIDDEN):
@@ -119,12 +119,12 @@ def test_every_kind_of_tie(top):
 
     @jax.jit
     def run(z):
-        found = nothing_ranked(len(z), head(V), top)
+        found = empty_top_k(len(z), head(V), top)
         for begin in range(0, V, block):
             start = min(begin, V - block)  # the last block is moved back, as in the pass
             fresh = (start + jnp.arange(block) >= begin)[None]
             part = jax.lax.dynamic_slice_in_dim(z, start, block, 1)
-            found = ranked_with(found, part, jnp.int32(start), fresh)
+            found = merge_top_k(found, part, jnp.int32(start), fresh)
         return found.id
 
     np.testing.assert_array_equal(run(z), first(np.maximum(z, np.float32(-1e30)), top))
@@ -156,11 +156,13 @@ def test_a_logit_that_is_no_number_leaves_no_probability(top, value):
 @functools.partial(jax.jit, static_argnames=STATIC)
 def _scores(hidden, answer, n, top, **of):
     every = jnp.arange(Q, dtype=jnp.int32)
-    return lm_head.score_queries(hidden, Asked(every, n, every, answer, n), Unembedding(**of), top)
+    return lm_head.score_positions(
+        hidden, ScoredPositions(every, n, every, answer, n), Unembedding(**of), top
+    )
 
 
 @pytest.mark.parametrize("top", [5, 1, 0])
-@pytest.mark.parametrize("form", lm_head.FORMS)
+@pytest.mark.parametrize("form", lm_head.IMPLEMENTATIONS)
 def test_every_form_for_any_number_of_queries(form, top):
     """Beside the numbers that it gives without them, which stay as they are.
 
@@ -171,7 +173,9 @@ def test_every_form_for_any_number_of_queries(form, top):
     z = float64_logits(of)
     best = first(z, 1)[:, 0].astype(np.int32)
     every = jnp.arange(Q)
-    twin = reference.score_queries(HIDDEN, Asked(every, Q, every, jnp.asarray(best), Q), of, top)
+    twin = reference.score_positions(
+        HIDDEN, ScoredPositions(every, Q, every, jnp.asarray(best), Q), of, top
+    )
     for n in (1, 4, 7, Q):
         got = jax.device_get(_scores(HIDDEN, best, np.int32(n), top, **of._asdict()))
         for name in ("logprob", "greedy", "entropy", "self_certainty", "greedy_id"):

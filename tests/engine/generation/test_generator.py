@@ -14,7 +14,7 @@ from jaxscore import Scorer
 from jaxscore.device import reference
 from jaxscore.device.dots import as_integers
 from jaxscore.device.init_params import init_params
-from jaxscore.device.rows import Asked
+from jaxscore.device.rows import ScoredPositions
 from jaxscore.engine.generation import slots, state
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.programs import Programs
@@ -135,9 +135,11 @@ def gaps(model, prompt, written):
     hidden = jax.jit(model.hidden_states)(model.params, padded, at, np.full_like(at, 96))
     before = hidden[0, len(prompt) - 1 : len(ids)]
     every, count, head = jnp.arange(len(written)), len(written), model.unembedding(model.params)
-    found = reference.score_queries(before, Asked(every, count, every, written, count), head)
-    best = Asked(every, count, every, found.greedy_id, count)
-    return np.asarray(reference.score_queries(before, best, head).logprob - found.logprob)
+    found = reference.score_positions(
+        before, ScoredPositions(every, count, every, written, count), head
+    )
+    best = ScoredPositions(every, count, every, found.greedy_id, count)
+    return np.asarray(reference.score_positions(before, best, head).logprob - found.logprob)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

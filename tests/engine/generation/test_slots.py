@@ -29,7 +29,7 @@ CONFIGS = {
     "mixture": llamalike(max_positions=96, experts=Experts(4, 2, True)),
 }
 STEPS = 5
-BROKEN = 49  # an id whose embedding is no number in `broken`
+NONFINITE = 49  # an id whose embedding is no number in `broken`
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +157,7 @@ def test_what_is_known_costs_no_step_and_no_prompt(monkeypatch):
 def broken(base):
     """The scorer with an id whose embedding is no number."""
     params = jax.tree.map(lambda leaf: leaf, base.model.params)
-    params["embed"]["token"] = params["embed"]["token"].at[BROKEN].set(jnp.nan)
+    params["embed"]["token"] = params["embed"]["token"].at[NONFINITE].set(jnp.nan)
     model = dataclasses.replace(base.model, params=params)
     return Scorer(model, base.encoder, batch_tokens=64)
 
@@ -169,7 +169,7 @@ def test_logits_that_are_no_numbers_reach_no_neighbour_and_no_successor(monkeypa
     bad = {k for k in range(len(asked)) if k % 5 == 0}
     for k in bad:
         ids = asked[k].ids.copy()
-        ids[-1 if k % 2 else len(ids) // 2] = BROKEN
+        ids[-1 if k % 2 else len(ids) // 2] = NONFINITE
         asked[k] = asked[k]._replace(ids=ids)
     seen = bits(monkeypatch)
     texts, _ = writing(broken(base), asked)
@@ -179,7 +179,7 @@ def test_logits_that_are_no_numbers_reach_no_neighbour_and_no_successor(monkeypa
     n_same = 0
     for k, (one, other) in enumerate(zip(texts, want, strict=True)):
         fed = other.written if other.finish == "eos" else other.written[:-1]
-        if k in bad or BROKEN in fed:
+        if k in bad or NONFINITE in fed:
             assert "not finite" in one.error
         else:
             assert told([one]) == told([other])

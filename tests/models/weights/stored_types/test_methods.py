@@ -131,7 +131,7 @@ def test_auto_is_bfloat16_on_accelerators(made, monkeypatch, method):
     from jaxscore.models import load as loading
 
     folder, _ = made("llama", method)
-    monkeypatch.setattr(loading, "platform_here", lambda: "tpu")
+    monkeypatch.setattr(loading, "current_platform", lambda: "tpu")
     assert load(folder).dtype == "bfloat16"
     monkeypatch.undo()
     assert load(folder).dtype == "float32"
