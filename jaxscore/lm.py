@@ -98,7 +98,7 @@ class LM(Protocol):
 
         Args:
             requests: `Request`s in any order; a local model also takes the forms of
-                `jaxscore.types.request_forms`.
+                `jaxscore.types.requests`.
             boundary: where the continuation starts, one of `capabilities.boundaries`.
             truncate: "left" drops a context's oldest tokens from a request that is longer than
                 the model's positions; None fails that request.

@@ -29,8 +29,7 @@ from jaxscore.text import alike, chat_template
 from jaxscore.text.encoder import BOUNDARIES, Boundary, TextEncoder
 from jaxscore.text.preparing import Chunk, Encoding, Preparer, Truncate, Window, chunks
 from jaxscore.text.scored import choice, label_scores, scored_requests
-from jaxscore.types.request_forms import requests_from
-from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest
+from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest, requests_from
 from jaxscore.types.results import Choice, Generated, LabelScores, Results, ScoredRequest
 
 
@@ -313,7 +312,7 @@ class Scorer:
 
         Args:
             requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
-                a DataFrame, see `jaxscore.types.request_forms`; what they share is computed once.
+                a DataFrame, see `jaxscore.types.requests`; what they share is computed once.
             boundary: where the continuation starts, see `jaxscore.text.encoder`.
             truncate: "left" drops the context's oldest tokens (after the BOS) from a request
                 that is longer than the model's positions; None fails that request.

@@ -13,8 +13,7 @@ from jaxscore.server.service import Service
 from jaxscore.systems.score import requests_file
 from jaxscore.text.preparing import Prepared
 from jaxscore.text.scored import label_scores, scored_requests
-from jaxscore.types.request_forms import Unusable
-from jaxscore.types.requests import LabelRequest, Request
+from jaxscore.types.requests import LabelRequest, Request, Unusable
 
 IDS = ("context_ids", "continuation_ids")
 

@@ -8,8 +8,7 @@ import bisect
 import itertools
 from collections.abc import Sequence
 
-from jaxscore.types.request_forms import Unusable
-from jaxscore.types.requests import Request
+from jaxscore.types.requests import Request, Unusable
 
 # In characters, about four for each token: small windows first, so that a device begins early, and
 # large ones later, since each one's last rows are filled up. A window is encoded and planned while

@@ -13,8 +13,7 @@ from jaxscore.io.printable import is_valid_unicode
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.text.bounded_tokenizer import TextError, TooLong, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
-from jaxscore.types.request_forms import Unusable
-from jaxscore.types.requests import LabelRequest, Request
+from jaxscore.types.requests import LabelRequest, Request, Unusable
 
 # Texts are encoded so many at a time: the tokenizer's own results take 50 bytes for each token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore.text import alike
-from jaxscore.types.request_forms import Unusable
-from jaxscore.types.requests import Request
+from jaxscore.types.requests import Request, Unusable
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.systems.score.requests_file import OWN_FIELDS, Line, taken_field
-from jaxscore.types.request_forms import Unusable, items_of, requests_from
-from jaxscore.types.requests import Request
+from jaxscore.types.requests import Request, Unusable, items_of, requests_from
 
 
 class Unread(NamedTuple):
@@ -22,7 +21,7 @@ def read(items: Any, results: Collection[str]) -> Iterator[Line | Unread]:
     """Items in order; one that cannot be used does not touch the others.
 
     Args:
-        items: `Line`s, or what `types.request_forms` describes. The other fields of a dict,
+        items: `Line`s, or what `types.requests` describes. The other fields of a dict,
             and the other columns of a DataFrame, are repeated in the records.
         results: as of `requests_file.load`.
 

@@ -4,8 +4,7 @@ import numpy as np
 import pandas
 import pytest
 
-from jaxscore.types.request_forms import Unusable, requests_from
-from jaxscore.types.requests import Request
+from jaxscore.types.requests import Request, Unusable, requests_from
 
 
 def test_every_form():
