@@ -17,9 +17,8 @@ EXPECTED = (
 class Request:
     """Text to score: how probable is `continuation` after `context`?
 
-    A blank between the two belongs to the continuation. An empty context is legal: the
-    continuation is then scored from the tokenizer's BOS, or, where it has none, from its
-    second token on.
+    A blank between the two belongs to the continuation. With an empty context the continuation is
+    scored after the tokenizer's BOS, or from its second token if there is no BOS.
     """
 
     id: str | int
@@ -29,11 +28,11 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelRequest:
-    """Which of a few labels comes next after a prompt?
+    """Labels whose probability as the next token is requested.
 
     Attributes:
-        prompt: text, encoded with the tokenizer's BOS unless it writes its own.
-        label_ids: a distinct token id for each label, as from `TextEncoder.first_ids`.
+        prompt: text; the tokenizer's BOS is added unless the text starts with it.
+        label_ids: a distinct token id per label, as from `TextEncoder.first_ids`.
     """
 
     id: str | int
@@ -43,28 +42,27 @@ class LabelRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """Text to continue.
+    """Prompt to continue.
 
-    The next token is chosen as transformers does it: the repetition penalty first, then the
-    temperature, then `top_k`, then `top_p`.
+    The next token is chosen in transformers' order: repetition penalty, temperature, `top_k`,
+    `top_p`.
 
     Attributes:
-        prompt: text, encoded with the tokenizer's BOS unless it writes its own; or token ids,
-            which are used as they are.
-        max_new_tokens: at most so many tokens.
-        temperature: 0 is greedy; above it, and finite, the logits are divided by it and a token
-            is drawn.
-        top_p: draw from the smallest set of most probable tokens that holds this much (nucleus
+        prompt: text, to which the tokenizer's BOS is added unless it starts with it; or token
+            ids, which are used unchanged.
+        max_new_tokens: maximum number of tokens to generate.
+        temperature: divides the logits before a token is drawn; 0 is greedy. Finite.
+        top_p: draw from the smallest set of most probable tokens with this probability (nucleus
             sampling, arXiv 1904.09751).
-        stop: the text ends with the first token by which one of these strings is complete in the
-            decoded text, special tokens shown by name. None of them is empty.
-        seed: of the draws, modulo 2^32. The same request with the same seed gives the same text,
-            whatever it is batched with.
+        stop: non-empty strings. The text ends with the first token that completes one of them in
+            the decoded text, in which special tokens appear by name.
+        seed: of the draws, modulo 2^32. A request with the same seed generates the same text in
+            every batch.
         top_k: draw from this many most probable tokens; 0 is all.
-        repetition_penalty: of each id that the prompt or the text already holds, a positive logit
-            is divided by it and a negative one multiplied (arXiv 1909.05858); 1 is none. Also
-            where the text is greedy.
-        eos_ids: tokens that end the text; None is the checkpoint's.
+        repetition_penalty: divides a positive logit, and multiplies a negative one, of each id in
+            the prompt or the generated text (arXiv 1909.05858), also in greedy generation; 1 is
+            none.
+        eos_ids: token ids that end the text, or None for the checkpoint's.
     """
 
     id: str | int
@@ -81,10 +79,10 @@ class GenerationRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """A conversation to answer, for an endpoint that applies the chat template itself.
+    """Conversation to answer.
 
     Attributes:
-        messages: `{"role": "system" | "user" | "assistant", "content": text}`, in order.
+        messages: `{"role": "system" | "user" | "assistant", "content": text}`, oldest first.
         max_new_tokens, temperature, seed, stop: as of `GenerationRequest`.
     """
 
@@ -98,10 +96,10 @@ class ChatRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextLabelRequest:
-    """`LabelRequest` for an endpoint, whose token ids nobody here knows.
+    """`LabelRequest` for an endpoint, whose token ids are unknown.
 
     Attributes:
-        labels: each the whole text of one token, a leading blank included: " A" is not "A".
+        labels: the text of one token each, including a leading blank: " A" is not "A".
     """
 
     id: str | int
@@ -111,84 +109,88 @@ class TextLabelRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Unusable:
-    """An item that is no request: its position, and why."""
+    """An item that is not a request.
+
+    Attributes:
+        id: of the item, or its position.
+        error: why it is not a request.
+    """
 
     id: str | int
     error: str
 
 
-def requests_from(given: Any) -> Iterator[Request | Unusable]:
-    """Requests in order; an item of a wrong type is `Unusable` and does not touch the others.
+def requests_from(items: Any) -> Iterator[Request | Unusable]:
+    """Convert items to requests, in order. An item of a wrong type becomes `Unusable`.
 
     Args:
-        given: an iterable of `Request`s, strings (a continuation without context), pairs of
-            strings, or dicts; or a DataFrame with those fields as columns. An item without `id`
-            has its position from 0.
+        items: an iterable of `Request`s, strings (a continuation without context), pairs of
+            strings, or dicts; or a DataFrame with those fields as columns. The id of an item
+            without `id` is its position from 0.
 
     Raises:
-        TypeError: `given` is one item, or not iterable at all.
+        TypeError: `items` is a single item, or not iterable.
     """
-    for position, item in enumerate(items_of(given)):
+    for position, item in enumerate(items_of(items)):
         yield _request(item, position)
 
 
-def items_of(given: Any) -> Iterable[Any]:
-    """A DataFrame's rows as dicts; anything else as it is. pandas need not be installed.
+def items_of(items: Any) -> Iterable[Any]:
+    """Rows of a DataFrame as dicts; any other iterable unchanged. Does not import pandas.
 
     Raises:
-        TypeError: `given` is one item, or not iterable at all.
+        TypeError: `items` is a single item, or not iterable.
     """
-    one = isinstance(given, str | bytes | Mapping | Request) or _may_be_a_pair(given)
-    if one or not isinstance(given, Iterable):
+    is_single = isinstance(items, str | bytes | Mapping | Request) or _is_pair(items)
+    if is_single or not isinstance(items, Iterable):
         raise TypeError(
-            f"found one {type(given).__name__}, expected a list of requests; put it in brackets"
+            f"found one {type(items).__name__}, expected a list of requests; put it in brackets"
         )
-    to_dict = getattr(given, "to_dict", None)
-    if to_dict is None or not hasattr(given, "columns"):
-        return given
+    to_dict = getattr(items, "to_dict", None)
+    if to_dict is None or not hasattr(items, "columns"):
+        return items
     rows: list[dict[str, Any]] = to_dict("records")
     return rows
 
 
-def _may_be_a_pair(given: Any) -> bool:
-    """A tuple of two strings is a pair in a list, and two texts if it is the list."""
-    return type(given) is tuple and list(map(type, given)) == [str, str]
+def _is_pair(items: Any) -> bool:
+    """Whether a tuple holds two strings: a pair outside a list, or a list of two texts."""
+    return type(items) is tuple and list(map(type, items)) == [str, str]
 
 
 def _request(item: Any, position: int) -> Request | Unusable:
     if type(item) is str:
         return Request(position, "", item)
-    if isinstance(item, Unusable) or _usable(item):
+    if isinstance(item, Unusable) or _is_valid(item):
         return item
     if isinstance(item, Request):
         fields: Mapping[str, Any] = {name: getattr(item, name) for name in FIELDS}
-    elif isinstance(item, str):  # of a class of its own, such as NumPy's
+    elif isinstance(item, str):  # a subclass, such as NumPy's
         fields = {"continuation": item}
     elif isinstance(item, tuple | list) and len(item) == 2:
         fields = {"context": item[0], "continuation": item[1]}
     elif isinstance(item, Mapping):
         fields = item
     else:
-        return Unusable(position, f"item {position} is {_kind(item)}; {EXPECTED}")
+        return Unusable(position, f"item {position} is {_describe_type(item)}; {EXPECTED}")
     name = fields.get("id", position)
     if isinstance(name, bool) or not isinstance(name, str | int):
-        name = _whole(name)
+        name = _to_int(name)
         if name is None:
+            found = _describe_type(fields["id"])
             return Unusable(
-                position,
-                f"item {position}: id is {_kind(fields['id'])}, expected a string or a whole "
-                "number",
+                position, f"item {position}: id is {found}, expected a string or a whole number"
             )
     for field in ("context", "continuation"):
         value = fields.get(field, "" if field == "context" else None)
         if not isinstance(value, str):
-            found = "missing" if value is None else _kind(value)
+            found = "missing" if value is None else _describe_type(value)
             return Unusable(name, f"item {position}: {field} is {found}; {EXPECTED}")
     return Request(name, fields.get("context", ""), fields["continuation"])
 
 
-def _usable(item: Any) -> bool:
-    """Whether it is a request as it should be, which most are."""
+def _is_valid(item: Any) -> bool:
+    """Whether an item is a request with fields of the right types, as most are."""
     return (
         type(item) is Request
         and type(item.id) in (str, int)
@@ -197,15 +199,15 @@ def _usable(item: Any) -> bool:
     )
 
 
-def _whole(value: Any) -> int | None:
-    """A NumPy whole number, as DataFrames hold it, as Python's own."""
+def _to_int(value: Any) -> int | None:
+    """A NumPy integer, as in DataFrames, as a Python int; None for other values."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return None
     return int(value)
 
 
-def _kind(value: Any) -> str:
-    """What a value is, for people."""
+def _describe_type(value: Any) -> str:
+    """The type of a value, for messages."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     return f"of type {type(value).__name__}"

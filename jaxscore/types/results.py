@@ -1,4 +1,4 @@
-"""What comes back for a request: values, dicts, data frames, and tokens in a notebook."""
+"""Results of requests: values, dicts, data frames, and coloured tokens in notebooks."""
 
 import dataclasses
 import html
@@ -19,16 +19,15 @@ ARRAYS = ("token_ids", "tokens", *PER_TOKEN, "top_id", "top_logprob", "top_token
 
 
 class Result:
-    """Of one request: compared by value, arrays included, and told as plain values."""
+    """Result of one request, compared by value, including arrays."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields are equal; NaN equals NaN, as for tokens without a probability."""
+        """Whether all fields are equal. NaN, of tokens without a probability, equals NaN."""
         if type(other) is not type(self):
             return NotImplemented
-        pairs = ((getattr(self, name), getattr(other, name)) for name in _fields(self))
-        return all(_same(one, another) for one, another in pairs)
+        return all(_same(getattr(self, name), getattr(other, name)) for name in _fields(self))
 
     __hash__ = None  # type: ignore[assignment]  # arrays can change
 
@@ -41,23 +40,23 @@ class Result:
         }
 
 
-def _fields(one: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(one)]
+def _fields(result: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(result)]
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        floats = one.dtype.kind == "f" and other.dtype.kind == "f"
-        return bool(np.array_equal(one, other, equal_nan=floats))
-    if isinstance(one, float) and isinstance(other, float) and one != one:
-        return other != other
-    return bool(one == other)
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        are_floats = a.dtype.kind == "f" and b.dtype.kind == "f"
+        return bool(np.array_equal(a, b, equal_nan=are_floats))
+    if isinstance(a, float) and isinstance(b, float) and a != a:
+        return b != b
+    return bool(a == b)
 
 
 def data_frame(columns: Any) -> Any:
-    """A pandas DataFrame of columns or of rows.
+    """Make a pandas DataFrame of columns or of rows.
 
     Raises:
         InputError: pandas is not installed.
@@ -77,13 +76,12 @@ def _mean(values: np.ndarray) -> float | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class TopTokens(Result):
-    """The k most probable tokens at each place, the most probable first, the lowest id first among
-    equal logits.
+    """The k most probable tokens at each position, by falling logit, then by rising id.
 
     Attributes:
-        id: int32 [n, k]; -1 at a token with nothing before it.
+        id: int32 [n, k]; -1 at a token without a probability.
         logprob: float32 [n, k], nats; NaN there.
-        token: the tokenizer's names of them, empty there.
+        token: names in the vocabulary; empty there.
     """
 
     id: np.ndarray
@@ -96,17 +94,17 @@ class ScoredRequest(Result):
     """Per-token results of one request, aligned with its continuation's tokens.
 
     Attributes:
-        id: the request's.
+        id: of the request.
         token_ids: int32 [n].
-        tokens: the tokenizer's names of them.
+        tokens: names in the vocabulary.
         logprob, entropy, self_certainty: float32 [n], nats; NaN for a token with nothing before
-            it, which has no probability and stays out of every sum.
-        greedy: bool [n], whether the token is the most probable one; of an endpoint that does not
-            tell it for each token object [n], with None for the others.
-        truncated: context tokens that were left out at the left, 0 unless asked for.
-        error: why the request could not be scored; the arrays are then empty.
-        measures: by its name each measure that was asked for, float32 [n], NaN as above.
-        top: the most probable tokens at each place; None where they were not asked for.
+            it, which has no probability and is left out of every sum.
+        greedy: bool [n], whether the token is the most probable one; object [n] with None for
+            unknown ones if an endpoint does not report it for every token.
+        truncated: number of context tokens dropped at the left; 0 without `truncate`.
+        error: why the request could not be scored, or None. The arrays are then empty.
+        measures: name of each requested measure -> float32 [n], NaN as above.
+        top: most probable tokens at each position, or None if not requested.
     """
 
     id: str | int
@@ -136,41 +134,41 @@ class ScoredRequest(Result):
 
     @property
     def sum_logprob(self) -> float | None:
-        """Log-probability of the continuation in nats; None where no token was scored."""
+        """Log-probability of the continuation in nats, or None if no token was scored."""
         values = self._values(self.logprob)
         return float(values.sum()) if len(values) else None
 
     @property
     def mean_logprob(self) -> float | None:
-        """Nats per token; None where no token was scored."""
+        """Nats per token, or None if no token was scored."""
         return _mean(self._values(self.logprob))
 
     @property
     def perplexity(self) -> float | None:
-        """`exp(-mean_logprob)`, infinity where a float64 cannot hold it."""
+        """`exp(-mean_logprob)`; infinity if it exceeds float64."""
         return perplexity(self.mean_logprob)
 
     @property
     def mean_entropy(self) -> float | None:
-        """Nats per token, of the model's distribution at each scored token."""
+        """Mean entropy of the model's distribution, nats per scored token."""
         return _mean(self._values(self.entropy))
 
     @property
     def mean_self_certainty(self) -> float | None:
-        """Nats per token (arXiv 2502.18581)."""
+        """Mean self-certainty, nats per scored token (arXiv 2502.18581)."""
         return _mean(self._values(self.self_certainty))
 
     def sums(self) -> dict[str, Any]:
-        """The sums and means of all scored tokens and their numbers, by name, computed together."""
+        """Sums, means and counts over the scored tokens, by name, computed in one pass."""
         values = np.array([self.logprob, self.entropy, self.self_certainty], np.float64)
         total = values.sum(axis=1).tolist()
         if math.isnan(total[0]):
             known = ~np.isnan(values[0])
-            values = np.ascontiguousarray(values[:, known])  # summed in the order of one column
+            values = np.ascontiguousarray(values[:, known])  # the order of summing of one column
             total = values.sum(axis=1).tolist()
         n = values.shape[1]
         total = total if n else [None] * 3
-        mean = [None if one is None else one / n for one in total]
+        mean = [None if value is None else value / n for value in total]
         return {
             "sum_logprob": total[0],
             "mean_logprob": mean[0],
@@ -182,10 +180,10 @@ class ScoredRequest(Result):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain Python values; NaN stays NaN.
+        """All fields and sums as plain Python values; NaN stays NaN.
 
-        Measures stand beside the other values, and the most probable tokens as `top_id`,
-        `top_logprob` and `top_token`.
+        Measures are fields of their own, and the most probable tokens are `top_id`, `top_logprob`
+        and `top_token`.
         """
         out = Result.to_dict(self) | self.sums()
         del out["measures"], out["top"]
@@ -223,11 +221,11 @@ class ScoredRequest(Result):
 
 
 class Strip(NamedTuple):
-    """A scored text of an item, for pages that show its tokens.
+    """A scored text of an item, for pages that display its tokens.
 
     Attributes:
-        title: what the text is of the item, such as "with the path"; may be empty.
-        context: what stands before it.
+        title: role of the text in the item, such as "with the path"; may be empty.
+        context: text before it.
         scored: its tokens and their numbers.
     """
 
@@ -238,15 +236,15 @@ class Strip(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class LabelScores(Result):
-    """The next-token distribution over the labels of one request, in their order.
+    """Next-token distribution over the labels of one request, in their order.
 
     Attributes:
         logprob: float64 [labels], nats, under the whole vocabulary.
-        probability: float64 [labels], the softmax over the labels alone: sums to 1.
+        probability: float64 [labels], softmax over the labels alone: sums to 1.
         outside: probability of the rest of the vocabulary, 0 to 1. Near 1 means that the model
-            would not have answered with a label.
-        error: why the request could not be scored; the arrays are then empty.
-        truncated: prompt tokens that were left out at the left, 0 unless asked for.
+            would not answer with a label.
+        error: why the request could not be scored, or None. The arrays are then empty.
+        truncated: number of prompt tokens dropped at the left; 0 without `truncate`.
     """
 
     id: str | int
@@ -259,15 +257,15 @@ class LabelScores(Result):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Choice(Result):
-    """Which of a few texts is the most probable after a prompt.
+    """Probabilities of a few texts after a prompt.
 
     Attributes:
-        prompt: what comes before.
+        prompt: text before the options.
         options: the texts.
-        logprob: float64 [options], nats: of all tokens of each option together, so that a longer
-            option has a lower one.
-        probability: float64 [options], the softmax over the options alone: sums to 1.
-        error: why the options could not be compared; the arrays are then empty.
+        logprob: float64 [options], nats, summed over an option's tokens: longer options tend to
+            have lower values.
+        probability: float64 [options], softmax over the options alone: sums to 1.
+        error: why the options could not be compared, or None. The arrays are then empty.
     """
 
     prompt: str
@@ -278,7 +276,7 @@ class Choice(Result):
 
     @property
     def best(self) -> str | None:
-        """The most probable option, the first of equal ones; None where there is an error."""
+        """The most probable option, the first of equal ones, or None after an error."""
         return None if self.error is not None else self.options[int(self.logprob.argmax())]
 
     def to_frame(self) -> Any:
@@ -296,22 +294,22 @@ class Choice(Result):
         if self.error is not None:
             return f"<Choice: failed, {self.error}>"
         pairs = zip(self.options, self.probability, strict=True)
-        told = ", ".join(f"{option!r} {p:.3f}" for option, p in pairs)
-        return f"<Choice {self.best!r}: {told}>"
+        listed = ", ".join(f"{option!r} {p:.3f}" for option, p in pairs)
+        return f"<Choice {self.best!r}: {listed}>"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class ListedLabelScores(Result):
-    """What an endpoint's list of most probable next tokens says about the labels, in their order.
+    """Labels of one request in an endpoint's list of most probable next tokens.
 
     Attributes:
-        logprob: float64 [labels], nats; NaN for a label that is not in the list.
-        probability: float64 [labels], the softmax over the labels that are listed, NaN for the
-            others. Where one is missing these are upper bounds.
-        missing: the labels that are not listed.
-        missing_at_most: probability that each of them has at most, that of the list's last
-            token; 0 where none is missing.
-        error: why nothing is known; the arrays are then empty.
+        logprob: float64 [labels], nats; NaN for a label that is not listed.
+        probability: float64 [labels], softmax over the listed labels, NaN for the others. Upper
+            bounds if a label is missing.
+        missing: labels that are not listed.
+        missing_at_most: upper bound of the probability of each missing label, that of the last
+            listed token; 0 if none is missing.
+        error: why there is no list, or None. The arrays are then empty.
     """
 
     id: str | int
@@ -324,15 +322,14 @@ class ListedLabelScores(Result):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Generated(Result):
-    """What a model wrote after a prompt.
+    """Text that a model generated after a prompt.
 
     Attributes:
-        text: without special tokens; cut before the stop string that begins first in it.
-        token_ids: int32, those that were generated, up to the one that completed a stop string;
-            the EOS left out.
-        finish: "eos", "stop" or "length"; None where there is an error.
-        error: why nothing could be generated.
-        eos_id: the EOS that ended the text; None where something else did.
+        text: without special tokens, truncated before the stop string that starts first in it.
+        token_ids: int32 [generated], up to the token that completed a stop string, without EOS.
+        finish: "eos", "stop" or "length", or None after an error.
+        error: why nothing could be generated, or None.
+        eos_id: the EOS that ended the text, or None if it ended otherwise.
     """
 
     id: str | int
@@ -344,20 +341,20 @@ class Generated(Result):
 
 
 def failed(id: str | int, error: str) -> ScoredRequest:
-    """The result of a request that could not be scored."""
-    nothing = np.zeros(0, np.float32)
+    """Make the result of a request that could not be scored."""
+    empty = np.zeros(0, np.float32)
     return ScoredRequest(
-        id, np.zeros(0, np.int32), [], nothing, nothing, nothing, np.zeros(0, bool), error=error
+        id, np.zeros(0, np.int32), [], empty, empty, empty, np.zeros(0, bool), error=error
     )
 
 
 class Results(list[Any]):
-    """The results of one call, in the order of its requests: a list that a notebook can show."""
+    """Results of one call, in the order of its requests, as a list that notebooks display."""
 
-    SHOWN = 20  # results in a notebook's cell
+    DISPLAYED = 20  # results in a notebook's cell
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame with one row per request, arrays left out.
+        """A pandas DataFrame with one row per request, without arrays.
 
         Raises:
             InputError: pandas is not installed.
@@ -365,24 +362,24 @@ class Results(list[Any]):
         rows = [
             {
                 name: value
-                for name, value in one.to_dict().items()
-                if name not in ARRAYS and name not in getattr(one, "measures", ())
+                for name, value in result.to_dict().items()
+                if name not in ARRAYS and name not in getattr(result, "measures", ())
             }
-            for one in self
+            for result in self
         ]
         return data_frame(rows)
 
     def __repr__(self) -> str:
-        n_failed = sum(one.error is not None for one in self)
+        n_failed = sum(result.error is not None for result in self)
         failed = f", {n_failed} failed" if n_failed else ""
-        kinds = {type(one).__name__ for one in self}
+        kinds = {type(result).__name__ for result in self}
         return f"<{len(self)} results{failed}: {', '.join(sorted(kinds)) or 'none'}>"
 
     def _repr_html_(self) -> str:
         lines = [
-            one._repr_html_() if isinstance(one, ScoredRequest) else html.escape(repr(one))
-            for one in self[: self.SHOWN]
+            result._repr_html_() if isinstance(result, ScoredRequest) else html.escape(repr(result))
+            for result in self[: self.DISPLAYED]
         ]
-        more = len(self) - self.SHOWN
-        lines += [f"<div>and {more} more</div>"] if more > 0 else []
+        n_more = len(self) - self.DISPLAYED
+        lines += [f"<div>and {n_more} more</div>"] if n_more > 0 else []
         return "".join(lines)

@@ -1,4 +1,4 @@
-"""Text and HTML of tokens, from the tokenizer's names of them."""
+"""Text and HTML of tokens, from their names in the vocabulary."""
 
 import functools
 import html
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 
 from jaxscore.io.printable import one_line
 
-DARKEST = 12.0  # nats of surprisal from which on a token has the darkest background
+DARKEST = 12.0  # nats of surprisal at which the background is darkest
 STYLE = "padding:1px 0;border-radius:2px;white-space:pre-wrap"
 LEGEND = "darker: less probable; hover for numbers"
 
 
 def token_texts(names: Sequence[str]) -> list[str]:
-    """The text of each token from the tokenizer's name of it.
+    """Text of each token, from its name in the vocabulary.
 
-    Byte-level tokenizers name bytes by printable characters (`Ġ` is a blank) and sentencepiece
-    names a blank `▁`. A token that holds a part of a character shows `�`.
+    Byte-level tokenizers name bytes by printable characters (`Ġ` is a blank), and sentencepiece
+    names a blank `▁`. A token that is part of a character becomes `�`.
     """
     table = byte_of()
     if any("Ġ" in name or "Ċ" in name for name in names):
@@ -31,9 +31,9 @@ def token_texts(names: Sequence[str]) -> list[str]:
 
 @functools.cache
 def byte_of() -> dict[str, int]:
-    """The byte that each character of a byte-level vocabulary stands for (GPT-2's table).
+    """Byte of each character in a byte-level vocabulary (GPT-2's table).
 
-    Printable characters of Latin-1 stand for themselves, and the other bytes, in order, for the
+    Printable Latin-1 characters stand for themselves. The remaining bytes, in order, have the
     characters from U+0100 on.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -49,12 +49,13 @@ def tokens_html(
     entropy: Iterable[float],
     greedy: Iterable[bool],
 ) -> str:
-    """One line of coloured tokens; the numbers of each are in its tooltip.
+    """Coloured tokens in one line, with their numbers in tooltips.
 
     Args:
-        tokens: the tokenizer's names.
-        logprob, entropy: nats; NaN for a token without a probability, which has a border.
-        greedy: whether the token is the most probable one.
+        tokens: names in the vocabulary.
+        logprob, entropy: nats per token; NaN for a token without a probability, which gets a
+            border.
+        greedy: whether each token is the most probable one.
     """
     spans = []
     for text, p, h, best in zip(token_texts(tokens), logprob, entropy, greedy, strict=True):
@@ -71,5 +72,5 @@ def tokens_html(
 
 
 def _visible(text: str) -> str:
-    """Line ends shown as `↵`, and what does not print by its number."""
+    """The text with `↵` for line ends and codes for unprintable characters."""
     return one_line(text.replace("\n", "↵")) or "∅"

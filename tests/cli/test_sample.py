@@ -6,8 +6,9 @@ import shlex
 import numpy as np
 import pytest
 
+from jaxscore import scorer as scorer_module
 from jaxscore.cli import model_flags
-from jaxscore.engine.generation import generator, prefill, slots
+from jaxscore.engine.generation import prefill, slots
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io import interrupts
@@ -41,7 +42,7 @@ def asked(monkeypatch):
                 self.scorer.statistics.tokens_written += len(ids)
                 yield place, Generated(one.id, text, ids, None if error else finish, error)
 
-    monkeypatch.setattr(generator, "Generator", Fake)
+    monkeypatch.setattr(scorer_module, "Generator", Fake)
     return seen
 
 
@@ -261,7 +262,7 @@ def test_an_interrupt_keeps_prompts_that_have_all_samples(
 ):
     """Also in the middle of what is planned together."""
     folder = place(*ASKED)
-    genuine = generator.Generator.stream
+    genuine = scorer_module.Generator.stream
 
     def interrupted(self, requests):
         for place, one in genuine(self, requests):
@@ -269,26 +270,26 @@ def test_an_interrupt_keeps_prompts_that_have_all_samples(
             if len(asked) == n_written:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(generator.Generator, "stream", interrupted)
+    monkeypatch.setattr(scorer_module.Generator, "stream", interrupted)
     code, out, err = run(*flags(folder))
     assert (code, out) == (130, "")
     assert "holds the items that were finished, and the same command goes on" in err
     assert len(result(folder)) == n_written // 4
-    monkeypatch.setattr(generator.Generator, "stream", genuine)
+    monkeypatch.setattr(scorer_module.Generator, "stream", genuine)
     assert run(*flags(folder)).code == 0
     assert len(asked) == n_written + 12 - n_written // 4 * 4
 
 
 def test_samples_that_are_planned_together_follow_the_rows(run, place, asked, monkeypatch):
     """Of whole prompts."""
-    monkeypatch.setattr(generator.Generator, "side_by_side", 1)
-    genuine, together = generator.Generator.stream, []
+    monkeypatch.setattr(scorer_module.Generator, "side_by_side", 1)
+    genuine, together = scorer_module.Generator.stream, []
 
     def counted(self, requests):
         together.append(len(requests))
         return genuine(self, requests)
 
-    monkeypatch.setattr(generator.Generator, "stream", counted)
+    monkeypatch.setattr(scorer_module.Generator, "stream", counted)
     assert run(*flags(place(*ASKED), n=7)).code == 0
     assert together == [14, 7]
 
