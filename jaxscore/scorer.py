@@ -493,12 +493,13 @@ class Scorer:
             repetition_penalty,
             None if eos_ids is None else tuple(eos_ids),
         )
-        return self.generator().generate(
+        requests = [
             dataclasses.replace(asked, id=k, prompt=prompt)
             if isinstance(prompt, str)
             else self._as_text(prompt)
             for k, prompt in enumerate(given)
-        )
+        ]
+        return self.generator().generate(requests)
 
     def _as_text(self, request: GenerationRequest | ChatRequest) -> GenerationRequest:
         """A conversation as the text that the chat template makes of it."""
