@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report.document import Chart
 from jaxscore.report.html.charts.curves import Curve, Point, curves, has_spans
 from jaxscore.report.html.charts.intervals import Group, intervals
 from jaxscore.report.html.charts.reliability import reliability
-from jaxscore.report.html.page import Chart
 from jaxscore.report.html.parts import three
 
 DIAGONAL = "On the diagonal, probability and share correct are equal."

@@ -10,16 +10,16 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from jaxscore.report.document import Document
 from jaxscore.report.html import plain_items
 from jaxscore.report.html.held import cut, held
 from jaxscore.report.html.markdown_html import blocks
 from jaxscore.report.html.packed import packed
-from jaxscore.report.html.page import Page
 from jaxscore.report.html.visible import visible
 from jaxscore.version import VERSION
 
 
-def render(page: Page) -> str:
+def render(page: Document) -> str:
     """The file; the same for the same page.
 
     Only the script whose hash the policy names may run, so that no text of an item can.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxscore.report.html.page import Field, Items, Row, Rows
+from jaxscore.report.document import Field, Items, Row, Rows
 from jaxscore.report.html.strips import Strips
 
 MOST, HELD = 100_000, 50_000  # of more items than the first number, the second is held

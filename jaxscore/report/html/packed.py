@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.report.document import Column, Items
 from jaxscore.report.html import shows
-from jaxscore.report.html.page import Column, Items
 from jaxscore.report.html.strips import NOT_KNOWN, Strips
 
 LEVEL = 6  # of gzip

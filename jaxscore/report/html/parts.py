@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
-from jaxscore.report.html.page import Card, Field, Items, Section
+from jaxscore.report.document import Card, Field, Items, Section
 from jaxscore.report.html.source import Source
 from jaxscore.report.html.strips import Strips, TokenText, tokens
 from jaxscore.report.markdown import NOTHING
@@ -38,7 +38,7 @@ def estimate_card(title: str, one: Estimate, what: str) -> Card:
         what: it is over, such as "questions".
     """
     span = "" if one.low is None else f"95% interval {three(one.low)} to {three(one.high)}\n"
-    return Card(title, three(one.mean), f"{span}{one.n:,} {what}")
+    return Card(title, three(one.mean), f"{span}{one.n:,} {what}", one)
 
 
 def three(value: float | None) -> str:

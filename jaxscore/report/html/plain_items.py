@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxscore.report.document import Column, Field, Items, Row, Rows
 from jaxscore.report.html.held import cut
-from jaxscore.report.html.page import Column, Field, Items, Row, Rows
 from jaxscore.report.html.parts import three
 from jaxscore.report.html.shows import DARKEST, MISSING, PER_NAT
 from jaxscore.report.html.strips import Strips

@@ -12,8 +12,8 @@ from typing import Any
 import lxml.html
 import numpy as np
 
+from jaxscore.report.document import Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.page import Column, Field, Items, Page, Row, Rows
 from jaxscore.report.html.parts import three
 from jaxscore.report.html.score_items import ScoreItems
 from jaxscore.report.html.source import Source
@@ -88,7 +88,7 @@ def strips(texts: list[TokenText], titles: list[str] | None = None, context: str
     )
 
 
-def page_of(words: list[str], **more: Any) -> Page:
+def page_of(words: list[str], **more: Any) -> Document:
     """A page that shows each word everywhere where a text of users or models may stand."""
     n = len(words)
     items = Items(
@@ -118,16 +118,16 @@ def page_of(words: list[str], **more: Any) -> Page:
         "items": items,
         "sections": [],
     }
-    return Page(**given | more)
+    return Document(**given | more)
 
 
-def changed(page: Page, **items: Any) -> Page:
+def changed(page: Document, **items: Any) -> Document:
     """The page with other fields of its items."""
     assert page.items is not None
     return dataclasses.replace(page, items=dataclasses.replace(page.items, **items))
 
 
-def with_column(page: Page, k: int, values: list[str]) -> Page:
+def with_column(page: Document, k: int, values: list[str]) -> Document:
     """The page with other values of one column."""
     assert page.items is not None
     columns = list(page.items.columns)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxscore.io.printable import UNPRINTABLE
+from jaxscore.report.document import Card, Column, Row, Rows, Section
 from jaxscore.report.html import frame, plain_items
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.page import Card, Column, Row, Rows, Section
 from jaxscore.report.markdown import text as markdown_text
 from tests.hostile.inputs import HALF_PAIR, TEXTS
 from tests.report.html.made import block, page_of, score_html, tree, values

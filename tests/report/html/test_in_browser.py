@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
+from jaxscore.report.document import Card, Chart
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.page import Card, Chart
 from jaxscore.report.html.shows import Show
 from jaxscore.report.html.visible import visible
 from tests.hostile.inputs import HALF_PAIR

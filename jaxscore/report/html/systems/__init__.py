@@ -1,1 +1,1 @@
-"""One module per system: its record as a `Page`."""
+"""One module per system: its record as a `Document`."""

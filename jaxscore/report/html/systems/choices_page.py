@@ -1,22 +1,22 @@
-"""Page of the commands that choose between sampled responses, of graded choices."""
+"""Document of the commands that choose between sampled responses, of graded choices."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.report.choices_report import ENOUGH, accuracy, counted
+from jaxscore.report.document import Card, Column, Document, Items
 from jaxscore.report.html.chart_parts import by_n
-from jaxscore.report.html.page import Card, Column, Items, Page
 from jaxscore.report.html.parts import closing, estimate_card, section, sentence, yes_no
 from jaxscore.report.html.source import Source
 from jaxscore.report.markdown import NOTHING, number
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; the record is that of its report."""
     record = source.record
     by = f": {record['chosen_by']}" if "chosen_by" in record else ""
     rows = record.get("accuracy", [])
-    return Page(
+    return Document(
         system=source.system,
         title=f"Choices between sampled responses{by}",
         verdict=sentence(source.headline),

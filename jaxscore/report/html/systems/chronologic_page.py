@@ -1,4 +1,4 @@
-"""Page of `chronologic`: probabilities of answers, or letters."""
+"""Document of `chronologic`: probabilities of answers, or letters."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from jaxscore.report.chronologic_report import (
     scored_badness,
     temperature,
 )
+from jaxscore.report.document import Card, Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.chart_parts import by_category, calibrated
-from jaxscore.report.html.page import Card, Column, Field, Items, Page, Row, Rows
 from jaxscore.report.html.parts import (
     closing,
     estimate_card,
@@ -33,12 +33,12 @@ from jaxscore.report.markdown import number
 UNIFORM = ("uniform_brier", "are what equal probabilities would get")
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; the record is that of its report."""
     return _mcq(source) if source.record["settings"]["mode"] == "mcq" else _scored(source)
 
 
-def _scored(source: Source) -> Page:
+def _scored(source: Source) -> Document:
     record = source.record
     summary, settings = record["summary"], record["settings"]
     overall = summary["overall"]
@@ -52,7 +52,7 @@ def _scored(source: Source) -> Page:
         for part, told in (("before", "before"), ("after", "after")):
             title = f"Reliability {told} temperature scaling"
             charts += calibrated(title, scaled[part], "answers")
-    return Page(
+    return Document(
         system="chronologic",
         title=f"ChronoLogic, probabilities of answers: {model_of(record)}",
         verdict=verdict(source),
@@ -76,11 +76,11 @@ def _scored(source: Source) -> Page:
     )
 
 
-def _mcq(source: Source) -> Page:
+def _mcq(source: Source) -> Document:
     record = source.record
     overall, settings = record["summary"]["overall"], record["settings"]
     calibration = record["calibration"]
-    return Page(
+    return Document(
         system="chronologic",
         title=f"ChronoLogic, multiple choice: {model_of(record)}",
         verdict=sentence(source.headline),

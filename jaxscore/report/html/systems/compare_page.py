@@ -1,4 +1,4 @@
-"""Page of `compare`."""
+"""Document of `compare`."""
 
 import itertools
 import math
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxscore.report import compare_report, sections
+from jaxscore.report.document import Card, Chart, Column, Document, Items
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.page import Card, Chart, Column, Items, Page
 from jaxscore.report.html.parts import closing, estimate_card, section, sentence
 from jaxscore.report.html.source import Source
 from jaxscore.report.markdown import significant, text
@@ -19,10 +19,10 @@ NUMBERS = 3  # that have charts
 PAIRS = 100_000  # of a chart; the others are left out
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a comparison; the record is that of its report."""
     record = source.record
-    return Page(
+    return Document(
         system="compare",
         title=f"Comparison of two runs: {record['system']}",
         verdict=sentence(source.headline),

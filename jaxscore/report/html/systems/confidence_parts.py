@@ -6,9 +6,9 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.confidence_report import FIGURES, quality
+from jaxscore.report.document import Card, Chart, Section
 from jaxscore.report.html.chart_parts import by_n, calibrated, means
 from jaxscore.report.html.charts.curves import Curve, Point, curves
-from jaxscore.report.html.page import Card, Chart, Section
 from jaxscore.report.html.parts import estimate_card, section
 
 CERTAIN, PROBABLE = "self-certainty", "negative perplexity"

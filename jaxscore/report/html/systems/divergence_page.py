@@ -1,13 +1,13 @@
-"""Page of `divergence`."""
+"""Document of `divergence`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from jaxscore.report import sections
 from jaxscore.report.divergence_report import PERCENTILES, percentiles, worst_tokens
+from jaxscore.report.document import Chart, Column, Document, Items
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.charts.intervals import Group, intervals
-from jaxscore.report.html.page import Chart, Column, Items, Page
 from jaxscore.report.html.parts import (
     closing,
     estimate_card,
@@ -45,11 +45,11 @@ COLUMNS = {
 }
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; the record is that of its report."""
     record = source.record
     settings, summary = record["settings"], record["summary"]
-    return Page(
+    return Document(
         system="divergence",
         title=f"Divergence: {model_of(record)} against {settings.get('reference', 'no model')}",
         verdict=sentence(source.headline),

@@ -1,12 +1,12 @@
-"""Page of `judge`: scores of single responses, or of pairs."""
+"""Document of `judge`: scores of single responses, or of pairs."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from jaxscore.report import markdown, sections
+from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
-from jaxscore.report.html.page import Card, Chart, Column, Field, Items, Page, Row, Rows
 from jaxscore.report.html.parts import closing, model_of, section, three, with_failures
 from jaxscore.report.html.source import Source
 from jaxscore.report.judge_report import (
@@ -22,11 +22,11 @@ PROMPT = 10_000  # characters of a turn of the prompt
 OUTCOMES = {1.0: "won", 0.5: "tied", 0.0: "lost"}
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of one metric of one set of records; the record is that of its report."""
     record = source.record
     pairwise = record["kind"] == "pairwise"
-    return Page(
+    return Document(
         system="judge",
         title=f"{record['metric']}: {subject(record['settings'])}",
         verdict=f"{model_of(record)}: {source.headline}.",

@@ -1,13 +1,13 @@
-"""Page of `paths`."""
+"""Document of `paths`."""
 
 from collections import Counter
 from typing import Any
 
 from jaxscore.report import sections
+from jaxscore.report.document import Chart, Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.page import Chart, Column, Field, Items, Page, Row, Rows
 from jaxscore.report.html.parts import (
     closing,
     estimate_card,
@@ -21,11 +21,11 @@ from jaxscore.report.markdown import significant
 from jaxscore.report.paths_report import MEANS
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; the record is that of its report."""
     record = source.record
     settings = record["settings"]
-    return Page(
+    return Document(
         system="paths",
         title=f"Path Evaluation: {model_of(record)}",
         verdict=verdict(source),

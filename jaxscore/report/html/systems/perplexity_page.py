@@ -1,22 +1,22 @@
-"""Page of `perplexity`."""
+"""Document of `perplexity`."""
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from jaxscore.report.document import Card, Chart, Column, Document, Items
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.page import Card, Chart, Column, Items, Page
 from jaxscore.report.html.parts import closing, estimate_card, model_of, sentence, with_failures
 from jaxscore.report.html.source import Source
 from jaxscore.report.markdown import number, significant
 from jaxscore.report.perplexity_report import UNITS, explained, worst_first
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; the record is that of its report."""
     record = source.record
-    return Page(
+    return Document(
         system="perplexity",
         title=f"Perplexity: {model_of(record)}",
         verdict=sentence(source.headline),

@@ -1,13 +1,13 @@
-"""Page of `probsem`."""
+"""Document of `probsem`."""
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from jaxscore.report import sections
+from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
-from jaxscore.report.html.page import Card, Chart, Column, Field, Items, Page, Row, Rows
 from jaxscore.report.html.parts import (
     closing,
     estimate_card,
@@ -22,13 +22,13 @@ from jaxscore.report.markdown import number
 from jaxscore.report.probsem_report import surety
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; the record is that of its report."""
     record = source.record
     settings = record["settings"]
     named = [str(settings[name]) for name in ("prompt", "test") if name in settings]
     good = [one for one in record["contexts"] if "error" not in one]
-    return Page(
+    return Document(
         system="probsem",
         title=f"ProbSem, {', '.join(named)}: {model_of(record)}".replace("ProbSem, :", "ProbSem:"),
         verdict=verdict(source),

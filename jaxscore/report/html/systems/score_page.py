@@ -1,4 +1,4 @@
-"""Page of `score`."""
+"""Document of `score`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from jaxscore.report import sections
+from jaxscore.report.document import Card, Chart, Column, Document, Items
 from jaxscore.report.html.charts.histogram import Counts, histogram
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.page import Card, Chart, Column, Items, Page
 from jaxscore.report.html.parts import closing, model_of, sentence, three, with_failures
 from jaxscore.report.html.score_items import LONGEST, Held, ScoreItems
 from jaxscore.report.html.shows import LARGEST, MISSING, PER_NAT
@@ -19,13 +19,13 @@ from jaxscore.report.markdown import NOTHING, number, significant
 MEANS = {"mean_entropy": "Entropy", "mean_self_certainty": "Self-certainty"}
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; its items are a `ScoreItems` that took each record."""
     record = source.record
     requests = _all(source) if source.items is None else source.items
     summary, settings = record["summary"], record["settings"]
     mean = summary["mean_logprob"]
-    return Page(
+    return Document(
         system="score",
         title=f"Scores: {model_of(record)}",
         verdict=sentence(source.headline),

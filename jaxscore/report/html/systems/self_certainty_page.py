@@ -1,10 +1,10 @@
-"""Page of `self-certainty`."""
+"""Document of `self-certainty`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jaxscore.report.document import Card, Chart, Column, Document, Items, Row, Rows
 from jaxscore.report.html.charts.histogram import counts, histogram, two_sided
-from jaxscore.report.html.page import Card, Chart, Column, Items, Page, Row, Rows
 from jaxscore.report.html.parts import (
     closing,
     estimate_card,
@@ -17,13 +17,13 @@ from jaxscore.report.html.systems import confidence_parts
 from jaxscore.report.markdown import NOTHING
 
 
-def page(source: Source) -> Page:
+def page(source: Source) -> Document:
     """The page of a run; its items are records as the output file has them."""
     record = source.record
     summary, settings = record["summary"], record["settings"]
     given = record["items"] if source.items is None else source.items
     items = [_Item(one, settings) for one in given]
-    return Page(
+    return Document(
         system="self-certainty",
         title=f"Self-certainty: {_model(record, items)}",
         verdict=sentence(source.headline),

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
+from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.html.strips import Strips
 
 Kind = Literal["text", "number", "category", "flag", "token"]
@@ -19,13 +20,16 @@ class Card:
     """One number of the summary.
 
     Attributes:
-        value: as the Markdown has it.
+        value: three significant digits.
         note: lines below it: its interval, and over how many items it is.
+        estimate: the whole number, which the Markdown gives with four digits; None for a count or
+            a text.
     """
 
     title: str
     value: str
     note: str = ""
+    estimate: Estimate | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Section:
 
 
 @dataclasses.dataclass(frozen=True)
-class Page:
+class Document:
     """One page.
 
     Attributes:
