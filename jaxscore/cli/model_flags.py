@@ -2,11 +2,12 @@
 
 import argparse
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import distributed_flags
+from jaxscore.cli import distributed_flags, settings_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.messages import remark
 from jaxscore.device.mesh_shape import MeshShape
@@ -20,6 +21,7 @@ from jaxscore.models import refused_families
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
 from jaxscore.plan.row_batches import SHORTEST_ROW
+from jaxscore.systems.settings import MODEL_GROUP
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.models.model import Model
@@ -44,6 +46,7 @@ def add_model_flags(
     model_required: bool = True,
     audited: bool = True,
     items: bool = True,
+    settings: type | None = None,
 ) -> None:
     """--model and the flags that decide how it runs.
 
@@ -51,8 +54,9 @@ def add_model_flags(
         audited: whether the command has numbers for --audit-noise.
         items: whether the command scores items of a file and ends; else flags of such a run are
             left out.
+        settings: of a declared system, which has --truncate, --seed and --audit-noise.
     """
-    group = parser.add_argument_group("model and device")
+    group = parser.add_argument_group(MODEL_GROUP)
     if model_required:
         group.add_argument(
             "--model",
@@ -82,7 +86,10 @@ def add_model_flags(
         "accelerators); fewer take less memory, more are faster on accelerators; auto: as many as "
         "the device's memory takes. A batch that does not fit is halved",
     )
-    if items:
+    if settings is not None:
+        settings_flags.add(group, settings, MODEL_GROUP)
+        _add_journal_flag(group)
+    elif items:
         _add_item_flags(group)
     group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
     advanced(
@@ -117,7 +124,7 @@ def add_model_flags(
         "else in the run; slower, several times where texts begin alike; --batch-tokens has no "
         "effect",
     )
-    if audited and items:
+    if audited and items and settings is None:
         advanced(
             group,
             "--audit-noise",
@@ -154,6 +161,10 @@ def _add_item_flags(group: argparse._ActionsContainer) -> None:
         help="of all that a command draws at random: samples, orders, bootstrap intervals "
         "(default 0)",
     )
+    _add_journal_flag(group)
+
+
+def _add_journal_flag(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--journal",
         metavar="PATH|off",
@@ -201,7 +212,7 @@ def add_accept_flag(
 def _batch_tokens(text: str) -> int | str:
     if text == AUTO:
         return text
-    value = _whole(text)
+    value = settings_flags.whole_number(text)
     if value < SHORTEST_ROW:
         raise argparse.ArgumentTypeError(f"{value} is below the shortest row of {SHORTEST_ROW}")
     if value > MOST_BATCH_TOKENS:
@@ -218,27 +229,8 @@ def _mesh(text: str) -> str:
     return text
 
 
-def count(text: str) -> int:
-    """argparse type: a whole number from 0."""
-    value = _whole(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is below 0")
-    return value
-
-
-def positive(text: str) -> int:
-    """argparse type: a whole number above 0."""
-    value = _whole(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
-    return value
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+count = functools.partial(settings_flags.whole_number, least=0)
+positive = functools.partial(settings_flags.whole_number, least=1)
 
 
 def load_scorer(

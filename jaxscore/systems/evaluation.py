@@ -9,6 +9,7 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, check_choice
 from jaxscore.text.preparing import Truncate
+from jaxscore.systems.entries import Entry
 from jaxscore.types.results import Strip
 
 
@@ -66,6 +67,48 @@ class Evaluation:
     prompting: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     strips: Sequence[Sequence[Strip]] = ()
     vocabulary: int | None = None
+
+
+def failures_of(
+    entries: Sequence[Entry[Any]], records: Sequence[Mapping[str, Any]]
+) -> list[Failure]:
+    """The entries whose records have an `error`."""
+    return [
+        Failure(entry.name, record["error"])
+        for entry, record in zip(entries, records, strict=True)
+        if "error" in record
+    ]
+
+
+def with_unusable(entries: Sequence[Entry[Any]], found: Evaluation) -> Evaluation:
+    """Add the entries that could not be read, in their places, to what was found of the others.
+
+    Args:
+        entries: all; `found` has one record for each usable one.
+    """
+    if all(entry.item is not None for entry in entries):
+        return found
+    place = {entry.name: k for k, entry in enumerate(entries)}
+    unusable = [entry for entry in entries if entry.item is None]
+    records = iter(found.items)
+    items = [
+        next(records) if entry.item is not None else {"id": entry.id, "error": entry.error}
+        for entry in entries
+    ]
+    failures = [*found.failures, *(Failure(entry.name, str(entry.error)) for entry in unusable)]
+    return dataclasses.replace(
+        found,
+        items=items,
+        n_items=len(items),
+        rows=[flat(record) for record in items],
+        long={name: items if value is found.items else value for name, value in found.long.items()},
+        failures=sorted(failures, key=lambda failure: place[failure.name]),
+    )
+
+
+def flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without its lists, as one row of `Report.to_frame`."""
+    return {name: value for name, value in record.items() if not isinstance(value, list)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

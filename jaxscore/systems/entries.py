@@ -1,0 +1,136 @@
+"""Items of a system from a file or from Python: typed, each with its place, and failing alone."""
+
+import dataclasses
+import itertools
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from jaxscore.errors import InputError
+from jaxscore.io.items import NOTHING, read_rows
+from jaxscore.io.json_input import json_kind, require_field
+from jaxscore.io.printable import one_line
+from jaxscore.systems.system import System
+
+SHOWN = 60  # characters of an id in a message
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry(Generic[T]):
+    """One object of the input.
+
+    Attributes:
+        name: what messages call it: file, line and id.
+        id: its own, else its line or place from 1.
+        item: None if the object cannot be used.
+        error: why not.
+        extra: its other fields, which its record repeats.
+    """
+
+    name: str
+    id: str | int
+    item: T | None = None
+    error: str | None = None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def read_file(
+    system: System, path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+) -> list[Entry[Any]]:
+    """Read the items of a file, in order.
+
+    Args:
+        path: JSONL, a JSON array, or a table, see `jaxscore.io.items`.
+        limit: read only the first so many; None reads all.
+        columns: field -> its name in the file.
+
+    Raises:
+        InputError: the file cannot be read, or no item is usable.
+    """
+    found = itertools.islice(read_rows(path, columns, _list_fields(system.item)), limit)
+    return _checked([_entry(system, row.item, row.number, row.where) for row in found], f"{path}: ")
+
+
+def read_objects(system: System, objects: Iterable[Any]) -> list[Entry[Any]]:
+    """Read items from objects as the input file has them; an `Entry` is taken as it is.
+
+    Raises:
+        InputError: none is usable.
+    """
+    return _checked(
+        [
+            value if isinstance(value, Entry) else _entry(system, value, place, f"item {place}")
+            for place, value in enumerate(objects, start=1)
+        ]
+    )
+
+
+def usable(entries: Iterable[Entry[T]]) -> list[Entry[T]]:
+    """The entries that have an item."""
+    return [entry for entry in entries if entry.item is not None]
+
+
+def _checked(entries: list[Entry[Any]], where: str = "") -> list[Entry[Any]]:
+    if not entries:
+        raise InputError("found no items, expected at least one")
+    if all(entry.item is None for entry in entries):
+        first = entries[0]
+        raise InputError(f"{where}no item is usable; the first, {first.name}: {first.error}")
+    return entries
+
+
+def _entry(system: System, value: Any, number: int, where: str) -> Entry[Any]:
+    name, id = where, number
+    try:
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+        if "id" in value:
+            id = require_field(value, "id", (str, int), where)
+            name = f"{where} (id {one_line(str(id), SHOWN)})"
+        extra = {field: v for field, v in value.items() if field not in system.item_fields}
+        if clashing := sorted(system.result_fields.intersection(extra)):
+            raise InputError(
+                f'{where}: field "{clashing[0]}" is one of the results that the output line has; '
+                "rename it, or leave it out"
+            )
+        return Entry(name, id, _item(system.item, value, where), None, extra)
+    except InputError as problem:
+        return Entry(name, id, error=str(problem).removeprefix(f"{where}: "))
+
+
+def _item(kind: type[T], value: dict[str, Any], where: str) -> T:
+    """An item from an object; `kind` checks what its types do not say."""
+    hints = typing.get_type_hints(kind)
+    arguments: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        is_required = field.default is dataclasses.MISSING
+        if is_required or field.name in value:
+            name, kinds = field.name, _json_types(hints[field.name])
+            found: Any = (
+                value.get(name) if kinds is None else require_field(value, name, kinds, where)
+            )
+            arguments[name] = tuple(found) if kinds == (list,) else found
+    try:
+        return kind(**arguments)
+    except InputError as problem:
+        raise InputError(f"{where}: {problem}") from None
+
+
+def _json_types(hint: Any) -> tuple[type, ...] | None:
+    """Python types that JSON gives for a declared type; None for any."""
+    if hint is Any:
+        return None
+    if isinstance(hint, types.UnionType):
+        parts = [_json_types(part) for part in typing.get_args(hint)]
+        return None if None in parts else tuple(t for part in parts if part for t in part)
+    origin = typing.get_origin(hint) or hint
+    return {tuple: (list,), Sequence: (list,), Mapping: (dict,)}.get(origin, (origin,))
+
+
+def _list_fields(kind: type) -> tuple[str, ...]:
+    """Fields that hold a list, which a table may have as JSON text."""
+    hints = typing.get_type_hints(kind)
+    return tuple(name for name, hint in hints.items() if typing.get_origin(hint) is tuple)

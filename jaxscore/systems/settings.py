@@ -1,0 +1,223 @@
+"""Settings of systems: declared once, checked, and turned into flags by `cli.settings_flags`."""
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from jaxscore.errors import InputError, check_choice, near
+
+_FLAG = "flag"  # key of a field's metadata
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flag:
+    """How a setting is described and checked, on the command line and in Python.
+
+    Attributes:
+        help: one or two lines for `--help`.
+        least: smallest whole number allowed.
+        metavar: placeholder of the value in the help.
+        aliases: further spellings, such as those of the published script.
+        advanced: shown by `--help-all` alone.
+        group: title of the help's section; None for the main one.
+        is_flag: on the command line; False for a setting that Python alone can give.
+    """
+
+    help: str = ""
+    least: int | None = None
+    metavar: str | None = None
+    aliases: tuple[str, ...] = ()
+    advanced: bool = False
+    group: str | None = None
+    is_flag: bool = True
+
+
+def setting(default: Any, **described: Any) -> Any:
+    """Declare a field of `Settings`: its default, and the attributes of its `Flag`."""
+    metadata = {_FLAG: Flag(**described)}
+    if isinstance(default, list | dict):
+        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class SettingField(NamedTuple):
+    """One declared setting.
+
+    Attributes:
+        name: the field's name; with hyphens the flag's.
+        kind: type of one value, without None and the list around it.
+        choices: the allowed values if the type is a `Literal`.
+        is_optional: None is allowed.
+        is_list: takes several values.
+    """
+
+    name: str
+    kind: type
+    choices: tuple[Any, ...]
+    is_optional: bool
+    is_list: bool
+    default: Any
+    flag: Flag
+
+    def check(self, value: object) -> None:
+        """Check a value that Python or the command line gives.
+
+        Raises:
+            InputError: names the setting, the value and what is expected.
+        """
+        if value is None and self.is_optional:
+            return
+        if self.choices:
+            check_setting(self.name, value, (None,) * self.is_optional + self.choices)
+        elif self.is_list:
+            check_list(self.name, value)
+        elif self.kind is int:
+            check_whole_number(self.name, value, self.flag.least)
+        elif not isinstance(value, (int, float) if self.kind is float else self.kind):
+            expected = {str: "a text", float: "a number", bool: "True or False"}
+            wanted = expected.get(self.kind, self.kind.__name__)
+            raise InputError(f"setting {self.name} is {value!r}, expected {wanted}")
+
+
+def fields_of(settings: type) -> list[SettingField]:
+    """The settings that a class declares with `setting`, its own before the inherited ones."""
+    hints = typing.get_type_hints(settings)
+    declared = [field for field in dataclasses.fields(settings) if _FLAG in field.metadata]
+    declared.sort(key=lambda field: field.name not in settings.__annotations__)
+    return [_setting_field(field, hints[field.name]) for field in declared]
+
+
+def _setting_field(field: dataclasses.Field[Any], hint: Any) -> SettingField:
+    parts = typing.get_args(hint) if typing.get_origin(hint) is not Literal else ()
+    is_optional = type(None) in parts
+    if is_optional:
+        [hint] = [part for part in parts if part is not type(None)]
+    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    is_list = typing.get_origin(hint) in (tuple, list, Sequence)
+    kind = typing.get_args(hint)[0] if is_list else type(choices[0]) if choices else hint
+    default = field.default
+    if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    return SettingField(
+        field.name, kind, choices, is_optional, is_list, default, field.metadata[_FLAG]
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base of all settings: checks each field by its declaration."""
+
+    def __post_init__(self) -> None:
+        """Check all values.
+
+        Raises:
+            InputError: names the setting, its value and what is expected.
+        """
+        for field in fields_of(type(self)):
+            field.check(getattr(self, field.name))
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them, without those that do not affect the result."""
+        values = dataclasses.asdict(self)
+        values.pop("audit_noise", None)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
+
+
+MODEL_GROUP = "model and device"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoringSettings(Settings):
+    """Settings of every system that scores text."""
+
+    truncate: Literal["left"] | None = setting(
+        None,
+        help="drop the oldest context tokens of a request that is longer than the model's "
+        "positions; without it that request fails and the others are kept",
+        group=MODEL_GROUP,
+    )
+    seed: int = setting(
+        0,
+        help="of all that a command draws at random: samples, orders, bootstrap intervals "
+        "(default 0)",
+        group=MODEL_GROUP,
+    )
+    audit_noise: int = setting(
+        0,
+        least=0,
+        metavar="N",
+        help="score N of the requests, drawn by --seed, again in other layouts (alone, in "
+        "other batches, one per row), tell how far their numbers move, and mark decisions that "
+        "lie within that (default 0: no audit)",
+        group=MODEL_GROUP,
+        advanced=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IntervalSettings(ScoringSettings):
+    """`ScoringSettings` of a system whose means have bootstrap intervals."""
+
+    n_bootstrap: int = setting(
+        1000,
+        least=1,
+        metavar="N",
+        help="draws for the 95% intervals (default 1000)",
+        advanced=True,
+    )
+
+
+def settings_from(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
+    """A system's settings from keyword arguments.
+
+    Raises:
+        InputError: the system has no such setting, with the most similar one it has; or a value
+            is not allowed.
+    """
+    known = [field.name for field in dataclasses.fields(kind)]
+    for name in arguments:
+        if name not in known:
+            similar = near(name, known)
+            hint = f"is it {similar}?" if similar else f"expected one of {', '.join(known)}"
+            raise InputError(f"no setting {name!r}; {hint}")
+    return kind(**arguments)
+
+
+def check_setting(name: str, value: object, choices: Sequence[object]) -> None:
+    """Refuse a setting that is none of its choices.
+
+    Raises:
+        InputError: names the setting, its value and the choices.
+    """
+    try:
+        check_choice(f"setting {name}", value, choices)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def check_whole_number(name: str, value: object, least: int | None = None) -> None:
+    """Refuse a setting that is no whole number, or below `least`.
+
+    Raises:
+        InputError: names the setting and its value.
+    """
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or (least is not None and value < least):  # type: ignore[operator]
+        bound = "" if least is None else f" of at least {least}"
+        raise InputError(f"setting {name} is {value!r}, expected a whole number{bound}")
+
+
+def check_list(name: str, value: object) -> None:
+    """Refuse a setting that is no list of texts.
+
+    Raises:
+        InputError: it is a string or no list, naming the setting.
+    """
+    if isinstance(value, str):
+        raise InputError(f"setting {name} is a string, expected a list of strings")
+    if not isinstance(value, Iterable):
+        raise InputError(f"setting {name} is {value!r}, expected a list of strings")
