@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,14 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
-from jaxscore.systems.evaluation import Evaluation, Failure, settings_of
+from jaxscore.lm import require
+from jaxscore.report import document_markdown
+from jaxscore.report.document import Document
+from jaxscore.report.html.source import Source
+from jaxscore.systems.entries import read_objects, usable
+from jaxscore.systems.evaluation import Evaluation, Failure, settings_of, with_unusable
+from jaxscore.systems.settings import Settings
+from jaxscore.systems.system import System as SystemDeclaration
 from jaxscore.types.results import data_frame
 
 
@@ -21,7 +29,7 @@ class System(NamedTuple):
     Attributes:
         task: has `Settings` and `evaluate(source, items, settings)`.
         report: has `report(record) -> Markdown`; None where a system has none.
-        page: has `page(source) -> Page`, which a browser shows; None where a system has none.
+        page: has `page(source) -> Document`, which a browser shows; None where a system has none.
     """
 
     task: str
@@ -40,7 +48,7 @@ def _system(task: str, report: str | None = None, page: str | None = None) -> Sy
 
 SYSTEMS = {
     "score": _system("score.evaluation", page="score_page"),
-    "choose": _system("choose.evaluation", "choose_report", "choose_page"),
+    "choose": _system("choose.system"),
     "perplexity": _system("perplexity.evaluation", "perplexity_report", "perplexity_page"),
     "divergence": _system("divergence.evaluation", "divergence_report", "divergence_page"),
     "paths": _system("paths.evaluation", "paths_report", "paths_page"),
@@ -128,6 +136,8 @@ class Report:
         Raises:
             InputError: the system has none.
         """
+        if self.document is not None:
+            return document_markdown.render(self.document)
         module = SYSTEMS[self.system].report
         if module is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
@@ -143,14 +153,24 @@ class Report:
         Raises:
             InputError: the system has none.
         """
+        from jaxscore.report.html.frame import render
+
+        if self.document is not None:
+            return render(self.document)
         module = SYSTEMS[self.system].page
         if module is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        from jaxscore.report.html.frame import render
-        from jaxscore.report.html.source import Source
+        return render(importlib.import_module(module).page(self._source(items)))
 
+    @functools.cached_property
+    def document(self) -> Document | None:
+        """Numbers, charts, tables and items of the report, or None if the system has no report."""
+        declared = declaration(self.system)
+        return None if declared is None else declared.report(self._source())
+
+    def _source(self, items: Any = None) -> Source:
         found = self.evaluation
-        source = Source(
+        return Source(
             system=self.system,
             record=self._record(),
             headline=found.headline,
@@ -160,7 +180,6 @@ class Report:
             results=found.items,
             items=items,
         )
-        return render(importlib.import_module(module).page(source))
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with one row per result.
@@ -236,10 +255,39 @@ def evaluate(
             f"{system} gives all its records at the end and takes no on_item; leave it out and "
             "read Report.items"
         )
+    if (declared := declaration(system)) is not None:
+        return run_declared(declared, scorer, items, about or {}, chosen)
     found = module.evaluate(scorer, items, chosen, **more)
     model = {} if scorer is None else scorer.describe()
     made = {**model, **chosen.record(), **found.prompting, **(about or {})}
     return Report(system, found, provenance.of_run(made))
+
+
+def declaration(system: str) -> SystemDeclaration | None:
+    """What a system declares, or None for one that is not declared in one place yet."""
+    module = importlib.import_module(SYSTEMS[system].task)
+    return getattr(module, "SYSTEM", None)
+
+
+def run_declared(
+    system: SystemDeclaration,
+    lm: Any,
+    items: Any,
+    about: Mapping[str, Any],
+    settings: Settings,
+) -> Report:
+    """Run a declared system: read its items, evaluate the usable ones, and report all."""
+    if system.needs:
+        require(system.name, lm, *system.needs)
+    entries = read_objects(system, items)
+    found = with_unusable(entries, system.evaluate(lm, usable(entries), settings))
+    made = {
+        **({} if lm is None else lm.describe()),
+        **settings.record(),
+        **found.prompting,
+        **about,
+    }
+    return Report(system.name, found, provenance.of_run(made))
 
 
 def compare(a: Any, b: Any, **settings: Any) -> Report:

@@ -24,8 +24,9 @@ from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora
 from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.systems.choose import items as choices
+from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
+from jaxscore.systems.entries import read_file
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.perplexity import documents
 from jaxscore.systems.probsem import query_scores
@@ -115,7 +116,7 @@ def read_jsonl(data: bytes, folder: Path) -> None:
         questions, _ = answer_scores.load(path)
         answer_scores.repeated(questions)
     with refusing():
-        choices.load(path)
+        read_file(CHOOSE, path)
     with refusing():
         documents.check(path)
     with refusing():
@@ -130,7 +131,7 @@ def read_tables(data: bytes, folder: Path) -> None:
             for row in read_rows(path, {"text": "a"}, ["a", "text"]):
                 assert row.item
         with refusing():
-            choices.load(path, None, {"context": "a"})
+            read_file(CHOOSE, path, None, {"context": "a"})
     with refusing():
         documents.check(_file(folder, "in.txt", data))
 

@@ -5,8 +5,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from jaxscore.cli import refused_flags
+from jaxscore.cli import refused_flags, system_command
 from jaxscore.cli.help_pages import Parser
+from jaxscore.evaluate import SYSTEMS, declaration
 
 GROUPS = {
     "start here": {
@@ -84,9 +85,11 @@ def parser(name: str) -> Parser:
     Args:
         name: one of `NAMES`.
     """
-    module = _module(name)
     commands = Parser(prog="jaxscore").add_subparsers()
-    module.add(commands)
+    if name in SYSTEMS and (system := declaration(name)) is not None:
+        system_command.add(system, commands)
+    else:
+        _module(name).add(commands)
     found = commands.choices[name]
     refused_flags.add(found, name)
     found.set_defaults(command=name)

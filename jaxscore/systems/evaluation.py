@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, check_choice
-from jaxscore.text.preparing import Truncate
 from jaxscore.systems.entries import Entry
+from jaxscore.text.preparing import Truncate
 from jaxscore.types.results import Strip
 
 

@@ -78,6 +78,7 @@ class System:
         evaluate: `(lm, entries, settings) -> Evaluation`, see `systems.evaluation`; entries are
             usable `Entry`s of `item`.
         report: `(run) -> Document`, see `report.document`.
+        needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         compared: how two runs are paired; None if they are not compared.
     """
 
@@ -90,6 +91,7 @@ class System:
     version: int = 1
     evaluate: Callable[..., Any]
     report: Callable[[Any], Any]
+    needs: tuple[str, ...] = ()
     compared: Compared | None = None
 
     @property

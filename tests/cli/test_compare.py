@@ -8,7 +8,7 @@ import pytest
 import jaxscore
 from jaxscore.cli import compare
 from jaxscore.io.records import ParquetWriter
-from jaxscore.systems.choose import choices
+from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.compare.remarks import counted_otherwise
 from jaxscore.systems.compare.systems import chronologic as chronologic_runs
 from jaxscore.systems.compare.systems import paths as paths_runs
@@ -348,7 +348,7 @@ def test_lists_of_a_tables_rows(run, tmp_path):
     items = [{**one, "choice": 1, "gold": 1, "acc": True} for one in items]
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, choices.TABLE) as table,
+        ParquetWriter(file, CHOOSE.columns) as table,
     ):
         for one in items:
             table.write(one)

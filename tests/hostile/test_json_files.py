@@ -1,6 +1,7 @@
 """Every reader of JSON or JSONL: a value, or a refusal that names the file; nothing else."""
 
 import argparse
+import functools
 import io
 import json
 from pathlib import Path
@@ -14,9 +15,10 @@ from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
 from jaxscore.io.json_output import json_text, write_array
 from jaxscore.io.printable import UNPRINTABLE
-from jaxscore.systems.choose import items as choices
+from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic import fewshot as question_shots
+from jaxscore.systems.entries import read_file
 from jaxscore.systems.paths import fewshot as path_shots
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.perplexity import documents
@@ -124,7 +126,7 @@ LINES = {
     "examples of paths": (PATHS, shots(path_shots.read)),
     "examples of chronologic": (QUESTION, shots(question_shots.read)),
     "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
-    "choose": (CHOICE, choices.load),
+    "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
     "perplexity": ({"id": "a", "text": "The cat"}, documents.check),
     "sample": (PROMPT, lambda path: prompts.load(path, 0)),
 }

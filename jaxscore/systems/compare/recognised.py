@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.systems.choose.system import SYSTEM as CHOOSE
+from jaxscore.systems.compare.declared import comparison
 from jaxscore.systems.compare.systems import (
-    choose,
     chronologic,
     paths,
     perplexity,
@@ -17,6 +18,7 @@ from jaxscore.systems.compare.systems import (
 )
 from jaxscore.systems.compare.unit import System
 
+_CHOOSE = comparison(CHOOSE)
 SYSTEMS = (
     score.SYSTEM,
     paths.SYSTEM,
@@ -27,13 +29,13 @@ SYSTEMS = (
     rag.METRICS,
     samples.SELF_CERTAINTY,
     samples.CHOICE,
-    choose.SYSTEM,
+    _CHOOSE,
     perplexity.SYSTEM,
 )
 # Fields of a record that one system alone writes; the first that fits.
 RECORDS: tuple[tuple[frozenset[str], System], ...] = (
     (frozenset({"path_evaluations"}), paths.SYSTEM),
-    (frozenset({"options", "sum_logprob"}), choose.SYSTEM),
+    (frozenset({"options", "sum_logprob"}), _CHOOSE),
     (frozenset({"bits_per_byte"}), perplexity.SYSTEM),
     (frozenset({"sum_logprob", "n_scored"}), score.SYSTEM),
     (frozenset({"q_id", "response"}), rag.METRICS),

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 
 from jaxscore import InputError
-from jaxscore.systems.choose.items import Item, Unread, load, read
+from jaxscore.systems.choose.system import SYSTEM, Item
+from jaxscore.systems.entries import Entry, read_file, read_objects
 from tests.hostile.inputs import HOSTILE, fields, outcome, put
 
 GOOD = {"id": "q", "context": "Q:", "options": [" yes", " no"], "gold": 1, "category": "c"}
@@ -15,14 +16,14 @@ GOOD = {"id": "q", "context": "Q:", "options": [" yes", " no"], "gold": 1, "cate
 def one(**changes):
     """The item, after one that is good so that a bad one does not end the reading."""
     item = {k: v for k, v in (GOOD | changes).items() if v != "absent"}
-    return read([GOOD, item])[1]
+    return read_objects(SYSTEM, [GOOD, item])[1]
 
 
 def test_all_fields():
-    assert one(topic=7) == Item("item 2 (id q)", "q", "Q:", (" yes", " no"), 1, "c", {"topic": 7})
-    assert one(id="absent", gold="absent", category=None, context="") == Item(
-        "item 2", 2, "", (" yes", " no"), None, "(none)", {}
-    )
+    item = Item("Q:", (" yes", " no"), 1, "c")
+    assert one(topic=7) == Entry("item 2 (id q)", "q", item, None, {"topic": 7})
+    item = Item("", (" yes", " no"), None, "(none)")
+    assert one(id="absent", gold="absent", category=None, context="") == Entry("item 2", 2, item)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_all_fields():
     ],
 )
 def test_gold(gold, options, want):
-    assert one(gold=gold, options=options).gold == want
+    assert one(gold=gold, options=options).item.gold == want
 
 
 @pytest.mark.parametrize(
@@ -78,34 +79,34 @@ def test_gold(gold, options, want):
 )
 def test_an_item_that_cannot_be_used_fails_alone(changes, message):
     found = one(**changes)
-    assert isinstance(found, Unread)
+    assert found.item is None
     assert message in found.error
     assert found.name.startswith("item 2")
 
 
 def test_nothing_usable(tmp_path):
     with pytest.raises(InputError, match="found no items, expected at least one"):
-        read([])
+        read_objects(SYSTEM, [])
     with pytest.raises(InputError, match=r"no item is usable; the first, item 1: found null, exp"):
-        read([None])
+        read_objects(SYSTEM, [None])
     path = put(tmp_path / "in.jsonl", b'{"id": "x"}\n')
     with pytest.raises(InputError, match=r"in.jsonl: no item is usable; the first, .*:1 \(id x\)"):
-        load(path)
+        read_file(SYSTEM, path)
 
 
 def test_names_and_lists_of_a_table(tmp_path):
     text = 'q,choices,answer\n"What, now?","["" a"", "" b""]", b\n"So?","["" c"", "" d""]",0\n'
     path = put(tmp_path / "in.csv", text.encode())
     columns = {"context": "q", "options": "choices", "gold": "answer"}
-    first, second = load(path, None, columns)
-    assert (first.id, first.context, first.options, first.gold) == (
+    first, second = read_file(SYSTEM, path, None, columns)
+    assert (first.id, first.item.context, first.item.options, first.item.gold) == (
         2,
         "What, now?",
         (" a", " b"),
         1,
     )
-    assert (second.id, second.gold) == (3, 0)
-    assert len(load(path, 1, columns)) == 1
+    assert (second.id, second.item.gold) == (3, 0)
+    assert len(read_file(SYSTEM, path, 1, columns)) == 1
 
 
 @HOSTILE
@@ -113,8 +114,8 @@ def test_names_and_lists_of_a_table(tmp_path):
 def test_any_values_are_an_item_or_fail_alone(tmp_path, item):
     path = tmp_path / "in.jsonl"
     put(path, "".join(json.dumps(one) + "\n" for one in (GOOD, item)).encode())
-    found = outcome(lambda: load(path), path)
+    found = outcome(lambda: read_file(SYSTEM, path), path)
     if not isinstance(found, InputError):
         good, other = found
         assert good.id == "q"
-        assert isinstance(other, Item) or other.error
+        assert other.item is not None or other.error

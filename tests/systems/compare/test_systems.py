@@ -4,9 +4,10 @@ import math
 
 import pytest
 
+from jaxscore.systems.choose.system import SYSTEM as CHOOSE
+from jaxscore.systems.compare.declared import comparison
 from jaxscore.systems.compare.run import units
 from jaxscore.systems.compare.systems import (
-    choose,
     chronologic,
     paths,
     perplexity,
@@ -160,14 +161,14 @@ def test_choose_and_perplexity():
         "choice_norm": 1, "choice_pmi": None, "gold": 1, "acc": False, "acc_norm": True,
         "acc_pmi": None,
     }  # fmt: skip
-    one, other = read(choose.SYSTEM, item, {**item, "context": "The biggest is"})
+    one, other = read(comparison(CHOOSE), item, {**item, "context": "The biggest is"})
     assert one.text != other.text
     assert one.numbers == {"gold_logprob": -3.0}
     assert one.choices == {
         "choice": Choice("Oslo", 2.0), "acc": Choice(False, 2.0),
         "choice_norm": Choice("Rome"), "acc_norm": Choice(True),
     }  # fmt: skip
-    [audited] = read(choose.SYSTEM, {**item, "within_noise": True, "acc_within_noise": False})
+    [audited] = read(comparison(CHOOSE), {**item, "within_noise": True, "acc_within_noise": False})
     assert (audited.choices["choice"].within, audited.choices["acc"].within) == (True, False)
     assert audited.choices["choice_norm"].within is None  # which was not audited
     document = {
@@ -196,7 +197,11 @@ def test_choose_and_perplexity():
         (chronologic.SYSTEM, {**QUESTION, "scores": [1.0, None, 2.0]}, "entries that are null"),
         (probsem.SYSTEM, {"text": "t", "queries": ["a"], "expected": 5}, "there are 1 queries"),
         (samples.SELF_CERTAINTY, {"output": ["a"], "confidence_list": []}, "expected 1"),
-        (choose.SYSTEM, {"id": 1, "options": ["a"], "sum_logprob": [1], "gold": 9}, "of 1 options"),
+        (
+            comparison(CHOOSE),
+            {"id": 1, "options": ["a"], "sum_logprob": [1], "gold": 9},
+            "of 1 options",
+        ),
     ],
 )
 def test_a_record_that_is_not_as_its_system_writes_it_fails_alone(system, record, part):

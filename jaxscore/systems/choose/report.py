@@ -1,0 +1,185 @@
+"""Report of `choose`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report import calibration_section, sections
+from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows, Section
+from jaxscore.report.html.chart_parts import by_category, calibrated, means
+from jaxscore.report.html.parts import (
+    closing,
+    estimate_card,
+    model_of,
+    section,
+    sentence,
+    three,
+    with_failures,
+    yes_no,
+)
+from jaxscore.report.html.source import Source
+from jaxscore.report.markdown import interval, number, table, text
+
+RULES = {
+    "acc": "Highest log-probability (acc)",
+    "acc_norm": "Highest per byte (acc_norm)",
+    "acc_pmi": "Highest PMI (acc_pmi)",
+}
+INTRODUCTION = """\
+Each option is scored whole after its context. **acc** takes the option with the highest sum of
+log-probability, **acc_norm** the one with the highest sum per UTF-8 byte of the option without the
+blanks before it, **acc_pmi** the one that the context raises most above its log-probability after
+the premise {premise}. Of equal options the first is taken. **Skill**: (observed - chance) / (1 -
+chance), with 1 / number of options as chance. **Brier**: mean over an item's options of
+(probability - truth)², with a softmax over the sums as probabilities. The interval of a share is
+Wilson's 95% score interval; the others hold 95% of {n_bootstrap} bootstrap means over the items. A
+dash stands where fewer than two items, or equal values, cannot tell."""
+CHANCE = ("chance", "are what a choice at random would get")
+
+
+def report(source: Source) -> Document:
+    """The report of a run."""
+    record = source.record
+    summary, settings = record["summary"], record["settings"]
+    has_gold = summary["n_with_gold"] > 0
+    introduction = INTRODUCTION.format(
+        premise=text(repr(settings["pmi_context"])), n_bootstrap=settings["n_bootstrap"]
+    )
+    return Document(
+        system="choose",
+        title=f"Multiple choice: {model_of(record)}",
+        verdict=sentence(source.headline),
+        cards=_cards(record) if has_gold else [],
+        charts=_charts(record) if has_gold else [],
+        items=_items(source),
+        sections=[*(_tables(record) if has_gold else []), *closing(record, "items")],
+        about=[
+            " ".join(introduction.split()),
+            *_ties(summary["ties"]),
+            *sections.boundary(settings["boundary"], record["boundary_audit"], "options"),
+        ],
+    )
+
+
+def _cards(record: Mapping[str, Any]) -> list[Card]:
+    overall: Mapping[str, Estimate] = record["summary"]["overall"]
+    return [
+        *(estimate_card(title, overall[rule], "items") for rule, title in RULES.items()),
+        estimate_card("Skill, by acc", overall["skill"], "items"),
+        estimate_card("Brier", overall["brier"], "items"),
+        Card("Chance", three(overall["chance"].mean), "1 / number of options"),
+        Card("Expected calibration error", three(record["calibration"]["ece"])),
+    ]
+
+
+def _charts(record: Mapping[str, Any]) -> list[Chart]:
+    summary = record["summary"]
+    overall = summary["overall"]
+    rules = [(rule, overall[rule], overall["chance"].mean) for rule in RULES]
+    charts = means("Accuracy by rule", rules, "items", reference=CHANCE[1])
+    if record["calibration"]["bins"]:
+        title = "Reliability of the options' probabilities"
+        charts += calibrated(title, record["calibration"], "options")
+    if len(summary["by_category"]) > 1:
+        charts += by_category(summary, "acc", "acc by category", "items", CHANCE)
+    return charts
+
+
+def _ties(ties: Mapping[str, int]) -> list[str]:
+    counts = [f"{n} by {rule.replace('choice', 'acc')}" for rule, n in ties.items() if n]
+    if not counts:
+        return []
+    return [f"Items whose best value several options share: {', '.join(counts)}."]
+
+
+def _tables(record: Mapping[str, Any]) -> list[Section]:
+    """Accuracies by category, and the reliability table."""
+    by_category = record["summary"]["by_category"]
+    header = "Category|Items|Chance|acc|95% interval|acc_norm|acc_pmi|Brier".split("|")
+    rows = [
+        [
+            text(category),
+            str(means["acc"].n),
+            number(means["chance"].mean, 3),
+            number(means["acc"].mean, 3),
+            interval(means["acc"].low, means["acc"].high, 3),
+            number(means["acc_norm"].mean, 3),
+            number(means["acc_pmi"].mean, 3),
+            number(means["brier"].mean, 4),
+        ]
+        for category, means in by_category.items()
+    ]
+    return [
+        *([Section("By category", [table(header, rows)])] if len(rows) > 1 else []),
+        *section(calibration_section.section(record["calibration"], "options")),
+    ]
+
+
+def _items(source: Source) -> Items:
+    good = (item for item in source.record["items"] if "error" not in item)
+    items = sorted(good, key=_surety)
+    best = [item["probability"][item["choice"]] for item in items]
+    right = [item["probability"][item["gold"]] if "gold" in item else None for item in items]
+    found = Items(
+        what="items",
+        order="wrong ones first, the least probable right option first",
+        n_all=source.n_items,
+        columns=[
+            Column("Item", "text", [_heading(item) for item in items]),
+            Column("Category", "category", [item["category"] for item in items]),
+            *(Column(rule, "flag", [yes_no(item.get(rule)) for item in items]) for rule in RULES),
+            Column("Right option", "number", [number(p, 4) for p in right], "its probability"),
+            Column("Chosen", "text", [item["options"][item["choice"]] for item in items]),
+            Column(
+                "Its probability",
+                "number",
+                [number(p, 4) + sections.marked(item) for p, item in zip(best, items, strict=True)],
+                "of the option with the highest sum; ≈: rounding could change which one it is",
+            ),
+        ],
+        fields=[Field("Context", [item["context"] for item in items])],
+        tables=[
+            Rows(
+                "Options",
+                ["Option", "Sum, nats", "Per byte", "PMI", "Probability"],
+                "gold",
+                [_options(item) for item in items],
+            )
+        ],
+        within_noise=[item.get("within_noise") for item in items]
+        if "noise" in source.record
+        else [],
+    )
+    return with_failures(found, source.record["failures"])
+
+
+def _surety(item: Mapping[str, Any]) -> tuple[bool, float]:
+    """Wrong items first, then by the probability of the right option; then those without one."""
+    if "gold" not in item:
+        return True, 1.0 + item["probability"][item["choice"]]
+    return item["acc"], item["probability"][item["gold"]]
+
+
+def _heading(item: Mapping[str, Any]) -> str:
+    """An item's id, and the last line of its context."""
+    lines = [line for line in item["context"].splitlines() if line.strip()]
+    return f"{item['id']}: {lines[-1] if lines else ''}"
+
+
+def _options(item: Mapping[str, Any]) -> list[Row]:
+    n = len(item["options"])
+    pmi = item["pmi"] or [None] * n
+    return [
+        Row(
+            [
+                item["options"][k],
+                number(item["sum_logprob"][k], 4),
+                number(item["sum_logprob"][k] / item["n_bytes"][k], 4),
+                number(pmi[k], 4),
+                number(item["probability"][k], 4),
+            ],
+            item["probability"][k],
+            item.get("gold") == k,
+        )
+        for k in range(n)
+    ]
