@@ -1,4 +1,4 @@
-"""Requests in token ids, to score and to continue, and what comes back for them."""
+"""Requests in token ids, their results, and the checks before they are planned."""
 
 import dataclasses
 import hashlib
@@ -11,8 +11,8 @@ import numpy as np
 
 NO_CHOICES = np.zeros(0, np.int32)
 NO_TOP_ID, NO_TOP_LOGPROB = np.zeros((0, 0), np.int32), np.zeros((0, 0), np.float32)
-# The measures that depend on the token that is scored; others are of the place alone.
-OF_TOKEN = frozenset({"rank", "reference_logprob"})
+# Measures that depend on the scored token; the others depend on its position alone.
+PER_TARGET_MEASURES = frozenset({"rank", "reference_logprob"})
 NO_MEASURES: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
@@ -22,13 +22,13 @@ class TokenSequence:
 
     Attributes:
         ids: int32 [n], context and continuation.
-        start: index of the continuation's first token, 0 to n. The token at index 0 has
-            nothing before it and is never scored.
-        choices: int32 [c], ids of which each is scored as the token after all of `ids`; then
+        start: index of the continuation's first token, 0 to n. The token at index 0 follows
+            no token and is never scored.
+        choices: int32 [c], ids that are each scored as the token after all of `ids`; then
             no token of `ids` is scored. Empty for a continuation.
 
     Raises:
-        ValueError: choices after no token, or with a start that is not n.
+        ValueError: `choices` without a token before them, or with a `start` other than n.
     """
 
     ids: np.ndarray
@@ -44,7 +44,7 @@ class TokenSequence:
 
     @property
     def input_ids(self) -> np.ndarray:
-        """The ids that the model reads: a continuation's last token is only predicted."""
+        """Ids that the model reads. It only predicts a continuation's last token."""
         return self.ids if len(self.choices) else self.ids[:-1]
 
     @property
@@ -54,7 +54,7 @@ class TokenSequence:
 
     @property
     def targets(self) -> np.ndarray:
-        """The ids that are scored."""
+        """Ids that are scored."""
         return self.choices if len(self.choices) else self.ids[self.first_scored :]
 
     @property
@@ -63,14 +63,14 @@ class TokenSequence:
 
     @property
     def n_input_tokens(self) -> int:
-        """Tokens that were asked about, choices counted."""
+        """Tokens of the request, choices included."""
         return len(self.ids) + len(self.choices)
 
     def digest(self, key: bytes = b"") -> bytes:
-        """Of the ids, of where scoring starts, and of the choices and their number.
+        """Identity of the request in a journal: ids, start of scoring, choices.
 
         Args:
-            key: of what is wanted, see `ScoreOptions.key`.
+            key: `ScoreOptions.key` of the run.
         """
         header = struct.pack("<qq", self.start, len(self.choices))
         digest = hashlib.blake2b(header, digest_size=20, key=key)
@@ -80,28 +80,28 @@ class TokenSequence:
 
 
 class ScoreOptions(NamedTuple):
-    """What is computed for each scored token beside the terms that every run has.
+    """What a run computes for each scored token in addition to the base scores.
 
     Attributes:
-        top: how many of the most probable tokens, see `SequenceScores`.
-        measures: names of further numbers, as the model's program gives them.
+        top: number of most probable tokens, see `SequenceScores`.
+        measures: names of further measures, in the order of the model's program.
     """
 
     top: int = 0
     measures: tuple[str, ...] = ()
 
     @property
-    def by_answer(self) -> bool:
-        """Whether the device gives all terms for each answer, and not for each query."""
-        return not OF_TOKEN.isdisjoint(self.measures)
+    def per_target(self) -> bool:
+        """Whether the device returns all scores per target instead of per scored position."""
+        return not PER_TARGET_MEASURES.isdisjoint(self.measures)
 
     def name(self) -> str:
-        """For people and for digests; empty where nothing more is wanted."""
+        """Description for messages and digests; empty for the base scores."""
         parts = [f"top {self.top}"] if self.top else []
         return " ".join([*parts, *self.measures])
 
     def key(self) -> bytes:
-        """For digests of sequences; empty where nothing more is wanted."""
+        """Key of the digests of sequences; empty for the base scores."""
         name = self.name().encode()
         return hashlib.blake2b(name, digest_size=32).digest() if name else b""
 
@@ -110,15 +110,15 @@ BASE_SCORES = ScoreOptions()
 
 
 class SequenceScores(NamedTuple):
-    """float32 nats and bool, one entry for each scored token of a `TokenSequence`.
+    """Scores of a `TokenSequence`: float32 nats and bool, each [n_scored].
 
     Attributes:
         top_id, top_logprob: int32 and float32 [n_scored, k], the k most probable tokens at the
-            place of each scored token, and their log-probabilities: the most probable first, the
-            lowest id first among equal logits. k is the run's `top`. All choices have the same
-            row. Where a token is `greedy`, its `logprob` is the first one of its row, bit for bit.
+            position of each scored token, and their log-probabilities: by falling probability,
+            among equal logits by rising id. k is the run's `top`. All choices have the same
+            row. If a token is `greedy`, its `logprob` is the first one of its row, bit for bit.
             A token of probability 0 has minus infinity.
-        measures: by its name each measure that the run was asked for, float32 [n_scored].
+        measures: float32 [n_scored] for each requested measure, by name.
     """
 
     logprob: np.ndarray
@@ -131,14 +131,14 @@ class SequenceScores(NamedTuple):
 
 
 class TokenRequest(NamedTuple):
-    """All that decides what is written after a prompt, but for the model.
+    """A prompt to continue. With the model, it determines the generated text.
 
     Attributes:
         ids: int32 [n], the prompt.
-        n_new: at most so many tokens follow.
-        temperature, top_p, stop, top_k, repetition_penalty: as of `GenerationRequest`.
-        seed: of the draws, from 0 to 2^32 - 1.
-        eos_ids: tokens that end the text.
+        n_new: most tokens to generate.
+        temperature, top_p, stop, top_k, repetition_penalty: as in `GenerationRequest`.
+        seed: of the draws, 0 to 2^32 - 1.
+        eos_ids: tokens that finish the text.
     """
 
     ids: np.ndarray
@@ -152,7 +152,7 @@ class TokenRequest(NamedTuple):
     repetition_penalty: float = 1.0
 
     def digest(self) -> bytes:
-        """Of all that the request holds, the number of each list's entries included."""
+        """Identity of the request in a journal: all fields, and the lengths of the lists."""
         sizes = len(self.ids), len(self.eos_ids), len(self.stop)
         digest = hashlib.blake2b(struct.pack("<3q", *sizes), digest_size=20)
         digest.update(struct.pack("<qddq", self.n_new, self.temperature, self.top_p, self.seed))
@@ -166,11 +166,48 @@ class TokenRequest(NamedTuple):
 
 
 class GeneratedTokens(NamedTuple):
-    """A finished text: int32 ids, the EOS left out; "eos", "stop" or "length"; and that EOS."""
+    """Finished generation.
+
+    Attributes:
+        ids: int32 [n], without the EOS token.
+        finish: "eos", "stop" or "length".
+        eos_id: the EOS token that finished the text, or None.
+    """
 
     ids: np.ndarray
     finish: str
     eos_id: int | None = None
+
+
+def rolling_windows(
+    ids: np.ndarray, first: int, max_length: int, stride: int
+) -> list[TokenSequence]:
+    """Cut a text that is longer than the model's context so that each token is scored once.
+
+        max_length 4, stride 2        index   0 1 2 3 4 5 6 7 8
+        window 1                              r s s s s           r is read, s is scored; the
+        window 2                                  r r r s s       last token of a window is
+        window 3                                      r r r s s   scored and not read
+
+    With a stride of `max_length` the windows overlap in one token, and the last one reads as
+    much as it can: lm-evaluation-harness' `loglikelihood_rolling`. A smaller stride gives every
+    token more context, at proportionally higher cost.
+
+    Args:
+        ids: int32 [n], including the token before the text.
+        first: index of the first scored token, at least 1.
+        max_length: most tokens that a window reads.
+        stride: most tokens that a window scores, 1 to `max_length`. The first window scores up
+            to `max_length`.
+    """
+    windows = []
+    at, n_scored = first, max_length - first + 1
+    while at < len(ids):
+        end = min(len(ids), at + n_scored)
+        begin = max(0, end - 1 - max_length)
+        windows.append(TokenSequence(ids[begin:end], at - begin))
+        at, n_scored = end, stride
+    return windows
 
 
 def check_sequences(
@@ -180,114 +217,78 @@ def check_sequences(
     max_positions: int,
     placeholders: Mapping[int, str],
 ) -> dict[int, str]:
-    """For each sequence that cannot be scored, by its place, the reason.
+    """Find the sequences of a window that the model cannot score.
 
-    Ids must be integers from 0 to `vocab_size` - 1: a negative one would be looked up from the
-    end of the table, and give another token's probability. `start` must be from 0 to the number
-    of ids, and the model reads at most `max_positions` tokens. `placeholders` are ids that stand
-    for something else than text, and what says so; they may be asked for, but not be read.
+    A negative id would be looked up from the end of the embedding table and give another
+    token's probability.
+
+    Args:
+        vocab_size: ids must be integers from 0 to this, excluded.
+        max_positions: most tokens that the model reads.
+        placeholders: ids that stand for an image, a video or a sound, with the config key that
+            says so. They may be scored, but not read.
+
+    Returns:
+        Index of each such sequence -> the reason.
     """
     found: dict[int, str] = {}
-    arrays = [_array(ids) for sequence in sequences for ids in (sequence.ids, sequence.choices)]
-    for k, pair in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
-        for ids in pair:
-            if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
-                found[k] = (
-                    f"its token ids are {_shown(ids)}, expected a line of integers from 0 to "
-                    f"{vocab_size - 1}"
-                )
-    sound = [ids if k // 2 not in found else ids[:0].reshape(-1) for k, ids in enumerate(arrays)]
-    bounds = np.concatenate([[0], np.cumsum([len(ids) for ids in sound])])
-    # Empty arrays may have any type, which would make that of all.
-    some = [ids for ids in sound if len(ids)]
-    flat = np.concatenate(some) if some else np.zeros(0, np.int32)
+    arrays = [_as_array(ids) for sequence in sequences for ids in (sequence.ids, sequence.choices)]
+    for k, ids in enumerate(arrays):
+        if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+            text = str(ids.tolist())
+            found[k // 2] = (
+                f"its token ids are {text if len(text) <= 60 else f'{text[:60]}...'}, expected a "
+                f"line of integers from 0 to {vocab_size - 1}"
+            )
+    arrays = [ids[:0].reshape(-1) if k // 2 in found else ids for k, ids in enumerate(arrays)]
+    bounds = np.cumsum([len(ids) for ids in arrays])
+    # Empty arrays may have any type, which would decide the type of all.
+    filled = [ids for ids in arrays if len(ids)]
+    flat = np.concatenate(filled) if filled else np.zeros(0, np.int32)
     for at in np.flatnonzero((flat < 0) | (flat >= vocab_size)).tolist():
-        k = (int(np.searchsorted(bounds, at, side="right")) - 1) // 2
+        k, id = int(np.searchsorted(bounds, at, side="right")) // 2, int(flat[at])
         if k not in found:
-            found[k] = _wrong_id(int(flat[at]), vocab_size)
-    if placeholders:
-        wrong = np.fromiter(placeholders, np.int64)
-        for k, ids in enumerate(sound[::2]):
-            if k not in found and len(here := np.flatnonzero(np.isin(ids, wrong))):
-                found[k] = placeholder(int(ids[here[0]]), placeholders)
-    counts = [len(ids) for ids in sound[::2]]
-    fed = np.array([n if len(s.choices) else n - 1 for s, n in zip(sequences, counts, strict=True)])
-    starts = [s.start for s in sequences]
-    for k, (start, n) in enumerate(zip(starts, counts, strict=True)):
-        whole = isinstance(start, int | np.integer) and not isinstance(start, bool)
-        if k not in found and not (whole and 0 <= start <= n):
+            found[k] = (
+                f"token id {id} is negative, expected 0 to {vocab_size - 1}"
+                if id < 0
+                else f"token id {id} is beyond the model's vocabulary of {vocab_size}; tokenizer "
+                "and model do not belong together"
+            )
+    reserved = np.fromiter(placeholders, np.int64)
+    for k, sequence in enumerate(sequences):
+        ids, start = arrays[2 * k], sequence.start
+        n = len(ids)
+        if k not in found and placeholders and (read := ids[np.isin(ids, reserved)]).size:
+            found[k] = (
+                f"token id {read[0]} is the model's {placeholders[int(read[0])]}: it stands for "
+                "an image, a video or a sound, which the scores would ignore; leave it "
+                "out of the text"
+            )
+        is_index = isinstance(start, int | np.integer) and not isinstance(start, bool)
+        if k not in found and not (is_index and 0 <= start <= n):
             found[k] = f"its continuation starts at {start!r}, expected an index from 0 to {n}"
-    for k in np.flatnonzero(fed > max_positions).tolist():
-        if k not in found:
-            found[k] = _too_long(sequences[k], max_positions)
+        n_read = n if len(sequence.choices) else n - 1
+        if k not in found and n_read > max_positions:
+            found[k] = _too_long(sequence, max_positions)
     return found
 
 
-def _array(ids: object) -> np.ndarray:
+def _as_array(ids: object) -> np.ndarray:
     try:
         return np.asarray(ids)
     except ValueError:  # lists of several lengths
         return np.zeros((1, 1), object)
 
 
-def _shown(ids: np.ndarray) -> str:
-    text = str(ids.tolist())
-    return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _wrong_id(id: int, vocab_size: int) -> str:
-    if id < 0:
-        return f"token id {id} is negative, expected 0 to {vocab_size - 1}"
-    return (
-        f"token id {id} is beyond the model's vocabulary of {vocab_size}; tokenizer and model do "
-        "not belong together"
-    )
-
-
-def placeholder(id: int, placeholders: Mapping[int, str]) -> str:
-    """Why a text with such a token cannot be scored."""
-    return (
-        f"token id {id} is the model's {placeholders[id]}: it stands for an image, a video or a "
-        "sound, of which the scores would know nothing; leave it out of the text"
-    )
-
-
-def _too_long(sequence: TokenSequence, most: int) -> str:
+def _too_long(sequence: TokenSequence, max_positions: int) -> str:
     n = len(sequence.ids)
+    n_continuation = n - sequence.start
     if len(sequence.choices):
-        return (
-            f"its prompt has {n} tokens, the model takes {most} positions; shorten the prompt, "
-            "or drop its oldest tokens with --truncate left"
-        )
-    continuation = n - sequence.start
-    hint = (
-        "shorten it"
-        if continuation > most
-        else "shorten the context, or drop its oldest tokens with --truncate left"
-    )
-    return (
-        f"{n} tokens ({continuation} of them continuation), the model takes {most} "
-        f"positions; {hint}"
-    )
-
-
-def rolling_windows(
-    ids: np.ndarray, first: int, max_length: int, stride: int
-) -> list[TokenSequence]:
-    """The windows of one text, in order.
-
-    Args:
-        ids: int32 [n], what stands before the text included.
-        first: index of the first token that is scored, at least 1.
-        max_length: tokens that a window reads at most.
-        stride: tokens that a window scores at most, from 1 to `max_length`. The first window
-            scores up to `max_length`.
-    """
-    out = []
-    at, n_scored = first, max_length - first + 1
-    while at < len(ids):
-        end = min(len(ids), at + n_scored)
-        begin = max(0, end - 1 - max_length)
-        out.append(TokenSequence(ids[begin:end], at - begin))
-        at, n_scored = end, stride
-    return out
+        found, remedy = f"its prompt has {n} tokens", "shorten the prompt, or drop"
+    elif n_continuation > max_positions:
+        found, remedy = f"{n} tokens ({n_continuation} of them continuation)", ""
+    else:
+        found = f"{n} tokens ({n_continuation} of them continuation)"
+        remedy = "shorten the context, or drop"
+    remedy = f"{remedy} its oldest tokens with --truncate left" if remedy else "shorten it"
+    return f"{found}, the model takes {max_positions} positions; {remedy}"
