@@ -21,9 +21,8 @@ from jaxscore.engine.programs import Variant, keys_and_values
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Cached
 from jaxscore.plan import packing
-from jaxscore.plan.decode_slots import power_of_two
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.plan.row_batches import TAIL, RowBatch
+from jaxscore.plan.row_batches import TAIL, RowBatch, power_of_two
 from jaxscore.plan.tries import Forest, build_forest
 
 MOST_PREFILL = 4096  # tokens in each batch of prompts, whose keys and values are all kept

@@ -55,7 +55,7 @@ class Lane:
         """`groups` come with their texts; all have the same rows and slots."""
         self._prefill, self._groups, self._decoder = prefill, groups, decoder
         first, _ = groups[0]
-        self._n_rows, self._slots = first.rows, first.slots
+        self._n_rows, self._slots = first.n_slots, first.capacity
         self._facts = sampling_features([one.request for _, some in groups for one in some])
         self._running: dict[int, Writing] = {}  # by their row
 

@@ -88,7 +88,9 @@ def test_texts_are_those_of_groups_that_wait_for_their_longest(monkeypatch, name
     assert all(text.ended for text in texts)
     assert {text.finish for text in texts} == {"eos", "length"}
     assert sorted(map(id, texts)) == sorted(id(text) for some in ended for text in some)
-    monkeypatch.setattr(decode_slots, "lanes", lambda groups: [[group] for group in groups])
+    monkeypatch.setattr(
+        decode_slots, "group_by_cache_shape", lambda groups: [[group] for group in groups]
+    )
     slow, later = writing(one, asked)
     assert told(texts) == told(slow)
     assert len(ended) < len(later)
