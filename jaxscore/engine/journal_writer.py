@@ -163,7 +163,7 @@ class JournalWriter:
         Raises:
             InputError: the journal could not be written.
         """
-        touched, whole = work.progress(edges)
+        touched, whole = work.count_scored(edges)
         if id(work) not in self._parts:
             self._parts[id(work)] = _Parts(window, work, np.zeros(len(work.index), bool))
         lacking = self._parts[id(work)].lacking

@@ -213,7 +213,7 @@ class Pipeline:
                     if caches is None:
                         caches = self.dispatch.prefix(work.variant, part.prefix, progress)
                     window.n_in_flight += 1
-                    sent = self.dispatch.send(work.variant, batches, caches, progress, work.wanted)
+                    sent = self.dispatch.send(work.variant, batches, caches, progress, work.options)
                     flight.append(_Sent(window, work, part, sent))
                     if len(flight) > IN_FLIGHT:
                         fetch()
@@ -232,7 +232,7 @@ class Pipeline:
         processes.verify_same("requests", bytes.fromhex(self.statistics.plan_hash) + more)
 
     def _restore(self, window: Window) -> None:
-        found = self.run_journal.read_scores(window.sequences, window.wanted)
+        found = self.run_journal.read_scores(window.sequences, window.options)
         whole = sum(bool(np.isfinite(one.logprob).all()) for one in found.values())
         self.statistics.sequences_restored += whole
         for work in window.forests:
@@ -248,7 +248,7 @@ class Pipeline:
         """
         waiting: list[RowBatch] = []
         for batch in plan.batches():
-            if self.run_journal.journal is not None and work.known(part, batch):
+            if self.run_journal.journal is not None and work.has_scores(part, batch):
                 progress.advance(batch.n_tokens)
                 continue
             if waiting and (
@@ -263,7 +263,7 @@ class Pipeline:
     def _fetch(self, sent: _Sent, progress: Progress, writer: JournalWriter | None) -> None:
         window, work, part, in_flight = sent
         for batch, scores in self.dispatch.fetched(in_flight, progress):
-            edges = work.take(part, batch, scores)
+            edges = work.add_scores(part, batch, scores)
             if writer is not None:
                 writer.add_scored(window, work, edges)
             progress.advance(batch.n_tokens)

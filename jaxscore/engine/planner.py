@@ -10,11 +10,11 @@ import jax
 
 from jaxscore.models.model import Model
 from jaxscore.plan import packing
-from jaxscore.plan.prefixes import Part, as_one_part, split_at_prefixes
+from jaxscore.plan.prefixes import split_at_prefixes
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Window
 from jaxscore.plan.row_batches import SHORTEST_ROW, OnePerRow, attention_cost
-from jaxscore.plan.tries import Forest, Share, build_forest
+from jaxscore.plan.tries import Forest, Part, Share, as_one_part, build_forest
 
 # Shared prefixes cost programs of their own, seconds each: what they save must be worth more. In
 # multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.

@@ -1,7 +1,12 @@
-"""Best-fit decreasing: things of given sizes into few bins, with the things or only counted.
+"""Tries to packed rows of a few lengths: cut what is too long, pack the pieces by best fit.
 
-Bit r of `open_rooms` says that a bin with room r exists, so the tightest bin that fits is the
-lowest set bit from the size up. At most 11/9 of the best number of bins (Johnson 1974).
+    tries    The cat ─┬─ ran            rows of 8    The cat ran sat down A dog ·
+                      └─ sat down                    A piece may share a row with others: the
+             A dog                                   attention mask keeps tries apart.
+
+A trie that fits a row stays whole. A longer one is cut at its branches, and each piece repeats
+the path from the root. The row length is chosen by cost: long rows repeat and pad less, but
+attend more.
 """
 
 import bisect
@@ -9,23 +14,391 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from jaxscore.plan.row_batches import (
     TAIL,
     RowBatch,
-    RowLayout,
-    Stretches,
     attention_cost,
     batch_rows,
     row_lengths,
+    split_scored,
 )
-from jaxscore.plan.tries import Forest
+from jaxscore.plan.tries import Forest, range_within
+
+TOP = -1  # the branch above all roots
+
+
+class Piece(NamedTuple):
+    """Part of a trie that goes into one row.
+
+    Attributes:
+        start, stop: nodes in depth-first order: a whole subtree, or, if there are `parts`, a
+            stretch of a path without branches.
+        size: tokens, including those of the parts.
+        parts: pieces of the subtrees below that stretch.
+    """
+
+    start: int
+    stop: int
+    size: int
+    parts: Sequence["Piece"] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedRows:
+    """Packed rows of a forest, and their batches.
+
+    Each row is a sequence of node ranges. Groups of rows of one length follow each other.
+
+    Attributes:
+        lengths: row length of each group, ascending.
+        n_rows: rows of each group.
+        start, stop: int64 [ranges], node ranges of all rows, in order.
+        span: int64 [ranges]; 0 for a whole subtree, and for a stretch of a path the number of
+            tokens from its start to the end of everything below it in this row.
+        n_in_row: int64 [rows], ranges of each row.
+        batch_tokens: tokens of a batch, padding included.
+        cost: in tokens of linear work, with padding and attention.
+        tail: the last rows of a length go in batches of one `tail`-th, see `batch_rows`.
+    """
+
+    forest: Forest
+    lengths: list[int]
+    n_rows: list[int]
+    start: np.ndarray
+    stop: np.ndarray
+    span: np.ndarray
+    n_in_row: np.ndarray
+    batch_tokens: int
+    cost: float
+    tail: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens in the rows, with repeated paths and without padding."""
+        return int((self.stop - self.start).sum())
+
+    def layout(self) -> bytes:
+        """Everything but the forest that determines the batches, for digests."""
+        facts = (self.lengths, self.n_rows, self.batch_tokens, self.tail)
+        ranges = (self.start, self.stop, self.span, self.n_in_row)
+        return repr(facts).encode() + b"".join(array.tobytes() for array in ranges)
+
+    @functools.cached_property
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Content of all rows, one after the other.
+
+        Returns:
+            node: int32 [cells], -1 for padding.
+            end: int32 [cells], `subtree_end` as a column of the cell's row.
+            edge: int64 [E], edges sorted by the cell that scores them.
+            edge_cell: int64 [E], the cell of each of these.
+        """
+        size = self.stop - self.start
+        row_length = np.repeat(np.array(self.lengths, np.int64), self.n_rows)
+        row_first = np.cumsum(row_length) - row_length
+        before = np.cumsum(size) - size  # tokens of the ranges before, in all rows
+        first_range = np.cumsum(self.n_in_row) - self.n_in_row
+        column = before - np.repeat(before[first_range], self.n_in_row)
+        nth = np.arange(int(size.sum())) - np.repeat(before, size)
+        node = np.repeat(self.start, size) + nth
+        cell = np.repeat(np.repeat(row_first, self.n_in_row) + column, size) + nth
+        is_path = np.repeat(self.span > 0, size)
+        # A path ends where its span ends; a subtree moves with its start.
+        end = np.where(self.span > 0, column + self.span, column - self.start)
+        end = np.repeat(end, size)
+        n_cells = int(row_length.sum())
+        node_of, end_of = np.full(n_cells, -1, np.int32), np.zeros(n_cells, np.int32)
+        node_of[cell] = node
+        end_of[cell] = np.where(is_path, end, self.forest.subtree_end[node] + end)
+        # A repeated path scores its edges only where it occurs first.
+        first_cell = np.empty(self.forest.n_nodes, np.int64)
+        first_cell[node[is_path][::-1]] = cell[is_path][::-1]
+        first_cell[node[~is_path]] = cell[~is_path]
+        cell_of_edge = first_cell[self.forest.edge_node]
+        edge = np.argsort(cell_of_edge, kind="stable")
+        return node_of, end_of, edge, cell_of_edge[edge]
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Make the batches in order. Every edge of the forest is in exactly one of them.
+
+        Rows with more edges than TARGETS_PER_TOKEN allows come again in a further batch.
+        """
+        nodes, ends, edges, edge_cell = self.rows
+        forest, first, group_end = self.forest, 0, 0
+        for length, n_rows in zip(self.lengths, self.n_rows, strict=True):
+            group_end += length * n_rows
+            for count in batch_rows(n_rows, length, self.batch_tokens, self.tail):
+                stop, budget = min(first + count * length, group_end), count * length
+                node = np.full(budget, -1, np.int32)
+                node[: stop - first] = nodes[first:stop]
+                is_token = node >= 0
+                end = np.arange(budget, dtype=np.int32) % length + 1  # padding sees itself alone
+                end[is_token] = ends[first:stop][is_token[: stop - first]]
+                a, b = range_within(edge_cell, first, stop)
+                edge, token = edges[a:b], edge_cell[a:b] - first
+                scored = split_scored(token, forest.edge_target[edge], edge, budget)
+                for k, part in enumerate(scored):
+                    yield RowBatch(
+                        ids=np.where(is_token, forest.ids[node], 0).reshape(count, length),
+                        position=np.where(is_token, forest.depth[node], 0).reshape(count, length),
+                        subtree_end=end.reshape(count, length),
+                        scored=part,
+                        n_tokens=0 if k else int(is_token.sum()),
+                    )
+                first = stop
+
+
+def pack_rows(
+    forest: Forest,
+    *,
+    max_positions: int,
+    width: int,
+    batch_tokens: int,
+    prefix: int = 0,
+    pack: bool = True,
+    program_cost: float = 0.0,
+) -> PackedRows:
+    """Pack a forest in rows of the lengths that cost least.
+
+    Every path goes into the shortest row that holds it, but into none below a shortest length,
+    which is chosen here. A longer one also means fewer shapes, each of which is a program.
+
+    Args:
+        max_positions: longest path of any sequence, without the prefix.
+        width: of the model's hidden states.
+        batch_tokens: tokens of each batch, padding included.
+        prefix: tokens of a prefix cache that all tokens attend to.
+        pack: False puts one piece in a row, for models without the interval mask.
+        program_cost: cost of each batch shape in tokens of linear work; part of the choice and
+            not of the plan's cost.
+    """
+    allowed = row_lengths(max_positions)
+    cutter = TrieCutter(forest, allowed)
+    best: tuple[int, int, float] | None = None  # shortest row, tail and cost
+    least_total = math.inf
+    # Below what the shortest path needs, all shortest lengths give the same rows.
+    shortest = int(forest.reach.min()) if forest.n_nodes else 0
+    for base in allowed[bisect.bisect_left(allowed, shortest) :]:
+        # No plan beats every node once without padding, and attention only grows from here.
+        if forest.n_nodes * attention_cost(base + prefix, width) >= least_total:
+            break
+        least = cutter.least_tokens(base).items()
+        if sum(k * attention_cost(n + prefix, width) for n, k in least) < least_total:
+            n_rows = {
+                n: sum((rooms_left(counts, n) if pack else counts).values())
+                for n, counts in sorted(cutter.count_sizes(base).items())
+            }
+            for tail in (TAIL, 1):
+                shapes = [
+                    (count, n)
+                    for n, k in n_rows.items()
+                    for count in batch_rows(k, n, batch_tokens, tail)
+                ]
+                cost = sum(count * n * attention_cost(n + prefix, width) for count, n in shapes)
+                total = cost + program_cost * len(set(shapes))
+                if total < least_total:
+                    least_total, best = total, (base, tail, cost)
+        if base >= forest.n_nodes:
+            break
+    assert best is not None  # no path is longer than max_positions, so a length is left
+    base, tail, cost = best
+    rows = _fill_rows(cutter.cut(base), pack)
+    return _as_arrays(forest, rows, batch_tokens, cost, tail)
+
+
+def pack_uniform_rows(
+    forest: Forest, *, row_length: int, width: int, batch_tokens: int
+) -> PackedRows:
+    """Pack a forest in batches of one shape, for work that is not worth a second program.
+
+    Args:
+        row_length: at least the longest path.
+        width, batch_tokens: as in `pack_rows`.
+    """
+    rows = _fill_rows(TrieCutter(forest, [row_length]).cut(row_length), pack=True)
+    counts = batch_rows(len(rows.get(row_length, [])), row_length, batch_tokens, 1)
+    cost = sum(counts) * row_length * attention_cost(row_length, width)
+    return _as_arrays(forest, rows, batch_tokens, cost, tail=1)
+
+
+def _fill_rows(pieces: dict[int, list[Piece]], pack: bool) -> dict[int, list[list[Piece]]]:
+    """Pieces of each row, by row length."""
+    if not pack:
+        return {length: [[piece] for piece in of_length] for length, of_length in pieces.items()}
+    return {
+        length: [
+            [of_length[k] for k in chosen]
+            for chosen in best_fit([piece.size for piece in of_length], length)
+        ]
+        for length, of_length in pieces.items()
+    }
+
+
+def _as_arrays(
+    forest: Forest,
+    rows: dict[int, list[list[Piece]]],
+    batch_tokens: int,
+    cost: float,
+    tail: int,
+) -> PackedRows:
+    lengths = sorted(rows)
+    flat: list[int] = []  # start, stop and span of each range
+    n_in_row = []
+    for length in lengths:
+        for row in rows[length]:
+            before = len(flat)
+            pending = row[::-1]
+            while pending:
+                piece = pending.pop()
+                flat += (piece.start, piece.stop, piece.size if piece.parts else 0)
+                pending += piece.parts[::-1]
+            n_in_row.append((len(flat) - before) // 3)
+    start, stop, span = np.ascontiguousarray(np.array(flat, np.int64).reshape(-1, 3).T)
+    return PackedRows(
+        forest,
+        lengths,
+        [len(rows[length]) for length in lengths],
+        start,
+        stop,
+        span,
+        np.array(n_in_row, np.int64),
+        batch_tokens,
+        cost,
+        tail,
+    )
+
+
+class TrieCutter:
+    """Cuts the tries of a forest into pieces that fit rows of given lengths.
+
+    Works on chains: stretches of nodes of which each is the only child of the one before. A
+    window of requests has about two for each request, and far more nodes.
+    """
+
+    def __init__(self, forest: Forest, lengths: list[int]) -> None:
+        """`lengths` are the row lengths, ascending."""
+        end = forest.subtree_end.astype(np.int64)
+        begins = np.ones(len(end), bool)
+        begins[1:] = end[1:] != end[:-1]
+        start = np.flatnonzero(begins)
+        self._size = end[start] - start  # nodes of the subtree that the chain begins
+        self._depth = forest.depth[start] - forest.depth[start[:1]]  # nodes above it
+        # The shortest row that holds the longest path through the chain.
+        self._needed = np.array(lengths, np.int64)[np.searchsorted(lengths, forest.reach[start])]
+        self._start: list[int] = start.tolist()
+        self._stop = [*self._start[1:], len(end)]
+        # The chain after each chain's subtree; at `TOP`, the last index, the number of chains.
+        self._after: list[int] = [*np.searchsorted(start, end[start]).tolist(), len(start)]
+
+    def least_tokens(self, base: int) -> dict[int, int]:
+        """Tokens by row length, before paths are repeated: a lower bound.
+
+        Args:
+            base: shortest row length.
+        """
+        is_root = self._depth == 0
+        size, length = self._size[is_root], np.maximum(base, self._needed[is_root])
+        length = np.where(size <= length, length, base)  # what is cut off may fit shorter rows
+        return {n: int(size[length == n].sum()) for n in np.unique(length).tolist()}
+
+    def count_sizes(self, base: int) -> dict[int, dict[int, int]]:
+        """Sizes of the pieces that `cut` returns, without making them.
+
+        Returns:
+            Row length -> size -> number of pieces.
+        """
+        length, opened, above = self._open(base)
+        size = self._size.tolist()
+        hanging: dict[int, dict[int, dict[int, int]]] = {branch: {} for branch in opened}
+        for branch, children in opened.items():
+            for k in children:
+                if k not in opened:
+                    counts = hanging[branch].setdefault(length[k], {})
+                    counts[size[k]] = counts.get(size[k], 0) + 1
+        for branch in reversed([*above]):
+            path, depth = self._path(branch)
+            for n, counts in hanging[branch].items():
+                onto = hanging[above[branch]].setdefault(n, {})
+                for room, n_bins in rooms_left(counts, n - depth).items():
+                    filled = path + n - depth - room
+                    onto[filled] = onto.get(filled, 0) + n_bins
+        return hanging[TOP]
+
+    def cut(self, base: int) -> dict[int, list[Piece]]:
+        """Cut all tries.
+
+        A subtree that does not fit below its path is opened at its first branch. From the
+        deepest branch up, the pieces that hang on a branch are packed under as few copies of
+        its path as best fit finds, and each copy is one piece of the branch above.
+
+        Args:
+            base: shortest row length.
+
+        Returns:
+            Row length -> pieces for rows of it.
+        """
+        length, opened, above = self._open(base)
+        size, start = self._size.tolist(), self._start
+        hanging: dict[int, dict[int, list[Piece]]] = {branch: {} for branch in opened}
+        for branch, children in opened.items():
+            for k in children:
+                if k not in opened:
+                    piece = Piece(start[k], start[k] + size[k], size[k])
+                    hanging[branch].setdefault(length[k], []).append(piece)
+        for branch in reversed([*above]):
+            path, depth = self._path(branch)
+            for n, pieces in hanging[branch].items():
+                onto = hanging[above[branch]].setdefault(n, [])
+                sizes = [piece.size for piece in pieces]
+                for chosen in best_fit(sizes, n - depth):
+                    parts = [pieces[k] for k in sorted(chosen)]
+                    filled = path + sum(sizes[k] for k in chosen)
+                    onto.append(Piece(start[branch], self._stop[branch], filled, parts))
+        return hanging[TOP]
+
+    def _open(self, base: int) -> tuple[list[int], dict[int, list[int]], dict[int, int]]:
+        """Decide which chains are opened for a shortest row length.
+
+        Returns:
+            The row length of each chain's subtree; the opened chains, each after the one above
+            it, with the chains that begin where they end; and for each of them but `TOP` the
+            opened chain above.
+        """
+        row_length = np.maximum(base, self._needed)
+        fits = (self._depth + self._size <= row_length).tolist()
+        opened: dict[int, list[int]] = {}
+        above: dict[int, int] = {}
+        pending = [TOP]
+        for branch in pending:
+            opened[branch] = []
+            child, stop = branch + 1, self._after[branch]
+            while child < stop:
+                opened[branch].append(child)
+                if not fits[child]:
+                    above[child] = branch
+                    pending.append(child)
+                child = self._after[child]
+        return row_length.tolist(), opened, above
+
+    def _path(self, branch: int) -> tuple[int, int]:
+        """Nodes of a chain, and nodes from the root to its end."""
+        path = self._stop[branch] - self._start[branch]
+        return path, int(self._depth[branch]) + path
 
 
 def best_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Things into as few bins of `capacity` as it finds, by their place in `sizes`."""
+    """Pack items into few bins by best-fit decreasing: at most 11/9 of the optimum (Johnson 1974).
+
+    Bit r of `open_rooms` says that a bin with room r exists, so the tightest bin that fits is
+    the lowest set bit from the size up.
+
+    Returns:
+        Indices of the items of each bin.
+    """
     bins: list[list[int]] = []
     by_room: dict[int, list[int]] = {}
     open_rooms = 0
@@ -48,14 +421,16 @@ def best_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def rooms_left(counts: Mapping[int, int], capacity: int) -> dict[int, int]:
-    """Room that is left -> how many of the bins that `best_fit` fills have it.
+    """Count the bins of `best_fit` without filling them.
 
     Items of one size go as far as they fit into the tightest bin, then into the next, so bins
     with equal room are counted together.
 
     Args:
-        counts: size -> how many things have it.
-        capacity: of each bin.
+        counts: size -> number of items.
+
+    Returns:
+        Room left -> number of bins.
     """
     rooms: dict[int, int] = {}
     open_rooms = 0
@@ -74,7 +449,7 @@ def rooms_left(counts: Mapping[int, int], capacity: int) -> dict[int, int]:
             full = min(available, left // each)
             left -= full * each
             after = {room - each * size: full}
-            if left and available > full:  # the last items go into one bin more
+            if left and available > full:  # the last items go into one more bin
                 after[room - left * size] = 1
                 full, left = full + 1, 0
             after[room] = available - full
@@ -83,321 +458,3 @@ def rooms_left(counts: Mapping[int, int], capacity: int) -> dict[int, int]:
                     rooms[empty] = rooms.get(empty, 0) + n
                     open_rooms |= 1 << empty
     return rooms
-
-
-TOP = -1  # the branch above all roots
-
-
-class Pieces:
-    """Parts of tries, each of which goes into one row, by number.
-
-    Lists by number rather than an object for each: there are twice as many as requests.
-
-    Attributes:
-        start, stop: nodes in depth-first order: a whole subtree, or, where there are parts, a
-            stretch of a path without branches.
-        size: tokens, those of the parts included.
-        parts: the pieces of the subtrees below that stretch that are in this piece.
-    """
-
-    def __init__(self) -> None:
-        self.start: list[int] = []
-        self.stop: list[int] = []
-        self.size: list[int] = []
-        self.parts: list[Sequence[int]] = []
-
-    def add(self, start: int, stop: int, size: int, parts: Sequence[int] = ()) -> int:
-        """One more; its number."""
-        self.start.append(start)
-        self.stop.append(stop)
-        self.size.append(size)
-        self.parts.append(parts)
-        return len(self.start) - 1
-
-    def ranges(self, k: int) -> Iterator[tuple[int, int, int]]:
-        """(start, stop, span) of a piece in row order; span is 0 for a whole subtree, and for a
-        stretch of path the number of tokens from its start to the end of all that is below it
-        here."""
-        todo = [k]
-        while todo:
-            one = todo.pop()
-            yield self.start[one], self.stop[one], self.size[one] if self.parts[one] else 0
-            todo.extend(reversed(self.parts[one]))
-
-
-class Cutter:
-    """Cuts tries for a given shortest row."""
-
-    def __init__(self, forest: Forest, lengths: list[int]) -> None:
-        self.lengths = np.array(lengths, np.int64)
-        end = forest.subtree_end.astype(np.int64)
-        goes_on = end[1:] == end[:-1]
-        start = np.flatnonzero(np.concatenate([np.ones(min(1, len(end)), bool), ~goes_on]))
-        self._reach, self._size = forest.reach[start], end[start] - start
-        self._depth = forest.depth[start] - forest.depth[start[:1]]  # nodes above it
-        self._start: list[int] = start.tolist()
-        self._stop = [*self._start[1:], len(end)]
-        self._after: list[int] = np.searchsorted(start, end[start]).tolist()
-        self._roots = np.array(self._children(TOP), np.int64)
-
-    def sizes(self, base: int) -> dict[int, dict[int, int]]:
-        """Row length -> size -> how many of the pieces that `cut` gives have it."""
-        length, opened, above = self._opened(base)
-        size = self._size.tolist()
-        held: dict[int, dict[int, dict[int, int]]] = {branch: {} for branch in opened}
-        for branch, children in opened.items():
-            own = held[branch]
-            for k in children:
-                if k not in opened:
-                    of_length = own.setdefault(length[k], {})
-                    of_length[size[k]] = of_length.get(size[k], 0) + 1
-        for branch in reversed([*above]):
-            path, depth = self._path(branch)
-            for n, counts in held[branch].items():
-                of_length = held[above[branch]].setdefault(n, {})
-                for room, n_bins in rooms_left(counts, n - depth).items():
-                    filled = path + n - depth - room
-                    of_length[filled] = of_length.get(filled, 0) + n_bins
-        return held[TOP]
-
-    def least(self, base: int) -> dict[int, int]:
-        """Tokens by the shortest row length that they can have; cutting only adds to them."""
-        size, length = self._size[self._roots], self._row_lengths(base)[self._roots]
-        whole = size <= length
-        length = np.where(whole, length, base)  # what is cut off may go into shorter rows
-        return {n: int(size[length == n].sum()) for n in np.unique(length).tolist()}
-
-    def cut(self, base: int) -> tuple[Pieces, dict[int, list[int]]]:
-        """Pieces of all tries, and for each row length those that are for it.
-
-        A subtree that does not fit below its path is opened at its first branch. From the
-        deepest branch up, what hangs on a branch is packed under as few copies of the path as
-        best-fit finds, and what is packed goes on as one thing to the branch above.
-        """
-        length, opened, above = self._opened(base)
-        size, start, pieces = self._size.tolist(), self._start, Pieces()
-        held: dict[int, dict[int, list[int]]] = {branch: {} for branch in opened}
-        for branch, children in opened.items():
-            own = held[branch]
-            for k in children:
-                if k not in opened:
-                    piece = pieces.add(start[k], start[k] + size[k], size[k])
-                    own.setdefault(length[k], []).append(piece)
-        for branch in reversed([*above]):
-            path, depth = self._path(branch)
-            for n, hanging in held[branch].items():
-                onto = held[above[branch]].setdefault(n, [])
-                sizes = [pieces.size[k] for k in hanging]
-                for chosen in best_fit(sizes, n - depth):
-                    parts = [hanging[k] for k in sorted(chosen)]
-                    filled = path + sum(sizes[k] for k in chosen)
-                    onto.append(pieces.add(start[branch], self._stop[branch], filled, parts))
-        return pieces, held[TOP]
-
-    def _opened(self, base: int) -> tuple[list[int], dict[int, list[int]], dict[int, int]]:
-        """How the tries are opened for a shortest row.
-
-        Returns:
-            The row length of each chain's subtree; the chains that are opened, each after the one
-            above it, with the chains that begin where they end; and for each of them but `TOP`
-            the one above it.
-        """
-        row_lengths = self._row_lengths(base)
-        whole = (self._depth + self._size <= row_lengths).tolist()
-        opened: dict[int, list[int]] = {TOP: self._children(TOP)}
-        above: dict[int, int] = {}
-        todo = [TOP]
-        for branch in todo:
-            for k in opened[branch]:
-                if not whole[k]:
-                    opened[k], above[k] = self._children(k), branch
-                    todo.append(k)
-        return row_lengths.tolist(), opened, above
-
-    def _path(self, branch: int) -> tuple[int, int]:
-        """Nodes of a chain, and nodes from the root to its end."""
-        path = self._stop[branch] - self._start[branch]
-        return path, int(self._depth[branch]) + path
-
-    def _children(self, chain: int) -> list[int]:
-        """The chains that begin where this one ends; of `TOP`, those of all roots."""
-        stop = len(self._start) if chain == TOP else self._after[chain]
-        out, k = [], chain + 1
-        while k < stop:
-            out.append(k)
-            k = self._after[k]
-        return out
-
-    def _row_lengths(self, base: int) -> np.ndarray:
-        """Of each chain's subtree."""
-        return self.lengths[np.searchsorted(self.lengths, np.maximum(base, self._reach))]
-
-
-@dataclasses.dataclass(frozen=True)
-class PackedRows:
-    """Rows for a forest. `batches` makes each batch as it is asked for.
-
-    Attributes:
-        lengths: row length of each group, ascending.
-        n_rows: rows of each group.
-        stretches: what lies in the rows, one after the other.
-        batch_tokens: the budget.
-        cost: padding and attention counted, in tokens of linear work.
-        tail: the last rows of a length go in batches of one `tail`-th, see `batch_rows`.
-    """
-
-    forest: Forest
-    lengths: list[int]
-    n_rows: list[int]
-    stretches: Stretches
-    batch_tokens: int
-    cost: float
-    tail: int
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens laid out, repeated paths included and padding not."""
-        return int((self.stretches.stop - self.stretches.start).sum())
-
-    @functools.cached_property
-    def rows(self) -> RowLayout:
-        """What lies in each slot of all rows."""
-        return RowLayout(self.forest, self.lengths, self.n_rows, self.stretches)
-
-    def layout(self) -> bytes:
-        """What beside the forest decides the batches."""
-        facts = (self.lengths, self.n_rows, self.batch_tokens, self.tail)
-        return repr(facts).encode() + b"".join(one.tobytes() for one in self.stretches)
-
-    def batches(self) -> Iterator[RowBatch]:
-        """Batches in order; every edge of the forest is in exactly one of them."""
-        slots, first = self.rows, 0
-        for length, n_rows in zip(self.lengths, self.n_rows, strict=True):
-            for count in batch_rows(n_rows, length, self.batch_tokens, self.tail):
-                stop = min(first + count * length, slots.group_end(length))
-                yield from slots.batches(first, stop, count, length)
-                first = stop
-
-
-def pack_rows(
-    forest: Forest,
-    *,
-    max_positions: int,
-    width: int,
-    batch_tokens: int,
-    prefix: int = 0,
-    pack: bool = True,
-    program_cost: float = 0.0,
-) -> PackedRows:
-    """Choose the row length that costs least and pack.
-
-    Longer rows repeat less and pad less but attend more, see `attention_cost`. A longer shortest
-    row also makes fewer shapes, each of which is a program.
-
-    Args:
-        max_positions: longest path of any sequence, the prefix's left out.
-        width: of the model's hidden states.
-        batch_tokens: tokens in each batch, padding included.
-        prefix: tokens before every trie, which all tokens see and no row holds.
-        pack: False puts one trie in a row, for models without the interval mask.
-        program_cost: of each shape of batches, in tokens of linear work; counts in the choice,
-            and not in the plan's cost.
-    """
-    allowed = row_lengths(max_positions)
-    cutter = Cutter(forest, allowed)
-    best: tuple[int, int, float] | None = None  # shortest row, tail and cost
-    least_total = math.inf
-    # Shorter rows than the shortest path needs all give the same rows.
-    shortest = int(forest.reach.min()) if forest.n_nodes else 0
-    for base in allowed[bisect.bisect_left(allowed, shortest) :]:
-        # Nothing beats every node once and no padding, and attention only grows from here.
-        if forest.n_nodes * attention_cost(base + prefix, width) >= least_total:
-            break
-        least = sum(k * attention_cost(n + prefix, width) for n, k in cutter.least(base).items())
-        if least < least_total:
-            n_rows = {
-                n: sum((rooms_left(counts, n) if pack else counts).values())
-                for n, counts in sorted(cutter.sizes(base).items())
-            }
-            for tail in (TAIL, 1):
-                shapes = [
-                    (count, n)
-                    for n, k in n_rows.items()
-                    for count in batch_rows(k, n, batch_tokens, tail)
-                ]
-                cost = sum(count * n * attention_cost(n + prefix, width) for count, n in shapes)
-                total = cost + program_cost * len(set(shapes))
-                if total < least_total:
-                    least_total, best = total, (base, tail, cost)
-        if base >= forest.n_nodes:
-            break
-    assert best is not None  # no path is longer than max_positions, so a length is left
-    base, tail, cost = best
-    pieces, of_length = cutter.cut(base)
-    rows = _rows(pieces, of_length, pack)
-    return _laid_out(forest, pieces, rows, batch_tokens, cost, tail)
-
-
-def pack_uniform_rows(
-    forest: Forest, *, row_length: int, width: int, batch_tokens: int
-) -> PackedRows:
-    """All batches of one shape, for work that is not worth a second program.
-
-    Args:
-        row_length: at least the longest path.
-        width, batch_tokens: as in `plan`.
-    """
-    pieces, of_length = Cutter(forest, [row_length]).cut(row_length)
-    rows = _rows(pieces, of_length, True)
-    n_rows = len(rows.get(row_length, []))
-    n_tokens = sum(batch_rows(n_rows, row_length, batch_tokens, 1)) * row_length
-    cost = n_tokens * attention_cost(row_length, width)
-    return _laid_out(forest, pieces, rows, batch_tokens, cost, tail=1)
-
-
-def _laid_out(
-    forest: Forest,
-    pieces: Pieces,
-    rows: dict[int, list[list[int]]],
-    batch_tokens: int,
-    cost: float,
-    tail: int,
-) -> PackedRows:
-    """The plan of these rows, see `_rows`: their pieces become arrays."""
-    lengths = sorted(rows)
-    stretches = _stretches(pieces, [row for n in lengths for row in rows[n]])
-    n_rows = [len(rows[n]) for n in lengths]
-    return PackedRows(forest, lengths, n_rows, stretches, batch_tokens, cost, tail)
-
-
-def _rows(
-    pieces: Pieces, of_length: dict[int, list[int]], pack: bool
-) -> dict[int, list[list[int]]]:
-    """For each row length its rows of pieces."""
-    if not pack:
-        return {length: [[k] for k in own] for length, own in of_length.items()}
-    return {
-        length: [
-            [own[place] for place in chosen]
-            for chosen in best_fit([pieces.size[k] for k in own], length)
-        ]
-        for length, own in of_length.items()
-    }
-
-
-def _stretches(pieces: Pieces, rows: Sequence[Sequence[int]]) -> Stretches:
-    """Of each row its pieces, in order."""
-    flat: list[int] = []
-    n_in_row = []
-    for row in rows:
-        before = len(flat)
-        for k in row:
-            if pieces.parts[k]:
-                for one in pieces.ranges(k):
-                    flat += one
-            else:
-                flat += (pieces.start[k], pieces.stop[k], 0)
-        n_in_row.append((len(flat) - before) // 3)
-    columns = np.array(flat, np.int64).reshape(-1, 3).T
-    start, stop, span = np.ascontiguousarray(columns)
-    return Stretches(start, stop, span, np.array(n_in_row, np.int64))

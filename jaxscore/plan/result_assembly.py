@@ -1,15 +1,15 @@
-"""Sequences that one variant of the model scores, and the scores that have come back for them."""
+"""Windows of sequences that are planned together, and the scores that return for them."""
 
+import dataclasses
 import functools
 import hashlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
 from jaxscore.plan.packing import PackedRows
-from jaxscore.plan.prefixes import Part
 from jaxscore.plan.requests import (
     BASE_SCORES,
     NO_MEASURES,
@@ -18,60 +18,21 @@ from jaxscore.plan.requests import (
     TokenSequence,
 )
 from jaxscore.plan.row_batches import OnePerRow, RowBatch
-from jaxscore.plan.tries import Forest
+from jaxscore.plan.tries import Forest, Part
 
-Planned = PackedRows | OnePerRow  # how a part is laid out
-N_TERMS = 6  # fields of `SequenceScores` before its measures
-
-
-class QueryScores(Protocol):
-    """What comes back for a batch: arrays of the host, the fields of `device.rows.Scores`."""
-
-    @property
-    def logprob(self) -> Any: ...
-
-    @property
-    def greedy(self) -> Any: ...
-
-    @property
-    def entropy(self) -> Any: ...
-
-    @property
-    def self_certainty(self) -> Any: ...
-
-    @property
-    def top_id(self) -> Any: ...
-
-    @property
-    def top_logprob(self) -> Any: ...
-
-    @property
-    def measures(self) -> Mapping[str, Any]: ...
-
-
-class _Progress(NamedTuple):
-    """What a forest's sequences lack.
-
-    Attributes:
-        sequence: edge after edge, the sequences that have it, by their place.
-        first: [edges + 1], where in `sequence` each edge's begin.
-        lacking: [sequences], how many of their tokens have no score.
-    """
-
-    sequence: np.ndarray
-    first: np.ndarray
-    lacking: np.ndarray
+Planned = PackedRows | OnePerRow  # the rows of a part
+N_FIELDS = 6  # of `SequenceScores`, before its measures
 
 
 class ForestScores:
-    """Sequences of one window that one variant of the model scores, in one forest.
+    """Sequences of one window that one variant of the model scores, and their scores.
 
     Attributes:
         variant: index of the model's variant.
-        index: of each sequence of the forest, its place in the window.
-        forest: all of them.
-        plans: the forest's parts, and how each is laid out.
-        wanted: what each edge has beside the terms that every run has.
+        index: each sequence's place in the window.
+        forest: of all these sequences.
+        plans: the forest's parts, and the rows of each.
+        options: scores of each edge in addition to the base scores.
     """
 
     def __init__(
@@ -80,32 +41,34 @@ class ForestScores:
         index: Sequence[int],
         forest: Forest,
         plans: list[tuple[Part, Planned]],
-        wanted: ScoreOptions = BASE_SCORES,
+        options: ScoreOptions = BASE_SCORES,
     ) -> None:
         self.variant, self.index, self.forest, self.plans = variant, index, forest, plans
-        self.wanted = wanted
-        n, top = forest.n_edges, wanted.top
+        self.options = options
+        n, top = forest.n_edges, options.top
+        logprob, entropy, self_certainty, *measures = np.full(
+            (3 + len(options.measures), n), np.nan, np.float32
+        )
         self._edges = SequenceScores(
-            logprob=_unknown(n),
-            entropy=_unknown(n),
-            self_certainty=_unknown(n),
+            logprob,
+            entropy,
+            self_certainty,
             greedy=np.zeros(n, bool),
             top_id=np.zeros((n, top), np.int32),
-            top_logprob=_unknown(n, top),
-            measures={name: _unknown(n) for name in wanted.measures},
+            top_logprob=np.full((n, top), np.nan, np.float32),
+            measures=dict(zip(options.measures, measures, strict=True)),
         )
-        self._progress: _Progress | None = None
+        self._n_missing: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     @property
     def n_tokens(self) -> int:
-        """Tokens laid out, prefixes included and padding not."""
+        """Tokens in rows, with prefixes and without padding."""
         return sum(plan.n_tokens + len(part.prefix) for part, plan in self.plans)
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """Of all that decides which batches there will be, whatever the requests' order, and
-        which programs score them."""
-        out = hashlib.sha256(self.wanted.name().encode())
+        """SHA-256 of the batches and their programs, whatever the order of the requests."""
+        out = hashlib.sha256(self.options.name().encode())
         for part, plan in self.plans:
             forest = part.forest
             for array in (part.prefix, forest.ids, forest.depth, forest.edge_node):
@@ -113,114 +76,101 @@ class ForestScores:
             out.update(forest.edge_target.tobytes() + plan.layout())
         return out.digest()
 
-    def take(self, part: Part, batch: RowBatch, scores: QueryScores) -> np.ndarray:
-        """Put a batch's answers at their edges; what is known already stays as it is.
-
-        Returns:
-            The edges that were missing.
-        """
-        edges = part.edges[batch.edge]
-        missing = ~np.isfinite(self._edges.logprob[edges])
-        edge, answer = edges[missing], np.flatnonzero(missing)
-        of_query = answer if self.wanted.by_answer else batch.scored.slot[answer]
-        self._edges.logprob[edge] = scores.logprob[answer]
-        self._edges.greedy[edge] = scores.greedy[answer]
-        self._edges.entropy[edge] = scores.entropy[of_query]
-        self._edges.self_certainty[edge] = scores.self_certainty[of_query]
-        if self.wanted.top:
-            self._edges.top_id[edge] = scores.top_id[of_query]
-            self._edges.top_logprob[edge] = scores.top_logprob[of_query]
-        for name, values in self._edges.measures.items():
-            values[edge] = scores.measures[name][of_query]
-        return edge
-
-    def restore(self, found: Mapping[int, SequenceScores]) -> None:
-        """Put at their edges what is known of some sequences, by their place in the window."""
-        for k, place in enumerate(self.index):
-            if place in found:
-                edge = self.forest.edge_of[slice(*self.forest.offsets[k : k + 2])]
-                whole = np.isfinite(found[place].logprob)
-                for values, known in zip(_arrays(self._edges), _arrays(found[place]), strict=True):
-                    values[edge[whole]] = known[whole]
-
-    def known(self, part: Part, batch: RowBatch) -> bool:
-        """Whether nothing is missing that a batch would answer."""
-        edge = part.edges[batch.edge]
-        terms = self._edges.logprob, self._edges.entropy, self._edges.self_certainty
-        return all(np.isfinite(values[edge]).all() for values in terms)
-
-    def progress(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sequences that have one of these edges, and which of them lack no token now.
+    def add_scores(self, part: Part, batch: RowBatch, scores: Any) -> np.ndarray:
+        """Store the scores of a batch. Edges that have scores keep them.
 
         Args:
-            edges: what `take` has just put there, each of them passed once.
+            scores: `device.rows.Scores` with arrays of the host.
 
         Returns:
-            Places in `index`, ascending, and a flag for each.
+            The edges that had no scores.
+        """
+        edges = part.edges[batch.edge]
+        is_missing = ~np.isfinite(self._edges.logprob[edges])
+        edge, target = edges[is_missing], np.flatnonzero(is_missing)
+        query = target if self.options.per_target else batch.scored.slot[target]
+        self._edges.logprob[edge] = scores.logprob[target]
+        self._edges.greedy[edge] = scores.greedy[target]
+        self._edges.entropy[edge] = scores.entropy[query]
+        self._edges.self_certainty[edge] = scores.self_certainty[query]
+        if self.options.top:
+            self._edges.top_id[edge] = scores.top_id[query]
+            self._edges.top_logprob[edge] = scores.top_logprob[query]
+        for name, values in self._edges.measures.items():
+            values[edge] = scores.measures[name][query]
+        return edge
+
+    def restore(self, journaled: Mapping[int, SequenceScores]) -> None:
+        """Store scores of earlier runs, by place in the window; NaN is missing."""
+        for k, place in enumerate(self.index):
+            if place in journaled:
+                edge = self.forest.edge_of[slice(*self.forest.offsets[k : k + 2])]
+                is_known = np.isfinite(journaled[place].logprob)
+                columns = zip(_columns(self._edges), _columns(journaled[place]), strict=True)
+                for values, known in columns:
+                    values[edge[is_known]] = known[is_known]
+
+    def has_scores(self, part: Part, batch: RowBatch) -> bool:
+        """Whether all edges of a batch have scores."""
+        edge = part.edges[batch.edge]
+        columns = self._edges.logprob, self._edges.entropy, self._edges.self_certainty
+        return all(np.isfinite(values[edge]).all() for values in columns)
+
+    def count_scored(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Find the sequences of edges that have just been scored.
+
+        Args:
+            edges: as `add_scores` returns them; each edge is passed once.
+
+        Returns:
+            Indices of the sequences in `index`, ascending, and whether each is complete.
         """
         forest, n = self.forest, len(self.index)
-        if self._progress is None:
+        if self._n_missing is None:
+            # The sequences of each edge, edge after edge; where each edge's begin; and how many
+            # tokens without a score each sequence has.
             order = np.argsort(forest.edge_of, kind="stable")
             sequence = np.repeat(np.arange(n), np.diff(forest.offsets))[order]
             first = np.searchsorted(forest.edge_of[order], np.arange(forest.n_edges + 1))
-            before = ~np.isfinite(self._edges.logprob)
-            before[edges] = True
-            lacking = np.bincount(sequence, before[forest.edge_of[order]], n)
-            self._progress = _Progress(sequence, first, lacking.astype(np.int64))
-        sequence, first, lacking = self._progress
-        count = first[edges + 1] - first[edges]
-        at = np.repeat(first[edges + 1] - np.cumsum(count), count) + np.arange(int(count.sum()))
-        found = np.bincount(sequence[at], minlength=n)
-        lacking -= found
+            is_missing = ~np.isfinite(self._edges.logprob)
+            is_missing[edges] = True
+            missing = np.bincount(sequence, is_missing[forest.edge_of[order]], n)
+            self._n_missing = sequence, first, missing.astype(np.int64)
+        sequence, first, missing = self._n_missing
+        found = np.bincount(sequence[_ranges(first[edges], first[edges + 1])], minlength=n)
+        missing -= found
         touched = np.flatnonzero(found)
-        return touched, lacking[touched] == 0
+        return touched, missing[touched] == 0
 
-    def scores_of(self, places: np.ndarray) -> list[SequenceScores]:
-        """The sequences at these places of `index`, NaN where nothing has come back."""
-        first = self.forest.offsets[places]
-        count = self.forest.offsets[places + 1] - first
-        bounds = np.concatenate([[0], np.cumsum(count)])
-        edge = self.forest.edge_of[
-            np.arange(int(bounds[-1])) + np.repeat(first - bounds[:-1], count)
-        ]
-        return self._cut(edge, bounds)
-
-    def scores(self) -> list[SequenceScores]:
-        """One entry for each sequence, in the order of `index`."""
-        return self._cut(self.forest.edge_of, self.forest.offsets)
-
-    def _cut(self, edge: np.ndarray, bounds: np.ndarray) -> list[SequenceScores]:
-        """The scores of these edges, for each pair of bounds."""
-        every = [values[edge] for values in _arrays(self._edges)]
-        names = self.wanted.measures
-        out = []
-        for a, b in itertools.pairwise(bounds.tolist()):
-            terms = [values[a:b] for values in every]
-            measures = dict(zip(names, terms[N_TERMS:], strict=True)) if names else NO_MEASURES
-            out.append(SequenceScores._make([*terms[:N_TERMS], measures]))
-        return out
+    def scores_of(self, indices: np.ndarray) -> list[SequenceScores]:
+        """Scores of the sequences at these indices of `index`; NaN if missing."""
+        first, stop = self.forest.offsets[indices], self.forest.offsets[indices + 1]
+        edge = self.forest.edge_of[_ranges(first, stop)]
+        columns = [values[edge] for values in _columns(self._edges)]
+        names, scores = self.options.measures, []
+        bounds = np.concatenate([[0], np.cumsum(stop - first)]).tolist()
+        for a, b in itertools.pairwise(bounds):
+            own = [values[a:b] for values in columns]
+            measures = dict(zip(names, own[N_FIELDS:], strict=True)) if names else NO_MEASURES
+            scores.append(SequenceScores._make([*own[:N_FIELDS], measures]))
+        return scores
 
 
-def _unknown(*shape: int) -> np.ndarray:
-    return np.full(shape, np.nan, np.float32)
-
-
-def _arrays(scores: SequenceScores) -> list[Any]:
-    """All columns, the `N_TERMS` fields first and then the measures."""
-    return [*scores[:N_TERMS], *scores.measures.values()]
-
-
+@dataclasses.dataclass
 class Window:
-    """All work of sequences that came together, and how many of their batches are in flight."""
+    """Sequences that are planned together, and the progress of their batches.
 
-    def __init__(
-        self,
-        forests: list[ForestScores],
-        sequences: Sequence[TokenSequence],
-        wanted: ScoreOptions = BASE_SCORES,
-    ) -> None:
-        self.forests, self.sequences, self.wanted = forests, sequences, wanted
-        self.n_in_flight, self.all_sent = 0, False
+    Attributes:
+        forests: one for each variant of the model that scores some of the sequences.
+        n_in_flight: dispatched batches whose scores have not returned.
+        all_sent: whether all batches have been dispatched.
+    """
+
+    forests: list[ForestScores]
+    sequences: Sequence[TokenSequence]
+    options: ScoreOptions = BASE_SCORES
+    n_in_flight: int = 0
+    all_sent: bool = False
 
     @property
     def done(self) -> bool:
@@ -228,22 +178,34 @@ class Window:
 
     @property
     def n_tokens(self) -> int:
-        return sum(work.n_tokens for work in self.forests)
+        return sum(forest.n_tokens for forest in self.forests)
 
     def lay_out(self) -> None:
-        """Compute rows and digests now, and not when the first batch is made for a device."""
-        for work in self.forests:
-            _ = work.digest, [plan.rows for _, plan in work.plans]
+        """Compute rows and digests ahead of the first batch."""
+        for forest in self.forests:
+            _ = forest.digest, [plan.rows for _, plan in forest.plans]
 
     def planned_parts(self) -> Iterator[tuple[ForestScores, Part, Planned]]:
-        """What is to be computed, one forest's rows after the other."""
-        for work in self.forests:
-            for part, plan in work.plans:
-                yield work, part, plan
+        """Everything to compute, the rows of one forest after those of another."""
+        for forest in self.forests:
+            for part, plan in forest.plans:
+                yield forest, part, plan
 
     def scores(self) -> list[SequenceScores]:
-        """One entry for each sequence, in the order in which they came."""
+        """Scores of each sequence, in the order of `sequences`."""
         found: dict[int, SequenceScores] = {}
-        for work in self.forests:
-            found |= zip(work.index, work.scores(), strict=True)
+        for forest in self.forests:
+            scores = forest.scores_of(np.arange(len(forest.index)))
+            found |= zip(forest.index, scores, strict=True)
         return [found[k] for k in range(len(self.sequences))]
+
+
+def _ranges(first: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """The integers of all ranges [first, stop), one range after the other."""
+    count = stop - first
+    return np.repeat(stop - np.cumsum(count), count) + np.arange(int(count.sum()))
+
+
+def _columns(scores: SequenceScores) -> list[Any]:
+    """All arrays: the `N_FIELDS` fields, then the measures."""
+    return [*scores[:N_FIELDS], *scores.measures.values()]

@@ -1,4 +1,4 @@
-"""Token sequences to tries in depth-first order. NumPy only, linear in tokens.
+"""Token sequences to tries in depth-first order, and the parts of them that are planned alone.
 
 Sorted sequences are the tries: a sequence adds the tokens by which it differs from the one
 before it, so depth-first order is the order of the sort and no node object is ever made.
@@ -7,12 +7,13 @@ before it, so depth-first order is the order of the sort and no node object is e
     The cat ran        0     The cat ran    token      The cat ran  sat down
     The cat sat down   2     sat down       depth        0   1   2    2    3
                                             subtree_end  5   5   3    5    5
+
+Takes time in proportion to the tokens, after the sort.
 """
 
 import dataclasses
 import enum
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,18 +22,17 @@ from jaxscore.plan.requests import TokenSequence
 
 @dataclasses.dataclass(frozen=True)
 class Forest:
-    """Tries of M nodes in depth-first order, and the E distinct edges that are asked for.
+    """Tries of M nodes in depth-first order, and their E distinct requested edges.
 
-    Only what a probability depends on is laid out: the last token of a continuation is a target,
-    not a node, and a sequence without scored tokens adds nothing. The choices of a sequence are
-    edges of its last node.
+    An edge is one requested probability: the node of a prefix, and the token after it. The last
+    token of a continuation is a target and not a node. A sequence without scored tokens adds
+    nothing. The choices of a sequence are edges of its last node.
 
     Attributes:
-        ids, depth, subtree_end, reach: int32 [M]; `reach` is the longest path, in nodes, from
-            the root through the node to any node below it.
+        ids, depth, subtree_end, reach: int32 [M]; `reach` is the length of the longest path, in
+            nodes, from the root through the node to any node below it.
         edge_node, edge_target: int32 [E], sorted by node.
-        edge_of: int32, for each scored token of each sequence, one sequence after the other,
-            its edge.
+        edge_of: int32 [scored tokens], the edge of each scored token, sequence after sequence.
         offsets: int64 [sequences + 1], where each sequence's part of `edge_of` starts.
         n_input_tokens: tokens of all sequences, shared or not.
     """
@@ -56,20 +56,33 @@ class Forest:
         return len(self.edge_node)
 
 
-def range_within(values: np.ndarray, first: int, stop: int) -> tuple[int, int]:
-    """The slice of ascending values that are at least `first` and below `stop`."""
-    bounds = np.array([first, stop], values.dtype)  # of another type, all values are converted
-    a, b = np.searchsorted(values, bounds).tolist()
-    return a, b
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A forest that is planned by itself: a whole one, or what continues one prefix.
+
+    Attributes:
+        prefix: int32 [p], token ids of the prefix cache that all tries of the forest continue;
+            empty if there is none. The forest's `depth` counts it, its `reach` does not.
+        forest: without `edge_of` and `offsets` if it is not the whole one.
+        edges: int32 [E], the whole forest's index of each edge.
+    """
+
+    prefix: np.ndarray
+    forest: Forest
+    edges: np.ndarray
+
+
+def as_one_part(forest: Forest) -> Part:
+    """A whole forest as one part."""
+    return Part(np.zeros(0, np.int32), forest, np.arange(forest.n_edges, dtype=np.int32))
 
 
 class Share(enum.Enum):
-    """What may be computed once for several sequences.
+    """Which computation sequences may share.
 
-    TRIES: every common beginning. PATHS: paths stay without branches, for models that take one
-    request a row, so that a sequence shares only with one that continues it. WHOLE: only with
-    one that is fed the same tokens and scored from the same one on, so that what is laid out
-    for a sequence depends on that sequence alone.
+    TRIES: every common prefix. PATHS: tries without branches, for models that take one request
+    per row; a sequence shares only with its own extensions. WHOLE: a sequence shares only with
+    those of the same input and the same first scored token, so its layout depends on it alone.
     """
 
     TRIES = enum.auto()
@@ -79,110 +92,88 @@ class Share(enum.Enum):
 
 def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> Forest:
     """Merge sequences, in any order and with duplicates, into tries."""
-    asked = _Asked.of(sequences)
-    # Big-endian bytes compare as the ids do.
-    keys = asked.ids.astype(">u4").tobytes()
-    bounds = (4 * asked.start).tolist(), (4 * (asked.start + asked.n_fed)).tolist()
-    paths = [keys[a:b] for a, b in zip(*bounds, strict=True)]
-    firsts = asked.first.tolist()
-    # Of what is laid out: what is never scored adds nothing.
-    laid = np.flatnonzero(asked.n_scored).tolist()
-    order = np.array(sorted(laid, key=lambda k: (paths[k], firsts[k])), np.int64)
-    lengths = asked.n_fed[order]
+    # Longer than most functions: four steps that share most of their arrays.
+    # 1. The input ids of all sequences, sorted; sequences without scored tokens left out.
+    n_ids = np.array([len(sequence.ids) for sequence in sequences], np.int64)
+    n_choices = np.array([len(sequence.choices) for sequence in sequences], np.int64)
+    first = np.maximum(np.array([sequence.start for sequence in sequences], np.int64), 1)
+    n_scored = np.where(n_choices > 0, n_choices, np.maximum(n_ids - first, 0))
+    n_input = np.maximum(n_ids - (n_choices == 0), 0)
+    ids = np.concatenate(
+        [np.zeros(0, np.int32), *(sequence.ids for sequence in sequences)],
+        dtype=np.int32,
+        casting="unsafe",
+    )
+    start = _starts(n_ids)[:-1]
+    keys = ids.astype(">u4").tobytes()  # big-endian bytes compare as the ids do
+    bounds = zip((4 * start).tolist(), (4 * (start + n_input)).tolist(), strict=True)
+    rank = list(zip((keys[a:b] for a, b in bounds), first.tolist(), strict=True))
+    order = np.array(sorted(np.flatnonzero(n_scored).tolist(), key=rank.__getitem__), np.int64)
+    lengths = n_input[order]
     starts = _starts(lengths)
-    flat = asked.ids[
-        np.arange(int(starts[-1])) + np.repeat(asked.start[order] - starts[:-1], lengths)
-    ]
+    column = np.arange(int(starts[-1])) - np.repeat(starts[:-1], lengths)
+    flat = ids[np.repeat(start[order], lengths) + column]
 
+    # 2. Each sequence adds the nodes beyond the prefix that it shares with the one before it.
     shared = _shared_with_previous(flat, starts, lengths)
     if share is not Share.TRIES and len(order):
-        may = shared[1:] == lengths[:-1]
+        may_share = shared[1:] == lengths[:-1]
         if share is Share.WHOLE:
-            first = asked.first[order]
-            may &= (lengths[1:] == lengths[:-1]) & (first[1:] == first[:-1])
-        shared[1:] = np.where(may, shared[1:], 0)
-    column = np.arange(len(flat)) - np.repeat(starts[:-1], lengths)
-    new = column >= np.repeat(shared, lengths)
-    added = lengths - shared
-    base = np.concatenate([[0], np.cumsum(added)]).astype(np.int64)
-    subtree_end, reach = _subtrees(shared, lengths, base)
+            may_share &= lengths[1:] == lengths[:-1]
+            may_share &= first[order[1:]] == first[order[:-1]]
+        shared[1:] = np.where(may_share, shared[1:], 0)
+    is_new = column >= np.repeat(shared, lengths)
+    first_node = _starts(lengths - shared)
+    subtree_end, reach = _subtrees(shared, lengths, first_node)
 
-    # Each sequence's last occurrence of a shared prefix is the previous sequence's node.
+    # 3. The node of every token: that of the previous sequence within the shared prefix.
     node_of = np.zeros(len(flat), np.int64)
-    node_of[new] = np.arange(int(base[-1]))
-    again = np.flatnonzero(shared)
+    node_of[is_new] = np.arange(int(first_node[-1]))
+    sharing = np.flatnonzero(shared)
     for a, before, n in zip(
-        starts[again].tolist(), starts[again - 1].tolist(), shared[again].tolist(), strict=True
+        *(x.tolist() for x in (starts[sharing], starts[sharing - 1], shared[sharing])), strict=True
     ):
         node_of[a : a + n] = node_of[before : before + n]
 
-    place = np.zeros(len(sequences), np.int64)  # of each path in `node_of`
-    place[order] = starts[:-1]
-    edges = _edges(asked, node_of, place)
+    # 4. The distinct edges. All choices of a sequence hang on its last node.
+    path_start = np.zeros(len(sequences), np.int64)  # of each sequence in `node_of`
+    path_start[order] = starts[:-1]
+    offsets = _starts(n_scored)
+    nth = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], n_scored)
+    is_choice = np.repeat(n_choices > 0, n_scored)
+    node = node_of[np.repeat(path_start + first - 1, n_scored) + np.where(is_choice, 0, nth)]
+    all_ids = np.concatenate(
+        [ids, *(sequence.choices for sequence in sequences)], dtype=np.int32, casting="unsafe"
+    )
+    first_choice = len(ids) + _starts(n_choices)[:-1]
+    first_target = np.where(n_choices > 0, first_choice, start + first)
+    target = all_ids[np.repeat(first_target, n_scored) + nth].astype(np.int64)
+    edges, edge_of = _distinct((node << 32) | target)
     return Forest(
-        ids=flat[new],
-        depth=column[new].astype(np.int32),
+        ids=flat[is_new],
+        depth=column[is_new].astype(np.int32),
         subtree_end=subtree_end.astype(np.int32),
         reach=reach.astype(np.int32),
-        edge_node=edges[0].astype(np.int32),
-        edge_target=edges[1].astype(np.int32),
-        edge_of=edges[2],
-        offsets=_starts(asked.n_scored),
-        n_input_tokens=len(asked.ids) + len(asked.choices),
+        edge_node=(edges >> 32).astype(np.int32),
+        edge_target=(edges & 0xFFFFFFFF).astype(np.int32),
+        edge_of=edge_of,
+        offsets=offsets,
+        n_input_tokens=len(all_ids),
     )
 
 
-class _Asked(NamedTuple):
-    """Sequences as arrays.
-
-    Attributes:
-        ids, choices: int32, of all sequences, one after the other.
-        start: where the ids of each begin.
-        n_fed, first, n_scored, n_choices: of each, see `TokenSequence`.
-    """
-
-    ids: np.ndarray
-    choices: np.ndarray
-    start: np.ndarray
-    n_fed: np.ndarray
-    first: np.ndarray
-    n_scored: np.ndarray
-    n_choices: np.ndarray
-
-    @classmethod
-    def of(cls, sequences: Sequence[TokenSequence]) -> "_Asked":
-        n_ids = np.array([len(s.ids) for s in sequences], np.int64)
-        n_choices = np.array([len(s.choices) for s in sequences], np.int64)
-        first = np.maximum(np.array([s.start for s in sequences], np.int64), 1)
-        return cls(
-            _joined([s.ids for s in sequences]),
-            _joined([s.choices for s in sequences]),
-            _starts(n_ids)[:-1],
-            np.maximum(n_ids - (n_choices == 0), 0),
-            first,
-            np.where(n_choices > 0, n_choices, np.maximum(n_ids - first, 0)),
-            n_choices,
-        )
-
-
-def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    nothing = np.zeros(0, np.int32)
-    return np.concatenate([nothing, *arrays], dtype=np.int32, casting="unsafe")
-
-
 def _starts(counts: np.ndarray) -> np.ndarray:
-    """int64 [n + 1]: where each of n parts of so many begins, and the end."""
+    """Where each of n consecutive parts of these sizes starts, and the end, int64 [n + 1]."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _shared_with_previous(flat: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Length of the common prefix of each sequence with the one before it; 0 for the first."""
-    n = len(lengths)
-    shared = np.zeros(n, np.int64)
-    if n < 2:
+    shared = np.zeros(len(lengths), np.int64)
+    if len(lengths) < 2:
         return shared
     span = np.minimum(lengths[1:], lengths[:-1])
-    first = np.concatenate([[0], np.cumsum(span)])
+    first = _starts(span)
     column = np.arange(int(first[-1])) - np.repeat(first[:-1], span)
     here, before = np.repeat(starts[1:-1], span) + column, np.repeat(starts[:-2], span) + column
     differs = np.where(flat[here] != flat[before], column, np.iinfo(np.int64).max)
@@ -191,65 +182,54 @@ def _shared_with_previous(flat: np.ndarray, starts: np.ndarray, lengths: np.ndar
 
 
 def _subtrees(
-    shared: np.ndarray, lengths: np.ndarray, base: np.ndarray
+    shared: np.ndarray, lengths: np.ndarray, first_node: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where each node's subtree ends, and how deep it reaches.
+    """Where each node's subtree ends, and its `reach`, int64 [M] each.
 
-    A stack holds the branches of the current path as [depth, first node, reach]; a sequence
-    that shares s tokens closes all that lies at depth s or deeper.
+    A stack holds the branches of the current path as [depth, first node, nodes, reach]. A
+    sequence that shares s tokens closes everything at depth s or deeper.
     """
-    end, reach = np.empty(int(base[-1]), np.int64), np.empty(int(base[-1]), np.int64)
+    n_nodes = int(first_node[-1])
+    end, reach = np.empty(n_nodes, np.int64), np.empty(n_nodes, np.int64)
     stack: list[list[int]] = []
-
-    def close(depth: int, node: int) -> None:
-        """End at `node` every subtree of the stack that starts at `depth` or deeper."""
+    # After the last sequence, everything is closed.
+    for depth, length, node in zip(
+        [*shared.tolist(), 0], [*lengths.tolist(), 0], first_node.tolist(), strict=True
+    ):
         deepest = 0
         while stack and stack[-1][0] + stack[-1][2] > depth:
-            top, first, count, furthest = stack[-1]
-            deepest = max(deepest, furthest)
-            keep = max(0, depth - top)
-            end[first + keep : first + count] = node
-            reach[first + keep : first + count] = deepest
-            if keep:
-                stack[-1][2:] = [keep, deepest]
-                return
-            stack.pop()
+            top, first, count, branch_reach = stack.pop()
+            deepest = max(deepest, branch_reach)
+            n_open = max(0, depth - top)
+            end[first + n_open : first + count] = node
+            reach[first + n_open : first + count] = deepest
+            if n_open:
+                stack.append([top, first, n_open, deepest])
+                break
         if stack:
             stack[-1][3] = max(stack[-1][3], deepest)
-
-    for s, n, first in zip(shared.tolist(), lengths.tolist(), base.tolist(), strict=False):
-        close(s, first)
-        if n > s:
-            stack.append([s, first, n - s, n])
-    close(0, int(base[-1]))
+        if length > depth:
+            stack.append([depth, node, length - depth, length])
     return end, reach
 
 
-def _edges(
-    asked: _Asked, node_of: np.ndarray, place: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct (node, target) pairs sorted by node, and each scored token's index in them.
+def _distinct(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted distinct keys, and the index of each key in them as int32.
 
-    Args:
-        node_of: of each token of the paths.
-        place: where in it each sequence's path begins.
+    As `np.unique`, in a third of its time: the nodes of a sequence rise, and a stable sort
+    merges ascending runs.
     """
-    n = asked.n_scored
-    at = np.arange(int(n.sum())) - np.repeat(_starts(n)[:-1], n)
-    choice = np.repeat(asked.n_choices > 0, n)
-    # One node for all choices.
-    node = np.repeat(place + asked.first - 1, n) + np.where(choice, 0, at)
-    all_ids = np.concatenate([asked.ids, asked.choices])
-    first_choice = len(asked.ids) + _starts(asked.n_choices)[:-1]
-    first_target = np.where(asked.n_choices > 0, first_choice, asked.start + asked.first)
-    target = all_ids[np.repeat(first_target, n) + at].astype(np.int64)
-    key = (node_of[node] << 32) | target
-    # A sequence's nodes rise, and a stable sort merges what rises: a third of `np.unique`'s time.
-    by = np.argsort(key, kind="stable")
-    key = key[by]
-    new = np.ones(len(key), bool)
-    np.not_equal(key[1:], key[:-1], out=new[1:])
-    edge_of = np.empty(len(key), np.int32)
-    edge_of[by] = np.cumsum(new, dtype=np.int32) - 1
-    distinct = key[new]
-    return distinct >> 32, distinct & 0xFFFFFFFF, edge_of
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    is_new = np.ones(len(keys), bool)
+    np.not_equal(keys[1:], keys[:-1], out=is_new[1:])
+    index = np.empty(len(keys), np.int32)
+    index[order] = np.cumsum(is_new, dtype=np.int32) - 1
+    return keys[is_new], index
+
+
+def range_within(values: np.ndarray, first: int, stop: int) -> tuple[int, int]:
+    """Range of indices of ascending values that are at least `first` and below `stop`."""
+    bounds = np.array([first, stop], values.dtype)  # of another type, all values are converted
+    a, b = np.searchsorted(values, bounds).tolist()
+    return a, b

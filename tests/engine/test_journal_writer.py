@@ -49,7 +49,7 @@ def scored(window):
     """(work, edges) of each batch, with its answers put in place."""
     for work, part, plan in window.planned_parts():
         for batch in plan.batches():
-            yield work, work.take(part, batch, answers(batch))
+            yield work, work.add_scores(part, batch, answers(batch))
 
 
 def planned(sequences):

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.plan.packing import Cutter
+from jaxscore.plan.packing import TrieCutter
 from jaxscore.plan.tries import Share, build_forest
 from tests.sequences import sequence_lists
 
@@ -13,11 +13,10 @@ from tests.sequences import sequence_lists
 @settings(deadline=None)
 @given(sequence_lists(), st.sampled_from([2, 4, 8, 16]))
 def test_sizes_and_the_least_of_them_are_those_of_the_pieces(sequences, base):
-    cutter = Cutter(build_forest(sequences, share=Share.TRIES), [2, 4, 8, 16, 32, 64])
+    cutter = TrieCutter(build_forest(sequences, share=Share.TRIES), [2, 4, 8, 16, 32, 64])
     found: dict[int, Counter[int]] = {}
-    pieces, of_length = cutter.cut(base)
-    for length, own in of_length.items():
-        found[length] = Counter(pieces.size[k] for k in own)
-    assert cutter.sizes(base) == found
+    for length, pieces in cutter.cut(base).items():
+        found[length] = Counter(piece.size for piece in pieces)
+    assert cutter.count_sizes(base) == found
     cost = sum(n * sum(sizes.elements()) for n, sizes in found.items())  # longer rows cost more
-    assert sum(n * tokens for n, tokens in cutter.least(base).items()) <= cost
+    assert sum(n * tokens for n, tokens in cutter.least_tokens(base).items()) <= cost

@@ -43,7 +43,7 @@ def checked_questions(batch, forest, prefixes, seen):
     assert asked.slot.shape == asked.answer.shape == (room,)
     assert 0 < n <= rows * length
     assert 0 < m <= room
-    # RowLayout that are not used hold 0, which exists.
+    # Unused entries hold 0, which exists.
     assert not any(x.any() for x in (asked.query[n:], asked.slot[m:], asked.answer[m:]))
     assert set(asked.slot[:m].tolist()) <= set(range(n))
     assert (np.diff(asked.query[:n]) > 0).all()
@@ -106,7 +106,7 @@ def test_the_same_at_the_real_sizes(seed):
     width = [1, 16, 64, 4096][seed % 4]
     made = pack_rows(forest, max_positions=200, width=width, batch_tokens=1024)
     checked(made)
-    cut = bool((made.stretches.span > 0).any())
+    cut = bool((made.span > 0).any())
     assert cut or made.n_tokens == forest.n_nodes
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jaxscore.engine import planner
 from jaxscore.plan import prefixes, row_batches
 from jaxscore.plan.packing import pack_rows
-from jaxscore.plan.prefixes import as_one_part, split_at_prefixes
+from jaxscore.plan.prefixes import split_at_prefixes
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.plan.tries import build_forest
+from jaxscore.plan.tries import as_one_part, build_forest
 from tests.sequences import paths, sequence, sequence_lists
 from tests.test_scorer import assert_same, fresh
 

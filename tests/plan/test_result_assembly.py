@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from jaxscore.engine.dispatch import halves
 from jaxscore.plan import row_batches
 from jaxscore.plan.packing import pack_rows
-from jaxscore.plan.prefixes import as_one_part
 from jaxscore.plan.requests import ScoreOptions
 from jaxscore.plan.result_assembly import ForestScores
-from jaxscore.plan.tries import build_forest
+from jaxscore.plan.tries import as_one_part, build_forest
 from tests.sequences import sequence, sequence_lists
 
 
@@ -53,15 +52,15 @@ def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences
     ]
     known: set[int] = set()
     for batch in [*(half for one in batches[:2] for half in halves(one)), *batches]:
-        edges = work.take(part, batch, answers(batch))
+        edges = work.add_scores(part, batch, answers(batch))
         new = set(part.edges[batch.edge].tolist()) - known
         assert set(edges.tolist()) == new  # none of them twice
         known |= new
-        touched, lacks_nothing = work.progress(edges)
+        touched, lacks_nothing = work.count_scored(edges)
         want = [k for k, edges in enumerate(own) if edges & new]
         assert touched.tolist() == want
         assert lacks_nothing.tolist() == [own[k] <= known for k in want]
-    everything = work.scores()
+    everything = work.scores_of(np.arange(len(sequences)))
     places = np.flatnonzero(np.diff(forest.offsets) > 0)[::-1]
     for k, scores in zip(places.tolist(), work.scores_of(places), strict=True):
         for some, all_ in zip(scores, everything[k], strict=True):

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from hypothesis import given, settings
 
-from jaxscore.plan.row_batches import SHORTEST_ROW, TARGETS_PER_TOKEN, OnePerRow, row_length
+from jaxscore.plan.row_batches import SHORTEST_ROW, TARGETS_PER_TOKEN, OnePerRow, power_of_two
 from jaxscore.plan.tries import Share, build_forest
 from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence, sequence_lists
@@ -64,7 +64,7 @@ def test_another_start_is_another_row():
 
 
 def test_rows_are_powers_of_two():
-    assert [row_length(n) for n in (1, SHORTEST_ROW, SHORTEST_ROW + 1, 300)] == [
+    assert [power_of_two(n) for n in (1, SHORTEST_ROW, SHORTEST_ROW + 1, 300)] == [
         SHORTEST_ROW,
         SHORTEST_ROW,
         2 * SHORTEST_ROW,
