@@ -14,7 +14,7 @@ from jaxscore.io.byte_sizes import parse_bytes
 from jaxscore.io.json_input import read_text
 
 KEY = "JAXSCORE_API_KEY"
-PACKAGES = ("starlette", "uvicorn", "prometheus_client")  # of the extra `serve`
+PACKAGES = ("starlette", "uvicorn", "prometheus_client", "pydantic")  # of the extra `serve`
 UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0}
 
 DESCRIPTION = f"""\
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxscore.server.service import Service
     from jaxscore.server.settings import Settings
 
-    key, address = os.environ.get(KEY) or None, lifecycle.resolved(args.host, args.port)
+    key, address = os.environ.get(KEY) or None, lifecycle.resolve(args.host, args.port)
     if key is None and not address.is_loopback:
         raise InputError(
             f"--host {args.host}: other machines can connect, and {KEY} is not set in the "
@@ -223,10 +223,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _logprobs(text: str) -> int:
-    from jaxscore.server.settings import MOST_LOGPROBS
+    from jaxscore.server.settings import MAX_LOGPROBS
 
-    if not (text.isascii() and text.isdigit() and int(text) <= MOST_LOGPROBS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MOST_LOGPROBS}")
+    if not (text.isascii() and text.isdigit() and int(text) <= MAX_LOGPROBS):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MAX_LOGPROBS}")
     return int(text)
 
 

@@ -1,39 +1,344 @@
-"""`POST /v1/completions`: log-probabilities of prompts, and texts after them."""
+"""`POST /v1/completions` and `/v1/chat/completions`: OpenAI's answers, whole and streamed."""
 
+import asyncio
+import contextlib
 import functools
 import time
 import uuid
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Any
 
 import orjson
 
-from jaxscore.server.calls import EVENTS, Answer, Call, Stream
-from jaxscore.server.completion_answer import choice, size, usage
-from jaxscore.server.completion_choices import written
-from jaxscore.server.completion_request import asked_of
-from jaxscore.server.completion_streams import parts
-from jaxscore.server.events import broken
+from jaxscore.server.choices import (
+    Choice,
+    ChoiceRequest,
+    TokenLogprobs,
+    compute_choices,
+    stream_choices,
+)
+from jaxscore.server.endpoint import EVENTS, Answer, Call, Stream
+from jaxscore.server.errors import invalid_field
+from jaxscore.server.prompts import check_length, tokenize_conversation, tokenize_prompts
+from jaxscore.server.request_models import (
+    ChatRequest,
+    CompletionRequest,
+    SamplingRequest,
+    parse_object,
+    validate,
+)
+from jaxscore.server.service import Service
+from jaxscore.server.settings import MAX_NUMBERS, MAX_PROMPTS
+from jaxscore.text.token_bytes import TokenBytes
 
-DUMP = orjson.OPT_SERIALIZE_NUMPY
+ENTRY_BYTES, CHOICE_BYTES = 40, 100  # of a token's JSON, and of a choice without its tokens
+DONE = b"data: [DONE]\n\n"
 
 
 async def complete(call: Call) -> Answer | Stream:
-    """Answer one request."""
+    """Log-probabilities of prompts, and texts after them."""
     service = call.service
-    asked = await service.apart(len(call.body), functools.partial(asked_of, service, call.body))
-    head = {
-        "id": f"cmpl-{uuid.uuid4().hex}",
-        "object": "text_completion",
-        "created": int(time.time()),
-        "model": asked.fields["model"] or service.settings.names[0],
-    }
-    if asked.fields["stream"]:
-        return Stream(parts(service, asked, head), EVENTS, broken)
-    choices = await written(service, asked)
+    read = functools.partial(read_completion, service, call.body)
+    request, fields = await service.run_in_thread(len(call.body), read)
+    head = _head(service, fields, "cmpl", "text_completion")
+    render = functools.partial(_completion_choice, service, request, fields)
+    if fields.stream:
+        return Stream(_stream_completion(service, request, head, render), EVENTS, _end_stream)
+    choices = await compute_choices(service, request)
 
-    def body() -> bytes:
-        listed = [choice(service, asked, k, one) for k, one in enumerate(choices)]
-        return orjson.dumps(
-            {**head, "choices": listed, "usage": usage(asked, choices)}, option=DUMP
+    def dump() -> bytes:
+        rendered = [render(k, choice) for k, choice in enumerate(choices)]
+        return _dump({**head, "choices": rendered, "usage": _usage(request, choices)})
+
+    size = sum(_json_size(request, choice) for choice in choices)
+    return Answer(await service.run_in_thread(size, dump))
+
+
+async def chat(call: Call) -> Answer | Stream:
+    """A model's answers to a conversation."""
+    service = call.service
+    # In a thread however short the body is, since the chat template may take long.
+    request, fields = await asyncio.get_running_loop().run_in_executor(
+        service.chat_threads, read_chat, service, call.body
+    )
+    if fields.stream:
+        head = _head(service, fields, "chatcmpl", "chat.completion.chunk")
+        return Stream(_stream_chat(service, request, head), EVENTS, _end_stream)
+    head = _head(service, fields, "chatcmpl", "chat.completion")
+    choices = await compute_choices(service, request)
+
+    def dump() -> bytes:
+        rendered = [
+            {
+                "index": k,
+                "message": {"role": "assistant", "content": choice.text},
+                "logprobs": _chat_logprobs(service, request, choice),
+                "finish_reason": choice.finish_reason,
+            }
+            for k, choice in enumerate(choices)
+        ]
+        return _dump({**head, "choices": rendered, "usage": _usage(request, choices)})
+
+    size = sum(_json_size(request, choice) for choice in choices)
+    return Answer(await service.run_in_thread(size, dump))
+
+
+def read_completion(service: Service, raw: bytes) -> tuple[ChoiceRequest, CompletionRequest]:
+    """Validate the body of a completion and tokenize its prompts.
+
+    Raises:
+        ApiError: it cannot be answered, and why.
+    """
+    fields = validate(CompletionRequest, parse_object(raw), service.settings.max_logprobs)
+    service.check_model(fields.model)
+    prompts = tokenize_prompts(service, fields.prompt, fields.add_special_tokens)
+    if fields.n * len(prompts) > MAX_PROMPTS:
+        raise invalid_field(
+            "n",
+            f"n is {fields.n} for {len(prompts)} prompts, expected at most {MAX_PROMPTS} "
+            "choices together; send several requests",
         )
+    check_length(service, prompts, fields.max_tokens, "max_tokens")
+    if fields.echo and fields.logprobs is not None:
+        n_tokens = fields.n * sum(len(prompt.ids) for prompt in prompts)
+        n_numbers = n_tokens * (1 + fields.logprobs)
+        if n_numbers > MAX_NUMBERS:
+            raise invalid_field(
+                "logprobs",
+                f"logprobs is {fields.logprobs} for {n_tokens} tokens of all choices, which are "
+                f"{n_numbers} log-probabilities, expected at most {MAX_NUMBERS}; send several "
+                "requests",
+            )
+    return ChoiceRequest(fields, prompts, fields.max_tokens, fields.logprobs, fields.echo), fields
 
-    return Answer(await service.apart(sum(size(asked, one) for one in choices), body))
+
+def read_chat(service: Service, raw: bytes) -> tuple[ChoiceRequest, ChatRequest]:
+    """Validate the body of a chat, render its conversation and tokenize it.
+
+    Raises:
+        ApiError: it cannot be answered, and why.
+    """
+    fields = validate(ChatRequest, parse_object(raw), service.settings.max_logprobs)
+    service.check_model(fields.model)
+    if fields.top_logprobs is not None and not fields.logprobs:
+        raise invalid_field("top_logprobs", "top_logprobs needs logprobs: true; send both")
+    if fields.max_tokens is not None and fields.max_completion_tokens is not None:
+        raise invalid_field(
+            "max_tokens", "max_tokens and max_completion_tokens mean the same; send one of them"
+        )
+    prompt = tokenize_conversation(service, fields.messages)
+    limit, name = fields.max_completion_tokens, "max_completion_tokens"
+    if limit is None:
+        limit, name = fields.max_tokens, "max_tokens"
+    check_length(service, [prompt], limit or 1, name)
+    max_tokens = limit or service.max_positions - len(prompt.ids)
+    n_top = (fields.top_logprobs or 0) if fields.logprobs else None
+    request = ChoiceRequest(fields, [prompt], max_tokens, n_top, prompt_field="messages")
+    return request, fields
+
+
+async def _stream_completion(
+    service: Service, request: ChoiceRequest, head: dict[str, Any], render: Any
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent events whose texts and log-probabilities add up to the whole answer."""
+    event = _event_builder(request, head)
+    choices: list[Choice] = []
+    if request.echo and not request.has_whole_choices:
+        for k in range(request.fields.n * len(request.prompts)):
+            yield event(_text_choice(k, request.prompts[k // request.fields.n].text))
+    async with contextlib.aclosing(stream_choices(service, request)) as parts:
+        async for index, text, choice in parts:
+            if choice is not None:
+                choices.append(choice)
+            if choice is not None and request.has_whole_choices:
+                rendered = functools.partial(render, index, choice)
+                size = _json_size(request, choice)
+                yield event(await service.run_in_thread(size, rendered))
+            elif text or choice is not None:
+                yield event(_text_choice(index, text, choice))
+    if request.fields.stream_options.include_usage:
+        yield _event({**head, "choices": [], "usage": _usage(request, choices)})
+    yield DONE
+
+
+async def _stream_chat(
+    service: Service, request: ChoiceRequest, head: dict[str, Any]
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent events: the role of each choice, then its text, then why it finished."""
+    event = _event_builder(request, head)
+    choices: list[Choice] = []
+    started: set[int] = set()
+
+    def delta(index: int, content: dict[str, str], **more: Any) -> bytes:
+        empty = {"logprobs": None, "finish_reason": None}
+        return event({"index": index, "delta": content, **empty, **more})
+
+    async with contextlib.aclosing(stream_choices(service, request)) as parts:
+        async for index, text, choice in parts:
+            if index not in started:
+                started.add(index)
+                yield delta(index, {"role": "assistant", "content": ""})
+            logprobs = None
+            if choice is not None and request.n_top is not None:
+                rendered = functools.partial(_chat_logprobs, service, request, choice)
+                size = _json_size(request, choice)
+                logprobs = await service.run_in_thread(size, rendered)
+            if text or logprobs:
+                yield delta(index, {"content": text}, logprobs=logprobs)
+            if choice is not None:
+                choices.append(choice)
+                yield delta(index, {}, finish_reason=choice.finish_reason)
+    if request.fields.stream_options.include_usage:
+        yield _event({**head, "choices": [], "usage": _usage(request, choices)})
+    yield DONE
+
+
+def _completion_choice(
+    service: Service, request: ChoiceRequest, fields: CompletionRequest, index: int, choice: Choice
+) -> dict[str, Any]:
+    """A whole choice of a completion, with the prompt's text and tokens if `echo` is set."""
+    prompt = request.prompts[choice.prompt]
+    before = prompt.text if request.echo else ""
+    logprobs = None
+    if request.n_top is not None and choice.logprobs is not None:
+        _, starts = service.token_bytes.placed(choice.ids, first=False)
+        end = len(before) + len(choice.text)
+        starts = [min(len(before) + start, end) for start in starts]
+        logprobs = completion_logprobs(
+            service.token_bytes,
+            int(prompt.ids[0]) if request.echo else None,
+            choice.logprobs,
+            [*prompt.starts, *starts] if request.echo else starts,
+            as_ids=fields.return_tokens_as_token_ids,
+        )
+    return {
+        "index": index,
+        "text": before + choice.text,
+        "logprobs": logprobs,
+        "finish_reason": choice.finish_reason,
+    }
+
+
+def _text_choice(index: int, text: str, choice: Choice | None = None) -> dict[str, Any]:
+    reason = None if choice is None else choice.finish_reason
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": reason}
+
+
+def completion_logprobs(
+    token_bytes: TokenBytes,
+    first_id: int | None,
+    tokens: TokenLogprobs,
+    starts: Sequence[int],
+    *,
+    as_ids: bool,
+) -> dict[str, list[Any]]:
+    """The object `logprobs` of a completion's choice.
+
+    Args:
+        token_bytes: of the tokenizer.
+        first_id: a token before the others, which has no log-probability, or None.
+        tokens: log-probabilities of the others.
+        starts: characters before each token, `first_id` included.
+        as_ids: write "token_id:7" instead of a token's text, so that no two tokens look equal.
+    """
+
+    def name(id: int) -> str:
+        return f"token_id:{id}" if as_ids else token_bytes.text(id)
+
+    top: list[dict[str, Any]] = []
+    for id, logprob, pairs in _entries(tokens):
+        row: dict[str, Any] = {}
+        for top_id, top_logprob in pairs:
+            row.setdefault(name(top_id), top_logprob)
+        row.setdefault(name(id), logprob)
+        top.append(row)
+    ids, none = tokens.ids.tolist(), [] if first_id is None else [None]
+    return {
+        "tokens": [name(id) for id in ([] if first_id is None else [first_id]) + ids],
+        "token_logprobs": [*none, *tokens.logprob],
+        "top_logprobs": [*none, *top],
+        "text_offset": list(starts),
+    }
+
+
+def chat_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[dict[str, Any]]:
+    """The list `logprobs.content` of a chat's choice; tokens that look equal have an entry each."""
+
+    def entry(id: int, logprob: Any) -> dict[str, Any]:
+        raw = token_bytes.of(id)
+        return {"token": token_bytes.text(id), "logprob": logprob, "bytes": list(raw)}
+
+    return [
+        {**entry(id, logprob), "top_logprobs": [entry(*pair) for pair in pairs]}
+        for id, logprob, pairs in _entries(tokens)
+    ]
+
+
+def _entries(tokens: TokenLogprobs) -> Iterator[tuple[int, Any, Iterator[tuple[int, Any]]]]:
+    """Per token: id, log-probability, and the most probable ids with theirs.
+
+    A token among the most probable ones has the same float in both places: clients compare them.
+    """
+    for id, logprob, top_ids, values in zip(
+        tokens.ids.tolist(),
+        list(tokens.logprob),
+        tokens.top_ids.tolist(),
+        tokens.top_logprobs,
+        strict=True,
+    ):
+        pairs = zip(top_ids, list(values), strict=True)
+        yield id, logprob, ((top, logprob if top == id else value) for top, value in pairs)
+
+
+def _chat_logprobs(
+    service: Service, request: ChoiceRequest, choice: Choice
+) -> dict[str, Any] | None:
+    if request.n_top is None or choice.logprobs is None:
+        return None
+    return {"content": chat_logprobs(service.token_bytes, choice.logprobs)}
+
+
+def _head(service: Service, fields: SamplingRequest, prefix: str, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"{prefix}-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": fields.model or service.settings.names[0],
+    }
+
+
+def _usage(request: ChoiceRequest, choices: Sequence[Choice]) -> dict[str, int]:
+    """Tokens of all prompts, each counted once, and of all generated texts."""
+    n_prompt = sum(len(prompt.ids) for prompt in request.prompts)
+    n_generated = sum(len(choice.ids) for choice in choices)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_generated,
+        "total_tokens": n_prompt + n_generated,
+    }
+
+
+def _json_size(request: ChoiceRequest, choice: Choice) -> int:
+    """Approximate size of a choice's JSON, in bytes."""
+    n_tokens = 0 if choice.logprobs is None else len(choice.logprobs.ids)
+    n_entries = n_tokens * (1 + (request.n_top or 0))
+    return CHOICE_BYTES + len(choice.text) + ENTRY_BYTES * n_entries
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _event(value: Mapping[str, Any]) -> bytes:
+    return b"data: " + _dump(value) + b"\n\n"
+
+
+def _event_builder(request: ChoiceRequest, head: dict[str, Any]) -> Any:
+    """A function that makes the event of one choice; `usage` is null if it comes at the end."""
+    usage = {"usage": None} if request.fields.stream_options.include_usage else {}
+    return lambda choice: _event({**head, "choices": [choice], **usage})
+
+
+def _end_stream(error: bytes) -> bytes:
+    """The last bytes of a stream that an error ends."""
+    return b"data: " + error + b"\n\n" + DONE

@@ -1,156 +1,280 @@
-"""One path as an ASGI application: reads the body, runs its function, watches for the client.
+"""One route as an ASGI application: reads the body, runs a handler, watches for a disconnect.
 
-The client's going away is seen by a task that reads `receive` beside the function. So nothing
-stands between the two that reads it too, as Starlette's BaseHTTPMiddleware would.
+A task beside the handler reads `receive` and sees the disconnect. Nothing else may read it, as
+Starlette's BaseHTTPMiddleware would.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import traceback
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
 
-from jaxscore.server import receiving
-from jaxscore.server.calls import JSON, Answer, Call, Function, Stream, headers_of, query_of
-from jaxscore.server.errors import ApiError
-from jaxscore.server.prompts import TOO_LONG
+from jaxscore.server.errors import CONTEXT_LENGTH, ApiError
+from jaxscore.server.request_models import NDJSON
 from jaxscore.server.service import Service
 from jaxscore.text.bounded_tokenizer import TextError, TooLong
 
+JSON, EVENTS = "application/json", "text/event-stream"
+LAST_PART = 5.0  # seconds for sending that the time is over
+
 Scope = MutableMapping[str, Any]
-LAST_PART = 5.0  # seconds to say that the time is over
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class ClientGone(Exception):
+    """The client closed the connection, so nobody reads an answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A request as a handler sees it.
+
+    Attributes:
+        service: the served model.
+        body: empty for GET.
+        headers: by lower-case name; the last one if several have a name.
+        path: parameters of the route's pattern.
+        query: by name.
+    """
+
+    service: Service
+    body: bytes
+    headers: Mapping[str, str]
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+
+    @property
+    def has_lines(self) -> bool:
+        """Whether the body has a JSON object per line."""
+        return content_type(self.headers) == NDJSON
+
+
+class Answer(NamedTuple):
+    """A whole answer of status 200."""
+
+    body: bytes
+    content_type: str = JSON
+
+
+class Stream(NamedTuple):
+    """An answer in parts.
+
+    Attributes:
+        parts: bytes; an error before the first part becomes an answer with its status.
+        content_type: of the whole answer.
+        end_with: makes the last bytes after a later error, from the error's object.
+    """
+
+    parts: AsyncGenerator[bytes, None]
+    content_type: str
+    end_with: Callable[[bytes], bytes]
+
+
+Handler = Callable[[Call], Awaitable[Answer | Stream]]
 
 
 class Endpoint:
-    """A path with its methods.
+    """A route.
 
     Attributes:
-        functions: by method.
-        types: of bodies that it reads.
+        handlers: by method.
+        types: content types of bodies that it reads.
     """
 
     def __init__(
-        self, service: Service, functions: Mapping[str, Function], types: tuple[str, ...] = (JSON,)
+        self, service: Service, handlers: Mapping[str, Handler], types: tuple[str, ...] = (JSON,)
     ) -> None:
-        self._service, self.functions, self.types = service, functions, types
+        self._service, self.handlers, self.types = service, handlers, types
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Any) -> None:
         """Answer one request."""
-        answering = _Answering(send)
+        response = Response(send)
         try:
-            call, function = await self._call(scope, receive)
-            await self._with_client(function, call, receive, answering)
-        except receiving.ClientGone:
+            call, handler = await self._read(scope, receive)
+            await self._answer_client(handler, call, receive, response)
+        except ClientGone:
             self._service.metrics.cancelled.inc()
-        except ApiError as problem:
-            await answering.error(problem)
-        except TextError as problem:
-            code = TOO_LONG if isinstance(problem, TooLong) else None
-            await answering.error(ApiError(400, str(problem), code=code))
-        except asyncio.CancelledError:
-            raise
+        except ApiError as error:
+            await response.send_error(error)
+        except TextError as error:
+            code = CONTEXT_LENGTH if isinstance(error, TooLong) else None
+            await response.send_error(ApiError(400, str(error), code=code))
         except Exception:
-            await answering.error(_unexpected())
+            traceback.print_exc()
+            message = "the server met an error of its own; its log has it"
+            await response.send_error(ApiError(500, message, code="internal"))
 
-    async def _call(self, scope: Scope, receive: Any) -> tuple[Call, Function]:
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[Call, Handler]:
         headers, method = headers_of(scope), scope["method"]
-        function = self.functions.get("GET" if method == "HEAD" else method)
-        if function is None:
-            allowed = ", ".join(self.functions)
+        handler = self.handlers.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            allowed = ", ".join(self.handlers)
             raise ApiError(
                 405, f"the method is {method}, expected {allowed}", headers={"Allow": allowed}
             )
-        raw = b""
+        body = b""
         if method == "POST":
-            receiving.check_type(headers, self.types)
-            raw = await receiving.body(receive, headers, self._service.settings.max_body)
-        path = scope.get("path_params", {})
-        return Call(self._service, raw, headers, path, query_of(scope)), function
+            check_content_type(headers, self.types)
+            body = await read_body(receive, headers, self._service.settings.max_body)
+        text = scope.get("query_string", b"").decode("latin-1")
+        query = dict(parse_qsl(text, keep_blank_values=True, errors="replace"))
+        return Call(self._service, body, headers, scope.get("path_params", {}), query), handler
 
-    async def _with_client(
-        self, function: Function, call: Call, receive: Any, answering: "_Answering"
+    async def _answer_client(
+        self, handler: Handler, call: Call, receive: Receive, response: "Response"
     ) -> None:
-        """Answer, unless the client goes away first."""
-        work = asyncio.ensure_future(self._within_time(function, call, answering))
-        gone = asyncio.ensure_future(receiving.disconnect(receive))
+        """Answer, unless the client disconnects first."""
+        work = asyncio.ensure_future(self._answer_in_time(handler, call, response))
+        gone = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise receiving.ClientGone
+                raise ClientGone
             work.result()
         finally:
             gone.cancel()
             work.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
 
-    async def _within_time(self, function: Function, call: Call, answering: "_Answering") -> None:
+    async def _answer_in_time(self, handler: Handler, call: Call, response: "Response") -> None:
         seconds = self._service.settings.request_timeout
         try:
             async with asyncio.timeout(seconds):
-                await self._answer(await function(call), answering)
+                await self._answer(await handler(call), response)
         except TimeoutError:
-            why = f"no answer within {seconds:g} seconds; ask for less, or again later"
-            # A client that reads nothing would hold the last part of its stream for ever.
+            message = f"no answer within {seconds:g} seconds; request less, or try again later"
+            # A client that reads nothing would hold the last part of its stream forever.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_PART):
-                    await answering.error(ApiError(503, why, code="timeout"))
+                    await response.send_error(ApiError(503, message, code="timeout"))
 
-    async def _answer(self, found: Answer | Stream, answering: "_Answering") -> None:
-        if isinstance(found, Answer):
-            await answering.whole(200, found.body, found.content_type, {})
+    async def _answer(self, answer: Answer | Stream, response: "Response") -> None:
+        if isinstance(answer, Answer):
+            await response.send_whole(200, answer.body, answer.content_type, {})
             return
-        answering.stream = found
+        response.stream = answer
         try:
-            async with contextlib.aclosing(found.parts) as parts:
+            async with contextlib.aclosing(answer.parts) as parts:
                 async for part in parts:
-                    await answering.part(part)
-            await answering.end()
-        except ApiError as problem:
-            await answering.error(problem)
+                    await response.send_part(part)
+            await response.finish()
+        except ApiError as error:
+            await response.send_error(error)
 
 
-class _Answering:
-    """What of one answer is sent."""
+class Response:
+    """Sends one answer, and knows what of it is sent."""
 
     def __init__(self, send: Any) -> None:
-        self._send, self._begun, self._ended = send, False, False
+        self._send, self._is_started, self._is_finished = send, False, False
         self.stream: Stream | None = None
 
-    async def whole(
+    async def send_whole(
         self, status: int, body: bytes, content_type: str, headers: Mapping[str, str]
     ) -> None:
-        await self._head(status, content_type, {"Content-Length": str(len(body)), **headers})
-        self._ended = True
+        """Send an answer in one piece."""
+        await self._start(status, content_type, {"Content-Length": str(len(body)), **headers})
+        self._is_finished = True
         await self._send({"type": "http.response.body", "body": body})
 
-    async def part(self, body: bytes) -> None:
+    async def send_part(self, body: bytes) -> None:
+        """Send a part of the stream."""
         assert self.stream is not None
-        if not self._begun:
-            await self._head(200, self.stream.content_type, {"Cache-Control": "no-store"})
+        if not self._is_started:
+            await self._start(200, self.stream.content_type, {"Cache-Control": "no-store"})
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
-    async def end(self) -> None:
-        if not self._begun:
-            await self.part(b"")
-        self._ended = True
+    async def finish(self) -> None:
+        """End the stream."""
+        if not self._is_started:
+            await self.send_part(b"")
+        self._is_finished = True
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def error(self, problem: ApiError) -> None:
-        """An answer with the error's status; where one has begun, its last part."""
-        if not self._begun:
-            await self.whole(problem.status, problem.body(), JSON, problem.headers)
-        elif self.stream is not None and not self._ended:
-            await self.part(self.stream.broken(problem.body()))
-            await self.end()
+    async def send_error(self, error: ApiError) -> None:
+        """Send an error with its status, or as the last part of a stream that has started."""
+        if not self._is_started:
+            await self.send_whole(error.status, error.body(), JSON, error.headers)
+        elif self.stream is not None and not self._is_finished:
+            await self.send_part(self.stream.end_with(error.body()))
+            await self.finish()
 
-    async def _head(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
-        self._begun = True
+    async def _start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
+        self._is_started = True
         every = {"Content-Type": content_type, **headers}
         pairs = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in every.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": pairs})
 
 
-def _unexpected() -> ApiError:
-    """The answer to an error of ours, which stderr has whole."""
-    traceback.print_exc()
-    return ApiError(500, "the server met an error of its own; its log has it", code="internal")
+def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
+    """The headers of an ASGI scope, by lower-case name."""
+    return {
+        name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]
+    }
+
+
+def content_type(headers: Mapping[str, str]) -> str:
+    """The type of a body, without parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def check_content_type(headers: Mapping[str, str], types: tuple[str, ...]) -> None:
+    """Check that an endpoint reads bodies of this type.
+
+    A web page can post `text/plain` to any server without a preflight request.
+
+    Raises:
+        ApiError: 415, another type, or an encoding.
+    """
+    found = content_type(headers)
+    if found not in types:
+        raise ApiError(
+            415, f"the Content-Type is {found or 'missing'}, expected {' or '.join(types)}"
+        )
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise ApiError(415, f"the Content-Encoding is {encoding}; send the body without one")
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
+    """Read a body of at most `limit` bytes.
+
+    Checks the length that the client states before anything is read, and counts what arrives,
+    since a chunked body states none.
+
+    Raises:
+        ApiError: 413, it is larger; 400, the stated length is not a number.
+        ClientGone: the client disconnected.
+    """
+    # If the connection stayed open, the rest of the body would be read as the next request.
+    too_large = ApiError(
+        413,
+        f"the body is larger than {limit} bytes; send fewer prompts in one request",
+        headers={"Connection": "close"},
+    )
+    stated = headers.get("content-length")
+    if stated is not None:
+        if not (stated.isascii() and stated.isdigit()):
+            raise ApiError(400, "the Content-Length is not a number of bytes")
+        if len(stated) > 18 or int(stated) > limit:
+            raise too_large
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit:
+            raise too_large
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects; ignores what it still sends."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

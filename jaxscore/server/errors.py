@@ -1,4 +1,4 @@
-"""What a client is told instead of an answer: a status and an object, as OpenAI has it."""
+"""Errors as clients receive them: an HTTP status and OpenAI's error object."""
 
 from collections.abc import Mapping
 
@@ -7,23 +7,19 @@ import orjson
 from jaxscore.errors import LONGEST
 from jaxscore.io.printable import one_line
 
-AUTHENTICATION, RATE, SERVER, INVALID = (
-    "authentication_error",
-    "rate_limit_error",
-    "server_error",
-    "invalid_request_error",
-)
+TYPES = {401: "authentication_error", 429: "rate_limit_error"}  # by status
+CONTEXT_LENGTH = "context_length_exceeded"  # code of a text beyond the model's positions
 
 
 class ApiError(Exception):
-    """A request that is not answered.
+    """A request that gets an error instead of an answer.
 
     Attributes:
-        status: of HTTP, 400 to 599.
+        status: HTTP status, 400 to 599.
         message: what was found, what was expected, what to do.
-        param: the field that is wrong.
-        code: for programs.
-        headers: of the answer, beside its type and length.
+        param: name of the field at fault.
+        code: machine-readable reason.
+        headers: of the response, beside its type and length.
     """
 
     def __init__(
@@ -39,28 +35,22 @@ class ApiError(Exception):
         self.status, self.message = status, one_line(message, LONGEST)
         self.param, self.code, self.headers = param, code, dict(headers or {})
 
-    @property
-    def type(self) -> str:
-        """The class of the error, as OpenAI names them."""
-        if self.status >= 500:
-            return SERVER
-        return {401: AUTHENTICATION, 429: RATE}.get(self.status, INVALID)
-
     def body(self) -> bytes:
-        """The object that the client reads."""
-        fields = {"message": self.message, "type": self.type}
+        """The JSON object that the client reads."""
+        default = "server_error" if self.status >= 500 else "invalid_request_error"
+        fields = {"message": self.message, "type": TYPES.get(self.status, default)}
         return orjson.dumps({"error": {**fields, "param": self.param, "code": self.code}})
 
 
-def refused(param: str, message: str, code: str | None = None) -> ApiError:
-    """The error of a field that cannot be used."""
+def invalid_field(param: str, message: str, code: str | None = None) -> ApiError:
+    """The error of a field with an unusable value."""
     return ApiError(400, message, param=param, code=code)
 
 
-def not_finite(which: str) -> ApiError:
-    """The error of a request whose numbers JSON cannot hold."""
+def not_finite(subject: str) -> ApiError:
+    """The error of a request whose numbers JSON cannot represent."""
     return ApiError(
         500,
-        f"{which}: the model gave numbers that are not finite; check the weights, or use float32",
+        f"{subject}: the model gave numbers that are not finite; check the weights, or use float32",
         code="numbers_not_finite",
     )

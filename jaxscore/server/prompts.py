@@ -1,30 +1,26 @@
-"""Prompts of a request: texts or token ids, checked and encoded."""
+"""Prompts of a request, tokenized and checked: texts, token ids and conversations."""
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.io.json_input import json_kind
+from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.server.errors import refused
-from jaxscore.server.fields import is_int, is_string, told
+from jaxscore.server.errors import CONTEXT_LENGTH, invalid_field
+from jaxscore.server.request_models import Message
 from jaxscore.server.service import Service
-from jaxscore.server.settings import MOST_PROMPTS
-
-EXPECTED = (
-    "a string, a list of strings, a list of token ids, or a list of lists of token ids, none of "
-    "these lists empty"
-)
-TOO_LONG = "context_length_exceeded"
+from jaxscore.server.settings import MAX_PROMPTS
+from jaxscore.text import chat_template
 
 
 class Prompt(NamedTuple):
-    """One prompt.
+    """One tokenized prompt.
 
     Attributes:
-        ids: int32 [n], at least one.
-        text: as given, or as the ids are read.
-        starts: [n], characters of `text` before each token.
+        ids: int32 [n], n >= 1.
+        text: as sent by the client, or as decoded from its ids.
+        starts: [n], offset in `text` of each token, in characters.
     """
 
     ids: np.ndarray
@@ -32,101 +28,117 @@ class Prompt(NamedTuple):
     starts: list[int]
 
 
-def shape(value: Any) -> list[str] | list[list[int]]:
-    """The prompts that a field holds.
+def tokenize_prompts(
+    service: Service, prompts: list[str] | list[list[int]], special_tokens: bool
+) -> list[Prompt]:
+    """Tokenize the prompts of a request; an unusable one refuses them all.
+
+    Args:
+        service: its tokenizer.
+        prompts: texts, or token ids, which are used unchanged.
+        special_tokens: whether a text gets the tokenizer's BOS.
 
     Raises:
-        ApiError: 400, it is of none of the four shapes.
+        ApiError: 400, with the index of the prompt and the reason.
     """
-    if is_string(value):
-        return [value]
-    if isinstance(value, list) and value:
-        if all(map(is_string, value)):
-            return value
-        if all(map(is_int, value)):
-            return [value]
-        if all(isinstance(one, list) and one and all(map(is_int, one)) for one in value):
-            return value
-    raise refused("prompt", f"prompt is {_found(value)}; expected {EXPECTED}")
-
-
-def encoded(service: Service, value: Any, special_tokens: bool) -> list[Prompt]:
-    """The prompts of a field; one that cannot be used refuses them all.
-
-    Raises:
-        ApiError: 400, which prompt, from 0, and why.
-    """
-    given = shape(value)
-    if len(given) > MOST_PROMPTS:
-        raise refused(
+    if len(prompts) > MAX_PROMPTS:
+        raise invalid_field(
             "prompt",
-            f"prompt has {len(given)} prompts, expected at most {MOST_PROMPTS}; send several "
+            f"prompt has {len(prompts)} prompts, expected at most {MAX_PROMPTS}; send several "
             "requests",
         )
-    texts = [one for one in given if isinstance(one, str)]
-    if not texts:
-        ids = (one for one in given if isinstance(one, list))
-        prompts = [_of_ids(service, k, one) for k, one in enumerate(ids)]
-    else:
-        most = service.room()
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if texts:
         for k, text in enumerate(texts):
-            if len(text) > most:
-                raise refused(
-                    "prompt",
-                    f"prompt {k} has {len(text)} characters, more than the model's "
-                    f"{service.max_positions} positions can hold; shorten it",
-                    TOO_LONG,
-                )
-        found = service.encoder.prompts(
+            if len(text) > service.max_characters():
+                raise _too_long(service, "prompt", f"prompt {k} has", len(text))
+        tokenized = service.encoder.prompts(
             texts, special_tokens=special_tokens, most=service.max_positions
         )
-        prompts = [Prompt(ids, t, starts) for t, (ids, starts) in zip(texts, found, strict=True)]
-    for k, prompt in enumerate(prompts):
+        found = [Prompt(ids, t, starts) for t, (ids, starts) in zip(texts, tokenized, strict=True)]
+    else:
+        id_lists = (prompt for prompt in prompts if isinstance(prompt, list))
+        found = [_prompt_of_ids(service, k, ids) for k, ids in enumerate(id_lists)]
+    for k, prompt in enumerate(found):
         if not len(prompt.ids):
-            raise refused(
-                "prompt",
-                f"prompt {k} has no tokens, so nothing comes after it; write some text",
+            raise invalid_field(
+                "prompt", f"prompt {k} has no tokens, so nothing can follow it; write some text"
             )
-    sequences = [TokenSequence(prompt.ids, len(prompt.ids)) for prompt in prompts]
-    for k, why in sorted(service.scorer.engine.complaints(sequences).items()):
-        if len(prompts[k].ids) <= service.max_positions:  # length is told beside max_tokens
-            raise refused("prompt", f"prompt {k}: {why}")
-    return prompts
+    sequences = [TokenSequence(prompt.ids, len(prompt.ids)) for prompt in found]
+    for k, problem in sorted(service.scorer.engine.complaints(sequences).items()):
+        if len(found[k].ids) <= service.max_positions:  # `check_length` reports the others
+            raise invalid_field("prompt", f"prompt {k}: {problem}")
+    return found
 
 
-def check_room(service: Service, prompts: list[Prompt], max_tokens: int, field: str) -> None:
-    """See that each prompt and what may follow fit in the model's positions.
+def check_length(service: Service, prompts: list[Prompt], max_tokens: int, field: str) -> None:
+    """Check that each prompt and `max_tokens` tokens after it fit in the model's positions.
+
+    Args:
+        service: its model.
+        prompts: all prompts of a request.
+        max_tokens: most tokens that are generated.
+        field: name of the client's field for `max_tokens`.
 
     Raises:
-        ApiError: 400, which prompt does not, with the numbers.
+        ApiError: 400, with the index of the prompt and the numbers.
     """
-    most = service.max_positions
+    limit = service.max_positions
     for k, prompt in enumerate(prompts):
         n = len(prompt.ids)
-        if n + max_tokens > most:
-            raise refused(
-                "prompt" if n > most else field,
+        if n + max_tokens > limit:
+            raise invalid_field(
+                "prompt" if n > limit else field,
                 f"prompt {k} has {n} tokens and {field} is {max_tokens}, together "
-                f"{n + max_tokens}; the model takes {most}; shorten the prompt, or ask for fewer "
+                f"{n + max_tokens}; the model takes {limit}; shorten the prompt, or request fewer "
                 "tokens",
-                TOO_LONG,
+                CONTEXT_LENGTH,
             )
 
 
-def _of_ids(service: Service, place: int, ids: list[int]) -> Prompt:
-    most = service.scorer.model.vocab_size
-    wrong = next((id for id in ids if not 0 <= id < most), None)
-    if wrong is not None:
-        raise refused(
+def tokenize_conversation(service: Service, messages: Sequence[Message]) -> Prompt:
+    """Render a conversation by the chat template and tokenize it.
+
+    Raises:
+        ApiError: 400, the template refuses it, or it is too long.
+    """
+    tokenizer = service.encoder.tokenizer
+    texts = [message.text for message in messages]
+    n_characters = sum(map(len, texts))
+    if n_characters <= service.max_characters():
+        rendered = [
+            {"role": message.role, "content": text}
+            for message, text in zip(messages, texts, strict=True)
+        ]
+        try:
+            text = chat_template.render(tokenizer, rendered)
+        except InputError as error:
+            # The message begins with the tokenizer's folder, which clients must not see.
+            problem = str(error).removeprefix(f"{tokenizer.name_or_path}: ")
+            raise invalid_field("messages", problem) from None
+        n_characters = len(text)
+    if n_characters > service.max_characters():
+        raise _too_long(service, "messages", "the messages have", n_characters)
+    [prompt] = tokenize_prompts(service, [text], True)
+    return prompt
+
+
+def _too_long(service: Service, param: str, subject: str, n_characters: int) -> Exception:
+    return invalid_field(
+        param,
+        f"{subject} {n_characters} characters, more than the model's {service.max_positions} "
+        "positions can hold; shorten the text",
+        CONTEXT_LENGTH,
+    )
+
+
+def _prompt_of_ids(service: Service, index: int, ids: list[int]) -> Prompt:
+    n_ids = service.scorer.model.vocab_size
+    unknown = next((id for id in ids if not 0 <= id < n_ids), None)
+    if unknown is not None:
+        raise invalid_field(
             "prompt",
-            f"prompt {place} has token id {wrong}, expected 0 to {most - 1}, which the model's "
-            "vocabulary has",
+            f"prompt {index} has token id {unknown}, expected an id of the model's vocabulary, 0 "
+            f"to {n_ids - 1}",
         )
     return Prompt(np.array(ids, np.int32), *service.token_bytes.placed(ids, first=True))
-
-
-def _found(value: Any) -> str:
-    if isinstance(value, list) and value:
-        kinds = sorted({"an empty list" if one == [] else json_kind(one) for one in value})
-        return f"a list of {' and '.join(kinds)}"
-    return "missing" if value is None else told(value)

@@ -1,191 +1,190 @@
 """`POST /jaxscore/score` and `/jaxscore/label`: this package's own requests over HTTP.
 
-A body is one object with a list of requests, or a request in each line (NDJSON). Answers are the
-lines that `jaxscore score` writes. Lines are answered as they are finished, in order, so that
-neither side holds them all.
+A body is one object with a list of requests, or has a request per line (NDJSON). Results are the
+lines that `jaxscore score` writes. Lines are read and answered some at a time, in order, so that
+neither side holds all of them. A request that cannot be scored gets an error, and the others their
+results.
 """
 
 import asyncio
-import functools
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 
+from jaxscore.errors import InputError
+from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, nests_beyond
 from jaxscore.io.json_output import json_line
-from jaxscore.plan.requests import SequenceScores
-from jaxscore.server import json_body, scoring_items
-from jaxscore.server.calls import NDJSON, Answer, Call, Stream
-from jaxscore.server.errors import ApiError, refused
-from jaxscore.server.fields import Field, flag, is_string, one_of, read
-from jaxscore.server.jobs import ScoringJob
-from jaxscore.server.scoring_items import Batch
-from jaxscore.server.service import Service
-from jaxscore.server.settings import MOST_PROMPTS
-from jaxscore.systems.score.evaluation import BOUNDARIES
-
-TOGETHER = 1024  # lines that are scored together
-MOST_BLANK = 1000  # blank lines in a row; each takes a microsecond, and a body has millions
-AHEAD = 2  # such batches that wait or are in work
-MOMENT = 0.1  # seconds after which a full queue is looked at again
-WORDS = {"true": True, "false": False}
-
-# (service, items, position of the first one, fields) -> the items to score
-Prepare = Callable[[Service, Sequence[Any], int, Mapping[str, Any]], Batch]
-Ready = Callable[[Sequence[Any], int], Awaitable[Batch]]  # the same, all but items and position
-
-MODEL = {"model": Field("a name that /v1/models tells", is_string)}
-REQUESTS = Field(
-    f"a list of 1 to {MOST_PROMPTS} requests; send more as {NDJSON}, one in each line",
-    lambda value: isinstance(value, list) and 0 < len(value) <= MOST_PROMPTS,
-    required=True,
+from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.server.endpoint import Answer, Call, Stream
+from jaxscore.server.errors import ApiError, invalid_field
+from jaxscore.server.request_models import (
+    NDJSON,
+    LabelBody,
+    LabelOptions,
+    ScoreBody,
+    ScoreOptions,
+    describe_value,
+    parse_object,
+    validate,
 )
-SCORE: Mapping[str, Field] = {
-    **MODEL,
-    "boundary": one_of(*BOUNDARIES, default="joint"),
-    "truncate": one_of("left"),
-    "special_tokens": flag(True),
-    "summary_only": flag(),
-}
-LABEL: Mapping[str, Field] = {**MODEL, "truncate": one_of("left")}
+from jaxscore.server.scheduler import ScoringJob
+from jaxscore.server.service import Service
+from jaxscore.systems.score import requests_file
+from jaxscore.text.preparing import Prepared
+from jaxscore.text.scored import label_scores, scored_requests
+from jaxscore.types.requests import LabelRequest, Request, Unusable
+
+BATCH_LINES = 1024  # lines that are scored together
+MAX_BLANK = 1000  # blank lines in a row; each takes a microsecond, and a body has millions
+MAX_BATCHES = 2  # batches of one request that wait or are in work
+RETRY_SECONDS = 0.1  # between two looks at a full queue
+QUERY_VALUES = {"true": True, "false": False}
+IDS = ("context_ids", "continuation_ids")
+
+
+class Batch(NamedTuple):
+    """Items that are scored together.
+
+    Attributes:
+        prepared: of each item.
+        records: makes all items' records from the scores of all sequences, in order.
+    """
+
+    prepared: list[Prepared]
+    records: Callable[[list[SequenceScores]], Iterable[dict[str, Any]]]
+
+
+# (service, items, position of the first one from 1, options) -> batch
+Prepare = Callable[[Service, Sequence[Any], int, Any], Batch]
 
 
 async def score(call: Call) -> Answer | Stream:
     """Log-probability, entropy and self-certainty of continuations."""
-    return await _answer(call, SCORE, scoring_items.scoring)
+    return await _answer(call, ScoreOptions, ScoreBody, prepare_requests)
 
 
 async def label(call: Call) -> Answer | Stream:
     """The next-token distribution over a few labels."""
-    return await _answer(call, LABEL, scoring_items.labels)
+    return await _answer(call, LabelOptions, LabelBody, prepare_labels)
 
 
-async def _answer(call: Call, fields: Mapping[str, Field], prepare: Prepare) -> Answer | Stream:
-    service = call.service
-    in_lines = call.content_type == NDJSON
-    if in_lines:
-        asked = read({name: WORDS.get(text, text) for name, text in call.query.items()}, fields)
-        items: Iterator[Any] = _lines(call.body)
+async def _answer(
+    call: Call,
+    options_model: type[LabelOptions],
+    body_model: type[LabelBody] | type[ScoreBody],
+    prepare: Prepare,
+) -> Answer | Stream:
+    service, size = call.service, len(call.body)
+    if call.has_lines:
+        query = {name: QUERY_VALUES.get(text, text) for name, text in call.query.items()}
+        options, items = validate(options_model, query), parse_lines(call.body)
     else:
         if call.query:
             name = next(iter(call.query))
-            raise refused(name, f"{name} is in the query; of a body in JSON it is a field")
-        size = len(call.body)
-        body = await service.apart(size, functools.partial(json_body.parse, call.body))
-        asked = read(body, {**fields, "requests": REQUESTS})
-        items = iter(asked["requests"])
-    service.check_model(asked["model"])
-    ready = functools.partial(_prepared, service, len(call.body), prepare, asked)
-    if in_lines or NDJSON in call.headers.get("accept", ""):
-        records = _records(service, len(call.body), items, ready)
-        return Stream(records, NDJSON, lambda error: error + b"\n")
-    one = await _encoded(service, list(items), 1, ready)
-    service.worker.add(one.job)
-    lines = await _finished(service, one)
-    model = orjson.dumps(asked["model"] or service.settings.names[0])
-    usage = orjson.dumps({"tokens_given": one.n_input_tokens, "tokens_computed": one.job.added})
+            raise invalid_field(name, f"{name} is in the query; of a JSON body it is a field")
+        body = validate(
+            body_model, await service.run_in_thread(size, lambda: parse_object(call.body))
+        )
+        options, items = body, iter(body.requests)
+    service.check_model(options.model)
+    scoring = _Scoring(service, size, prepare, options)
+    if call.has_lines or NDJSON in call.headers.get("accept", ""):
+        return Stream(scoring.stream(items), NDJSON, lambda error: error + b"\n")
+    batch, job = await scoring.prepare(list(items), 1)
+    service.worker.scheduler.add(job)
+    lines = await scoring.finish(batch, job)
+    n_given = sum(sequence.n_input_tokens for item in batch.prepared for sequence in item.sequences)
+    usage = orjson.dumps({"tokens_given": n_given, "tokens_computed": job.n_computed})
+    model = orjson.dumps(options.model or service.settings.names[0])
     results = b",".join(line.rstrip() for line in lines)
     return Answer(b'{"model":%b,"results":[%b],"usage":%b}' % (model, results, usage))
 
 
-class _Encoded(NamedTuple):
-    """Items that the worker can score."""
+class _Scoring:
+    """Scores the items of one request.
 
-    batch: Batch
-    job: ScoringJob
-
-    @property
-    def n_input_tokens(self) -> int:
-        """Tokens of all items, those that they share counted each time."""
-        return sum(one.n_input_tokens for item in self.batch.prepared for one in item.sequences)
-
-
-async def _records(
-    service: Service, size: int, items: Iterator[Any], ready: Ready
-) -> AsyncGenerator[bytes, None]:
-    """A line for each item, in order.
-
-    Args:
-        size: bytes of the body that `items` are read from, some at a time.
-
-    Raises:
-        ApiError: as the first items have it, 429 where too much waits already; later ones wait.
+    Attributes:
+        size: bytes of the body that the items come from.
     """
-    waiting: deque[_Encoded] = deque()
-    first = 1
-    try:
-        while True:
-            some = await service.apart(size, lambda: list(itertools.islice(items, TOGETHER)))
-            if some:
-                one = await _encoded(service, some, first, ready)
-                while not _added(service, one.job, waits=first > 1):
-                    if waiting:
-                        yield b"".join(await _finished(service, waiting.popleft()))
-                    else:
-                        await asyncio.sleep(MOMENT)
-                waiting.append(one)
-                first += len(some)
-            while waiting and (not some or len(waiting) >= AHEAD):
-                yield b"".join(await _finished(service, waiting.popleft()))
-            if not some:
-                break
-    finally:
-        for one in waiting:
-            one.job.answer.cancel()
-    if first == 1:
-        raise ApiError(400, "the body has no lines, expected a request in each")
+
+    def __init__(self, service: Service, size: int, prepare: Prepare, options: Any) -> None:
+        self._service, self._prepare, self._options = service, prepare, options
+        self.size = size
+
+    async def prepare(self, items: Sequence[Any], first: int) -> tuple[Batch, ScoringJob]:
+        """Tokenize items; `first` is the position of the first one, from 1."""
+        batch = await self._service.run_in_thread(
+            self.size, lambda: self._prepare(self._service, items, first, self._options)
+        )
+        pieces = [item.sequences for item in batch.prepared if item.sequences]
+        return batch, await self._service.scoring_job(pieces)
+
+    async def finish(self, batch: Batch, job: ScoringJob) -> list[bytes]:
+        """Wait for the scores of a batch, and return a line per item."""
+        found: list[list[SequenceScores]] = await asyncio.wrap_future(job.answer)
+        scores = list(itertools.chain.from_iterable(found))
+        size = 100 * sum(len(sequence.logprob) for sequence in scores)
+        return await self._service.run_in_thread(
+            size, lambda: [json_line(record) for record in batch.records(scores)]
+        )
+
+    async def stream(self, items: Iterator[Any]) -> AsyncGenerator[bytes, None]:
+        """Lines of all items, in order.
+
+        Raises:
+            ApiError: the first batch is refused, 429 if too much waits already; later ones wait.
+        """
+        service = self._service
+        waiting: deque[tuple[Batch, ScoringJob]] = deque()
+        first = 1
+        try:
+            while True:
+                batch_items = await service.run_in_thread(
+                    self.size, lambda: list(itertools.islice(items, BATCH_LINES))
+                )
+                if batch_items:
+                    batch, job = await self.prepare(batch_items, first)
+                    while not self._add(job, waits=first > 1):
+                        if waiting:
+                            yield b"".join(await self.finish(*waiting.popleft()))
+                        else:
+                            await asyncio.sleep(RETRY_SECONDS)
+                    waiting.append((batch, job))
+                    first += len(batch_items)
+                while waiting and (not batch_items or len(waiting) >= MAX_BATCHES):
+                    yield b"".join(await self.finish(*waiting.popleft()))
+                if not batch_items:
+                    break
+        finally:
+            for _, job in waiting:
+                job.answer.cancel()
+        if first == 1:
+            raise ApiError(400, "the body has no lines, expected a request in each")
+
+    def _add(self, job: ScoringJob, *, waits: bool) -> bool:
+        """Queue a job, and return whether there was room for it.
+
+        Raises:
+            ApiError: 429, there was no room and the request does not wait for it.
+        """
+        try:
+            self._service.worker.scheduler.add(job)
+        except ApiError as error:
+            if error.status != 429 or not waits:
+                raise
+            return False
+        return True
 
 
-async def _prepared(
-    service: Service,
-    size: int,
-    prepare: Prepare,
-    asked: Mapping[str, Any],
-    items: Sequence[Any],
-    first: int,
-) -> Batch:
-    return await service.apart(size, lambda: prepare(service, items, first, asked))
-
-
-async def _encoded(service: Service, items: list[Any], first: int, ready: Ready) -> _Encoded:
-    batch = await ready(items, first)
-    job = await service.scoring_job([item.sequences for item in batch.prepared if item.sequences])
-    return _Encoded(batch, job)
-
-
-def _added(service: Service, job: ScoringJob, *, waits: bool) -> bool:
-    """Hand a job to the worker.
-
-    Returns:
-        Whether it was taken.
+def parse_lines(raw: bytes) -> Iterator[Any]:
+    """The objects of a body, one per line that is not blank.
 
     Raises:
-        ApiError: 429, too much waits already, and this request does not wait for room.
-    """
-    try:
-        service.worker.add(job)
-    except ApiError as problem:
-        if problem.status != 429 or not waits:
-            raise
-        return False
-    return True
-
-
-async def _finished(service: Service, one: _Encoded) -> list[bytes]:
-    """The items' lines, when their scores are there."""
-    found: list[list[SequenceScores]] = await asyncio.wrap_future(one.job.answer)
-    flat = [scores for piece in found for scores in piece]
-    size = 100 * sum(len(scores.logprob) for scores in flat)
-    return await service.apart(size, lambda: [json_line(line) for line in one.batch.records(flat)])
-
-
-def _lines(raw: bytes) -> Iterator[Any]:
-    """The objects of a body, one in each line that is not blank.
-
-    Raises:
-        ApiError: 400, a line is none, or too many are blank.
+        ApiError: 400, a line is not an object, or too many are blank.
     """
     start = number = n_blank = 0
     while start < len(raw):
@@ -194,12 +193,168 @@ def _lines(raw: bytes) -> Iterator[Any]:
         line, start, number = raw[start:end].strip(), end + 1, number + 1
         if line:
             n_blank = 0
-            yield json_body.parse(line, f"line {number}")
+            yield parse_object(line, f"line {number}")
             continue
         n_blank += 1
-        if n_blank > MOST_BLANK:
+        if n_blank > MAX_BLANK:
             raise ApiError(
                 400,
-                f"line {number} ends more than {MOST_BLANK} blank lines in a row, expected a "
+                f"line {number} ends more than {MAX_BLANK} blank lines in a row, expected a "
                 "request in each line; leave blank lines out",
             )
+
+
+class _IdRequest(NamedTuple):
+    """A request of token ids."""
+
+    id: str | int
+    sequence: TokenSequence
+
+
+class _Item(NamedTuple):
+    """One item, and its other fields, which its record repeats."""
+
+    request: Request | Unusable | _IdRequest
+    extra: dict[str, Any]
+
+
+def prepare_requests(
+    service: Service, items: Sequence[Any], first: int, options: ScoreOptions
+) -> Batch:
+    """Tokenize items with a context and a continuation."""
+    limit = service.max_characters(truncates=options.truncate is not None)
+    parsed = [_parse_item(service, item, first + k, limit) for k, item in enumerate(items)]
+    sequences = [item.request.sequence for item in parsed if isinstance(item.request, _IdRequest)]
+    of_ids = iter(service.preparer.sequences(sequences, options.truncate))
+    texts = [item.request for item in parsed if not isinstance(item.request, _IdRequest)]
+    of_texts = iter(
+        service.preparer.texts(texts, options.boundary, options.truncate, options.special_tokens)
+    )
+    prepared = [
+        next(of_ids if isinstance(item.request, _IdRequest) else of_texts) for item in parsed
+    ]
+
+    def records(scores: list[SequenceScores]) -> Iterable[dict[str, Any]]:
+        window = [(item.request, ready) for item, ready in zip(parsed, prepared, strict=True)]
+        results = scored_requests(window, scores, service.encoder)  # type: ignore[arg-type]
+        for item, scored in zip(parsed, results, strict=True):
+            yield requests_file.record(
+                scored, item.extra, summary_only=options.summary_only, arrays=True
+            )
+
+    return Batch(prepared, records)
+
+
+def prepare_labels(
+    service: Service, items: Sequence[Any], first: int, options: LabelOptions
+) -> Batch:
+    """Tokenize items with a prompt and the labels that may come next."""
+    limit = service.max_characters(truncates=options.truncate is not None)
+    requests = [_parse_labels(service, item, first + k, limit) for k, item in enumerate(items)]
+    usable = [request for request in requests if isinstance(request, LabelRequest)]
+    found = iter(service.preparer.labels(usable, options.truncate))
+    prepared = [
+        Prepared((), 0, request.error) if isinstance(request, Unusable) else next(found)
+        for request in requests
+    ]
+
+    def records(scores: list[SequenceScores]) -> Iterable[dict[str, Any]]:
+        remaining = iter(scores)
+        for item, request, ready in zip(items, requests, prepared, strict=True):
+            result = label_scores(request.id, ready, next(remaining) if ready.sequences else None)
+            if result.error is not None:
+                yield {"id": request.id, "error": result.error}
+                continue
+            record = {
+                "id": request.id,
+                "labels": item["labels"],
+                "logprob": result.logprob,
+                "probability": result.probability,
+                "outside": result.outside,
+            }
+            yield record | ({"truncated": result.truncated} if result.truncated else {})
+
+    return Batch(prepared, records)
+
+
+def _parse_item(service: Service, item: Any, position: int, limit: int) -> _Item:
+    """An item of `/jaxscore/score`, whose text has at most `limit` characters."""
+    where = f"request {position}"
+    try:
+        if nests_beyond(item, MOST_NESTED):
+            raise InputError(f"{where}: {TOO_DEEP}; repeat its id instead")
+        if isinstance(item, dict) and not item.keys().isdisjoint(IDS):
+            return _parse_ids(service, item, position, where)
+        line = requests_file.line(item, position, where)
+        text = line.request.context + line.request.continuation
+        if problem := _too_long(service, text, limit, where):
+            return _Item(Unusable(line.request.id, problem), line.extra)
+        return _Item(line.request, line.extra)
+    except InputError as error:
+        return _Item(Unusable(_item_id(item, position), str(error)), {})
+
+
+def _parse_ids(service: Service, item: dict[str, Any], position: int, where: str) -> _Item:
+    if texts := sorted({"context", "continuation"} & item.keys()):
+        raise InputError(f"{where}: has {texts[0]} and token ids; send texts or ids, not both")
+    rest = {name: value for name, value in item.items() if name not in IDS}
+    line = requests_file.line({**rest, "continuation": ""}, position, where)
+    n_ids = service.scorer.model.vocab_size
+    columns: list[list[int]] = []
+    for name in IDS:
+        ids = item.get(name, [] if name == IDS[0] else None)
+        if not isinstance(ids, list) or not all(type(id) is int for id in ids):
+            found = "missing" if name not in item else describe_value(ids)
+            raise InputError(f"{where}: {name} is {found}, expected a list of token ids")
+        if (unknown := next((id for id in ids if not 0 <= id < n_ids), None)) is not None:
+            raise InputError(f"{where}: {name} has {unknown}, expected ids from 0 to {n_ids - 1}")
+        columns.append(ids)
+    context, continuation = columns
+    sequence = TokenSequence(np.array(context + continuation, np.int32), len(context))
+    return _Item(_IdRequest(line.request.id, sequence), line.extra)
+
+
+def _parse_labels(
+    service: Service, item: Any, position: int, limit: int
+) -> LabelRequest | Unusable:
+    """An item of `/jaxscore/label`, whose prompt has at most `limit` characters."""
+    where, id = f"request {position}", _item_id(item, position)
+    try:
+        if not isinstance(item, dict):
+            raise InputError(f"{where}: found {describe_value(item)}, expected an object")
+        if unknown := sorted(item.keys() - {"id", "prompt", "labels"}):
+            name = describe_value(unknown[0])
+            raise InputError(f"{where}: has {name}, expected id, prompt, labels")
+        prompt, labels = item.get("prompt"), item.get("labels")
+        if not isinstance(prompt, str):
+            raise InputError(f"{where}: prompt is {describe_value(prompt)}, expected a string")
+        if not labels or not isinstance(labels, list) or not all(type(s) is str for s in labels):
+            found = describe_value(labels)
+            raise InputError(f"{where}: labels is {found}, expected a list of strings")
+        longest = max(labels, key=len)
+        problem = _too_long(service, prompt, limit, where)
+        problem = problem or _too_long(service, longest, service.max_characters(), where)
+        if problem:
+            raise InputError(problem)
+    except InputError as error:
+        return Unusable(id, str(error))
+    try:
+        return LabelRequest(id, prompt, service.encoder.first_ids(labels))
+    except InputError as error:
+        return Unusable(id, f"{where}: {error}")
+
+
+def _too_long(service: Service, text: str, limit: int, where: str) -> str | None:
+    """Why a text is not tokenized, or None; millions of characters would take half a minute."""
+    if len(text) <= limit:
+        return None
+    return (
+        f"{where}: {len(text)} characters, expected at most {limit} for the model's "
+        f"{service.max_positions} positions; shorten it"
+    )
+
+
+def _item_id(item: Any, position: int) -> str | int:
+    """An item's id if it is usable, otherwise its position."""
+    id = item.get("id", position) if isinstance(item, dict) else position
+    return id if type(id) in (str, int) else position

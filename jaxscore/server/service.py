@@ -1,4 +1,4 @@
-"""What every endpoint works with: the model's facts, its tokenizer and its worker."""
+"""What every endpoint uses: facts of the model, its tokenizer, and the worker."""
 
 import asyncio
 import concurrent.futures
@@ -11,32 +11,31 @@ from jaxscore.engine.generation.generator import Generator
 from jaxscore.plan.requests import SequenceScores
 from jaxscore.scorer import Scorer
 from jaxscore.server.errors import ApiError
-from jaxscore.server.jobs import Job, Piece, ScoringJob, Watch, WritingJob
-from jaxscore.server.metrics import Metrics
-from jaxscore.server.settings import MOST_CHARACTERS, TOPS, Settings
-from jaxscore.server.worker import Worker
+from jaxscore.server.scheduler import GenerationJob, Job, Piece, ScoringJob, Watch
+from jaxscore.server.settings import MAX_CHARACTERS, TOPS, Settings
+from jaxscore.server.worker import Metrics, Worker
 from jaxscore.text.preparing import Preparer
 from jaxscore.text.token_bytes import TokenBytes
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
-CHAT_THREADS = 2  # one renders, as all share one process for that; another one may tokenize
+CHAT_THREADS = 2  # all renders share one process; while one thread waits, another may tokenize
 LONG = 50_000  # bytes of text, or numbers, above which a thread does the work
 
 T = TypeVar("T")
 
 
 class Service:
-    """One model, served.
+    """One served model.
 
     Attributes:
-        settings, metrics, worker: see there.
-        scorer: for facts alone; the worker runs it.
-        encoder, token_bytes, preparer: of its tokenizer; threads may share them.
-        chat_threads: read conversations, so that slow ones hold no threads of `apart`.
+        scorer: for facts only; the worker runs it.
+        settings, metrics, worker: see their classes.
+        encoder, token_bytes, preparer: of the model's tokenizer; safe to use in threads.
+        chat_threads: render conversations, so that slow templates delay no other request.
         eos_ids: tokens that end a text.
-        started: seconds since 1970.
-        ending: the server takes no more requests.
+        started: start time, seconds since 1970.
+        is_ending: whether the server shuts down.
     """
 
     def __init__(self, scorer: Scorer, settings: Settings) -> None:
@@ -51,11 +50,11 @@ class Service:
         self.chat_threads = concurrent.futures.ThreadPoolExecutor(CHAT_THREADS, "jaxscore-chat")
         self.eos_ids = Generator(scorer).eos_ids
         self.started = int(time.time())
-        self.ending = False
+        self.is_ending = False
 
     @property
     def max_positions(self) -> int:
-        """Longest text that the model takes, in tokens."""
+        """Longest text of the model, in tokens."""
         return self.scorer.model.max_positions
 
     @functools.cached_property
@@ -63,18 +62,22 @@ class Service:
         """Characters of the vocabulary's longest token."""
         return max(map(len, self.encoder.tokenizer.get_vocab()), default=1)
 
-    def room(self, *, cut: bool = False) -> int:
-        """Most characters of a text that is tokenized; `cut` where it need not fit as a whole."""
-        fits = self.encoder.bounded.most_characters(self.max_positions)
-        if fits is None:  # the encoder refuses the texts that are too long for certain
-            return max(self.max_positions * self.longest_token, MOST_CHARACTERS)
-        return max(fits, MOST_CHARACTERS) if cut else fits
+    def max_characters(self, *, truncates: bool = False) -> int:
+        """Longest text that is tokenized, in characters.
+
+        Args:
+            truncates: whether a text that does not fit in the positions is usable.
+        """
+        limit = self.encoder.bounded.most_characters(self.max_positions)
+        if limit is None:  # the encoder itself refuses texts that are certainly too long
+            return max(self.max_positions * self.longest_token, MAX_CHARACTERS)
+        return max(limit, MAX_CHARACTERS) if truncates else limit
 
     def check_model(self, name: str | None) -> None:
-        """See that a request is for this model.
+        """Check that a request is for this model.
 
         Raises:
-            ApiError: 404 where it is for another one.
+            ApiError: 404, it names another one.
         """
         if name is not None and name not in self.settings.names:
             known = ", ".join(self.settings.names)
@@ -86,34 +89,30 @@ class Service:
             )
 
     async def score(self, pieces: Sequence[Piece], top: int = 0) -> list[list[SequenceScores]]:
-        """Scores of each piece, in order.
-
-        Args:
-            top: most probable tokens of each place, at least so many.
-        """
-        return await self.done(await self.scoring_job(pieces, top))
+        """Score pieces; `top` is the smallest number of most probable tokens per position."""
+        return await self.run_job(await self.scoring_job(pieces, top))
 
     async def scoring_job(self, pieces: Sequence[Piece], top: int = 0) -> ScoringJob:
-        """A job for `done`, with the smallest number of most probable tokens that is compiled."""
+        """A job for `run_job`, with `top` rounded up to a number that has compiled programs."""
         compiled = min(next(k for k in TOPS if k >= top), self.scorer.model.vocab_size)
-        size = sum(one.n_input_tokens for piece in pieces for one in piece)
-        return await self.apart(size, lambda: ScoringJob(pieces, compiled))
+        size = sum(sequence.n_input_tokens for piece in pieces for sequence in piece)
+        return await self.run_in_thread(size, lambda: ScoringJob(pieces, compiled))
 
-    async def write(
+    async def generate(
         self, requests: Sequence[GenerationRequest], watch: Watch | None = None
     ) -> list[Generated]:
-        """A text after each prompt, in order; `watch` is called in the worker's thread."""
-        return await self.done(WritingJob(requests, watch))
+        """Generate a text per request; `watch` is called in the worker's thread."""
+        return await self.run_job(GenerationJob(requests, watch))
 
-    async def done(self, job: Job) -> Any:
-        """The answer of a job. Cancelling this drops what of it is not in work yet.
+    async def run_job(self, job: Job) -> Any:
+        """Wait for a job's answer. Cancelling this drops what is not in work yet.
 
         Raises:
             ApiError: 429, too much waits already.
         """
-        self.worker.add(job)
+        self.worker.scheduler.add(job)
         return await asyncio.wrap_future(job.answer)
 
-    async def apart(self, size: int, function: Callable[[], T]) -> T:
-        """What a function gives; in a thread where the work is long, so that others go on."""
+    async def run_in_thread(self, size: int, function: Callable[[], T]) -> T:
+        """Call a function, in a thread if its `size` makes it long, so that the loop goes on."""
         return await asyncio.to_thread(function) if size > LONG else function()

@@ -6,14 +6,14 @@ from jaxscore.engine.defaults import BATCH_TOKENS
 
 # Programs exist for these numbers of most probable tokens alone: each one is compiled.
 TOPS = (0, 1, 5, 20)
-MOST_LOGPROBS = TOPS[-1]
+MAX_LOGPROBS = TOPS[-1]
 # Prompts, samples and items of one request: each takes a kilobyte, however short its text is.
-MOST_PROMPTS = 65_536
+MAX_PROMPTS = 65_536
 # Log-probabilities of prompts in one answer, which take a gigabyte while it is made.
-MOST_NUMBERS = 8_000_000
+MAX_NUMBERS = 8_000_000
 # Characters, or ids, that one text may have where it need not fit in the positions: it is cut, or
 # only tokenized. Tokenizing so many takes a second.
-MOST_CHARACTERS = 1 << 20
+MAX_CHARACTERS = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Settings:
         window_tokens: distinct tokens that are planned together at most, see `WindowSize`.
         max_body: bytes of a request's body.
         max_queue_tokens: tokens that wait and are in work; a request beyond them gets 429.
-        max_logprobs: most probable tokens of one place, up to `MOST_LOGPROBS`.
+        max_logprobs: most probable tokens of one place, up to `MAX_LOGPROBS`.
         request_timeout: seconds in the queue and in work together.
         receive_timeout: seconds within which a whole request arrives, and within which a client
             reads some of a finished answer.
@@ -41,7 +41,7 @@ class Settings:
     window_tokens: int = 8 * BATCH_TOKENS
     max_body: int = 32_000_000
     max_queue_tokens: int = 10_000_000
-    max_logprobs: int = MOST_LOGPROBS
+    max_logprobs: int = MAX_LOGPROBS
     request_timeout: float = 600.0
     receive_timeout: float = 30.0
     loopback: bool = True

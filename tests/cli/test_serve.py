@@ -153,7 +153,7 @@ def test_beyond_this_machine_without_a_key(run, monkeypatch, host):
 
 def test_clients_may_name_the_address_that_is_listened_at(run, monkeypatch):
     """An address such as 127.8.8.8 is of this machine, and none of the names that all have."""
-    here, found = lifecycle.resolved("127.0.0.1", 0), []
+    here, found = lifecycle.resolve("127.0.0.1", 0), []
     real = lifecycle.listen
     monkeypatch.setattr(lifecycle, "listen", lambda address: real(here))
     monkeypatch.setattr(lifecycle, "run", lambda service, *_, **__: found.append(service))

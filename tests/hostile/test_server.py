@@ -35,7 +35,7 @@ def test_any_request(served, block):  # noqa: F811
         assert answer.status_code in (200, 400, 404, 415), (seed, answer.status_code, answer.text)
         if answer.status_code != 200:
             refused(answer, answer.status_code, type="invalid_request_error")
-    backlog = served.service.worker.backlog
+    backlog = served.service.worker.scheduler
     assert (backlog.n_prompts, backlog.n_tokens) == (0, 0)
     assert threading.active_count() < 60
     body = {"prompt": "Oslo is in Norway", "max_tokens": 0, "echo": True, "logprobs": 0}

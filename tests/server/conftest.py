@@ -88,8 +88,8 @@ def listening(start):
 
         def begin(**settings: Any) -> tuple[Served, tuple[str, int]]:
             served = start(**settings)
-            socket = stack.enter_context(lifecycle.listen(lifecycle.resolved("127.0.0.1", 0)))
-            server = served.server = lifecycle.server_of(served.service, served.note)
+            socket = stack.enter_context(lifecycle.listen(lifecycle.resolve("127.0.0.1", 0)))
+            server = served.server = lifecycle.make_server(served.service, served.note)
             thread = threading.Thread(target=lambda: asyncio.run(server.serve([socket])))
             thread.start()
             stack.callback(thread.join, 60)

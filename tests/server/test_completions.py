@@ -1,4 +1,4 @@
-"""Numbers, texts and offsets of completions, against the scorer and by hand."""
+"""Completions: texts, log-probabilities and offsets, against the scorer and by hand."""
 
 import itertools
 import json
@@ -6,9 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore.plan.requests import TokenSequence
-from jaxscore.server import completion_choices, live
-from jaxscore.server.errors import refused as refused_field
+from jaxscore.plan.requests import SequenceScores, TokenSequence
+from jaxscore.server import choices as choices_module
+from jaxscore.server.choices import join_logprobs, last_logprobs, top_logprobs
+from jaxscore.server.completions import chat_logprobs, completion_logprobs
+from jaxscore.server.errors import ApiError, invalid_field
 from jaxscore.types.requests import GenerationRequest, Request
 from tests.server.conftest import refused
 
@@ -203,11 +205,11 @@ def test_echo_and_generation(served):
 def ending(served, monkeypatch, ids, eos=None, finish="length"):
     """Lets the generator write these ids."""
 
-    def of_text(service, asked, place, text, real=completion_choices.of_text):
+    def choice_of(service, request, index, text, real=choices_module.choice_of):
         values = {"token_ids": np.array(ids, np.int32), "eos_id": eos, "finish": finish}
-        return real(service, asked, place, type("Text", (), {"error": None, **values}))
+        return real(service, request, index, type("Text", (), {"error": None, **values}))
 
-    monkeypatch.setattr(completion_choices, "of_text", of_text)
+    monkeypatch.setattr(choices_module, "choice_of", choice_of)
 
 
 def test_an_end_of_text_is_listed_and_is_no_text(served, monkeypatch):
@@ -309,20 +311,20 @@ def test_an_error_before_the_first_part_has_a_status(served, monkeypatch):
     refused(served.ask(PATH, {"prompt": [], "stream": True}), 400, param="prompt")
 
     async def parts(*args):
-        raise refused_field("prompt", "planned")
+        raise invalid_field("prompt", "planned")
         yield
 
-    monkeypatch.setattr(live, "parts", parts)
+    monkeypatch.setattr(choices_module, "stream_texts", parts)
     body = {"prompt": "a", "max_tokens": 3, "stream": True}
     refused(served.ask(PATH, body), 400, param="prompt", message="planned")
 
 
 def test_an_error_between_parts_is_the_last_part(served, monkeypatch):
     async def parts(*args):
-        yield live.Part(0, "a", None)
+        yield 0, "a", None
         raise RuntimeError("planned")
 
-    monkeypatch.setattr(live, "parts", parts)
+    monkeypatch.setattr(choices_module, "stream_texts", parts)
     answer = served.ask(PATH, {"prompt": "Oslo", "max_tokens": 9, "stream": True})
     first, error = events(answer)
     assert first["choices"][0]["text"] == "a"
@@ -339,3 +341,91 @@ def test_answers_have_what_openai_has(served):
     assert list(itertools.chain(*(one.keys() for one in first["choices"]))) == [
         "index", "text", "logprobs", "finish_reason",
     ]  # fmt: skip
+
+
+class Letters:
+    """Tokens 0 to 9; those from 7 read alike."""
+
+    def of(self, id):
+        return b"\xe2" if id >= 7 else b"abcdefg"[id : id + 1]
+
+    def text(self, id):
+        return self.of(id).decode("utf-8", "replace")
+
+
+def scores(logprob, top_id, top_logprob):
+    nothing = np.zeros(len(logprob), np.float32)
+    found = [np.array(one, np.float32) for one in (logprob, top_logprob)]
+    return SequenceScores(
+        found[0], nothing, nothing, nothing > 0, np.array(top_id, np.int32), found[1]
+    )
+
+
+SCORES = scores(
+    [-0.5, -3.0, -1.25],
+    [[1, 2, 3], [7, 8, 0], [9, 4, 7]],
+    [[-0.5, -1.5, -2.5], [-0.75, -1.0, -2.0], [-0.25, -1.25, -2.0]],
+)
+
+
+def test_the_token_is_among_the_most_probable_or_comes_last():
+    found = last_logprobs([5, 1, 9, 4], SCORES, 2, "it")
+    listed = completion_logprobs(Letters(), 5, found, [0, 0, 1, 2], as_ids=False)
+    assert listed == {
+        "tokens": ["f", "b", "\ufffd", "e"],
+        "token_logprobs": [None, -0.5, -3.0, -1.25],
+        "top_logprobs": [
+            None,
+            {"b": -0.5, "c": -1.5},
+            {"\ufffd": -0.75},  # of 7, 8 and 9, which read alike, the most probable one
+            {"\ufffd": -0.25, "e": -1.25},
+        ],
+        "text_offset": [0, 0, 1, 2],
+    }
+
+
+def test_by_ids_nothing_is_alike():
+    found = last_logprobs([5, 1, 9, 4], SCORES, 2, "it")
+    listed = completion_logprobs(Letters(), None, found, [0, 1, 2], as_ids=True)
+    assert listed["tokens"] == ["token_id:1", "token_id:9", "token_id:4"]
+    assert listed["top_logprobs"][1] == {
+        "token_id:7": -0.75,
+        "token_id:8": -1.0,
+        "token_id:9": -3.0,
+    }
+
+
+def test_without_most_probable_tokens():
+    found = last_logprobs([5, 1, 9, 4], SCORES, 0, "it")
+    listed = completion_logprobs(Letters(), 5, found, [0, 0, 1, 2], as_ids=False)
+    assert listed["top_logprobs"] == [None, {"b": -0.5}, {"\ufffd": -3.0}, {"e": -1.25}]
+
+
+def test_a_chats_list_keeps_what_reads_alike():
+    found = last_logprobs([5, 1, 9, 4], SCORES, 3, "it")
+    content = chat_logprobs(Letters(), found)
+    assert [one["token"] for one in content] == ["b", "\ufffd", "e"]
+    assert content[1]["bytes"] == [0xE2]
+    assert content[1]["logprob"] == -3.0
+    assert [one["logprob"] for one in content[1]["top_logprobs"]] == [-0.75, -1.0, -2.0]
+    assert [one["token"] for one in content[1]["top_logprobs"]] == ["\ufffd", "\ufffd", "a"]
+
+
+def test_the_most_probable_token_after_a_text():
+    after = scores([-9.0], [[3, 1]], [[-0.5, -2.0]])  # of the choice that was asked about
+    found = top_logprobs(after, 2, "it")
+    assert (found.ids.tolist(), found.logprob.tolist()) == ([3], [-0.5])
+    both = join_logprobs(last_logprobs([5, 1, 9, 4], SCORES, 2, "it"), found)
+    assert both.ids.tolist() == [1, 9, 4, 3]
+    assert both.top_ids[-1].tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+@pytest.mark.parametrize("where", ["logprob", "top_logprob"])
+def test_numbers_that_json_does_not_have(value, where):
+    broken = getattr(SCORES, where).copy()
+    broken.flat[-1] = value
+    with pytest.raises(ApiError) as caught:
+        last_logprobs([5, 1, 9, 4], SCORES._replace(**{where: broken}), 3, "prompt 7")
+    assert (caught.value.status, caught.value.code) == (500, "numbers_not_finite")
+    assert "prompt 7" in caught.value.message

@@ -5,10 +5,11 @@ import threading
 import time
 
 import numpy as np
+import orjson
 import pytest
 
 from jaxscore.io.json_output import json_line
-from jaxscore.server import json_body, scoring
+from jaxscore.server import request_models, scoring
 from jaxscore.server.service import LONG
 from jaxscore.systems.score import requests_file
 from jaxscore.types.requests import LabelRequest, Request
@@ -90,7 +91,7 @@ def test_lines_are_asked_for_by_accept(served):
 
 
 def test_many_lines_keep_their_order(served, monkeypatch):
-    monkeypatch.setattr(scoring, "TOGETHER", 3)
+    monkeypatch.setattr(scoring, "BATCH_LINES", 3)
     items = [{"id": k, "continuation": f"Oslo {k % 7}"} for k in range(20)]
     answer = served.ask(SCORE, content=lines(items), headers=NDJSON)
     found = [json.loads(line) for line in answer.text.splitlines()]
@@ -102,7 +103,7 @@ def test_many_lines_keep_their_order(served, monkeypatch):
 def test_lines_wait_for_room_once_some_are_answered(start, monkeypatch):
     """A stream that has begun has no status to refuse the rest of its lines by."""
     served = start(max_queue_tokens=1)
-    monkeypatch.setattr(scoring, "TOGETHER", 2)
+    monkeypatch.setattr(scoring, "BATCH_LINES", 2)
     items = [{"id": k, "continuation": f"Oslo {k}"} for k in range(7)]
     answer = served.ask(SCORE, content=lines(items), headers=NDJSON)
     found = [json.loads(line) for line in answer.text.splitlines()]
@@ -158,7 +159,7 @@ def test_an_item_that_cannot_be_scored_fails_alone(served, bad):
 @pytest.mark.parametrize("truncate", [None, "left"])
 def test_a_text_of_far_too_many_characters_is_not_tokenized(served, monkeypatch, truncate):
     """Tokenizing 30 MB takes half a minute and 6 GB."""
-    most = served.service.room(cut=truncate is not None)
+    most = served.service.max_characters(truncates=truncate is not None)
     assert most == 2**20 if truncate else most < 2**20
     asked = []
     real = served.scorer.encoder.encode
@@ -180,7 +181,7 @@ def test_a_text_of_far_too_many_characters_is_not_tokenized(served, monkeypatch,
 @pytest.mark.parametrize("field", ["prompt", "labels"])
 def test_a_label_request_of_far_too_many_characters(served, field):
     item = {"prompt": "Is it?", "labels": ["A", "B"]}
-    text = "a" * (served.service.room() + 1)
+    text = "a" * (served.service.max_characters() + 1)
     item[field] = text if field == "prompt" else ["A", text]
     [found] = served.ask(LABEL, {"requests": [item]}).json()["results"]
     assert "characters" in found["error"]
@@ -251,13 +252,13 @@ def test_blank_lines_between_requests_are_skipped(served):
 )
 def test_a_large_body_is_parsed_beside_the_event_loop(served, monkeypatch, path, body):
     threads = set()
-    real = json_body.parse
+    real = orjson.loads
 
-    def parse(*given):
+    def loads(*given):
         threads.add(threading.current_thread())
         return real(*given)
 
-    monkeypatch.setattr(json_body, "parse", parse)
+    monkeypatch.setattr(request_models.orjson, "loads", loads)
     headers = NDJSON if body.endswith(b"\n") else {"Content-Type": "application/json"}
     assert served.ask(path, content=body, headers=headers).status_code == 200
     assert threads
@@ -266,7 +267,7 @@ def test_a_large_body_is_parsed_beside_the_event_loop(served, monkeypatch, path,
 
 def test_a_line_that_is_none_after_good_ones(served, monkeypatch):
     """The status 200 is sent before that line is read, so the error is the last line."""
-    monkeypatch.setattr(scoring, "TOGETHER", 1)
+    monkeypatch.setattr(scoring, "BATCH_LINES", 1)
     raw = lines(ITEMS) + b"nonsense\n"
     answer = served.ask(SCORE, content=raw, headers=NDJSON)
     *_, last = answer.text.splitlines()

@@ -10,8 +10,15 @@ import numpy as np
 import orjson
 import pytest
 
-from jaxscore.server import live
-from jaxscore.types.requests import GenerationRequest
+from jaxscore.engine.generation import slots
+from jaxscore.engine.generation.slots import Lane
+from jaxscore.plan import decode_slots
+from jaxscore.server import choices
+from jaxscore.server.scheduler import GenerationJob, every_token, next_token, run_pieces
+from jaxscore.server.settings import Settings
+from jaxscore.server.worker import Metrics, Worker
+from jaxscore.types.requests import GenerationRequest, Request
+from jaxscore.types.results import Generated
 from tests.server.conftest import Served, refused
 
 PATH = "/v1/completions"
@@ -69,14 +76,14 @@ def test_what_arrives_while_the_device_works_is_one_window(served, gate):
             first = asyncio.ensure_future(client.post(PATH, json=prompt(0)))
             await asyncio.to_thread(gate.entered.wait, 60)
             others = [asyncio.ensure_future(client.post(PATH, json=prompt(k))) for k in range(1, 9)]
-            await until(lambda: served.service.worker.backlog.n_prompts == 9)
+            await until(lambda: served.service.worker.scheduler.n_prompts == 9)
             gate.open.set()
             return await asyncio.gather(first, *others)
 
     answers = asyncio.run(several())
     assert [one.status_code for one in answers] == [200] * 9
     assert [len(one) for one in gate.windows] == [1, 8]
-    assert served.service.worker.backlog.n_tokens == 0
+    assert served.service.worker.scheduler.n_tokens == 0
 
 
 def test_a_small_request_waits_for_a_tenth_of_a_second_of_a_large_one(start, gate, monkeypatch):
@@ -102,7 +109,7 @@ def test_a_small_request_waits_for_a_tenth_of_a_second_of_a_large_one(start, gat
             first = asyncio.ensure_future(client.post(PATH, json=large))
             await asyncio.to_thread(gate.entered.wait, 60)
             second = asyncio.ensure_future(client.post(PATH, json=small))
-            await until(lambda: served.service.worker.backlog.n_prompts == 101)
+            await until(lambda: served.service.worker.scheduler.n_prompts == 101)
             gate.open.set()
             await second
             n_windows = len(gate.windows)
@@ -118,9 +125,14 @@ def test_a_window_that_compiled_a_program_teaches_no_size(start, monkeypatch):
     served, seen = start(), []
     worker = served.service.worker
     monkeypatch.setattr(worker._window_size, "observe", lambda *given: seen.append(given))
-    for n_new in (1, 0):
-        monkeypatch.setattr(worker, "_count_programs", lambda n=n_new: n)
+    counts = [1, 0]  # programs compiled in the first and in the second window
+    monkeypatch.setattr(worker, "_count_programs", lambda: counts.pop(0))
+    for _ in range(2):
         assert served.ask(PATH, prompt(0)).status_code == 200
+    deadline = time.monotonic() + 30
+    while counts or not seen:  # after the answer
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     [(n_tokens, seconds)] = seen
     assert n_tokens > 0 < seconds
 
@@ -133,7 +145,7 @@ def test_a_client_that_goes_away_drops_its_work(served, gate):
             first = asyncio.ensure_future(client.post(PATH, json=prompt(0)))
             await asyncio.to_thread(gate.entered.wait, 60)
             second = asyncio.ensure_future(gone(served, prompt(1)))
-            backlog = served.service.worker.backlog
+            backlog = served.service.worker.scheduler
             await until(lambda: backlog.n_prompts == 2)
             second.cancel()
             await until(lambda: backlog.n_prompts == 1)
@@ -186,12 +198,12 @@ def test_writing_stops_when_its_client_goes_away(served, stream):
     async def one():
         body = {"prompt": "Oslo is", "max_tokens": 1000, "n": 4, "stream": stream, "seed": 1}
         task = asyncio.ensure_future(gone(served, body))
-        await until(lambda: served.service.worker.backlog.n_prompts == 4)
+        await until(lambda: served.service.worker.scheduler.n_prompts == 4)
         await asyncio.sleep(0.1)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        await until(lambda: served.service.worker.backlog.n_prompts == 0)
+        await until(lambda: served.service.worker.scheduler.n_prompts == 0)
 
     started = time.monotonic()
     asyncio.run(one())
@@ -202,12 +214,12 @@ def test_writing_stops_when_its_client_goes_away(served, stream):
 def test_long_texts_do_not_delay_scoring(served):
     """A window has its turn between two blocks of steps, and no number depends on that."""
     body = {"prompt": "Oslo is", "max_tokens": 1000, "n": 4, "seed": 1}
-    backlog = served.service.worker.backlog
+    backlog = served.service.worker.scheduler
 
     async def both():
         async with served.client() as client:
             writing = asyncio.ensure_future(client.post(PATH, json=body))
-            await until(lambda: backlog.n_prompts == 4 and not backlog._writing)  # in work
+            await until(lambda: backlog.n_prompts == 4 and not backlog._generation)  # in work
             scored = await client.post(PATH, json=prompt(0))
             assert not writing.done()
             return scored, await writing
@@ -225,7 +237,7 @@ def test_a_stream_is_told_of_each_token_once(served):
     request = GenerationRequest(0, np.array([5, 6], np.int32), 100, 1.0, seed=1)
 
     async def write():
-        return await served.service.write([request], lambda place, found: told.append(found))
+        return await served.service.generate([request], lambda place, found: told.append(found))
 
     [text] = asyncio.run(write())
     *blocks, whole = told
@@ -260,18 +272,18 @@ def test_a_request_that_takes_too_long(served, gate, monkeypatch):
     monkeypatch.setattr(served.service, "settings", settings)
     error = refused(served.ask(PATH, prompt(0)), 503, code="timeout", type="server_error")
     assert "0.2 seconds" in error["message"]
-    assert served.service.worker.backlog.n_prompts == 0
+    assert served.service.worker.scheduler.n_prompts == 0
     gate.open.set()
 
 
 def test_a_stream_that_takes_too_long_says_so_in_its_last_part(served, monkeypatch):
     async def parts(*args):
-        yield live.Part(0, "a", None)
+        yield 0, "a", None
         await asyncio.sleep(60)
 
     settings = dataclasses.replace(served.service.settings, request_timeout=0.2)
     monkeypatch.setattr(served.service, "settings", settings)
-    monkeypatch.setattr(live, "parts", parts)
+    monkeypatch.setattr(choices, "stream_texts", parts)
     text = served.ask(PATH, {"prompt": "Oslo is", "max_tokens": 9, "stream": True}).text
     first, error, done = [one for one in text.split("\n\n") if one]
     assert '"text":"a"' in first
@@ -317,7 +329,7 @@ def test_a_worker_that_has_died(start, monkeypatch, capfd):
 def test_health_before_and_at_the_end(start):
     served = start()
     assert served.ask("/health").json() == {"status": "ready"}
-    served.service.ending = True
+    served.service.is_ending = True
     refused(served.ask("/health"), 503, code="ending")
 
 
@@ -366,3 +378,132 @@ def test_the_log_has_patterns_and_no_paths(served):
     served.ask("/v1/models/some-secret", headers={"Authorization": "Bearer secret"})
     served.ask("/secret?secret=1")
     assert served.log == [("GET", "/v1/models/{id:path}", 404), ("GET", "other", 404)]
+
+
+def unstarted(scorer):
+    """A worker whose thread does not run."""
+    return Worker(scorer, Settings(names=("tiny",)), Metrics())
+
+
+class FailsOnce:
+    """A generator that shows each text's first ids, fails, and writes well after that."""
+
+    def __init__(self):
+        self.groups = []
+
+    def stream(self, requests, *, watch):
+        self.groups.append([one.id for one in requests])
+        for place in range(len(requests)):
+            watch(place, [5, 6], False)
+        if len(self.groups) == 1:
+            raise RuntimeError("planned")
+        for place, one in enumerate(requests):
+            yield place, Generated(one.id, "text", np.array([5, 6, 7], np.int32), "length")
+
+
+@pytest.mark.parametrize("n_new", [[4] * 9, [4, 40, 3, 9, 17, 4, 4, 21, 2]])
+def test_other_work_has_its_turn_in_each_block(scorer, monkeypatch, n_new):
+    """Also where no text of a block was there in the block before."""
+    monkeypatch.setattr(decode_slots, "GROUPS", (1, 2))
+    monkeypatch.setattr(slots, "STEPS", 4)
+    blocks, turns, block = [], [], Lane._block
+
+    def counted(self, everything):
+        blocks.append(len(self._running))
+        return block(self, everything)
+
+    monkeypatch.setattr(Lane, "_block", counted)
+    ids = np.array([3, 4], np.int32)
+    job = GenerationJob([GenerationRequest(k, ids, n, 1.0, seed=k) for k, n in enumerate(n_new)])
+    worker = unstarted(scorer)
+    monkeypatch.setattr(worker, "_run_window_between_blocks", lambda: turns.append(len(blocks)))
+    run_pieces([(job, k) for k in range(len(n_new))], worker._generate)
+    assert [len(text.token_ids) for text in job.answer.result(0)] == n_new
+    assert turns == list(range(1, len(blocks) + 1))
+
+
+def test_a_text_is_not_sent_twice(scorer, capfd):
+    """The client that has a part gets an error, and the other one its text."""
+    told = []
+    request = GenerationRequest("read along", np.array([3], np.int32), 3)
+    read_along = GenerationJob([request], lambda place, written: told.append(written))
+    silent = GenerationJob([GenerationRequest("silent", np.array([4], np.int32), 3)])
+    worker = unstarted(scorer)
+    worker._generator = generator = FailsOnce()
+    run_pieces([(read_along, 0), (silent, 0)], worker._generate)
+    assert told == [[5, 6]]
+    with pytest.raises(RuntimeError, match="a client has a part"):
+        read_along.answer.result(0)
+    [written] = silent.answer.result(0)
+    assert written.text == "text"
+    assert generator.groups == [["read along", "silent"], ["silent"]]
+    assert "a client has a part" in capfd.readouterr().err
+
+
+COMPLETIONS = "/v1/completions"
+CLIENTS = 200
+PREFIX = "Answer the question about towns in one word. " * 8
+
+
+def prefixed_texts(n):
+    return [f"{PREFIX}Question {k} of {n}: is it Oslo or {k * 7919 % 1000}?" for k in range(n)]
+
+
+def test_answers_and_the_work_that_they_take(start):
+    served = start(gather=1.0)
+    given, scorer = prefixed_texts(CLIENTS), served.scorer
+    before = scorer.statistics.tokens_laid_out
+    body = {"max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+    answers = served.ask_all([(COMPLETIONS, {"prompt": one, **body}) for one in given])
+    n_computed = scorer.statistics.tokens_laid_out - before
+    wanted = scorer.score([Request(k, "", one) for k, one in enumerate(given)])
+    for answer, one in zip(answers, wanted, strict=True):
+        found = answer.json()["choices"][0]["logprobs"]["token_logprobs"]
+        np.testing.assert_allclose(found[1:-1], one.logprob, atol=1e-5)
+    prompts = scorer.encoder.prompt_ids(given)
+    before = scorer.statistics.tokens_laid_out
+    scorer.engine.score_sequences(
+        [one for ids in prompts for one in (every_token(ids), next_token(ids))], top=1
+    )
+    assert n_computed <= 1.1 * (scorer.statistics.tokens_laid_out - before)
+    assert sum(map(len, prompts)) > 3 * n_computed
+
+
+def test_mixed_requests_at_once(served):
+    """Each one is answered as it is alone, also where a window has several numbers of tokens."""
+    score = {"requests": [{"context": "Oslo is in", "continuation": " Norway"}]}
+    label = {"requests": [{"prompt": "Is it?", "labels": ["A", "B"]}]}
+    some = [
+        (COMPLETIONS, {"prompt": "Oslo is in", "max_tokens": 0, "echo": True, "logprobs": 5}),
+        (COMPLETIONS, {"prompt": "Oslo is", "max_tokens": 1, "temperature": 0, "logprobs": 20}),
+        (COMPLETIONS, {"prompt": "Oslo", "max_tokens": 9, "temperature": 0, "logprobs": 1}),
+        (COMPLETIONS, {"prompt": "Oslo is", "max_tokens": 0, "echo": True, "logprobs": 0}),
+        ("/jaxscore/score", score),
+        ("/jaxscore/label", label),
+        (COMPLETIONS, {"prompt": [], "max_tokens": 0}),
+        ("/tokenize", {"prompt": "Oslo"}),
+    ]
+    together = served.ask_all(some * 5)
+    for (path, body), answer in zip(some * 5, together, strict=True):
+        alone = served.ask(path, body)
+        assert answer.status_code == alone.status_code
+        same(answer.json(), alone.json())
+
+
+def same(found, wanted):
+    """Equal but for names of answers and rounding."""
+    assert type(found) is type(wanted)
+    if isinstance(wanted, dict):
+        assert found.keys() == wanted.keys()
+        for name, value in wanted.items():
+            if name not in ("id", "created", "tokens_computed"):
+                same(found[name], value)
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted)
+        for one, other in zip(found, wanted, strict=True):
+            same(one, other)
+    elif isinstance(wanted, float):
+        # nats to 1e-4; a perplexity is their exponential, so it moves in proportion to itself
+        assert found == pytest.approx(wanted, rel=1e-5, abs=1e-4)
+    else:
+        assert found == wanted

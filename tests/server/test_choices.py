@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.server.written import GrowingText, held_back, stop_at
+from jaxscore.server.choices import GrowingText, count_stop_prefix, find_stop
 
 
 class Bytes:
@@ -21,7 +21,7 @@ def parts(ids, stop, cuts):
     growing = GrowingText(Bytes(), stop)
     starts, ends = [0, *sorted(cuts)], [*sorted(cuts), len(ids)]
     return [
-        growing.part(ids[start:end], ended=k == len(cuts))
+        growing.append(ids[start:end], is_finished=k == len(cuts))
         for k, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
 
@@ -38,7 +38,7 @@ def test_parts_add_up(text, stop, cuts):
         if any(one in written for one in stop):
             ids = ids[:n]
             break
-    expected = written[: stop_at(written, stop)]
+    expected = written[: find_stop(written, stop)]
     assert "".join(parts(ids, stop, cuts)) == expected
 
 
@@ -65,4 +65,4 @@ def test_what_may_become_a_stop_string_waits():
     ],
 )
 def test_held_back(text, stop, n):
-    assert held_back(text, stop) == n
+    assert count_stop_prefix(text, stop) == n

@@ -1,15 +1,19 @@
-"""Our own client against our own server: the numbers of the local scorer come back."""
+"""Clients against the server: our own, and lm-evaluation-harness' `local-completions`."""
 
 import numpy as np
 import pytest
 
 from jaxscore import evaluate
+from jaxscore.adapters.lm_eval import JaxscoreLM
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.systems.score.requests_file import UNKNOWN
 from jaxscore.types.requests import GenerationRequest, TextLabelRequest
+from tests.adapters.lm_eval.evaluated import assert_same, evaluated
+from tests.conftest import CASES
 from tests.endpoints.conftest import QUICK
 from tests.endpoints.test_completions import ODD, compare, questions
+from tests.server.conftest import MODEL
 
 
 @pytest.fixture
@@ -58,3 +62,30 @@ def test_labels_and_texts(endpoint):
 def after(scorer, text, ids):
     [prompt] = scorer.encoder.prompt_ids([text])
     return TokenSequence(prompt, len(prompt), np.array(ids, np.int32))
+
+
+NAMES = ("choices", "letters", "no_context", "blanks", "rolling", "texts")
+
+
+@pytest.mark.filterwarnings("ignore")  # those of lm-eval's libraries
+@pytest.mark.parametrize("together", [{"num_concurrent": 8}, {"num_concurrent": 1}], ids=str)
+def test_the_same_numbers(together, listening, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    served, (host, port) = listening()
+    over_http = evaluated(
+        "local-completions",
+        {
+            "base_url": f"http://{host}:{port}/v1/completions",
+            "model": "tiny",
+            "tokenizer": str(CASES / "models" / MODEL),
+            "tokenizer_backend": "huggingface",
+            "add_bos_token": True,
+            "max_length": 512,
+            **together,
+        },
+        *NAMES,
+        batch_size=1 if together["num_concurrent"] > 1 else 4,
+    )
+    itself = evaluated(JaxscoreLM(served.scorer, max_length=512), None, *NAMES)
+    # Answers that are equal come in requests of their own, at different times.
+    assert_same(over_http, itself, *NAMES, tied=("choices", "no_context"))

@@ -1,11 +1,10 @@
-"""Keys, hosts and origins: what is open, and that all else is locked."""
+"""Keys, hosts and origins, and the tokenizer's endpoints."""
 
 import pytest
 from starlette.routing import Route
 
-from jaxscore.server.app import GET, POST
+from jaxscore.server.app import GET, POST, Guard
 from jaxscore.server.endpoint import Endpoint
-from jaxscore.server.security import Guard
 from jaxscore.server.settings import Settings
 from tests.server.conftest import Served, refused
 
@@ -125,3 +124,48 @@ def test_web_pages_of_other_origins(served, start):
 
 def test_no_key_in_what_is_printed():
     assert KEY not in repr(Settings(names=("tiny",), key=KEY))
+
+
+TEXT = "Oslo is naïve"
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_there_and_back(served, special):
+    tokenizer = served.scorer.encoder.tokenizer
+    body = {"prompt": TEXT, "add_special_tokens": special}
+    found = served.ask("/tokenize", body).json()
+    assert found["tokens"] == tokenizer(TEXT, add_special_tokens=special)["input_ids"]
+    assert (found["count"], found["max_model_len"]) == (len(found["tokens"]), 1024)
+    back = served.ask("/detokenize", {"tokens": found["tokens"]}).json()
+    assert back == {"prompt": tokenizer.decode(found["tokens"])}
+
+
+def test_what_lm_eval_asks_for(served):
+    info = served.ask("/tokenizer_info").json()
+    tokenizer = served.scorer.encoder.tokenizer
+    assert info["eos_token"] == tokenizer.eos_token
+    assert info["bos_token"] == tokenizer.bos_token
+    assert info["pad_token"] is None
+    assert info["chat_template"] == tokenizer.chat_template
+    assert served.ask("/detokenize", {"tokens": []}).json() == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": ["a"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "a", "x": 1}, "x"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [True]}, "tokens"),
+        ("/detokenize", {"tokens": [1208]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [2**64]}, "tokens"),
+        ("/tokenize", {"prompt": "a" * 60}, "prompt"),
+        ("/detokenize", {"tokens": [5] * 60}, "tokens"),
+    ],
+)
+def test_invalid_tokenizer_fields(served, monkeypatch, path, body, param):
+    monkeypatch.setattr(served.service, "max_characters", lambda *, truncates: 50)
+    refused(served.ask(path, body), 400, param=param)

@@ -1,8 +1,8 @@
-"""Each field of `/v1/completions`: what it takes, and what is refused with its name."""
+"""Fields of completions, one by one: what is accepted, and what is refused by name."""
 
 import pytest
 
-from jaxscore.server.settings import MOST_PROMPTS
+from jaxscore.server.settings import MAX_PROMPTS
 from tests.server.conftest import refused
 
 PATH = "/v1/completions"
@@ -138,7 +138,7 @@ def test_an_empty_text_where_no_bos_is_added(served):
 
 def test_more_prompts_than_memory_should_hold(served):
     """Millions of prompts of one id fit in a body."""
-    n = MOST_PROMPTS
+    n = MAX_PROMPTS
     error = refused(served.ask(PATH, {**BASE, "prompt": [[5]] * (n + 1)}), 400, param="prompt")
     assert str(n) in error["message"]
     body = {**BASE, "prompt": [[5]] * (n // 128 + 1), "n": 128}
