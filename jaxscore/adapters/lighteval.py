@@ -17,10 +17,9 @@ from lighteval.models.model_output import ModelResponse
 from lighteval.tasks.prompt_manager import PromptManager
 from lighteval.tasks.requests import Doc
 
-from jaxscore.adapters.harness import arguments, lengths, readers
-from jaxscore.adapters.harness.encoding import Asked
-from jaxscore.adapters.harness.model import make
-from jaxscore.adapters.harness.scoring import answers
+from jaxscore.adapters import arguments
+from jaxscore.adapters.model import DEFAULT, make, of_config
+from jaxscore.adapters.scoring import Asked, answers
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
@@ -45,8 +44,8 @@ class JaxscoreModel(LightevalModel):
         given: dict[str, Any] = {"pretrained": config.model_name}
         if "=" in config.model_name:
             given = dict(one.partition("=")[::2] for one in config.model_name.split(","))
-        chat = readers.flag("override_chat_template", given.pop("override_chat_template", None))
-        if found := sorted(readers.OF_LM_EVAL & set(given)):
+        chat = arguments.flag("override_chat_template", given.pop("override_chat_template", None))
+        if found := sorted(arguments.OF_LM_EVAL & set(given)):
             raise InputError(f"{', '.join(found)}: decides nothing in lighteval; leave it out")
         if config.generation_parameters != GenerationParameters():
             raise InputError("generation_parameters: jaxscore's texts are greedy; leave it out")
@@ -54,7 +53,7 @@ class JaxscoreModel(LightevalModel):
         self.scorer, self.tokenizer, self.max_length, folder = make(args)
         self.scorer.progress = True
         if folder and not args.max_length:  # lighteval never asks the tokenizer
-            self.max_length = lengths.of_config(folder) or lengths.DEFAULT
+            self.max_length = of_config(folder) or DEFAULT
         self._chat = self.tokenizer.chat_template is not None if chat is None else chat
         if self._chat:
             chat_template.check(self.tokenizer)  # lighteval renders in this process

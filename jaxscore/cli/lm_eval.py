@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     importlib.import_module("jaxscore.adapters.lm_eval")
     from lm_eval.__main__ import cli_evaluate
 
-    from jaxscore.adapters.harness.model import LOADED
+    from jaxscore.adapters.model import LOADED
 
     if not processes.is_first():
         # lm-eval writes no file in a process with another rank than 0.

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.adapters.harness import arguments
-from jaxscore.adapters.harness import model as making
+from jaxscore.adapters import arguments
+from jaxscore.adapters import model as making
 from jaxscore.cli import listing
 from jaxscore.cli.main import main
 from jaxscore.errors import InputError

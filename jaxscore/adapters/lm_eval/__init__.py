@@ -30,16 +30,13 @@ from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import configure_pad_token
 
-from jaxscore.adapters.harness import arguments, encoding
-from jaxscore.adapters.harness import model as making
-from jaxscore.adapters.harness.encoding import Asked, Encoder
-from jaxscore.adapters.harness.scoring import Answer, answers
-from jaxscore.adapters.lm_eval import caching, facts, noise
-from jaxscore.adapters.lm_eval.chat import ChatTemplate
-from jaxscore.adapters.lm_eval.details import Details
+from jaxscore.adapters import arguments
+from jaxscore.adapters import model as making
+from jaxscore.adapters.lm_eval import encoding, outputs
+from jaxscore.adapters.lm_eval.encoding import ChatTemplate, Encoder, Rolling
 from jaxscore.adapters.lm_eval.generation import Texts
-from jaxscore.adapters.lm_eval.rolling import Rolling
-from jaxscore.adapters.lm_eval.shown import Shown
+from jaxscore.adapters.lm_eval.outputs import Details, Shown
+from jaxscore.adapters.scoring import Answer, Asked, answers
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
 from jaxscore.io.printable import one_line
@@ -62,7 +59,7 @@ class JaxscoreLM(TemplateLM):
     def __init__(self, pretrained: Any = None, **model_args: Any) -> None:
         """Args:
             pretrained: a folder, a hub id, "demo", or a `Scorer`.
-            model_args: see `jaxscore.adapters.harness.arguments`.
+            model_args: see `jaxscore.adapters.arguments`.
 
         Raises:
             ArgumentError: a name that does not exist, or a value that cannot be; a TypeError.
@@ -185,7 +182,7 @@ class JaxscoreLM(TemplateLM):
         if self._args.audit_noise and requests:
             totals = [total for total, _ in out]
             self._noise.append(
-                noise.audit(self.scorer, self._args.audit_noise, requests, sequences, totals)
+                outputs.audit(self.scorer, self._args.audit_noise, requests, sequences, totals)
             )
         return out
 
@@ -247,7 +244,7 @@ class JaxscoreLM(TemplateLM):
 
     def get_model_info(self) -> dict[str, Any]:
         """What the results file says of the model: hf's keys, and ours under `jaxscore`."""
-        return facts.info(self._made, self._args, self._noise)
+        return outputs.info(self._made, self._args, self._noise)
 
     def close(self) -> None:
         """Let other runs have the journal, and close `details`; a `Scorer` that was given stays
@@ -267,9 +264,9 @@ class JaxscoreLM(TemplateLM):
             about = self.scorer.about and {
                 **self.scorer.about,
                 "max_length": self.max_length,
-                **{name: getattr(self._args, name) for name in caching.DECIDE},
+                **{name: getattr(self._args, name) for name in outputs.DECIDE},
             }
-            caching.claim(cache_hook.dbdict, about)
+            outputs.claim(cache_hook.dbdict, about)
         super().set_cache_hook(cache_hook)
 
     def _finished(self, request: Instance, found: list[Answer], answer: Any) -> None:

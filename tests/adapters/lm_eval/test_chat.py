@@ -5,7 +5,7 @@ import logging
 import pytest
 import transformers
 
-from jaxscore.adapters.lm_eval.chat import ChatTemplate
+from jaxscore.adapters.lm_eval.encoding import ChatTemplate
 from jaxscore.errors import InputError
 from tests.adapters.lm_eval.folders import TEMPLATE, case
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from lm_eval.api.instance import Instance
 
-from jaxscore.adapters.lm_eval import JaxscoreLM, noise
+from jaxscore.adapters.lm_eval import JaxscoreLM, outputs
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -21,7 +21,7 @@ def audited(rows, spread):
     other = type("Other", (), {"score_sequences": lambda self, some: [moved[k] for k in some]})()
     scorer = type("Scorer", (), {"other_layouts": lambda self: {"other": other}})()
     requests = [request(*one[:4]) for one in rows]
-    return noise.audit(scorer, len(rows), requests, range(len(rows)), totals)
+    return outputs.audit(scorer, len(rows), requests, range(len(rows)), totals)
 
 
 def test_documents_whose_best_two_are_near():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from jaxscore.adapters.lm_eval.settings import settings_of
+from jaxscore.adapters.lm_eval.generation import settings_of
 from jaxscore.errors import InputError
 from jaxscore.models.weights.generation_config import GenerationDefaults
 

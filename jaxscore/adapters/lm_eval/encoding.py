@@ -11,26 +11,24 @@ a text that begins with its BOS gets no second one.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from jaxscore.adapters.scoring import Answer, Asked
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
+from jaxscore.plan.requests import rolling_windows
+from jaxscore.text import checkpoint_process
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode, encode_each
+from jaxscore.text.checkpoint_process import TemplateError
 from jaxscore.text.tokenizer import own_backend
 
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # texts that are encoded together
 SHOWN = 60  # characters of a text in a message
 Texts = TypeVar("Texts", bound=tuple[str, ...])
-
-
-class Asked(NamedTuple):
-    """One question: the log-probability of `continuation` after `context`, both int32 ids."""
-
-    context: np.ndarray
-    continuation: np.ndarray
 
 
 class Encoder:
@@ -159,3 +157,109 @@ def _chunks(texts: Sequence[Texts]) -> Iterator[tuple[int, Sequence[Texts]]]:
         n += sum(map(len, some))
     if first < len(texts):
         yield first, texts[first:]
+
+
+log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness shows what is below its own
+
+Message = Mapping[str, str]
+
+
+class ChatTemplate:
+    """Renders with one tokenizer's template.
+
+    Args:
+        more: arguments of the template itself.
+    """
+
+    def __init__(self, tokenizer: Any, more: Mapping[str, Any]) -> None:
+        self._tokenizer, self._more = tokenizer, more
+        self._told = False
+
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        """The text; without the system messages where the template refuses them.
+
+        Args:
+            add_generation_prompt: whether an answer begins at the end; else the last message,
+                which is the answer's beginning, goes on.
+
+        Raises:
+            InputError: the tokenizer has no template, or it refuses the messages.
+        """
+        if not self._tokenizer.chat_template:
+            raise InputError(
+                "the tokenizer has no chat template; leave out --apply_chat_template, or give a "
+                "tokenizer that has one: tokenizer=NAME in model_args"
+            )
+        try:
+            return self._rendered(messages, add_generation_prompt)
+        except TemplateError as problem:
+            others = [one for one in messages if one["role"] != "system"]
+            if len(others) == len(messages):
+                raise InputError(f"the chat template refuses the messages: {problem}") from None
+            if not self._told:
+                log.warning("the chat template refuses the messages (%s); without system", problem)
+            self._told = True
+        try:
+            return self._rendered(others, add_generation_prompt)
+        except TemplateError as problem:
+            raise InputError(
+                f"the chat template refuses the messages without system too: {problem}"
+            ) from None
+
+    def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        try:
+            return checkpoint_process.render(
+                self._tokenizer,
+                messages,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+                **self._more,
+            )
+        except TemplateError:
+            raise
+        except InputError as problem:
+            raise InputError(
+                f"{self._tokenizer.name_or_path}: its chat template fails ({problem})"
+            ) from None
+
+
+class Rolling:
+    """The windows of some texts, and their answers until a text has all of them.
+
+    Attributes:
+        asked: all windows; a text without tokens has none.
+        owner: of each window the place of its text.
+    """
+
+    def __init__(self, texts: Sequence[list[int]], prefix_token: int, max_length: int) -> None:
+        """Args:
+        texts: token ids.
+        prefix_token: stands before each text.
+        max_length: tokens that the model reads at most.
+        """
+        self.asked: list[Asked] = []
+        self.owner: list[int] = []
+        self._nth: list[int] = []  # of each window its place among those of its text
+        self._answers: list[list[Answer | None]] = []
+        for place, ids in enumerate(texts):
+            whole = np.array([prefix_token, *ids], np.int32)
+            own = rolling_windows(whole, 1, max_length, max_length)
+            self.asked += [Asked(one.ids[: one.start], one.ids[one.start :]) for one in own]
+            self.owner += [place] * len(own)
+            self._nth += range(len(own))
+            self._answers.append([None] * len(own))
+        self._missing = [len(one) for one in self._answers]
+
+    def take(self, window: int, answer: Answer) -> list[Answer] | None:
+        """Put an answer at its window.
+
+        Returns:
+            All answers of its text, in order, when this was the last one; else None.
+        """
+        place = self.owner[window]
+        self._answers[place][self._nth[window]] = answer
+        self._missing[place] -= 1
+        if self._missing[place]:
+            return None
+        found, self._answers[place] = self._answers[place], []
+        return [one for one in found if one is not None]

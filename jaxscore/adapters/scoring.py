@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.adapters.harness.encoding import Asked
 from jaxscore.engine.defaults import WINDOW_TOKENS
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import SequenceScores, TokenSequence
@@ -21,6 +20,13 @@ from jaxscore.scorer import Scorer
 # all windows before. Examples that all documents share are computed once in each window: of 700
 # tokens before questions of 40 that is 1 % of the work.
 WINDOW = 2048
+
+
+class Asked(NamedTuple):
+    """One question: the log-probability of `continuation` after `context`, both int32 ids."""
+
+    context: np.ndarray
+    continuation: np.ndarray
 
 
 class Answer(NamedTuple):

@@ -6,9 +6,9 @@ import pytest
 import transformers
 from lm_eval.models.huggingface import HFLM
 
-from jaxscore.adapters.harness import model
-from jaxscore.adapters.harness.arguments import Arguments
-from jaxscore.adapters.harness.encoding import Encoder
+from jaxscore.adapters import model
+from jaxscore.adapters.arguments import Arguments
+from jaxscore.adapters.lm_eval.encoding import Encoder
 from jaxscore.errors import InputError
 from jaxscore.text import bounded_tokenizer
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.adapters.harness.arguments import Arguments, read
-from jaxscore.adapters.harness.idle import IDLE
-from jaxscore.adapters.harness.readers import READERS, ArgumentError
+from jaxscore.adapters.arguments import IDLE, READERS, ArgumentError, Arguments, read
 from jaxscore.errors import InputError
 
 

@@ -6,7 +6,7 @@ import pytest
 from lm_eval.models.utils import resolve_max_length
 from transformers import AutoConfig
 
-from jaxscore.adapters.harness.lengths import max_length
+from jaxscore.adapters.model import max_length
 from tests.models.checkpoints import FIFTH, spelled
 from tests.models.families import BASE
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscore.adapters.harness.encoding import Asked
-from jaxscore.adapters.harness.scoring import answers
+from jaxscore.adapters.scoring import Asked, answers
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
 
