@@ -1,0 +1,289 @@
+"""Plants defects in a copy of the package, one at a time, and reports which tests find them.
+
+    python tools/mutants.py --list                       mutants, and those that no longer apply
+    python tools/mutants.py --results FILE.json          run all that FILE.json has no result of
+    python tools/mutants.py --results FILE.json --only tries journal
+    python tools/mutants.py --results FILE.json --tests tests/device tests/engine -- --all
+
+A mutant is a text that occurs exactly once in its folder of the package, and what replaces it. It
+is killed if one of the tests fails; pytest stops there (`-x`). Without --tests these are the tests
+of the folders named in `TESTS`. What follows `--` goes to pytest. Results are written after each
+mutant, so an interrupted run continues. Exit code 1 if a mutant survived.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 1800  # most time of the tests of one mutant
+# Tests that run without --tests, nearest first.
+TESTS = {
+    "device": ["tests/device", "tests/test_walkthrough.py", "tests/models", "tests/engine"],
+    "plan": ["tests/plan", "tests/test_walkthrough.py", "tests/engine", "tests/test_scorer.py"],
+    "models": ["tests/models", "tests/test_scorer.py"],
+    "systems": ["tests/systems", "tests/cli", "tests/test_evaluate.py"],
+    "journal": ["tests/journal", "tests/engine", "tests/cli"],
+}
+
+
+class Mutant(NamedTuple):
+    """A planted defect.
+
+    Attributes:
+        name: unique, in kebab case.
+        folder: below `jaxscore/`, where the text is searched.
+        text: occurs exactly once in the Python files of the folder.
+        replacement: what stands there instead.
+        breaks: what goes wrong.
+    """
+
+    name: str
+    folder: str
+    text: str
+    replacement: str
+    breaks: str
+
+
+MUTANTS = [
+    Mutant(*fields)
+    for fields in (
+        # device
+        ("mask-subtree", "device", "(ends.max(axis=1)[None] > i)",
+         "(ends.max(axis=1)[None] > i + queries - 1)",
+         "a block of keys that some of the queries see is skipped"),
+        ("mask-window-blocks", "device", "(nearest < window)", "(nearest < window - 1)",
+         "a block at the edge of a window is skipped"),
+        ("cache-window", "device", "(at - at_slot < window)", "(at - at_slot <= window)",
+         "a window sees one cached token more"),
+        ("cache-length", "device", "seen = (slot < length)[..., None, :]",
+         "seen = (slot <= length)[..., None, :]", "an empty slot of the cache is attended to"),
+        ("cache-merge", "device", "weights = [jnp.exp(lse - top) for _, lse in parts]",
+         "weights = [jnp.exp(lse - top) * 0 + 1 for _, lse in parts]",
+         "parts of an attention are averaged instead of weighed"),
+        ("attention-diagonal", "device", "lax.fori_loop(0, nth + 1, step, start)",
+         "lax.fori_loop(0, jnp.maximum(nth, 1), step, start)",
+         "a block of queries does not see its own keys"),
+        ("attention-rescale", "device", "mixed = mixed * shrink[..., None] + more",
+         "mixed = mixed + more", "the online softmax does not rescale"),
+        ("attention-sinks", "device", "jax.nn.sigmoid(lse - sinks_N)",
+         "jax.nn.sigmoid(sinks_N - lse)", "an attention sink takes the wrong share"),
+        ("rotate-interleaved", "device", "turned[..., 0::2], turned[..., 1::2]",
+         "turned[..., 1::2], turned[..., 0::2]", "interleaved rotary pairs are swapped"),
+        ("rotate-sign", "device", "(low * cos - high * sin, high * cos + low * sin)",
+         "(low * cos + high * sin, high * cos - low * sin)", "rotary angles turn backwards"),
+        ("norm-mean", "device", 'if c.norm == "layer":', 'if c.norm == "none":',
+         "a layer norm does not subtract the mean"),
+        ("int8-scale", "device", "y *= self.param(SCALE, nn.initializers.ones, (self.features,))",
+         "self.param(SCALE, nn.initializers.ones, (self.features,))",
+         "int8 weights lose their channel scales"),
+        ("head-softcap", "device", "logits = softcap * jnp.tanh(logits / softcap)",
+         "logits = jnp.tanh(logits / softcap)", "capped logits are too small"),
+        ("head-scale", "device", "logits = logits * scale\n", "logits = logits / scale\n",
+         "scaled logits are divided"),
+        ("head-shard-rise", "device", "lax.psum(shrink * (s1 + rise * s0), axis)",
+         "lax.psum(shrink * s1, axis)",
+         "the entropy of a sharded vocabulary ignores the moved maximum"),
+        ("head-rank-tie", "device", "jnp.square(root * distance * SCALE)",
+         "jnp.square(root * SCALE)", "varentropy of merged blocks ignores their distance"),
+        ("experts-renormalised", "device", "if experts.renormalised:",
+         "if not experts.renormalised:", "shares of experts are not renormalised"),
+        ("experts-groups", "device", "lax.top_k(groups, experts.group_rank)[0].sum(axis=-1)",
+         "lax.top_k(groups, 1)[0].sum(axis=-1)", "groups of experts are ranked by their best"),
+        ("experts-scale", "device", "return share * experts.scale, chosen", "return share, chosen",
+         "shares of experts are not scaled"),
+        ("sampling-top-p", "device", "enough = sampling.top_p * share.sum(axis=1)",
+         "enough = sampling.top_p", "the nucleus is measured before top-k is renormalised"),
+        ("sampling-noise", "device", "jax.random.fold_in(jax.random.key(seed), n)",
+         "jax.random.key(seed)", "every token of a text is drawn with the same noise"),
+        # plan
+        ("tries-shared", "plan", "np.minimum(np.minimum.reduceat(differs, first[:-1]), span)",
+         "np.minimum(np.minimum.reduceat(differs, first[:-1]) + 1, span)",
+         "texts share one token more than they have in common"),
+        ("tries-choices", "plan", "np.where(choice, 0, at)", "at",
+         "choices are asked after different nodes"),
+        ("tries-fed", "plan", "np.maximum(n_ids - (n_choices == 0), 0)", "np.maximum(n_ids, 0)",
+         "the last token of each text is laid out"),
+        ("tries-subtree-end", "plan", "stack[-1][2:] = [keep, deepest]",
+         "stack[-1][2:] = [keep, 0]", "a branch forgets its longest path"),
+        ("packing-size", "plan", "left = room - size\n", "left = room - size + 1\n",
+         "a row is filled beyond its length"),
+        ("packing-rooms", "plan", "filled = path + n - depth - room",
+         "filled = path + n - depth", "planned rows differ from those that are packed"),
+        ("rows-padding", "plan", "end = column + 1\n", "end = column * 0 + length\n",
+         "padding attends to padding before it"),
+        ("rows-first-path", "plan", "slot[path][::-1]", "slot[path]",
+         "a repeated path is asked where it stands last"),
+        ("prefix-worth", "plan", "stop - fork > path - behind", "stop - fork > 2 * path",
+         "prefixes that would pay are not cached"),
+        ("prefix-common", "plan", "n = min(map(len, prompts)) - 1", "n = min(map(len, prompts))",
+         "a prompt that is a prefix of the others has nothing left to feed"),
+        ("prefix-position", "plan", "_reach(depth, subtree_end) - np.int32(len(path))",
+         "_reach(depth, subtree_end)", "rows behind a prefix are planned too long"),
+        ("slots-size", "plan", "len(request.ids) - shared + request.n_new - 2",
+         "len(request.ids) - shared + request.n_new - 3", "a text may need one slot more"),
+        ("slots-blocks", "plan", "if n <= 0]", "if n < 0]",
+         "a known text keeps its row for one block more"),
+        ("digest-start", "plan", 'struct.pack("<qq", self.start, len(self.choices))',
+         'struct.pack("<qq", 0, len(self.choices))',
+         "scores of one text from different starts share an entry of the journal"),
+        ("digest-temperature", "plan", "self.n_new, self.temperature, self.top_p, self.seed",
+         "self.n_new, 0.0, self.top_p, self.seed",
+         "texts of different temperatures share an entry of the journal"),
+        ("assembly-missing", "plan", "missing = ~np.isfinite(self._edges.logprob[edges])",
+         "missing = np.isfinite(self._edges.logprob[edges])", "scores are not assembled"),
+        # models
+        ("rope-llama3", "models", "(1 - share) * frequencies / np.float32(factor) + share",
+         "share * frequencies / np.float32(factor) + (1 - share)",
+         "slow and fast rotary channels are swapped"),
+        ("rope-linear", "models", 'frequencies / np.float32(values["factor"])\n',
+         'frequencies * np.float32(values["factor"])\n', "linear scaling goes the wrong way"),
+        ("rope-yarn-ramp", "models", "interpolated * ramp + kept * (1 - ramp), attention",
+         "kept * ramp + interpolated * (1 - ramp), attention", "the ramp of YaRN is reversed"),
+        ("rope-longrope", "models", "math.sqrt(1 + math.log(ratio) / math.log(original))",
+         "math.sqrt(1 + math.log(ratio))", "LongRoPE's factor is wrong"),
+        ("layers-pattern", "models", "own if not (i + 1) % interval else other",
+         "own if not i % interval else other", "windows stand in other layers"),
+        ("layers-last", "models", "SLIDING if i >= first else FULL",
+         "SLIDING if i > first else FULL", "one layer lacks its window"),
+        ("costs-experts", "models", "config.experts.count * config.experts.per_token",
+         "config.experts.count", "active parameters of experts are wrong"),
+        ("filling-bounds", "models", "low <= at < high", "low < at < high",
+         "the first tensor of a shard is not read"),
+        # systems
+        ("choose-bytes", "systems", "(option.lstrip() or option).encode()", "option.encode()",
+         "blanks before an option count"),
+        ("choose-pmi", "systems", "one - float(other or 0.0)", "one",
+         "the premise is not subtracted"),
+        ("paths-gain", "systems", "gain = retrieved - baseline", "gain = baseline - retrieved",
+         "a gain has the wrong sign"),
+        ("perplexity-sum", "systems", "total = math.fsum(self.sums)", "total = max(self.sums)",
+         "perplexity is that of one document"),
+        ("judge-outside", "systems", "1.0 - float(np.exp(logprob).sum())",
+         "float(np.exp(logprob).sum())", "probability outside the labels is wrong"),
+        ("chronologic-temperature", "systems", "scores_NK * jnp.exp(-log_temperature)",
+         "scores_NK * jnp.exp(log_temperature)", "a temperature is fitted as its inverse"),
+        ("compare-shares", "systems", "(cells.both + cells.only_b) / cells.n",
+         "(cells.both + cells.only_a) / cells.n", "B's share is A's"),
+        # journal
+        ("journal-checksum", "journal", "== checksum else None", "!= b'' else None",
+         "a damaged row is believed"),
+        ("journal-length", "journal", "len(scores.logprob) == sequence.n_scored",
+         "len(scores.logprob) >= 0", "scores of another length are taken"),
+        ("journal-columns", "journal", "terms[0], terms[1], terms[2]",
+         "terms[0], terms[2], terms[1]", "entropy and self-certainty are swapped"),
+        ("journal-finish", "journal", '(finish == "eos") != (eos >= 0)',
+         '(finish == "eos") == (eos >= 0)', "finished texts are not found again"),
+        ("journal-rollback", "journal", "database.rollback()", "database.commit()",
+         "half of an interrupted transaction stays"),
+        ("journal-layout", "journal", "if not new and layout != LAYOUT:",
+         "if not new and layout < 0:", "a journal of another layout is read"),
+        ("journal-model", "journal", "json.dumps(about, sort_keys=True)", 'json.dumps({})',
+         "models share their rows of the journal"),
+    )
+]  # fmt: skip
+
+
+def main() -> int:
+    args = _parse()
+    chosen = [m for m in MUTANTS if not args.only or any(word in m.name for word in args.only)]
+    places = {mutant.name: _find(ROOT, mutant) for mutant in chosen}
+    for mutant in chosen:
+        if isinstance(places[mutant.name], str):
+            print(f"{mutant.name}: does not apply: {places[mutant.name]}")
+    applicable = [mutant for mutant in chosen if not isinstance(places[mutant.name], str)]
+    print(f"{len(applicable)} of {len(chosen)} mutants apply")
+    if args.list:
+        for mutant in applicable:
+            print(f"{mutant.name:24} {places[mutant.name]}: {mutant.breaks}")
+        return 0
+    results = json.loads(args.results.read_text()) if args.results.exists() else {}
+    for mutant in applicable:
+        if mutant.name not in results:
+            results[mutant.name] = _run(mutant, args.tests or TESTS[mutant.folder], args.options)
+            args.results.write_text(json.dumps(results, indent=1) + "\n")
+        _print(mutant, results[mutant.name])
+    return int(any(results[mutant.name]["killed_by"] is None for mutant in applicable))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--list", action="store_true", help="list the mutants, run nothing")
+    parser.add_argument("--results", type=Path, help="JSON file of results, continued if it exists")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="mutants whose name has a word")
+    parser.add_argument("--tests", nargs="+", metavar="PATH", help="tests to run")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:cut])
+    args.options = words[cut + 1 :]
+    if not args.list and args.results is None:
+        parser.error("--results FILE.json or --list is required")
+    return args
+
+
+def _find(root: Path, mutant: Mutant) -> Path | str:
+    """The file that has the mutant's text, or why there is none."""
+    found = []
+    for path in sorted((root / "jaxscore" / mutant.folder).rglob("*.py")):
+        found += [path.relative_to(root)] * path.read_text(encoding="utf-8").count(mutant.text)
+    if len(found) == 1:
+        return found[0]
+    return f"its text occurs {len(found)} times in jaxscore/{mutant.folder}"
+
+
+def _run(mutant: Mutant, tests: list[str], options: list[str]) -> dict[str, Any]:
+    """Run the tests on a copy of the working tree that has the mutant."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder) / "tree"
+        skipped = shutil.ignore_patterns(".git", "__pycache__", ".*_cache", "build")
+        shutil.copytree(ROOT, copy, ignore=skipped)
+        path = copy / str(_find(copy, mutant))
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(mutant.text, mutant.replacement), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        start = time.monotonic()
+        try:
+            done = subprocess.run(
+                [*command, f"--basetemp={folder}/pytest", *options, *tests],
+                cwd=copy,
+                env=os.environ | {"PYTHONPATH": str(copy), "HF_HUB_OFFLINE": "1"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=SECONDS,
+            )
+            code, out = done.returncode, done.stdout
+        except subprocess.TimeoutExpired:
+            code, out = None, ""
+    found = re.search(r"^(FAILED|ERROR) (\S+)", out, re.MULTILINE)
+    if code not in (None, 0) and found is None:  # 3 to 5: bad arguments, or no tests
+        raise SystemExit(f"pytest ended with exit code {code}:\n{out[-1000:]}")
+    killer = "time limit" if code is None else None
+    if found is not None:
+        killer = f"error in {found[2]}" if found[1] == "ERROR" else found[2]
+    return {
+        "killed_by": killer,
+        "seconds": round(time.monotonic() - start, 1),
+        "tests": tests,
+        "file": str(path.relative_to(copy)),
+        "breaks": mutant.breaks,
+    }
+
+
+def _print(mutant: Mutant, result: dict[str, Any]) -> None:
+    verdict = "SURVIVED" if result["killed_by"] is None else f"killed by {result['killed_by']}"
+    print(f"{mutant.name:24} {result['seconds']:7.1f} s  {verdict}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
