@@ -13,7 +13,7 @@ from pathlib import Path
 from jaxscore.errors import install_extra
 
 ROOT = Path(__file__).parents[1]
-DATA = (".css", ".html", ".jinja", ".js", ".json", ".jsonl", ".safetensors", ".txt", ".yaml")
+DATA = tuple(".css .html .jinja .js .json .jsonl .safetensors .txt .typed .yaml".split())
 BUILD = """\
 import sys
 from setuptools import build_meta

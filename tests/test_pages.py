@@ -13,7 +13,8 @@ from jaxscore.errors import InputError
 from jaxscore.io import config_file
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md"]  # listed by folder: a virtual environment has pages of its own
+# Listed by folder: a virtual environment has pages of its own.
+PAGES = [ROOT / "README.md", *sorted((ROOT / ".github").glob("*.md"))]
 PAGES += [
     page
     for folder in ("configs", "jaxscore", "tests", "tools")
