@@ -1,4 +1,4 @@
-"""The scores of a run on their way into its journal, in a thread of their own."""
+"""The journal of a run: reads shared by all processes, and a thread that writes scores."""
 
 import contextlib
 import functools
@@ -16,12 +16,10 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.journal.database import (
     Journal,
-    joined,
-    packed_scores,
-    packed_text,
-    pairs,
-    unpacked_scores,
-    unpacked_text,
+    pack_scores,
+    pack_text,
+    unpack_scores,
+    unpack_text,
 )
 from jaxscore.plan.requests import (
     BASE_SCORES,
@@ -35,80 +33,85 @@ from jaxscore.plan.result_assembly import ForestScores, Window
 
 T = TypeVar("T")
 
-TOGETHER = 4096  # sequences that are handed over at once, and those that wait at most
-PARTS_AFTER = 5.0  # seconds, after which sequences that lack tokens are written as they are
+TOGETHER = 4096  # most sequences of a transaction, and most that wait for one
+PARTS_AFTER = 5.0  # seconds until sequences that lack tokens are written incomplete
 
 Rows = list[tuple[TokenSequence, SequenceScores]]
 
 
 class RunJournal:
-    """Scores and texts in a journal, or nowhere.
+    """Journal of a run, if it has one. Process 0 holds the file and broadcasts what it reads.
 
     Attributes:
-        journal: None keeps nothing; may be set between two runs.
+        journal: None if the run has no journal; may be set between two runs.
     """
 
     def __init__(self, journal: Journal | None = None) -> None:
         self.journal = journal
 
     def read_scores(
-        self, sequences: Sequence[TokenSequence], wanted: ScoreOptions = BASE_SCORES
+        self, sequences: Sequence[TokenSequence], options: ScoreOptions = BASE_SCORES
     ) -> dict[int, SequenceScores]:
-        """What the journal has, by the place in `sequences`; the same in every process."""
+        """Journaled scores, by index in `sequences`; the same in every process."""
         if self.journal is None:
             return {}
-        found = self.journal.read_scores(sequences, wanted) if processes.is_first() else {}
-        unpacked = functools.partial(unpacked_scores, wanted=wanted)
-        return _from_first(found, packed_scores, unpacked)
+        found = self.journal.read_scores(sequences, options) if processes.is_first() else {}
+        return _broadcast(found, pack_scores, functools.partial(unpack_scores, options=options))
 
     def write_scores(
         self,
         finished: Iterable[tuple[TokenSequence, SequenceScores]],
-        wanted: ScoreOptions = BASE_SCORES,
+        options: ScoreOptions = BASE_SCORES,
     ) -> None:
-        """Write these in one transaction."""
+        """Write scores in one transaction."""
         if self.journal is not None and processes.is_first():
-            self.journal.write_scores(finished, wanted)
+            self.journal.write_scores(finished, options)
 
     def read_texts(self, requests: Sequence[TokenRequest]) -> dict[int, GeneratedTokens]:
-        """What the journal has, by the place in `requests`; the same in every process."""
+        """Journaled texts, by index in `requests`; the same in every process."""
         if self.journal is None:
             return {}
         found = self.journal.read_texts(requests) if processes.is_first() else {}
-        return _from_first(found, packed_text, unpacked_text)
+        return _broadcast(found, pack_text, unpack_text)
 
     def write_texts(self, finished: Iterable[tuple[TokenRequest, GeneratedTokens]]) -> None:
-        """Write these in one transaction."""
+        """Write texts in one transaction."""
         if self.journal is not None and processes.is_first():
             self.journal.write_texts(finished)
 
     def close(self) -> None:
-        """Let other runs have the journal."""
+        """Release the journal for other runs."""
         if self.journal is not None:
             self.journal.close()
             self.journal = None
 
 
-def _from_first(
+def _broadcast(
     found: dict[int, T], pack: Callable[[T], bytes], unpack: Callable[[bytes], T | None]
 ) -> dict[int, T]:
-    """What the first process has found."""
+    """Results of the first process, in every process."""
     if not processes.is_distributed():
         return found
-    rows = {struct.pack("<q", place): pack(value) for place, value in found.items()}
-    out: dict[int, T] = {}
-    for key, packed in pairs(processes.broadcast_from_first(joined(rows))):
-        if (value := unpack(packed)) is not None:
-            out[struct.unpack("<q", key)[0]] = value
-    return out
+    rows = {index: pack(value) for index, value in found.items()}
+    message = processes.broadcast_from_first(
+        b"".join(struct.pack("<QQ", index, len(row)) + row for index, row in rows.items())
+    )
+    received: dict[int, T] = {}
+    at = 0
+    while at < len(message):
+        index, size = struct.unpack_from("<QQ", message, at)
+        start, at = at + 16, at + 16 + size
+        if (value := unpack(message[start:at])) is not None:
+            received[index] = value
+    return received
 
 
-class _Parts(NamedTuple):
-    """Sequences of one forest that have some scores and lack others: a flag for each."""
+class _Incomplete(NamedTuple):
+    """Sequences of a forest that lack some scores: a flag for each."""
 
     window: Window
     work: ForestScores
-    lacking: np.ndarray
+    flags: np.ndarray
 
 
 class _Recent:
@@ -119,130 +122,132 @@ class _Recent:
 
     @functools.cached_property
     def keys(self) -> set[bytes]:
-        """Of its sequences, as the journal has them; computed when another window is compared."""
+        """Digests of its sequences; computed once another window is compared."""
         return {sequence.digest() for sequence in self.window.sequences}
 
 
 class JournalWriter:
-    """Writes sequences when all their tokens have scores, while the next batches are computed.
+    """Writes each sequence once all its tokens have scores, while the device computes.
 
-    A transaction takes all that has come while the one before was written. A sequence that still
-    lacks tokens waits for them, a few seconds at most: most are then written once, and not after
-    each batch that has some of them. As a context manager it leaves nothing unwritten.
+    A transaction takes everything that has come during the one before. A sequence that lacks
+    tokens waits for them, a few seconds at most, so that most are written once instead of after
+    each of their batches. On exit of the context everything is written.
 
-    Only one thread may use it. What goes wrong in the journal is raised by the next call.
+    Only one thread may use it. Errors of the journal are raised by the next call.
     """
 
-    def __init__(self, run_journal: RunJournal, wanted: ScoreOptions = BASE_SCORES) -> None:
-        """Starts the thread that writes.
+    def __init__(self, journal: RunJournal, options: ScoreOptions = BASE_SCORES) -> None:
+        """Start the thread that writes.
 
         Args:
-            wanted: of the run whose scores these are.
+            options: of the run.
         """
-        self._given: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
-        self._written = Stage("journal", _written(self._given, run_journal, wanted), 0)
-        self._unwritten: deque[tuple[Window, int]] = deque()  # and how many sequences of it
-        self._parts: dict[int, _Parts] = {}  # by the identity of the forest's work
-        self._parts_written = time.monotonic()
+        self._queue: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
+        self._transactions = Stage("journal", _write_queue(self._queue, journal, options), 0)
+        self._unwritten: deque[tuple[Window, int]] = deque()  # and the number of its sequences
+        self._incomplete: dict[int, _Incomplete] = {}  # by the identity of the forest
+        self._incomplete_written = time.monotonic()
         self._recent: list[_Recent] = []
 
     def has_written(self, window: Window) -> bool:
-        """Whether the journal has all that earlier windows have scored of this one's sequences.
+        """Whether every score of this window's sequences by earlier windows is journaled.
 
-        True if each of those windows is written, or has none of these sequences.
+        True if each earlier window is written, or has none of these sequences.
         """
-        self._recent = [one for one in self._recent if not self._has(one.window)]
+        self._recent = [recent for recent in self._recent if not self._is_written(recent.window)]
         own = _Recent(window)
-        known = all(own.keys.isdisjoint(other.keys) for other in self._recent)
+        is_disjoint = all(own.keys.isdisjoint(recent.keys) for recent in self._recent)
         self._recent.append(own)
-        return known
+        return is_disjoint
 
     def add_scored(self, window: Window, work: ForestScores, edges: np.ndarray) -> None:
-        """These edges of a forest have been scored.
+        """Take edges of a forest that have just been scored.
 
         Raises:
             InputError: the journal could not be written.
         """
-        touched, whole = work.count_scored(edges)
-        if id(work) not in self._parts:
-            self._parts[id(work)] = _Parts(window, work, np.zeros(len(work.index), bool))
-        lacking = self._parts[id(work)].lacking
-        lacking[touched] = ~whole
-        if not lacking.any():
-            del self._parts[id(work)]
-        self._write(window, work, touched[whole])
-        if time.monotonic() - self._parts_written >= PARTS_AFTER:
-            self._write_parts()
+        touched, is_complete = work.count_scored(edges)
+        if id(work) not in self._incomplete:
+            flags = np.zeros(len(work.index), bool)
+            self._incomplete[id(work)] = _Incomplete(window, work, flags)
+        flags = self._incomplete[id(work)].flags
+        flags[touched] = ~is_complete
+        if not flags.any():
+            del self._incomplete[id(work)]
+        self._write(window, work, touched[is_complete])
+        if time.monotonic() - self._incomplete_written >= PARTS_AFTER:
+            self._write_incomplete()
         self._wait(TOGETHER)
 
     def flush(self) -> None:
-        """Return when all that was noted is in the journal.
+        """Wait until everything is in the journal.
 
         Raises:
             InputError: the journal could not be written.
         """
-        self._write_parts()
+        self._write_incomplete()
         self._wait(0)
 
     def __enter__(self) -> "JournalWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # An error that ended the run is told, and not the journal's. Who ends a run by Ctrl-C is
-        # told that finished work is kept, so a journal that lacks some of it is an error.
-        told = kind is not None and not issubclass(kind, KeyboardInterrupt)
+        # The error that ended the run takes precedence. But after Ctrl-C the user is told that
+        # finished work is journaled, so an error of the journal is raised then.
+        has_failed = kind is not None and not issubclass(kind, KeyboardInterrupt)
         try:
-            with contextlib.suppress(InputError) if told else contextlib.nullcontext():
+            with contextlib.suppress(InputError) if has_failed else contextlib.nullcontext():
                 self.flush()
         finally:
-            self._given.put(None)
-            self._written.stop()
+            self._queue.put(None)
+            self._transactions.stop()
 
-    def _has(self, window: Window) -> bool:
+    def _is_written(self, window: Window) -> bool:
         """Whether the journal has all of a window."""
-        parts = any(one.window is window for one in self._parts.values())
-        return window.done and not parts and all(one is not window for one, _ in self._unwritten)
+        waiting = [waiting for waiting, _ in self._unwritten]
+        waiting += [incomplete.window for incomplete in self._incomplete.values()]
+        return window.done and all(other is not window for other in waiting)
 
-    def _write_parts(self) -> None:
-        """Let sequences be written that lack tokens."""
-        for window, work, lacking in self._parts.values():
-            self._write(window, work, np.flatnonzero(lacking))
-        self._parts = {}
-        self._parts_written = time.monotonic()
+    def _write_incomplete(self) -> None:
+        """Queue the sequences that lack tokens."""
+        for window, work, flags in self._incomplete.values():
+            self._write(window, work, np.flatnonzero(flags))
+        self._incomplete = {}
+        self._incomplete_written = time.monotonic()
 
-    def _write(self, window: Window, work: ForestScores, places: np.ndarray) -> None:
-        """Hand over sequences, by their place in `work.index`, when there is room for them."""
-        for some in np.split(places, range(TOGETHER, len(places), TOGETHER)):
-            if len(some):
+    def _write(self, window: Window, work: ForestScores, indices: np.ndarray) -> None:
+        """Queue sequences, by their index in `work.index`, as soon as there is room."""
+        for chunk in np.split(indices, range(TOGETHER, len(indices), TOGETHER)):
+            if len(chunk):
                 self._wait(TOGETHER)
-                own = [window.sequences[work.index[k]] for k in some.tolist()]
-                self._unwritten.append((window, len(own)))
-                self._given.put([*zip(own, work.scores_of(some), strict=True)])
+                sequences = [window.sequences[work.index[k]] for k in chunk.tolist()]
+                self._unwritten.append((window, len(sequences)))
+                self._queue.put([*zip(sequences, work.scores_of(chunk), strict=True)])
 
     def _wait(self, most: int) -> None:
-        """Return when at most so many sequences are not written yet."""
+        """Wait until at most this many sequences are unwritten."""
         while self._unwritten and (
-            self._written.ready or sum(n for _, n in self._unwritten) > most
+            self._transactions.ready or sum(n for _, n in self._unwritten) > most
         ):
-            for _ in range(next(self._written)):
+            for _ in range(next(self._transactions)):
                 self._unwritten.popleft()
 
 
-def _written(
-    given: "queue.SimpleQueue[Rows | None]", run_journal: RunJournal, wanted: ScoreOptions
+def _write_queue(
+    waiting: "queue.SimpleQueue[Rows | None]", journal: RunJournal, options: ScoreOptions
 ) -> Iterator[int]:
-    """Write what is given until None comes; for each transaction, how many things it has taken."""
-    ended = False
-    while not ended:
-        rows, n_taken = given.get(), 0
+    """Write rows until None comes. Yields for each transaction how many entries it took."""
+    is_last = False
+    while not is_last:
+        rows, n_taken = waiting.get(), 0
         together: Rows = []
         while rows is not None:
             together += rows
             n_taken += 1
-            if given.empty() or len(together) >= TOGETHER:
+            if waiting.empty() or len(together) >= TOGETHER:
                 break
-            rows = given.get()
-        ended = rows is None
+            rows = waiting.get()
+        is_last = rows is None
         if together:
-            run_journal.write_scores(together, wanted)
+            journal.write_scores(together, options)
             yield n_taken

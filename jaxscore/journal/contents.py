@@ -1,4 +1,4 @@
-"""What a journal holds, for people, and making it smaller."""
+"""`journal info` and `journal prune`: list the models of a journal, and drop some."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from jaxscore.journal.files import explain_errors, open_database
 
 
 class JournaledModel(NamedTuple):
-    """What a journal has for one fingerprint; `used` is when a run last opened it, in UTC."""
+    """Rows of one fingerprint; `used` is when a run last opened it, in UTC."""
 
     about: dict[str, Any]
     used: str
@@ -23,10 +23,10 @@ class JournaledModel(NamedTuple):
 
 
 def list_models(path: Path) -> list[JournaledModel]:
-    """What a journal has for each fingerprint, the last used first.
+    """List the models of a journal, the last used first.
 
     Raises:
-        InputError: no such file, no journal, damaged, or another run holds it.
+        InputError: no such file, no journal, a damaged one, or one that another run holds.
     """
     if not path.exists():
         raise InputError(f"journal {path}: no such file")
@@ -46,10 +46,10 @@ def _rows(database: sqlite3.Connection) -> list[JournaledModel]:
 
 
 def _facts(about: object) -> dict[str, Any]:
-    """What decides the numbers of a model.
+    """The JSON object that describes a model.
 
     Raises:
-        sqlite3.DatabaseError: it is not what `Journal` writes.
+        sqlite3.DatabaseError: `Journal` did not write it.
     """
     with contextlib.suppress(ValueError, RecursionError):
         if isinstance(about, str) and isinstance(facts := json.loads(about), dict):
@@ -58,13 +58,13 @@ def _facts(about: object) -> dict[str, Any]:
 
 
 def prune(path: Path, keep: int) -> tuple[int, int]:
-    """Drop all but the models used last; where none is left, remove the file and its `.jaxscore`.
+    """Drop all but the last used models. Without any left, remove the file and its `.jaxscore`.
 
     Returns:
-        How many models were dropped, and the bytes freed.
+        Number of dropped models, and freed bytes.
 
     Raises:
-        InputError: as `held`.
+        InputError: as `list_models`.
     """
     if not path.exists():
         raise InputError(f"journal {path}: no such file")
@@ -90,7 +90,7 @@ def prune(path: Path, keep: int) -> tuple[int, int]:
 
 
 def _unlink(database: sqlite3.Connection, path: Path) -> None:
-    """Remove the file while we hold it, so that no other run has begun to write to it.
+    """Remove the file while it is locked, so that no other run has begun to write to it.
 
     Its write-ahead log goes first: SQLite removes a log by name when it closes, and by then the
     name may be that of another run's log.

@@ -1,11 +1,10 @@
-"""Finished work on disk, so that an interrupted run continues where it ended.
+"""Finished scores and generated texts on disk, so that an interrupted run can resume.
 
-One SQLite file with a write-ahead log. A row of `scores` holds the scores of one sequence of token
-ids, under a digest of the ids, of where scoring starts and of what is wanted, NaN for tokens that
-are still missing; `engine.journal_writer` says when it is written. A row of `texts` holds what was
-written after one prompt, under a digest of its ids and of how it was asked for; one transaction for
-the texts that end in one block of steps. Rows belong to a fingerprint of everything else that
-decides them, so another model, dtype or version of JAX never reads them.
+One SQLite file with a write-ahead log. A row of `scores` holds the scores of one token sequence,
+with NaN for missing tokens; its key is the digest of the ids, the start of scoring and the score
+options. A row of `texts` holds the generated ids of one prompt; its key is the digest of the
+prompt and its generation options. Rows belong to the fingerprint of everything else that
+determines them, so another model, dtype or version of JAX never reads them.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ import sqlite3
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,36 +33,39 @@ from jaxscore.plan.requests import (
     TokenSequence,
 )
 
-TOGETHER = 400  # rows per statement; SQLite takes 999 values, two of each row
+TOGETHER = 400  # rows per statement; SQLite takes 999 values, and a row has two
+FINISHES = ("eos", "stop", "length")  # each by its index as a byte
+NO_EOS = -1
 
 
 class Journal:
-    """What one fingerprint scored and wrote, in one file.
+    """Scores and texts of one fingerprint, in one file.
 
-    The file is created on first read or write, and held until `close`. Threads may share it.
+    The first read or write opens or creates the file and locks it until `close`. Threads may
+    share a journal.
 
     Raises:
-        InputError: on first read or write, where another run holds the file, it is no journal or
-            damaged, or its folder cannot be written.
+        InputError: on first read or write, if another run holds the file, if it is damaged or
+            not a journal, or if its folder cannot be written.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
-        """Opens nothing.
+        """Describe a journal without opening it.
 
         Args:
-            about: what decides the numbers besides the requests, as JSON has it.
+            about: JSON object of what determines the numbers, apart from the requests.
         """
         self.path = path
         self._about = json.dumps(about, sort_keys=True)
-        self._file: os.stat_result | None = None  # once it has been open_database
+        self._file: os.stat_result | None = None  # once opened
         self._stack = contextlib.ExitStack()
         self._writing = threading.RLock()  # one transaction at a time
-        # One statement at a time: who reads waits for a part of a transaction, and not for all.
+        # One statement at a time: readers wait for a statement, not for a whole transaction.
         self._lock = threading.RLock()
 
     @functools.cached_property
     def _open(self) -> tuple[sqlite3.Connection, int]:
-        """The database and this fingerprint's number in it."""
+        """The database, and the id of this fingerprint in it."""
         fingerprint = hashlib.sha256(self._about.encode()).hexdigest()
         with contextlib.ExitStack() as stack:
             database = stack.enter_context(
@@ -79,7 +81,7 @@ class Journal:
                 row = database.execute(
                     "SELECT id FROM models WHERE fingerprint = ?", (fingerprint,)
                 ).fetchone()
-                if row is None:  # an index says other than its table
+                if row is None:  # an index contradicts its table
                     raise sqlite3.DatabaseError("damaged: what was written cannot be found")
             self._file = self.path.stat()
             self._stack = stack.pop_all()
@@ -87,7 +89,7 @@ class Journal:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file that was opened has been removed or replaced: no run can continue."""
+        """Whether the opened file was removed or replaced, so that no run can resume from it."""
         if self._file is None:
             return False
         try:
@@ -96,81 +98,70 @@ class Journal:
             return True
 
     def read_scores(
-        self, sequences: Sequence[TokenSequence], wanted: ScoreOptions = BASE_SCORES
+        self, sequences: Sequence[TokenSequence], options: ScoreOptions = BASE_SCORES
     ) -> dict[int, SequenceScores]:
-        """What the journal has, by the place in `sequences`."""
-        key_of_wanted = wanted.key()
-        keys = [sequence.digest(key_of_wanted) for sequence in sequences]
-        values = self._values("scores", keys)
-        held = {}
-        for k, (sequence, key) in enumerate(zip(sequences, keys, strict=True)):
-            scores = unpacked_scores(values[key], wanted) if key in values else None
-            if scores is not None and len(scores.logprob) == sequence.n_scored:
-                held[k] = scores
-        return held
+        """Journaled scores, by index in `sequences`. Damaged rows are left out."""
+        key = options.key()
+        rows = self._read("scores", [sequence.digest(key) for sequence in sequences])
+        found = {}
+        for k, value in rows.items():
+            scores = unpack_scores(value, options)
+            if scores is not None and len(scores.logprob) == sequences[k].n_scored:
+                found[k] = scores
+        return found
 
     def write_scores(
         self,
         finished: Iterable[tuple[TokenSequence, SequenceScores]],
-        wanted: ScoreOptions = BASE_SCORES,
+        options: ScoreOptions = BASE_SCORES,
     ) -> None:
-        """Write these, in one transaction."""
-        key = wanted.key()
-        self._write(
-            "scores",
-            [(one.digest(key), packed_scores(scores)) for one, scores in finished],
-        )
+        """Write scores in one transaction."""
+        key = options.key()
+        rows = [(sequence.digest(key), pack_scores(scores)) for sequence, scores in finished]
+        self._write("scores", rows)
 
     def read_texts(self, requests: Sequence[TokenRequest]) -> dict[int, GeneratedTokens]:
-        """What the journal has, by the place in `requests`."""
-        keys = [request.digest() for request in requests]
-        values = self._values("texts", keys)
-        held = {}
-        for k, key in enumerate(keys):
-            written = unpacked_text(values[key]) if key in values else None
-            if written is not None:
-                held[k] = written
-        return held
+        """Journaled texts, by index in `requests`. Damaged rows are left out."""
+        rows = self._read("texts", [request.digest() for request in requests])
+        texts = {k: unpack_text(value) for k, value in rows.items()}
+        return {k: text for k, text in texts.items() if text is not None}
 
     def write_texts(self, finished: Iterable[tuple[TokenRequest, GeneratedTokens]]) -> None:
-        """Write these, in one transaction."""
-        self._write(
-            "texts",
-            [(request.digest(), packed_text(written)) for request, written in finished],
-        )
+        """Write texts in one transaction."""
+        self._write("texts", [(request.digest(), pack_text(text)) for request, text in finished])
 
-    def _values(self, table: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """The values of those keys that the table has."""
+    def _read(self, table: str, keys: Sequence[bytes]) -> dict[int, bytes]:
+        """Values of the table, by index in `keys`."""
         values: dict[bytes, bytes] = {}
         with explain_errors(self.path, REMEDY):
             with self._lock:
-                _ = self._open  # says at once, whatever the keys, that a file cannot be used
+                _ = self._open  # an unusable file is an error even without keys
             for first in range(0, len(keys), TOGETHER):
-                some = keys[first : first + TOGETHER]
-                marks = ",".join("?" * len(some))
+                chunk = keys[first : first + TOGETHER]
+                marks = ",".join("?" * len(chunk))
                 with self._lock:
-                    database, model = self._open  # which another thread may have closed
+                    database, model = self._open  # another thread may have closed it
                     values |= database.execute(
                         f"SELECT key, value FROM {table} WHERE model = ? AND key IN ({marks})",
-                        (model, *some),
+                        (model, *chunk),
                     )
-        return values
+        return {k: values[key] for k, key in enumerate(keys) if key in values}
 
     def _write(self, table: str, rows: Sequence[tuple[bytes, bytes]]) -> None:
         with self._writing, explain_errors(self.path, REMEDY):
             with self._lock:
                 database, model = self._open
             try:
-                # Many in a statement: each one lets other threads of Python run, and waits for
-                # them.
+                # Many rows per statement: each statement hands over the interpreter lock and
+                # waits to get it back.
                 for first in range(0, len(rows), TOGETHER):
-                    some = rows[first : first + TOGETHER]
-                    marks = ",".join([f"({model},?,?)"] * len(some))
-                    # A row that exists lacked some tokens, or its checksum failed.
+                    chunk = rows[first : first + TOGETHER]
+                    marks = ",".join([f"({model},?,?)"] * len(chunk))
+                    # An existing row lacked some tokens, or its checksum failed.
                     with self._lock:
                         database.execute(
                             f"INSERT OR REPLACE INTO {table} VALUES {marks}",
-                            [*itertools.chain.from_iterable(some)],
+                            [*itertools.chain.from_iterable(chunk)],
                         )
                 with self._lock:
                     database.commit()
@@ -186,80 +177,60 @@ class Journal:
             self.__dict__.pop("_open", None)
 
 
-FINISHES = ("eos", "stop", "length")  # by the byte that stands for each
-NO_EOS = -1  # in place of the EOS that ended a text
+def pack_scores(scores: SequenceScores) -> bytes:
+    """Row of `scores`: the columns one after the other, and a CRC-32."""
+    floats = (scores.logprob, scores.entropy, scores.self_certainty, *scores.measures.values())
+    columns = [
+        *(np.ascontiguousarray(column, "<f4") for column in (*floats, scores.top_logprob)),
+        np.ascontiguousarray(scores.top_id, "<i4"),
+        np.ascontiguousarray(scores.greedy, np.uint8),
+    ]
+    body = b"".join(column.tobytes() for column in columns)
+    return body + struct.pack("<I", zlib.crc32(body))
 
 
-def packed_scores(scores: SequenceScores) -> bytes:
-    """The columns one after the other, and a checksum."""
-    columns = (scores.logprob, scores.entropy, scores.self_certainty, *scores.measures.values())
-    parts = [np.ascontiguousarray(column, "<f4").tobytes() for column in columns]
-    parts.append(np.ascontiguousarray(scores.top_logprob, "<f4").tobytes())
-    parts.append(np.ascontiguousarray(scores.top_id, "<i4").tobytes())
-    parts.append(np.ascontiguousarray(scores.greedy, np.uint8).tobytes())
-    return _with_checksum(b"".join(parts))
-
-
-def unpacked_scores(value: bytes, wanted: ScoreOptions = BASE_SCORES) -> SequenceScores | None:
-    """What `packed_scores` made of scores, or None where a bit has changed since.
+def unpack_scores(value: bytes, options: ScoreOptions = BASE_SCORES) -> SequenceScores | None:
+    """Scores that `pack_scores` packed, or None if a bit has changed since.
 
     Args:
-        wanted: of the run that the scores belong to.
+        options: of the run that wrote the scores.
     """
     body = _checked(value)
-    n_columns, k = 3 + len(wanted.measures), wanted.top
+    n_columns, k = 3 + len(options.measures), options.top
     n, rest = divmod(len(body or b""), 4 * (n_columns + 2 * k) + 1)
     if body is None or rest:
         return None
     terms = np.frombuffer(body, "<f4", n_columns * n).reshape(n_columns, n)
-    logprob = np.frombuffer(body, "<f4", k * n, 4 * n_columns * n)
-    id = np.frombuffer(body, "<i4", k * n, 4 * (n_columns + k) * n)
-    greedy = np.frombuffer(body, np.uint8, n, 4 * (n_columns + 2 * k) * n)
-    measures = dict(zip(wanted.measures, terms[3:], strict=True))
-    top = id.reshape(n, k), logprob.reshape(n, k)
-    return SequenceScores(terms[0], terms[1], terms[2], greedy.astype(bool), *top, measures)
+    logprob = np.frombuffer(body, "<f4", k * n, 4 * n_columns * n).reshape(n, k)
+    id = np.frombuffer(body, "<i4", k * n, 4 * (n_columns + k) * n).reshape(n, k)
+    greedy = np.frombuffer(body, np.uint8, n, 4 * (n_columns + 2 * k) * n).astype(bool)
+    measures = dict(zip(options.measures, terms[3:], strict=True))
+    return SequenceScores(terms[0], terms[1], terms[2], greedy, id, logprob, measures)
 
 
-def packed_text(written: GeneratedTokens) -> bytes:
-    """How it ended, the EOS that ended it, the ids, and a checksum."""
-    eos = NO_EOS if written.eos_id is None else written.eos_id
-    head = struct.pack("<Bi", FINISHES.index(written.finish), eos)
-    return _with_checksum(head + np.ascontiguousarray(written.ids, "<i4").tobytes())
+def pack_text(text: GeneratedTokens) -> bytes:
+    """Row of `texts`: finish reason, EOS id, token ids, and a CRC-32."""
+    eos = NO_EOS if text.eos_id is None else text.eos_id
+    ids = np.ascontiguousarray(text.ids, "<i4").tobytes()
+    body = struct.pack("<Bi", FINISHES.index(text.finish), eos) + ids
+    return body + struct.pack("<I", zlib.crc32(body))
 
 
-def unpacked_text(value: bytes) -> GeneratedTokens | None:
-    """What `packed_text` made of a text, or None where a bit has changed since."""
+def unpack_text(value: bytes) -> GeneratedTokens | None:
+    """Text that `pack_text` packed, or None if a bit has changed since."""
     body = _checked(value)
     if body is None or len(body) % 4 != 1 or len(body) < 5 or body[0] >= len(FINISHES):
         return None
     finish, [eos] = FINISHES[body[0]], struct.unpack_from("<i", body, 1)
     if (finish == "eos") != (eos >= 0):
         return None
-    return GeneratedTokens(np.frombuffer(body[5:], "<i4"), finish, eos if finish == "eos" else None)
-
-
-def joined(rows: Mapping[bytes, bytes]) -> bytes:
-    """Keys and values in one, for another process."""
-    return b"".join(
-        struct.pack("<II", len(key), len(value)) + key + value for key, value in rows.items()
-    )
-
-
-def pairs(text: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """What `joined` was given."""
-    at = 0
-    while at < len(text):
-        n_key, n_value = struct.unpack_from("<II", text, at)
-        start, at = at + 8, at + 8 + n_key + n_value
-        yield text[start : start + n_key], text[start + n_key : at]
-
-
-def _with_checksum(body: bytes) -> bytes:
-    return body + struct.pack("<I", zlib.crc32(body))
+    ids = np.frombuffer(body[5:], "<i4")
+    return GeneratedTokens(ids, finish, eos if finish == "eos" else None)
 
 
 def _checked(value: bytes) -> bytes | None:
-    if not isinstance(value, bytes):  # SQLite keeps any type in any column
+    """A row without its checksum, or None if that fails."""
+    if not isinstance(value, bytes):  # SQLite stores any type in any column
         return None
     body, checksum = value[:-4], value[-4:]
     return body if struct.pack("<I", zlib.crc32(body)) == checksum else None

@@ -21,7 +21,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.journal.contents import JournaledModel
-from jaxscore.journal.database import unpacked_scores
+from jaxscore.journal.database import unpack_scores
 from tests.conftest import CASES
 
 KILLS, A_CHAIN = 20, 5
@@ -75,7 +75,7 @@ def complete(journal: Path) -> int:
     """Texts of which it holds every token."""
     with contextlib.closing(sqlite3.connect(journal)) as database:
         rows = database.execute("SELECT value FROM scores").fetchall()
-    return sum(bool(np.isfinite(unpacked_scores(value).logprob).all()) for (value,) in rows)
+    return sum(bool(np.isfinite(unpack_scores(value).logprob).all()) for (value,) in rows)
 
 
 def killed(
