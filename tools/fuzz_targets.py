@@ -21,8 +21,7 @@ from jaxscore.io.items import read_items, read_previous_output, read_rows
 from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.journal import contents, database
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, generation_config, lora
-from jaxscore.models.weights.stored_types import methods
+from jaxscore.models.weights import checkpoint, generation_config, lora, quantization, tensor_files
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
@@ -176,7 +175,7 @@ def read_safetensors(data: bytes, folder: Path) -> None:
         content = struct.pack("<Q", len(content)) + content + bytes(64)
     path = _file(folder, "model.safetensors", content)
     with refusing():
-        for array in checkpoint.map_file(path).values():
+        for array in tensor_files.map_file(path).values():
             assert array.nbytes <= len(content)
             assert not array.flags.writeable
 
@@ -188,8 +187,9 @@ def read_config(data: bytes, folder: Path) -> None:
         if kind < b"\x80":
             _file(folder, "config.json", content)
             raw = checkpoint.read_config(folder)
-            checkpoint.eos_ids(folder, raw)
-            native.translate(folder, methods.read(folder, raw).plain)
+            generation_config.read_generation_config(folder, raw)
+            quantization.read_scheme(folder, raw)
+            native.translate(folder, quantization.plain_config(raw))
         elif kind < b"\xa0":
             _file(folder, lora.CONFIG, content)
             _file(folder, lora.WEIGHTS, _adapter())
@@ -197,11 +197,11 @@ def read_config(data: bytes, folder: Path) -> None:
         elif kind < b"\xc0":
             _file(folder, "model.safetensors.index.json", content)
             _file(folder, "a.safetensors", _adapter())
-            checkpoint.open_tensors(folder)
+            tensor_files.open_tensors(folder)
         else:
             _file(folder, "generation_config.json", content)
-            checkpoint.eos_ids(folder, {})
-            generation_config.read(folder, {})
+            generation_config.read_generation_config(folder, {})
+            generation_config.read_generation_config(folder, {})
 
 
 def _adapter() -> bytes:

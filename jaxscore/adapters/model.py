@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
 from jaxscore.models import wrappers
-from jaxscore.models.config.acceptance import without
+from jaxscore.models.config.accepted_keys import without
 from jaxscore.models.config.reading import read
 from jaxscore.models.weights import checkpoint
 from jaxscore.models.weights.checkpoint import read_config

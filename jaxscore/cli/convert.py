@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     use_device("cpu")
     converted.check_absent(args.output)
     folder = checkpoint.resolve(args.model, args.revision, with_code=args.trust_remote_code)
-    if converted.is_converted(folder):
+    if checkpoint.is_converted(folder):
         raise InputError(f"--model {args.model}: is already converted; give the original")
     started = time.perf_counter()
     dtype: Dtype = args.dtype if args.dtype != "auto" else _lossless(folder, args.lora)
@@ -127,10 +127,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _lossless(folder: Path, lora: Path | None) -> Dtype:
     """The narrowest dtype that holds every weight as it is."""
-    from jaxscore.models.weights import checkpoint
-    from jaxscore.models.weights.stored_types import methods
+    from jaxscore.models.weights import checkpoint, quantization, tensor_files
 
-    stored = methods.read(folder, checkpoint.read_config(folder))
-    arrays = stored.opened(folder).stored.values()
-    kinds = {array.dtype.name for array in arrays if array.dtype in checkpoint.FLOATS}
+    scheme = quantization.read_scheme(folder, checkpoint.read_config(folder))
+    arrays = quantization.open_tensors(folder, scheme).stored.values()
+    kinds = {array.dtype.name for array in arrays if array.dtype in tensor_files.FLOATS}
     return "bfloat16" if lora is None and kinds == {"bfloat16"} else "float32"

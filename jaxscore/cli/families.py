@@ -73,8 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from jaxscore.models.coverage import covered
-    from jaxscore.models.refused_families import REFUSED, reason
+    from jaxscore.models.model_types import REFUSED, covered, reason
 
     known = list(covered())
     if args.json:
@@ -104,9 +103,9 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _look(args: argparse.Namespace, file: Path) -> int:
-    from jaxscore.models.inspect_checkpoint import look
+    from jaxscore.models.inspect_checkpoint import inspect_checkpoint
 
-    found = look(file.parent, args.model_impl, args.accept_config)
+    found = inspect_checkpoint(file.parent, args.model_impl, args.accept_config)
     if args.json:
         print(json_text(found), end="")
     else:

@@ -158,7 +158,7 @@ def settings(args: argparse.Namespace, metric: Metric, stored: Stored) -> dict[s
             "lora": None if args.lora is None else str(args.lora),
             "quantized": args.quantize,
             "truncate": args.truncate,
-            "implementation": choices.chosen(args.model_impl),
+            "implementation": choices.resolve_implementation(args.model_impl),
         }
     else:
         name = args.gpt or args.llm_ollama[0]

@@ -17,7 +17,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import run_files
 from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream
-from jaxscore.models import refused_families
+from jaxscore.models import model_types
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
 from jaxscore.plan.row_batches import SHORTEST_ROW
@@ -324,7 +324,7 @@ def check_model(args: argparse.Namespace, model: str, revision: str | None) -> N
         with_code=getattr(args, "trust_remote_code", False),
         cache_dir=getattr(args, "cache_dir", None),
     )
-    refused_families.check(checkpoint.read_config(folder), str(folder / CONFIG))
+    model_types.check(checkpoint.read_config(folder), str(folder / CONFIG))
 
 
 def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:

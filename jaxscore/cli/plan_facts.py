@@ -24,10 +24,9 @@ from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import parse_bytes
 from jaxscore.models import costs, native
 from jaxscore.models.choices import QUANTIZED, Dtype, Quantize
-from jaxscore.models.config import acceptance
-from jaxscore.models.weights import checkpoint, converted
+from jaxscore.models.config import accepted_keys
+from jaxscore.models.weights import checkpoint, converted, quantization
 from jaxscore.models.weights.params import shapes_of
-from jaxscore.models.weights.stored_types import methods
 from jaxscore.plan.row_batches import SHORTEST_ROW, row_lengths
 
 MATRICES: dict[str, Dtype] = {
@@ -45,12 +44,12 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     target = plan_target.chosen(args, asked)
     memory, n_devices = _machine(args, target, asked)
     written = checkpoint.read_config(file.parent)
-    written, accepted = acceptance.accept(written, args.accept_config, str(file))
-    stored = methods.read(file.parent, written)
-    raw = stored.plain
+    written, accepted = accepted_keys.accept(written, args.accept_config, str(file))
+    scheme = quantization.read_scheme(file.parent, written)
+    raw = quantization.plain_config(written)
     dtype: Dtype = args.dtype
     if args.dtype == "auto":
-        dtype = "bfloat16" if stored.scheme else _stored_dtype(file, raw)
+        dtype = "bfloat16" if scheme else _stored_dtype(file, raw)
     _, translated = native.translate(file.parent, raw)
     config, shapes = _stored(translated, dtype, args.quantize)
     if asked is not None:
@@ -136,7 +135,7 @@ def _machine(
 
 def _stored_dtype(file: Path, raw: dict[str, Any]) -> Dtype:
     """What `auto` stands for."""
-    if converted.is_converted(file.parent):
+    if checkpoint.is_converted(file.parent):
         return converted.read_facts(file.parent).dtype
     stored = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     for kind, dtype in MATRICES.items():

@@ -13,6 +13,6 @@ IMPLEMENTATIONS: tuple[AskedImplementation, ...] = get_args(AskedImplementation)
 QUANTIZED: tuple[Quantize, ...] = get_args(Quantize)
 
 
-def chosen(asked: AskedImplementation) -> Implementation:
+def resolve_implementation(requested: AskedImplementation) -> Implementation:
     """What "auto" stands for: our decoder covers every family that a Flax class is taken for."""
-    return "native" if asked == "auto" else asked
+    return "native" if requested == "auto" else requested

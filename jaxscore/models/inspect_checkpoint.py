@@ -6,33 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.models import native, refused_families, wrappers
-from jaxscore.models.choices import AskedImplementation, Implementation, chosen
-from jaxscore.models.config import acceptance
+from jaxscore.models import model_types, native, wrappers
+from jaxscore.models.choices import AskedImplementation, Implementation, resolve_implementation
+from jaxscore.models.config import accepted_keys
 from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
-from jaxscore.models.weights import checkpoint, converted
+from jaxscore.models.weights import checkpoint, converted, quantization, tensor_files
+from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.params import check_params
-from jaxscore.models.weights.stored_types import methods
-from jaxscore.models.weights.stored_types.settings import NAME
 
 TIED = "tie_word_embeddings"
-WEIGHTS = (
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    checkpoint.GGUF,
-)  # ends of names of files that hold some
+WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", checkpoint.GGUF)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attribute:
-    """One attribute that decides something.
+    """An attribute that decides the function.
 
     Attributes:
-        name: `rope_parameters` stands for all that are about rotary positions.
+        name: `rope_parameters` stands for all rotary attributes.
         value: as the family reads it.
         origin: "file", "default", or "derived" from other attributes.
     """
@@ -43,21 +36,20 @@ class Attribute:
 
 
 @dataclasses.dataclass
-class Look:
-    """What is known of a checkpoint; None and empty where a refusal came before.
+class Inspection:
+    """Findings about a checkpoint; fields after a refusal keep their defaults.
 
     Attributes:
-        config: the file.
-        model_type: as it says.
-        implementation: what runs it.
-        family: of which it is a member; of a wrapper, its text model is.
-        text: model type of a wrapper's text.
-        stored: the method of its `quantization_config`, or "plain".
+        config: path of the `config.json`.
+        model_type: as the file says.
+        implementation: that would run it.
+        family: of the model, or of a wrapper's text model.
+        text: model type of a wrapper's text model.
+        stored: `quant_method` of its `quantization_config`, or "plain".
         attributes: by name.
         accepted: keys that are not handled and that the user vouches for, with their values.
-        weights: what of the weights is checked, for people.
-        refused: why it does not load, as loading says it, and what else is found; empty where it
-            loads.
+        weights: what was checked of the weights, for people.
+        refused: messages of loading, and what else was found; empty if it loads.
     """
 
     config: str
@@ -72,67 +64,65 @@ class Look:
     refused: list[str] = dataclasses.field(default_factory=list)
 
 
-def look(
-    folder: Path, asked: AskedImplementation = "auto", accept_config: Sequence[str] = ()
-) -> Look:
-    """Go through what `load` does, up to the first value of a weight.
+def inspect_checkpoint(
+    folder: Path, implementation: AskedImplementation = "auto", accept_config: Sequence[str] = ()
+) -> Inspection:
+    """Run the checks of `load` up to the first value of a weight.
 
     Args:
-        folder: with a config.json; weights may be there.
-        asked, accept_config: see `load`.
+        folder: with a config.json; weights are optional.
+        implementation, accept_config: see `load`.
 
     Raises:
         InputError: there is no config.json with a model type.
     """
-    raw, where = checkpoint.read_config(folder), str(folder / native.CONFIG)
-    out = Look(where, raw["model_type"], chosen(asked))
+    raw, where = checkpoint.read_config(folder), str(folder / checkpoint.CONFIG)
+    out = Inspection(where, raw["model_type"], resolve_implementation(implementation))
     try:
-        refused_families.check(raw, where)
+        model_types.check(raw, where)
+        raw, out.accepted = accepted_keys.accept(raw, accept_config, where)
     except InputError as problem:
         out.refused.append(str(problem))
         return out
+    scheme, scheme_is_known = None, True
     try:
-        raw, out.accepted = acceptance.accept(raw, accept_config, where)
+        scheme = quantization.read_scheme(folder, raw)
+        out.stored = "plain" if scheme is None else scheme.method
     except InputError as problem:
+        scheme_is_known = False
         out.refused.append(str(problem))
-        return out
-    stored = None
-    try:
-        stored = methods.read(folder, raw)
-        out.stored = stored.method or "plain"
-    except InputError as problem:
-        out.refused.append(str(problem))
-    plain = {name: value for name, value in raw.items() if name != NAME}
     tensors = None
     try:
-        if converted.is_converted(folder):
-            out.weights = f"converted from {converted.read_facts(folder).source}; not looked at"
-        elif stored is not None and _has_weights(folder):
-            tensors = stored.opened(folder)
+        if checkpoint.is_converted(folder):
+            source = converted.read_facts(folder).source
+            out.weights = f"converted from {source}; not looked at"
+        elif scheme_is_known and _has_weights(folder):
+            tensors = quantization.open_tensors(folder, scheme)
     except InputError as problem:
         out.refused.append(str(problem))
+    plain = quantization.plain_config(raw)
     try:
         if out.implementation == "native":
-            _native(folder, plain, tensors, out)
+            _inspect_native(folder, plain, tensors, out)
         else:
-            _transformers(plain, where, out)
+            _inspect_flax_class(plain, where, out)
     except InputError as problem:
         out.refused.append(str(problem))
     return out
 
 
-def _native(
-    folder: Path, raw: dict[str, Any], tensors: checkpoint.Tensors | None, out: Look
+def _inspect_native(
+    folder: Path, raw: dict[str, Any], tensors: tensor_files.Tensors | None, out: Inspection
 ) -> None:
     tied = None if tensors is None else wrappers.HEAD not in tensors.stored
-    if raw["model_type"] in wrappers.WRAPPERS and converted.is_converted(folder):
+    if raw["model_type"] in wrappers.WRAPPERS and checkpoint.is_converted(folder):
         tied = not converted.has_unembedding(folder)
     text = wrappers.text_of(raw, out.config, tied=tied)
     out.text = text.raw["model_type"] if text.wrapper is not None else None
     if text.family in FAMILIES:
         out.family = text.family
         out.attributes = _attributes(raw, text, out.config)
-    checkpoint.eos_ids(folder, text.raw)
+    read_generation_config(folder, text.raw)
     family, config = native.translate(folder, raw, tied=tied)
     if tensors is None:
         return
@@ -145,7 +135,7 @@ def _native(
 
 
 def _attributes(raw: dict[str, Any], text: wrappers.Text, where: str) -> list[Attribute]:
-    """Those that the family reads, with what the file leaves out."""
+    """Attributes that the family reads, defaults included."""
     config, given, defaults = read(text.raw, where)
     if text.wrapper is not None and TIED not in {**raw, **(raw.get("text_config") or {})}:
         del given[TIED]  # `text_of` has put it there
@@ -159,7 +149,7 @@ def _attributes(raw: dict[str, Any], text: wrappers.Text, where: str) -> list[At
     return out
 
 
-def _transformers(raw: dict[str, Any], where: str, out: Look) -> None:
+def _inspect_flax_class(raw: dict[str, Any], where: str, out: Inspection) -> None:
     kind = raw["model_type"]
     config = guarded(raw, where)
     out.family = kind
@@ -170,4 +160,7 @@ def _transformers(raw: dict[str, Any], where: str, out: Look) -> None:
 
 
 def _has_weights(folder: Path) -> bool:
-    return any(path.suffix in WEIGHTS or path.name == checkpoint.INDEX for path in folder.iterdir())
+    return any(
+        path.suffix in WEIGHT_SUFFIXES or path.name == tensor_files.INDEX
+        for path in folder.iterdir()
+    )

@@ -1,29 +1,26 @@
-"""A model by name: which implementation takes it, in which dtype."""
+"""Load a checkpoint: choose the implementation and the dtype."""
 
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxscore.device.backends import current_platform
 from jaxscore.errors import InputError, check_choice
-from jaxscore.models import native, refused_families
+from jaxscore.models import model_types, native
 from jaxscore.models.choices import (
     DTYPES,
     IMPLEMENTATIONS,
     QUANTIZED,
     AskedDtype,
     AskedImplementation,
-    Dtype,
     Quantize,
-    chosen,
 )
-from jaxscore.models.config import acceptance
+from jaxscore.models.config import accepted_keys
 from jaxscore.models.config.check import FLAG
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model import MeshChoice, Model
-from jaxscore.models.transformers_flax import flax_classes
-from jaxscore.models.weights import checkpoint, converted, lora
-from jaxscore.models.weights.stored_types import methods
+from jaxscore.models.weights import checkpoint, quantization
 
 
 def load(
@@ -36,21 +33,19 @@ def load(
     mesh_choice: MeshChoice | None = None,
     accept_config: Sequence[str] = (),
 ) -> Model:
-    """Parameters on the device and the functions over them.
+    """Load the parameters to the device and make the functions over them.
 
     Args:
-        folder: a Hugging Face checkpoint with safetensors, or what `jaxscore convert` wrote.
-        dtype: of the matrices. "auto" is float32 on the CPU and the checkpoint's own elsewhere
-            (bfloat16 for float16, which the scorer does not compute in, and for quantized ones).
-        implementation: "native" is our decoder, "transformers" their Flax class, "auto" is
+        folder: a Hugging Face checkpoint with safetensors, or the output of `jaxscore convert`.
+        dtype: of the matrices. "auto" is float32 on the CPU and the checkpoint's type elsewhere
+            (bfloat16 for quantized checkpoints and for float16, in which nothing is computed).
+        implementation: "native" is our decoder, "transformers" their Flax class; "auto" is
             "native".
-        adapter: a folder with a LoRA adapter, merged into the weights as they are read.
-        quantize: "int8" stores the layers' weights as int8 with a scale for each output channel;
-            `dtype` is then that of the products and of embedding and unembedding. Of our decoder
-            alone.
-        mesh_choice: picks the devices once the model is known; None is the first one.
-        accept_config: keys of the config that are not handled, and that the user vouches for. Of
-            our decoder alone.
+        adapter: folder of a LoRA adapter, merged into the weights as they are read.
+        quantize: "int8" stores the layers' weights as int8 with a scale per output channel;
+            `dtype` is then that of the products, the embedding and the unembedding. Native only.
+        mesh_choice: chooses the devices once the model is known; None for the first one.
+        accept_config: config keys that are not handled and that the user vouches for. Native only.
 
     Raises:
         InputError: naming the file and what in it is not handled.
@@ -63,43 +58,49 @@ def load(
         current_platform()
     except ValueError as problem:
         raise InputError(str(problem)) from None
-    written = checkpoint.read_config(folder)
-    refused_families.check(written, str(folder / native.CONFIG))  # whatever its weights are
-    if accept_config and chosen(implementation) != "native":
-        raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
-    written, accepted = acceptance.accept(written, accept_config, str(folder / native.CONFIG))
-    stored = methods.read(folder, written)
-    raw = stored.plain
-    if converted.is_converted(folder):
+    raw = checkpoint.read_config(folder)
+    accepted: dict[str, Any] = {}
+    where = str(folder / checkpoint.CONFIG)
+    model_types.check(raw, where)  # before anything is said of its weights
+    if accept_config:
+        if implementation == "transformers":
+            raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
+        raw, accepted = accepted_keys.accept(raw, accept_config, where)
+    scheme = quantization.read_scheme(folder, raw)
+    raw = quantization.plain_config(raw)
+    if checkpoint.is_converted(folder):
         if adapter is not None or quantize is not None or implementation == "transformers":
             raise InputError(
                 f"{folder}: is converted, which takes no LoRA adapter, no --quantize and no "
                 "--model-impl transformers; give the original checkpoint, or convert it with --lora"
             )
-        kept = _kept(dtype, converted.read_facts(folder).dtype)
-        model = native.restore(folder, raw, kept, mesh_choice)
-        return dataclasses.replace(model, accepted=accepted)
-    tensors = stored.opened(folder)
-    kept = _kept(dtype, "bfloat16" if stored.scheme else tensors.dtype_name())
-    if adapter is not None:
+        from jaxscore.models.weights import converted
+
+        stored_dtype: str = converted.read_facts(folder).dtype
+        tensors = None
+    else:
+        tensors = quantization.open_tensors(folder, scheme)
+        stored_dtype = "bfloat16" if scheme else tensors.dtype_name()
+    if dtype == "auto":
+        on_cpu = current_platform() == "cpu"
+        dtype = "float32" if on_cpu or stored_dtype in ("float32", "float64") else "bfloat16"
+    if adapter is not None and tensors is not None:
+        from jaxscore.models.weights import lora
+
         kind = raw["model_type"]
         prefix = FAMILIES[kind].prefix if kind in FAMILIES else ""
         tensors = lora.merged(tensors, lora.read(adapter), kind, prefix)
-    if chosen(implementation) == "native":
-        model = native.build(folder, raw, tensors, kept, quantize, mesh_choice)
-        return dataclasses.replace(model, stored_as=stored.told(), accepted=accepted)
-    if quantize is not None:
+    if implementation != "transformers":
+        model = native.build(folder, raw, tensors, dtype, quantize, mesh_choice)
+    elif quantize is not None:
         raise InputError(
             f"{folder}: --quantize is for our own decoder, and this model runs as transformers' "
             "class; leave it out"
         )
-    model = flax_classes.build(folder, raw, tensors, kept, mesh_choice)
-    return dataclasses.replace(model, stored_as=stored.told())
+    else:
+        from jaxscore.models.transformers_flax import flax_classes
 
-
-def _kept(dtype: AskedDtype, stored: str) -> Dtype:
-    """What "auto" stands for, given the type that most of the weights are stored in."""
-    if dtype != "auto":
-        return dtype
-    plain = current_platform() == "cpu" or stored in ("float32", "float64")
-    return "float32" if plain else "bfloat16"
+        assert tensors is not None  # a converted folder was refused above
+        model = flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
+    stored_as = None if scheme is None else scheme.describe()
+    return dataclasses.replace(model, stored_as=stored_as, accepted=accepted)

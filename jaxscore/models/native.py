@@ -1,4 +1,4 @@
-"""Our own decoder from a checkpoint: its config translated, its functions over parameters."""
+"""The native decoder of a checkpoint: its config, its parameters and the functions over them."""
 
 import dataclasses
 from pathlib import Path
@@ -11,25 +11,25 @@ import numpy as np
 
 from jaxscore.device import decoder
 from jaxscore.device.attention_kinds import cache_head_shape
-from jaxscore.device.backends import BACKENDS, Build, Platform, current_backend, current_platform
+from jaxscore.device.backends import BACKENDS, Build, Platform, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError
-from jaxscore.models import refused_families, wrappers
+from jaxscore.models import model_types, wrappers
 from jaxscore.models.choices import Dtype, Quantize
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
-from jaxscore.models.weights import converted, generation_config
-from jaxscore.models.weights.checkpoint import Tensors, eos_ids
+from jaxscore.models.weights.checkpoint import CONFIG
+from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.params import Placement, load_params, on_one_device, shapes_of
+from jaxscore.models.weights.tensor_files import Tensors
 
-CONFIG = "config.json"
 NUMPY_DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
-# of a DecoderConfig: what a broken config makes zero, negative or no number
+# Fields of a DecoderConfig that a broken config makes zero, negative or not a number
 SIZES = (
     "vocab_size",
     "width",
@@ -45,64 +45,48 @@ SIZES = (
 def build(
     folder: Path,
     raw: dict[str, Any],
-    tensors: Tensors,
+    tensors: Tensors | None,
     dtype: Dtype,
     quantize: Quantize | None = None,
     mesh_choice: MeshChoice | None = None,
 ) -> Model:
-    """The decoder and its parameters.
+    """Load the parameters and make the functions over them.
+
+    Args:
+        tensors: of the checkpoint; None for a folder that `converted.save` wrote.
 
     Raises:
         InputError: a family or attribute that is not handled, or tensors that do not fit.
     """
+    if tensors is None:
+        from jaxscore.models.weights import converted
     text, left_out = wrappers.text_of(raw, str(folder / CONFIG)), None
-    if text.wrapper is not None:
+    tied = None
+    if text.wrapper is not None and tensors is not None:
         tensors, left_out = wrappers.text_tensors(folder, tensors, text.wrapper)
-    family, config = translate(folder, raw, tied=wrappers.HEAD not in tensors.stored)
+        tied = wrappers.HEAD not in tensors.stored
+    elif text.wrapper is not None:
+        tied = not converted.has_unembedding(folder)
+    family, config = translate(folder, raw, tied=tied)
     if quantize is not None:
         config = dataclasses.replace(config, quantized=dtype)
-    mesh = _mesh(mesh_choice, config, dtype)
+    numpy_dtype = NUMPY_DTYPES[dtype]
+    mesh = None if mesh_choice is None else mesh_choice(config, shapes_of(config, numpy_dtype))
     placement = _placement(config, mesh)
     integers = BACKENDS[current_platform()].integers
-    params = load_params(
-        folder, family, config, tensors, NUMPY_DTYPES[dtype], placement, integers=integers
-    )
-    ends = eos_ids(folder, text.raw)
-    model = from_params(config, params, dtype, raw["model_type"], ends, mesh)
+    if tensors is None:
+        params = converted.restore(folder, config, numpy_dtype, placement, integers=integers)
+    else:
+        params = load_params(
+            folder, family, config, tensors, numpy_dtype, placement, integers=integers
+        )
+    eos_ids, generation_defaults = read_generation_config(folder, text.raw)
     return dataclasses.replace(
-        model,
+        from_params(config, params, dtype, raw["model_type"], eos_ids, mesh),
         placeholders=text.placeholders,
         left_out=left_out,
-        generation_defaults=generation_config.read(folder, text.raw),
+        generation_defaults=generation_defaults,
     )
-
-
-def restore(
-    folder: Path, raw: dict[str, Any], dtype: Dtype, mesh_choice: MeshChoice | None = None
-) -> Model:
-    """The decoder and its parameters from a folder that `converted.save` wrote.
-
-    Raises:
-        InputError: as `build`.
-    """
-    text = wrappers.text_of(raw, str(folder / CONFIG))
-    tied = None if text.wrapper is None else not converted.has_unembedding(folder)
-    _, config = translate(folder, raw, tied=tied)
-    mesh = _mesh(mesh_choice, config, dtype)
-    placement = _placement(config, mesh)
-    integers = BACKENDS[current_platform()].integers
-    params = converted.restore(folder, config, NUMPY_DTYPES[dtype], placement, integers=integers)
-    ends = eos_ids(folder, text.raw)
-    model = from_params(config, params, dtype, raw["model_type"], ends, mesh)
-    return dataclasses.replace(
-        model,
-        placeholders=text.placeholders,
-        generation_defaults=generation_config.read(folder, text.raw),
-    )
-
-
-def _mesh(choice: MeshChoice | None, config: DecoderConfig, dtype: Dtype) -> DeviceMesh | None:
-    return None if choice is None else choice(config, shapes_of(config, NUMPY_DTYPES[dtype]))
 
 
 def _placement(config: DecoderConfig, mesh: DeviceMesh | None) -> Placement:
@@ -123,26 +107,25 @@ def from_params(
     mesh: DeviceMesh | None = None,
     platform: Platform | None = None,
 ) -> Model:
-    """Our decoder with these parameters, matrices in `dtype`.
+    """The native decoder with these parameters, matrices in `dtype`.
 
     Args:
-        platform: that programs are compiled for; None is where JAX runs.
+        platform: that programs are compiled for; None for the one that JAX runs on.
     """
-    backend = current_backend() if platform is None else BACKENDS[platform]
     platform = platform or current_platform()
-    build = Build(backend, 1 if mesh is None else mesh.shape.model)
+    build = Build(BACKENDS[platform], 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary
         other = dataclasses.replace(config, rotary=tables, long_rotary=(), long_from=0)
         model = from_params(other, params, dtype, model_type, eos_ids, mesh, platform)
         longer = config.long_from, model
-    kept = storage_dtype(NUMPY_DTYPES[dtype], build.backend.integers)
+    cache_dtype = storage_dtype(NUMPY_DTYPES[dtype], build.backend.integers)
 
     def empty_cache(rows: int, slots: int) -> decoder.KeysValues:
         heads, width = cache_head_shape(config, build)
         shape = config.n_layers, rows, heads, slots, width
-        return jnp.zeros(shape, kept), jnp.zeros(shape, kept)
+        return jnp.zeros(shape, cache_dtype), jnp.zeros(shape, cache_dtype)
 
     def hidden_states(p: Any, ids: Any, at: Any, end: Any, caches: Any = ()) -> jax.Array:
         return decoder.hidden_states(p, config, ids, at, end, caches, build)
@@ -174,21 +157,24 @@ def from_params(
 def translate(
     folder: Path, raw: dict[str, Any], *, tied: bool | None = None
 ) -> tuple[Family, DecoderConfig]:
-    """The family of a config, and what its decoder is.
+    """The family of a config, and its decoder.
 
     Args:
         tied: see `wrappers.text_of`; without a wrapper the config alone decides.
+
+    Raises:
+        InputError: a family or attribute that is not handled, or sizes that make no model.
     """
     where = str(folder / CONFIG)
-    refused_families.check(raw, where)
+    model_types.check(raw, where)
     text = wrappers.text_of(raw, where, tied=tied)
-    family = FAMILIES.get(text.family)
-    if family is None:
+    if text.family not in FAMILIES:
         raise InputError(
-            f"{where}: model_type {text.raw['model_type']!r} {refused_families.UNCOVERED}; "
+            f"{where}: model_type {text.raw['model_type']!r} is not covered by the native decoder; "
             "`python -m jaxscore families` lists what is, and transformers or "
             "lm-evaluation-harness (`lm_eval --model hf`) scores what is not"
         )
+    family = FAMILIES[text.family]
     config, given, defaults = read(text.raw, where)
     check_attributes(given, defaults.values, family.reads, where, config.model_type)
     try:

@@ -1,13 +1,13 @@
-"""Checkpoints that hold a text model beside others: which attributes and tensors are the text's.
+"""Multimodal checkpoints: attributes and tensors of the text model that a wrapper contains.
 
-A wrapper's config has the text model's under `text_config`, and its tensors under a prefix. Towers
-for images, videos and sound are left out, so that a text must not hold the tokens that stand for
-what they see and hear.
+A wrapper has the text model's config under `text_config`, and its tensors under a prefix. Towers
+for images, videos and sound are not loaded, so a text must not contain the tokens that stand for
+their inputs.
 """
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +16,33 @@ from jaxscore.models.config.check import INERT, check_attributes, check_sizes
 from jaxscore.models.config.defaults import table
 from jaxscore.models.config.reading import read
 from jaxscore.models.config.rope_parameters import names_of
-from jaxscore.models.weights.checkpoint import LARGEST, Tensors
+from jaxscore.models.weights.generation_config import MAX_ID
+from jaxscore.models.weights.tensor_files import LazyMapping, Tensors
 
-# Prefixes of the text's tensors, in released files and in transformers' own, and ours for them
+# Prefixes of the text model's tensors in released files and in transformers' -> ours
 PREFIXES = {
     "language_model.model.": "model.",
     "language_model.lm_head.": "lm_head.",
     "model.language_model.": "model.",
 }
 HEAD = "lm_head.weight"
-# Text models that are those of another family under a name of their own
+# Text models of another family under a model type of their own
 FAMILY_OF = {"qwen2_5_vl_text": "qwen2", "qwen2_vl_text": "qwen2", "qwen3_vl_text": "qwen3"}
 OF_ENDS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 
 
 @dataclasses.dataclass(frozen=True)
 class Wrapper:
-    """What one kind of wrapper has.
+    """A kind of wrapper.
 
     Attributes:
-        texts: model types of the text; the first is that of a `text_config` that names none.
-        towers: first parts of the names of tensors that are left out.
-        tokens: attributes with the ids of tokens that stand for no text, and their defaults;
-            None where the class has none.
-        knows: attributes about the towers, which decide nothing for a text.
+        texts: model types of the text model; the first one if `text_config` names none.
+        towers: first components of the names of tensors that are not loaded.
+        tokens: attributes with the ids of tokens that stand for no text, and their defaults or
+            None if the class has none.
+        knows: attributes of the towers, which do not affect text.
         aliases: other names of attributes.
-        flat: the text's attributes may stand at the top, without a `text_config`.
+        flat: the text model's attributes may stand at the top, without a `text_config`.
     """
 
     texts: tuple[str, ...]
@@ -52,16 +53,12 @@ class Wrapper:
     flat: bool = False
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 INDICES = {
     "boi_token_id": "boi_token_index",
     "eoi_token_id": "eoi_token_index",
     "image_token_id": "image_token_index",
 }
-PROJECTED = _names("vision_tower multi_modal_projector")
+PROJECTED = frozenset({"vision_tower", "multi_modal_projector"})
 QWEN: dict[str, int | None] = {
     "image_token_id": 151655,
     "video_token_id": 151656,
@@ -74,12 +71,12 @@ WRAPPERS: dict[str, Wrapper] = {
         ("gemma3_text",),
         PROJECTED,
         {"boi_token_index": 255999, "eoi_token_index": 256000, "image_token_index": 262144},
-        _names("mm_tokens_per_image"),
+        frozenset({"mm_tokens_per_image"}),
         INDICES,
     ),
     "gemma4": Wrapper(
         ("gemma4_text",),
-        _names("vision_tower audio_tower embed_vision embed_audio"),
+        frozenset({"vision_tower", "audio_tower", "embed_vision", "embed_audio"}),
         {
             "audio_token_id": 258881,
             "boa_token_id": 256000,
@@ -89,12 +86,12 @@ WRAPPERS: dict[str, Wrapper] = {
             "image_token_id": 258880,
             "video_token_id": 258884,
         },
-        _names("vision_soft_tokens_per_image audio_ms_per_token"),
+        frozenset({"vision_soft_tokens_per_image", "audio_ms_per_token"}),
         {"eoa_token_id": "eoa_token_index"},
     ),
     "llama4": Wrapper(
         ("llama4_text",),
-        _names("vision_model multi_modal_projector"),
+        frozenset({"vision_model", "multi_modal_projector"}),
         {"boi_token_index": 200080, "eoi_token_index": 200081, "image_token_index": 200092},
         aliases=INDICES,
     ),
@@ -102,33 +99,31 @@ WRAPPERS: dict[str, Wrapper] = {
         ("mistral", "ministral3"),
         PROJECTED,
         {"image_token_index": 10},
-        _names(
-            "multimodal_projector_bias projector_hidden_act spatial_merge_size vision_feature_layer"
+        frozenset(
+            {
+                "multimodal_projector_bias",
+                "projector_hidden_act",
+                "spatial_merge_size",
+                "vision_feature_layer",
+            }
         ),
         INDICES,
     ),
-    "qwen2_5_vl": Wrapper(("qwen2_5_vl_text",), _names("visual"), QWEN, flat=True),
-    "qwen2_vl": Wrapper(("qwen2_vl_text",), _names("visual"), QWEN, flat=True),
-    "qwen3_vl": Wrapper(("qwen3_vl_text",), _names("visual"), QWEN),
+    "qwen2_5_vl": Wrapper(("qwen2_5_vl_text",), frozenset({"visual"}), QWEN, flat=True),
+    "qwen2_vl": Wrapper(("qwen2_vl_text",), frozenset({"visual"}), QWEN, flat=True),
+    "qwen3_vl": Wrapper(("qwen3_vl_text",), frozenset({"visual"}), QWEN),
 }
-
-
-def around(families: Collection[str]) -> Iterator[str]:
-    """The wrappers that can hold a text model of one of these families."""
-    for kind, wrapper in WRAPPERS.items():
-        if any(FAMILY_OF.get(text, text) in families for text in wrapper.texts):
-            yield kind
 
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """The text model of a config.
+    """Text model of a config.
 
     Attributes:
-        raw: its own config; without a wrapper the config itself.
+        raw: its own config; the config itself if there is no wrapper.
         family: its model type among the families.
-        wrapper: what it is in, or None.
-        placeholders: ids of tokens that stand for no text -> the attribute that says so.
+        wrapper: that contains it, or None.
+        placeholders: ids of tokens that stand for no text -> the attribute with the id.
     """
 
     raw: dict[str, Any]
@@ -141,14 +136,12 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
     """The text model of a raw `config.json`.
 
     Args:
-        where: names the file in errors.
-        tied: whether the text's unembedding is its embedding, as the weights have it, which
-            transformers' versions write into a wrapper's config in contradictory ways. None takes
-            what the config says.
+        where: the file, for errors.
+        tied: whether the weights have no unembedding beside the embedding; transformers' versions
+            write this into a wrapper's config in contradictory ways. None follows the config.
 
     Raises:
-        InputError: an attribute of the wrapper that is not handled, or a text model that it does
-            not have.
+        InputError: an attribute of the wrapper or a text model that is not handled.
     """
     kind = raw["model_type"]
     wrapper = WRAPPERS.get(kind)
@@ -182,7 +175,7 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
     merged = {name: given[name] for name in OF_ENDS & set(given)} | repeated | text
     merged["model_type"] = own
     default = table()[own].values["tie_word_embeddings"]
-    merged["tie_word_embeddings"] = next((one for one in said if one is not None), default)
+    merged["tie_word_embeddings"] = next((value for value in said if value is not None), default)
     if text and repeated:
         _check_repeated(merged, text, repeated, where)
     return Text(
@@ -191,7 +184,7 @@ def text_of(raw: dict[str, Any], where: str, *, tied: bool | None = None) -> Tex
 
 
 def _attributes_of(kind: str) -> frozenset[str]:
-    """All names of attributes of a text model that decide something."""
+    """Names of all attributes of a text model that change the function."""
     defaults = table()[kind]
     rotary = names_of(kind, defaults.rope) if defaults.rope else frozenset()
     return (frozenset(defaults.values) | frozenset(defaults.aliases) | rotary) - INERT
@@ -200,7 +193,7 @@ def _attributes_of(kind: str) -> frozenset[str]:
 def _check_repeated(
     merged: dict[str, Any], text: dict[str, Any], repeated: dict[str, Any], where: str
 ) -> None:
-    """What stands at the top beside a `text_config`, too, must say the same."""
+    """Require attributes that stand both at the top and in `text_config` to agree."""
     without = {name: value for name, value in merged.items() if name in text or name in OF_ENDS}
     without |= {name: merged[name] for name in ("model_type", "tie_word_embeddings")}
     over = merged | repeated
@@ -217,24 +210,24 @@ def _placeholders(wrapper: Wrapper, given: Mapping[str, Any], where: str) -> dic
         id = given.get(name, default)
         if id is None:
             continue
-        if type(id) is not int or not 0 <= id <= LARGEST:
+        if type(id) is not int or not 0 <= id <= MAX_ID:
             raise InputError(f"{where}{name} is {id!r}, expected a token id")
         found.setdefault(id, name)
     return found
 
 
 def text_tensors(folder: Path, tensors: Tensors, wrapper: Wrapper) -> tuple[Tensors, str | None]:
-    """The text's tensors under the names of a text model alone, and what is left out, for people.
+    """The text model's tensors under its own names, and a description of those left out or None.
 
     Raises:
-        InputError: a tensor that is there under two prefixes.
+        InputError: a tensor is stored under two prefixes.
     """
     names: dict[str, str] = {}
-    left: dict[str, int] = {}
+    left_out: dict[str, int] = {}
     for name in tensors.stored:
         tower = re.match(r"(?:model\.)?([^.]+)\.", name)
         if tower and tower[1] in wrapper.towers:
-            left[tower[1]] = left.get(tower[1], 0) + 1
+            left_out[tower[1]] = left_out.get(tower[1], 0) + 1
             continue
         own = name
         for prefix, ours in PREFIXES.items():
@@ -244,31 +237,23 @@ def text_tensors(folder: Path, tensors: Tensors, wrapper: Wrapper) -> tuple[Tens
         if own in names:
             raise InputError(f"{folder}: {name} and {names[own]} are the same tensor of the text")
         names[own] = name
-    told = ", ".join(f"{count} of {tower}" for tower, count in sorted(left.items()))
-    return _renamed(tensors, names), f"{sum(left.values())} tensors ({told})" if left else None
+    listed = ", ".join(f"{count} of {tower}" for tower, count in sorted(left_out.items()))
+    description = f"{sum(left_out.values())} tensors ({listed})" if left_out else None
+    return _renamed(tensors, names), description
 
 
 def _renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
-    """The tensors of `names`, own name -> stored name; every field goes by names."""
-    own: dict[str, Any] = {}
+    """The tensors under other names: `names` maps each new name to the stored one."""
+    fields: dict[str, Any] = {}
     for field in dataclasses.fields(tensors):
-        held = getattr(tensors, field.name)
-        some = {new: old for new, old in names.items() if old in held}
-        own[field.name] = frozenset(some) if isinstance(held, frozenset) else _Renamed(held, some)
-    return Tensors(**own)
+        value = getattr(tensors, field.name)
+        found = {new: stored for new, stored in names.items() if stored in value}
+        if isinstance(value, frozenset):
+            fields[field.name] = frozenset(found)
+        else:
+            fields[field.name] = _renamed_mapping(value, found)
+    return Tensors(**fields)
 
 
-class _Renamed(Mapping[str, Any]):
-    """A mapping under other keys; values are looked up when they are asked for."""
-
-    def __init__(self, held: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        self._held, self._names = held, names
-
-    def __getitem__(self, name: str) -> Any:
-        return self._held[self._names[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+def _renamed_mapping(values: Mapping[str, Any], names: Mapping[str, str]) -> Mapping[str, Any]:
+    return LazyMapping(names, lambda name: values[names[name]])

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tests.cli import adapters
 from tests.cli.conftest import QWEN
 from tests.conftest import CASES
-from tests.models.weights.stored_types.checkpoints import rewritten
+from tests.models.weights.quantization.checkpoints import rewritten
 
 LINES = ({"context": "The cat", "continuation": " sat"}, {"continuation": "The cat ran 🙂"})
 MODELS = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")

@@ -5,9 +5,8 @@ import shutil
 
 import pytest
 
-from jaxscore.models.coverage import covered
-from jaxscore.models.inspect_checkpoint import look
-from jaxscore.models.refused_families import REFUSED, reason
+from jaxscore.models.inspect_checkpoint import inspect_checkpoint
+from jaxscore.models.model_types import REFUSED, covered, reason
 from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
@@ -58,7 +57,7 @@ def test_a_model_that_would_load(run, model):
 def test_a_model_as_json(run):
     code, out, err = run("families", "--model", QWEN, "--json")
     assert (code, err) == (0, "")
-    told, found = strict(out), look(CASES / "models/tiny-qwen2")
+    told, found = strict(out), inspect_checkpoint(CASES / "models/tiny-qwen2")
     assert told["attributes"] == [vars(one) for one in found.attributes]
     assert (told["family"], told["refused"]) == ("qwen2", [])
 

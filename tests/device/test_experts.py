@@ -12,7 +12,7 @@ from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.dots import as_integers
 from jaxscore.device.experts import GROUPED, blocked, grouped, mixture
 from jaxscore.device.grouped_matmul import supports_grouped_gpu
-from jaxscore.models.weights import int8
+from jaxscore.models.weights.params import int8_scales, int8_values
 
 PRODUCTS = {"blocked": blocked} | {
     name: functools.partial(grouped, functools.partial(product, interpret=True))
@@ -137,8 +137,8 @@ def test_bfloat16_and_int8_are_near(form):
     assert 1e-4 * size < np.abs(near - want).max() < 0.03 * size
     stored = {
         name: {
-            "weight": jnp.asarray([[int8.values(e) for e in layer] for layer in w]),
-            "channel_scale": jnp.asarray([[int8.channel_scale(e) for e in layer] for layer in w]),
+            "weight": jnp.asarray([[int8_values(e) for e in layer] for layer in w]),
+            "channel_scale": jnp.asarray([[int8_scales(e) for e in layer] for layer in w]),
         }
         for name, w in own.items()
     }

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
 from jaxscore.models import native
-from jaxscore.models.weights import checkpoint, generation_config, lora
+from jaxscore.models.weights import checkpoint, generation_config, lora, tensor_files
+from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.systems.rag import experiment_config, experiment_folder
 from tests.conftest import CASES
 from tests.hostile.inputs import FILES, HOSTILE, any_texts, contents, outcome, put, refused, values
@@ -46,7 +47,7 @@ def adapter(folder, config, module=MODULE):
 def mapped(path, content):
     """Views, if it is a safetensors file: within the file, and not to be written."""
     put(path, content)
-    got = outcome(lambda: checkpoint.map_file(path), path)
+    got = outcome(lambda: tensor_files.map_file(path), path)
     if not isinstance(got, InputError):
         assert sum(array.nbytes for array in got.values()) < len(content)
         assert not any(array.flags.writeable for array in got.values())
@@ -82,7 +83,7 @@ def test_any_entry_of_a_header(tmp_path, change, offsets, shape, name):
 @pytest.mark.parametrize("length", [0, 1, 22, 10**5, 2**25 + 1, 2**63, 2**64 - 1])
 def test_a_length_that_lies(tmp_path, length):
     path = put(tmp_path / "m.safetensors", safetensors(HEADER, length=length))
-    refused(lambda: checkpoint.map_file(path), path)
+    refused(lambda: tensor_files.map_file(path), path)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_a_length_that_lies(tmp_path, length):
 def test_headers_that_are_none_take_no_memory(tmp_path, header):
     path = put(tmp_path / "m.safetensors", safetensors(header))
     tracemalloc.start()
-    refused(lambda: checkpoint.map_file(path), path)
+    refused(lambda: tensor_files.map_file(path), path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 32 << 20
@@ -127,9 +128,9 @@ def sharded(tmp_path):
 def test_an_index_names_files_of_its_folder_only(sharded, name):
     index = sharded / "model.safetensors.index.json"
     put(index, json.dumps({"weight_map": {"a": "one.safetensors", "b": name}}).encode())
-    refused(lambda: checkpoint.open_tensors(sharded), sharded)
+    refused(lambda: tensor_files.open_tensors(sharded), sharded)
     put(index, json.dumps({"weight_map": dict.fromkeys("ab", name)}).encode())
-    refused(lambda: checkpoint.open_tensors(sharded), sharded)
+    refused(lambda: tensor_files.open_tensors(sharded), sharded)
 
 
 @HOSTILE
@@ -140,7 +141,7 @@ def test_any_index(sharded, value, content):
     index = sharded / "model.safetensors.index.json"
     for raw in (content, json.dumps({"weight_map": value}).encode()):
         put(index, raw)
-        got = outcome(lambda: checkpoint.open_tensors(sharded), sharded)
+        got = outcome(lambda: tensor_files.open_tensors(sharded), sharded)
         if not isinstance(got, InputError):
             assert set(got.where.values()) == {sharded / "one.safetensors"}
 
@@ -150,9 +151,12 @@ def test_any_index(sharded, value, content):
     ("name", "read"),
     [
         ("config.json", checkpoint.read_config),
-        ("model.safetensors", checkpoint.open_tensors),
-        ("model.safetensors.index.json", checkpoint.open_tensors),
-        ("generation_config.json", lambda folder: checkpoint.eos_ids(folder, {})),
+        ("model.safetensors", tensor_files.open_tensors),
+        ("model.safetensors.index.json", tensor_files.open_tensors),
+        (
+            "generation_config.json",
+            lambda folder: generation_config.read_generation_config(folder, {}),
+        ),
         (lora.CONFIG, lora.read),
         ("config.yaml", lambda folder: experiment_config.load(folder, "dev")),
         ("eval_dev_out.json", lambda folder: experiment_folder.load(folder, "dev")),
@@ -194,7 +198,7 @@ def test_any_config(tmp_path, change, kind):
 
     def read():
         raw = checkpoint.read_config(tmp_path)
-        checkpoint.eos_ids(tmp_path, raw)
+        read_generation_config(tmp_path, raw)
         return native.translate(tmp_path, raw)[1]
 
     got = outcome(read, tmp_path / "config.json")
@@ -240,15 +244,15 @@ def test_transformers_quotes_nothing_on_the_terminal(tmp_path, capfd):
 @pytest.mark.parametrize("ids", [-1, 2**31, 10**30, True, "2", 1.5, [2, None], {"a": 1}, [[2]]])
 def test_eos_ids(tmp_path, ids):
     path = put(tmp_path / "generation_config.json", json.dumps({"eos_token_id": ids}).encode())
-    assert "expected a token id" in refused(lambda: checkpoint.eos_ids(tmp_path, {}), path)
+    assert "expected a token id" in refused(lambda: read_generation_config(tmp_path, {}), path)
 
 
 @HOSTILE
-@given(st.sampled_from([*generation_config.COMPUTED, *generation_config.OF_ALL]), values)
+@given(st.sampled_from([*generation_config.COMPUTED, *generation_config.ANY_TEXT]), values)
 def test_any_generation_default(tmp_path, name, value):
     """A value that can be asked for, or an entry that is named."""
     put(tmp_path / "generation_config.json", json.dumps({name: value}).encode())
-    defaults = generation_config.read(tmp_path, {})
+    _, defaults = read_generation_config(tmp_path, {})
     plain = generation_config.GenerationDefaults()
     assert defaults == plain or name in defaults.unhandled or vars(defaults)[name] == value
 

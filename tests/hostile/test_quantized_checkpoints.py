@@ -10,27 +10,27 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights import checkpoint
-from jaxscore.models.weights.stored_types import compressed_tensors, methods
+from jaxscore.models.weights import checkpoint, quantization
+from jaxscore.models.weights.quantization import compressed_tensors
 from tests.hostile.inputs import HOSTILE, any_texts, outcome, put, refused, values
-from tests.models.weights.stored_types.checkpoints import AWQ, FP8, GPTQ, METHODS, PACKED
-from tests.models.weights.stored_types.packers import mxfp4
+from tests.models.weights.quantization.checkpoints import AWQ, FP8, GPTQ, METHODS, PACKED
+from tests.models.weights.quantization.packers import mxfp4
 
 MODULE = "model.layers.0.mlp.up_proj"
 HUGE = (0, -1, 2**31, 2**63, 10**30, 10**400)
 MXFP4 = {"quant_method": "mxfp4"}
 
 
-def folder_of(place, quantization, tensors):
+def folder_of(place, settings, tensors):
     put(place / "model.safetensors", save(tensors))
-    raw = {"model_type": "llama", "quantization_config": quantization}
+    raw = {"model_type": "llama", "quantization_config": settings}
     return put(place / "config.json", json.dumps(raw).encode())
 
 
 def opened(folder):
     """All tensors computed, as loading would."""
     raw = checkpoint.read_config(folder)
-    tensors = methods.read(folder, raw).opened(folder)
+    tensors = quantization.open_tensors(folder, quantization.read_scheme(folder, raw))
     for name in tensors.arrays:
         outline, array = tensors.stored[name], tensors.arrays[name]
         assert (array.shape, array.dtype) == (outline.shape, outline.dtype)
@@ -67,7 +67,7 @@ def test_any_settings(tmp_path, config, data):
         tmp_path / "config.json",
         json.dumps({"model_type": "llama", "quantization_config": config | change}).encode(),
     )
-    outcome(lambda: methods.read(tmp_path, checkpoint.read_config(tmp_path)), where)
+    outcome(lambda: quantization.read_scheme(tmp_path, checkpoint.read_config(tmp_path)), where)
 
 
 @HOSTILE
@@ -84,7 +84,7 @@ def test_any_group_of_weights(tmp_path, data):
             {"model_type": "llama", "quantization_config": PACKED | {"config_groups": groups}}
         ).encode(),
     )
-    outcome(lambda: methods.read(tmp_path, checkpoint.read_config(tmp_path)), where)
+    outcome(lambda: quantization.read_scheme(tmp_path, checkpoint.read_config(tmp_path)), where)
 
 
 KINDS = [np.int32, np.int64, np.uint8, np.int8, np.float16, np.float32, np.bool_]

@@ -13,8 +13,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from tests.models.checkpoints import from_folder, saved
-from tests.models.weights.stored_types.checkpoints import rewritten
-from tests.models.weights.stored_types.packers import fp8, mxfp4
+from tests.models.weights.quantization.checkpoints import rewritten
+from tests.models.weights.quantization.packers import fp8, mxfp4
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 Tensors = dict[str, np.ndarray]

@@ -5,8 +5,8 @@ import importlib.metadata
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from jaxscore.models.coverage import NOT_BY_4, SINCE, WITHOUT_4, covered
 from jaxscore.models.families import FAMILIES
+from jaxscore.models.model_types import NOT_BY_4, SINCE, WITHOUT_4, covered
 from jaxscore.models.transformers_flax.guards import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
 from tests.models import checkpoints

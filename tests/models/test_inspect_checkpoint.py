@@ -9,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
-from jaxscore.models.inspect_checkpoint import look
-from jaxscore.models.refused_families import REFUSED as KINDS
+from jaxscore.models.inspect_checkpoint import inspect_checkpoint
+from jaxscore.models.model_types import REFUSED as KINDS
 from jaxscore.models.weights import params
 from tests.conftest import CASES
 from tests.models.checkpoints import loaded
@@ -30,7 +30,7 @@ def test_what_loading_refuses(checkpoint, kind, attributes, named):
     folder = checkpoint(kind, **attributes)
     with pytest.raises(InputError) as refusal:
         loaded(folder)
-    assert look(folder).refused == [str(refusal.value)]
+    assert inspect_checkpoint(folder).refused == [str(refusal.value)]
     assert named in str(refusal.value)
 
 
@@ -38,7 +38,7 @@ def test_what_loads(checkpoint):
     for kind in ("gpt2", "gemma2", "qwen3_moe"):
         folder = checkpoint(kind)
         assert loaded(folder).model_type == kind
-        found = look(folder)
+        found = inspect_checkpoint(folder)
         assert not found.refused
         assert (found.family, found.text, found.stored) == (kind, None, "plain")
         assert f"of {len(load_file(folder / 'model.safetensors'))} tensors fit" in found.weights
@@ -47,7 +47,7 @@ def test_what_loads(checkpoint):
 
 def test_where_values_come_from(tmp_path):
     raw = {"model_type": "gemma2", "head_dim": 12, "num_hidden_layers": 2, "rope_theta": 300.0}
-    found = look(with_config(tmp_path, raw))
+    found = inspect_checkpoint(with_config(tmp_path, raw))
     assert not found.refused
     assert found.weights == "the config alone is checked"
     seen = {one.name: (one.value, one.origin) for one in found.attributes}
@@ -59,7 +59,7 @@ def test_where_values_come_from(tmp_path):
 
 def test_a_wrapper(tmp_path):
     text = {"hidden_size": 64, "head_dim": 16}
-    found = look(with_config(tmp_path, {"model_type": "gemma3", "text_config": text}))
+    found = inspect_checkpoint(with_config(tmp_path, {"model_type": "gemma3", "text_config": text}))
     assert not found.refused
     assert (found.family, found.text) == ("gemma3_text", "gemma3_text")
     seen = {one.name: (one.value, one.origin) for one in found.attributes}
@@ -69,7 +69,7 @@ def test_a_wrapper(tmp_path):
 
 def test_all_that_is_wrong_is_told_in_the_order_of_loading(checkpoint):
     folder = checkpoint("llama", my_scale=2.0, quantization_config={"quant_method": "odd"})
-    found = look(folder)
+    found = inspect_checkpoint(folder)
     assert ["quant_method is 'odd'" in one for one in found.refused] == [True, False]
     assert "my_scale=2.0" in found.refused[1]
     with pytest.raises(InputError) as refusal:
@@ -94,7 +94,7 @@ def test_tensors_that_do_not_fit(checkpoint, change):
         file.rename(folder / "pytorch_model.bin")
     with pytest.raises(InputError) as refusal:
         loaded(folder)
-    assert look(folder).refused == [str(refusal.value)]
+    assert inspect_checkpoint(folder).refused == [str(refusal.value)]
 
 
 def test_no_value_is_read(checkpoint, monkeypatch):
@@ -103,12 +103,12 @@ def test_no_value_is_read(checkpoint, monkeypatch):
 
     monkeypatch.setattr(params, "device_arrays", read)
     monkeypatch.setattr(params, "check_tied", read)
-    assert not look(checkpoint("gpt2")).refused
+    assert not inspect_checkpoint(checkpoint("gpt2")).refused
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_known_families_that_are_refused(tmp_path, kind):
-    found = look(with_config(tmp_path, {"model_type": kind}))
+    found = inspect_checkpoint(with_config(tmp_path, {"model_type": kind}))
     [why] = found.refused
     with pytest.raises(InputError) as refusal:
         loaded(tmp_path)
@@ -117,10 +117,10 @@ def test_known_families_that_are_refused(tmp_path, kind):
 
 @flax_classes
 def test_the_class_of_transformers():
-    found = look(CASES / "models/tiny-gpt2", "transformers")
+    found = inspect_checkpoint(CASES / "models/tiny-gpt2", "transformers")
     assert (found.implementation, found.family, found.refused) == ("transformers", "gpt2", [])
     seen = {one.name: one for one in found.attributes}
     assert seen["n_layer"].origin == "file"
     assert dataclasses.asdict(seen["scale_attn_weights"])["value"] is True
-    [why] = look(QWEN, "transformers").refused
+    [why] = inspect_checkpoint(QWEN, "transformers").refused
     assert "no transformers Flax class is trusted for model_type 'qwen2'" in why

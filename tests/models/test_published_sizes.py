@@ -16,8 +16,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore.device.decoder_config import Experts, OtherMlp
 from jaxscore.models import costs, native
+from jaxscore.models.weights import quantization
 from jaxscore.models.weights.params import shapes_of
-from jaxscore.models.weights.stored_types import methods
 from jaxscore.models.wrappers import WRAPPERS
 from tests.models import published
 from tests.models.checkpoints import FIFTH
@@ -47,8 +47,8 @@ class Size(NamedTuple):
 @functools.cache
 def translated(name):
     raw = getattr(published, name)
-    stored = methods.read(Path("somewhere"), raw)
-    return native.translate(Path("somewhere"), stored.plain)[1]
+    quantization.read_scheme(Path("somewhere"), raw)
+    return native.translate(Path("somewhere"), quantization.plain_config(raw))[1]
 
 
 @functools.cache

@@ -14,8 +14,8 @@ from safetensors.numpy import load_file, save_file
 from jaxscore.cli.main import main
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.models.weights.checkpoint import map_file
-from jaxscore.models.weights.stored_types import mxfp4
+from jaxscore.models.weights.quantization import mxfp4
+from jaxscore.models.weights.tensor_files import map_file
 from jaxscore.plan.requests import SequenceScores
 from tests.conftest import ROOT, with_devices
 from tests.models import released
@@ -29,7 +29,7 @@ from tests.models.checkpoints import (
     scorer,
     torch_scores,
 )
-from tests.models.weights.stored_types.checkpoints import FP8
+from tests.models.weights.quantization.checkpoints import FP8
 from tests.models.weights.test_lora import adapt, with_adapter
 
 QUANTIZED = ("gpt_oss", "deepseek_v3")

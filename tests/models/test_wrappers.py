@@ -17,7 +17,7 @@ from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.models.native import translate
-from jaxscore.models.weights.checkpoint import Tensors
+from jaxscore.models.weights.tensor_files import Tensors
 from jaxscore.models.wrappers import WRAPPERS, text_of, text_tensors
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest

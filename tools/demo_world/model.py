@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from jaxscore.device import decoder
 from jaxscore.models.families import Family
 from jaxscore.models.native import build, translate
-from jaxscore.models.weights.checkpoint import open_tensors, read_config
+from jaxscore.models.weights.checkpoint import read_config
+from jaxscore.models.weights.tensor_files import open_tensors
 from tools.demo_world import prompts
 
 MAX_POSITIONS = 1024

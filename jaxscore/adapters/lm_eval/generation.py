@@ -21,9 +21,9 @@ from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
 from jaxscore.models.weights.generation_config import (
+    ANY_TEXT,
     COMPUTED,
-    OF_ALL,
-    OF_DRAWS,
+    SAMPLING,
     GenerationDefaults,
 )
 from jaxscore.scorer import Scorer
@@ -32,8 +32,8 @@ from jaxscore.types.requests import GenerationRequest
 
 # Of transformers' `generate` -> the values that change nothing, beside None
 NEUTRAL: dict[str, tuple[Any, ...]] = (
-    OF_ALL
-    | OF_DRAWS
+    ANY_TEXT
+    | SAMPLING
     | {
         "length_penalty": (1,),  # of beams alone
         "num_return_sequences": (1,),

@@ -17,7 +17,7 @@ from jaxscore.models.transformers_flax.flax_configs import (
     transformers_config,
 )
 from jaxscore.models.transformers_flax.installed import require_flax_classes
-from jaxscore.models.weights import checkpoint
+from jaxscore.models.weights import checkpoint, tensor_files
 from jaxscore.text.transformers_log import errors_only
 
 READS = frozenset(
@@ -138,10 +138,10 @@ def _params(folder: Path, model: Any, dtype: Any) -> dict[str, Any]:
     expected = {name: leaf.shape for name, leaf in flatten_dict(model.params_shape_tree).items()}
     flat: dict[tuple[str, ...], jax.Array] = {}
     unused = []
-    for name, array in checkpoint.open_tensors(folder).arrays.items():
+    for name, array in tensor_files.open_tensors(folder).arrays.items():
         if re.fullmatch(BUFFERS, name):
             continue
-        checkpoint.check_float(folder, name, array)
+        tensor_files.check_float(folder, name, array)
         own = name.replace(".gamma", ".weight").replace(".beta", ".bias")  # of the first BERTs
         key, value = rename_key_and_reshape_tensor(tuple(own.split(".")), array, expected, "bert")
         if key not in expected:

@@ -21,8 +21,8 @@ from jaxscore.errors import InputError
 from jaxscore.models.choices import Dtype
 from jaxscore.models.model import MeshChoice, Model, Write
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
-from jaxscore.models.weights import generation_config
-from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied, eos_ids
+from jaxscore.models.weights.generation_config import read_generation_config
+from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
 from jaxscore.plan.requests import TokenRequest
 from jaxscore.plan.row_batches import row_lengths
 from jaxscore.text.transformers_log import errors_only
@@ -117,6 +117,7 @@ def build(
     if mesh is not None:
         params = mesh.put(params, REPLICATED)
     head_of = functools.partial(unembedding, backend)
+    ends, generation_defaults = read_generation_config(folder, raw)
     return Model(
         hidden_states=hidden_states,
         unembedding=head_of,
@@ -130,8 +131,8 @@ def build(
         implementation="transformers",
         dtype=dtype,
         model_type=raw["model_type"],
-        eos_ids=eos_ids(folder, raw),
-        generation_defaults=generation_config.read(folder, raw),
+        eos_ids=ends,
+        generation_defaults=generation_defaults,
         platform=platform,
         mesh=mesh,
     )

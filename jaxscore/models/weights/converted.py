@@ -27,12 +27,16 @@ from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import temporary_folder
 from jaxscore.models.choices import Dtype
-from jaxscore.models.weights import checksums
-from jaxscore.models.weights.checkpoint import FILES, read_config, read_json
+from jaxscore.models.weights import checksums, quantization
+from jaxscore.models.weights.checkpoint import (
+    CONVERTED,
+    CONVERTED_PARAMS,
+    FILES,
+    read_config,
+    read_json,
+)
 from jaxscore.models.weights.params import Placement, keys_of, shapes_of
-from jaxscore.models.weights.stored_types import methods
 
-MARK, PARAMS = "jaxscore.json", "params"
 CHECKSUMS = "checksums.json"
 FORMAT, UNCHECKED = 2, 1  # the second one had no checksums: it loads, and nothing is checked
 CHUNK = 64 << 20  # bytes: what a process reads at least of a parameter that it holds a part of
@@ -58,18 +62,13 @@ class Facts:
     jaxscore: str
 
 
-def is_converted(folder: Path) -> bool:
-    """Whether `save` has written this folder."""
-    return (folder / MARK).exists()
-
-
 def read_facts(folder: Path) -> Facts:
     """What made the checkpoint of this folder.
 
     Raises:
         InputError: not as `save` writes it, or of another format.
     """
-    where = folder / MARK
+    where = folder / CONVERTED
     written = read_json(where)
     names = {field.name for field in dataclasses.fields(Facts)}
     if not isinstance(written, dict) or written.get("format") not in (FORMAT, UNCHECKED):
@@ -93,7 +92,7 @@ def read_checksums(folder: Path) -> checksums.Checksums | None:
         InputError: not as `save` writes them.
     """
     where = folder / CHECKSUMS
-    if not where.exists() and read_json(folder / MARK).get("format") == UNCHECKED:
+    if not where.exists() and read_json(folder / CONVERTED).get("format") == UNCHECKED:
         return None
     found = read_json(where)
     sound = isinstance(found, dict) and all(
@@ -139,10 +138,10 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
                 if ".safetensors" not in file.name and file.is_file():
                     shutil.copyfile(file, made / file.name)
         _write_plain_config(made)
-        found = _save_params(made / PARAMS, params)
+        found = _save_params(made / CONVERTED_PARAMS, params)
         (made / CHECKSUMS).write_text(json.dumps(found) + "\n", encoding="utf-8")
         text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, indent=2)
-        (made / MARK).write_text(text + "\n", encoding="utf-8")
+        (made / CONVERTED).write_text(text + "\n", encoding="utf-8")
         umask = os.umask(0)
         os.umask(umask)
         made.chmod(0o777 & ~umask)
@@ -152,10 +151,10 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
 
 
 def _write_plain_config(folder: Path) -> None:
-    """The parameters are plain, whatever the original's are stored as."""
+    """Drop the `quantization_config`: the parameters are plain."""
     raw = read_config(folder)
-    if (stored := methods.read(folder, raw)).plain != raw:
-        text = json.dumps(stored.plain, indent=2)
+    if (plain := quantization.plain_config(raw)) != raw:
+        text = json.dumps(plain, indent=2)
         (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
@@ -181,7 +180,7 @@ def has_unembedding(folder: Path) -> bool:
     Raises:
         InputError: damaged.
     """
-    path = (folder / PARAMS).absolute()
+    path = (folder / CONVERTED_PARAMS).absolute()
     with _checkpointer() as checkpointer:
         try:
             return "weight" in checkpointer.metadata(path).item_metadata.tree.get("unembed", {})
@@ -203,7 +202,7 @@ def restore(
     """
     import orbax.checkpoint as ocp
 
-    path = (folder / PARAMS).absolute()
+    path = (folder / CONVERTED_PARAMS).absolute()
     with _checkpointer() as checkpointer:
         try:
             found = checkpointer.metadata(path).item_metadata.tree

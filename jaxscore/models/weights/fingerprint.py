@@ -1,34 +1,54 @@
-"""What tells one model from another: a digest of all bytes that decide its numbers.
+"""Fingerprint of a model: a digest of all bytes that decide its numbers.
 
-SHA-256 because processors have instructions for it (1.67 GB/s on one core with SHA-NI), and
+SHA-256, because processors have instructions for it (1.67 GB/s on one core with SHA-NI) and
 because two models with the same digest would share journal rows. A file is cut into chunks that
-threads hash side by side, and the file's digest is that of its chunks' digests.
+threads hash in parallel; its digest is that of the chunks' digests.
+
+Digests of weight files are cached in the user's cache folder. An entry is named by the file's
+device and inode and contains the version of the file that was read, so a changed file replaces
+its entry. An entry that is missing, damaged or cannot be written costs the time to read the file
+again, and never gives a wrong digest.
 """
 
 import collections
 import contextlib
 import hashlib
+import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights import checkpoint, converted, digest_cache, lora
-from jaxscore.models.weights.digest_cache import Version
+from jaxscore.io.local_path import cache_folder
+from jaxscore.models.weights import checkpoint, tensor_files
 from jaxscore.models.weights.filling import n_threads
 
-FORMAT = 2  # raised with every change of what a fingerprint is made of
+FORMAT = 2  # increased with every change of the definition of a fingerprint
 CHUNK = 16 << 20  # bytes; another size gives other digests, so raise FORMAT with it
 PIECE = 1 << 20  # bytes that are read and hashed at a time, small enough for a core's cache
-SMALL = 1 << 20  # bytes of a file that is hashed as fast as its cached digest is found
+SMALL = 1 << 20  # bytes; a smaller file is hashed as fast as its cached digest is found
+# Nanoseconds for which a file must have been unchanged to be cached: a file system's clock has
+# ticks (2 s on FAT, 4 ms on Linux), and two changes within one tick have the same time
+SETTLED = 2_000_000_000
 CHANGED = "run again once the checkpoint is complete and at rest"
 
 
+class Version(NamedTuple):
+    """Facts that change whenever a file's bytes do; the times are in nanoseconds."""
+
+    device: int
+    inode: int
+    size: int
+    mtime: int
+    ctime: int
+
+
 class _Stopped(Exception):
-    """Nobody waits for the digest any more."""
+    """The digest is no longer needed."""
 
 
 def fingerprint(
@@ -36,13 +56,13 @@ def fingerprint(
 ) -> str:
     """A digest of a checkpoint's config and weights, and of an adapter's.
 
-    It covers names, below the folder, and contents, and neither places nor times: a copy has the
-    same fingerprint. What makes tokens is no part of it, since scores are asked for by token ids.
+    It covers file names below the folder and contents, not the place or times: a copy has the
+    same fingerprint. The tokenizer is not part of it, since scores are requested by token ids.
 
     Args:
         folder: a Hugging Face checkpoint, or what `jaxscore convert` wrote.
         adapter: a folder with a LoRA adapter.
-        stop: ends the work early when it is set; what is raised then is of no interest.
+        stop: set it to end the work early with an exception.
 
     Returns:
         64 hexadecimal digits.
@@ -84,77 +104,78 @@ class _Read(NamedTuple):
 
 
 def _read(folder: Path, adapter: Path | None, stop: threading.Event) -> _Read:
-    files = {("model", path.relative_to(folder).as_posix()): path for path in _of_model(folder)}
+    """Hash the files that `models.load` reads parameters from, and their config."""
+    if checkpoint.is_converted(folder):
+        inside = (folder / checkpoint.CONVERTED_PARAMS).rglob("*")
+        weights = [
+            folder / checkpoint.CONVERTED,
+            *sorted(path for path in inside if path.is_file()),
+        ]
+    else:
+        weights = tensor_files.weight_files(folder)
+    paths = [folder / checkpoint.CONFIG, *weights]
+    files = {("model", path.relative_to(folder).as_posix()): path for path in paths}
     if adapter is not None:
+        from jaxscore.models.weights import lora
+
         files |= {("adapter", name): adapter / name for name in (lora.CONFIG, lora.WEIGHTS)}
     read_at = time.time_ns()
-    versions = [_version_of(path) for path in files.values()]
-    digests = _digests(list(files.values()), versions, read_at, stop)
+    versions = {path: _version_of(path) for path in files.values()}
+    digests = _digests(versions, read_at, stop)
     whole = hashlib.sha256(repr((FORMAT, list(files), digests)).encode()).hexdigest()
-    return _Read(whole, dict(zip(files.values(), versions, strict=True)))
+    return _Read(whole, versions)
 
 
-def _of_model(folder: Path) -> list[Path]:
-    """The config, then the files that `models.load` reads parameters from."""
-    if converted.is_converted(folder):
-        inside = (folder / converted.PARAMS).rglob("*")
-        weights = [folder / converted.MARK, *sorted(path for path in inside if path.is_file())]
-    else:
-        weights = checkpoint.weight_files(folder)
-    return [folder / "config.json", *weights]
-
-
-def _digests(
-    files: Sequence[Path], versions: Sequence[Version], read_at: int, stop: threading.Event
-) -> list[str]:
-    """Of each file, from the cache where it is known."""
-    digests = [
-        digest_cache.remembered(version) if version.size > SMALL else None for version in versions
-    ]
+def _digests(versions: dict[Path, Version], read_at: int, stop: threading.Event) -> list[str]:
+    """Digest of each file, from the cache if it is known."""
+    known = {
+        path: _cached_digest(version) if version.size > SMALL else None
+        for path, version in versions.items()
+    }
     chunks = [
-        (k, start)
-        for k, version in enumerate(versions)
-        if digests[k] is None
+        (path, start)
+        for path, version in versions.items()
+        if known[path] is None
         for start in range(0, version.size, CHUNK)
     ]
 
-    def leaf(chunk: tuple[int, int]) -> bytes:
-        k, start = chunk
-        return _chunk_digest(files[k], start, min(CHUNK, versions[k].size - start), stop)
+    def chunk_digest(chunk: tuple[Path, int]) -> bytes:
+        path, start = chunk
+        return _chunk_digest(path, start, min(CHUNK, versions[path].size - start), stop)
 
-    leaves: dict[int, list[bytes]] = collections.defaultdict(list)
+    leaves: dict[Path, list[bytes]] = collections.defaultdict(list)
     with ThreadPoolExecutor(n_threads(), thread_name_prefix="fingerprint") as pool:
-        for (k, _), digest in zip(chunks, pool.map(leaf, chunks), strict=True):
-            leaves[k].append(digest)
-    return [
-        known or _file_digest(path, version, leaves[k], read_at)
-        for k, (path, version, known) in enumerate(zip(files, versions, digests, strict=True))
-    ]
+        for (path, _), digest in zip(chunks, pool.map(chunk_digest, chunks), strict=True):
+            leaves[path].append(digest)
+    out = []
+    for path, version in versions.items():
+        if (file_digest := known[path]) is None:
+            _check_same(path, version)
+            data = b"%d:" % version.size + b"".join(leaves[path])
+            file_digest = hashlib.sha256(data).hexdigest()
+            if version.size > SMALL:
+                _cache_digest(version, file_digest, read_at)
+        out.append(file_digest)
+    return out
 
 
 def _chunk_digest(path: Path, start: int, size: int, stop: threading.Event) -> bytes:
-    """Of `size` bytes from `start`; Python's lock is free while they are read and hashed."""
+    """Digest of `size` bytes from `start`. Reading and hashing release Python's lock."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(min(PIECE, size)))
-    with _explained(path), open(path, "rb", buffering=0) as file:
-        file.seek(start)
-        while size:
-            if stop.is_set():
-                raise _Stopped
-            n_read = file.readinto(buffer[:size])
-            if not n_read:
-                raise InputError(f"{path}: became shorter while it was read; {CHANGED}")
-            digest.update(buffer[:n_read])
-            size -= n_read
+    try:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            while size:
+                if stop.is_set():
+                    raise _Stopped
+                n_read = file.readinto(buffer[:size])
+                if not n_read:
+                    raise InputError(f"{path}: became shorter while it was read; {CHANGED}")
+                digest.update(buffer[:n_read])
+                size -= n_read
+    except OSError as problem:
+        raise _unreadable(path, problem) from None
     return digest.digest()
-
-
-def _file_digest(path: Path, version: Version, leaves: Sequence[bytes], read_at: int) -> str:
-    """Of all chunks, and kept for the next run."""
-    _check_same(path, version)
-    digest = hashlib.sha256(b"%d:" % version.size + b"".join(leaves)).hexdigest()
-    if version.size > SMALL:
-        digest_cache.remember(version, digest, read_at)
-    return digest
 
 
 def _check_same(path: Path, version: Version) -> None:
@@ -163,13 +184,61 @@ def _check_same(path: Path, version: Version) -> None:
 
 
 def _version_of(path: Path) -> Version:
-    with _explained(path):
-        return digest_cache.version_of(path)
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
     try:
-        yield
+        facts = path.stat()
     except OSError as problem:
-        raise InputError(f"{path}: cannot be read ({problem.strerror or problem})") from None
+        raise _unreadable(path, problem) from None
+    return Version(facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+
+def _unreadable(path: Path, problem: OSError) -> InputError:
+    return InputError(f"{path}: cannot be read ({problem.strerror or problem})")
+
+
+def _cached_digest(version: Version) -> str | None:
+    """Cached digest of this version of a file, hexadecimal, or None."""
+    if (entry := _entry(version)) is None:
+        return None
+    try:
+        lines = entry.read_text("ascii").splitlines()
+    except (OSError, ValueError):
+        return None
+    if len(lines) != 2 or lines != _lines(version, lines[0]):
+        return None
+    return lines[0]
+
+
+def _cache_digest(version: Version, digest: str, read_at: int) -> None:
+    """Keep a digest, if the file has been at rest for long enough.
+
+    Args:
+        digest: hexadecimal, of all bytes of the file.
+        read_at: nanoseconds since the epoch, when `version` was looked up and before the file
+            was read.
+    """
+    entry = _entry(version)
+    if entry is None or read_at - version.ctime < SETTLED:
+        return
+    with contextlib.suppress(OSError):
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=entry.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="ascii") as file:
+                file.write("".join(f"{line}\n" for line in _lines(version, digest)))
+            os.replace(name, entry)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+def _entry(version: Version) -> Path | None:
+    # On Windows the ctime is the creation time, which does not change later.
+    folder = cache_folder("weights") if os.name == "posix" else None
+    return None if folder is None else folder / f"{version.device:x}-{version.inode:x}"
+
+
+def _lines(version: Version, digest: str) -> list[str]:
+    """The digest, and a checksum of it and of the version that it belongs to."""
+    checked = hashlib.sha256(f"{tuple(version)} {digest}".encode()).hexdigest()
+    return [digest, checked]

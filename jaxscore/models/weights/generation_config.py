@@ -1,26 +1,30 @@
-"""What a checkpoint's `generation_config.json` says of how its text is chosen."""
+"""A checkpoint's `generation_config.json`: its EOS ids and its sampling defaults."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.models.weights.checkpoint import generation_config
+from jaxscore.errors import InputError
+from jaxscore.models.weights.checkpoint import CONFIG, read_json
 
-MOST = 1e30  # of a number; beyond it the device's float32 has none
+FILE = "generation_config.json"
+MAX_ID = (1 << 31) - 1  # of a token
+MAX_REAL = 1e30  # below the largest float32
 
 
 @dataclasses.dataclass(frozen=True)
 class GenerationDefaults:
-    """How transformers' `generate` chooses a checkpoint's tokens where its caller says nothing.
+    """Sampling defaults of a checkpoint, as transformers' `generate` would apply them.
 
-    None of it is applied here: a `GenerationRequest` says what it wants.
+    jaxscore reports them and applies none: a `GenerationRequest` states its own.
 
     Attributes:
-        do_sample: whether tokens are drawn; the values below but `repetition_penalty` then count.
-        temperature, top_k, top_p: of the draws; a top_k of 0 is all tokens.
-        repetition_penalty: of greedy and of drawn text.
-        unhandled: entries that change a text and that jaxscore does not compute, by name.
+        do_sample: sample instead of greedy decoding. The values below apply to sampling only,
+            except for `repetition_penalty`.
+        temperature, top_k, top_p: of sampling; a top_k of 0 keeps all tokens.
+        repetition_penalty: of greedy and sampled text.
+        unhandled: entries by name that change the text and that jaxscore does not implement.
     """
 
     do_sample: bool = False
@@ -32,15 +36,15 @@ class GenerationDefaults:
 
     @property
     def unhandled_greedy(self) -> dict[str, Any]:
-        """Those of `unhandled` that change greedy text too."""
-        return {name: value for name, value in self.unhandled.items() if name not in OF_DRAWS}
+        """Entries of `unhandled` that also change greedy text."""
+        return {name: value for name, value in self.unhandled.items() if name not in SAMPLING}
 
 
 def _number(value: Any) -> bool:
-    return type(value) in (int, float) and -MOST < value < MOST
+    return type(value) in (int, float) and -MAX_REAL < value < MAX_REAL
 
 
-# Of the entries that a `GenerationRequest` has, which values it can have.
+# Entries that a `GenerationRequest` has, with a test of the values that it accepts
 COMPUTED: dict[str, Callable[[Any], bool]] = {
     "do_sample": lambda value: type(value) is bool,
     "temperature": lambda value: _number(value) and value > 0,
@@ -49,8 +53,8 @@ COMPUTED: dict[str, Callable[[Any], bool]] = {
     "repetition_penalty": lambda value: _number(value) and value > 0,
 }
 
-# Other entries of drawn text, and of all text -> the values that change nothing, beside None.
-OF_DRAWS: dict[str, tuple[Any, ...]] = {
+# Entries of sampled text, and other entries of any text -> values beside None that change nothing
+SAMPLING: dict[str, tuple[Any, ...]] = {
     "temperature": (),
     "top_k": (),
     "top_p": (),
@@ -60,7 +64,7 @@ OF_DRAWS: dict[str, tuple[Any, ...]] = {
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),
 }
-OF_ALL: dict[str, tuple[Any, ...]] = {
+ANY_TEXT: dict[str, tuple[Any, ...]] = {
     "bad_words_ids": ([],),
     "begin_suppress_tokens": ([],),
     "constraints": ([],),
@@ -90,25 +94,50 @@ OF_ALL: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read(folder: Path, config: Mapping[str, Any]) -> GenerationDefaults:
-    """The defaults of a checkpoint: its file's, else those that its config has, as old ones do.
+def read_generation_config(
+    folder: Path, config: Mapping[str, Any]
+) -> tuple[tuple[int, ...], GenerationDefaults]:
+    """EOS ids and sampling defaults of a checkpoint.
+
+    Each comes from `generation_config.json` if it has them, otherwise from the config.
 
     Args:
         config: the text model's.
 
     Raises:
-        InputError: the file is no JSON object.
+        InputError: the file is not a JSON object, or an `eos_token_id` is not an id or a list of
+            ids.
     """
-    written = generation_config(folder)
-    given = config if written is None else written
-    given = {name: value for name, value in given.items() if value is not None}
+    path = folder / FILE
+    written = read_json(path) if path.exists() else None
+    if not isinstance(written, dict | None):
+        raise InputError(f"{path}: expected an object, found {type(written).__name__}")
+    if written is None or "eos_token_id" not in written:
+        ends = _eos_ids(config, folder / CONFIG)
+    else:
+        ends = _eos_ids(written, path)
+    return ends, _defaults(config if written is None else written)
+
+
+def _eos_ids(config: Mapping[str, Any], where: Path) -> tuple[int, ...]:
+    found = config.get("eos_token_id")
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(type(id) is int and 0 <= id <= MAX_ID for id in ids):
+        raise InputError(
+            f"{where}: eos_token_id is {found!r}, expected a token id or a list of them"
+        )
+    return tuple(ids)
+
+
+def _defaults(config: Mapping[str, Any]) -> GenerationDefaults:
+    given = {name: value for name, value in config.items() if value is not None}
     values = {name: given[name] for name in COMPUTED if name in given}
-    sound = {name: value for name, value in values.items() if COMPUTED[name](value)}
-    neutral = OF_DRAWS | OF_ALL
+    valid = {name: value for name, value in values.items() if COMPUTED[name](value)}
+    neutral = SAMPLING | ANY_TEXT
     unhandled = {
         name: value
         for name, value in given.items()
         if (name in neutral and name not in COMPUTED and value not in neutral[name])
-        or (name in values and name not in sound)
+        or (name in values and name not in valid)
     }
-    return GenerationDefaults(**sound, unhandled=unhandled)
+    return GenerationDefaults(**valid, unhandled=unhandled)

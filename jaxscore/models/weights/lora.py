@@ -11,7 +11,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import regex
 
 from jaxscore.errors import InputError
 from jaxscore.io.printable import one_line
-from jaxscore.models.weights.checkpoint import Tensors, check_float, map_file, read_json
+from jaxscore.models.weights.checkpoint import read_json
+from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_float, map_file
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ROOT = "base_model.model."  # what PEFT's model puts before the names of its base
@@ -159,30 +160,17 @@ def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> 
             )
         check_float(tensors.where[name], name, tensors.stored[name])
         deltas[name] = delta, transposed
-    arrays = _Merged(tensors.arrays, deltas)
+
+    def value(name: str) -> np.ndarray:
+        array = tensors.arrays[name]
+        if name not in deltas:
+            return array
+        delta, transposed = deltas[name]
+        return delta.added_to(array, transposed=transposed)
+
+    arrays = LazyMapping(tensors.arrays, value)
     # `pieces` stay: they are of tensors with three axes, which no delta is of.
     return dataclasses.replace(tensors, arrays=arrays, changed=tensors.changed | set(deltas))
-
-
-class _Merged(Mapping[str, np.ndarray]):
-    """Tensors, computed at each look-up where there is a delta: none is held."""
-
-    def __init__(
-        self, base: Mapping[str, np.ndarray], deltas: Mapping[str, tuple[Delta, bool]]
-    ) -> None:
-        self._base, self._deltas = base, deltas
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        if name not in self._deltas:
-            return self._base[name]
-        delta, transposed = self._deltas[name]
-        return delta.added_to(self._base[name], transposed=transposed)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._base)
-
-    def __len__(self) -> int:
-        return len(self._base)
 
 
 def _check_config(config: dict[str, Any], where: Path) -> None:

@@ -1,7 +1,15 @@
-"""The parameter tree from a checkpoint: what each parameter is read from, checked beforehand."""
+"""The parameter tree of a checkpoint: the tensors that each parameter is read from, checked first.
+
+With `--quantize int8` the layers' weights are symmetric int8 with a scale per output channel,
+rounded to nearest:
+
+    weight[o, i]  ~  values[o, i] * scale[o]        scale[o] = max_i |weight[o, i]| / 127
+"""
 
 import dataclasses
 import functools
+import itertools
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,51 +25,41 @@ from jaxscore.device.init_params import init_params
 from jaxscore.device.layers import SCALE
 from jaxscore.errors import InputError
 from jaxscore.models.families import Family, Source
-from jaxscore.models.weights import int8
-from jaxscore.models.weights.checkpoint import Tensors, check_float, check_tied
 from jaxscore.models.weights.filling import Leaf, device_arrays
-from jaxscore.models.weights.source_view import (
-    found,
-    names,
-    oriented,
-    split_name,
-    stacked_axes,
-)
+from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
 
-MATRICES = ("token", "position", "weight")  # last part of the path; all others stay float32
+MATRICES = ("token", "position", "weight")  # last keys of what is rounded; the rest stays float32
+LARGEST_INT8 = 127
 
-# (path in the tree, shape) -> where the parameter lies
+# (path in the tree, shape) -> sharding
 Placement = Callable[[tuple[str, ...], tuple[int, ...]], Sharding]
 
 
 def on_one_device(path: tuple[str, ...], shape: tuple[int, ...]) -> Sharding:
-    """The placement that puts everything on the first device."""
+    """Placement of everything on the first device."""
     return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def keys_of(path: Any) -> tuple[str, ...]:
+    """Keys of a `jax.tree_util` path in our tree of dictionaries."""
+    return tuple(entry.key for entry in path)
 
 
 def shapes_of(config: decoder.DecoderConfig, dtype: np.dtype) -> decoder.Params:
     """The parameter tree as `jax.ShapeDtypeStruct`.
 
-    Matrices are of `dtype`, or int8 where they have scales; vectors are float32.
+    Matrices are of `dtype`, or int8 if they have scales; vectors are float32.
     """
-    shapes = jax.eval_shape(functools.partial(init_params, config=config), _key())
-    paths = {keys_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes)}
-
-    def rounded(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-        keys = keys_of(path)
-        kind = dtype
-        if keys[-1] not in MATRICES:
-            kind = np.dtype(np.float32)
-        elif (*keys[:-1], SCALE) in paths:
+    make = functools.partial(init_params, config=config)
+    leaves, tree = jax.tree_util.tree_flatten_with_path(jax.eval_shape(make, jax.random.key(0)))
+    shapes = {keys_of(path): leaf.shape for path, leaf in leaves}
+    out = []
+    for keys, shape in shapes.items():
+        kind = dtype if keys[-1] in MATRICES else np.dtype(np.float32)
+        if keys[-1] in MATRICES and (*keys[:-1], SCALE) in shapes:
             kind = np.dtype(np.int8)
-        return jax.ShapeDtypeStruct(leaf.shape, kind)
-
-    return jax.tree_util.tree_map_with_path(rounded, shapes)
-
-
-def keys_of(path: Any) -> tuple[str, ...]:
-    """A path of `jax.tree_util` in our tree of dictionaries as their keys."""
-    return tuple(entry.key for entry in path)
+        out.append(jax.ShapeDtypeStruct(shape, kind))
+    return jax.tree_util.tree_unflatten(tree, out)
 
 
 def load_params(
@@ -74,22 +72,22 @@ def load_params(
     *,
     integers: bool,
 ) -> decoder.Params:
-    """The parameter tree, matrices in `dtype`, vectors (norms and biases) in float32.
+    """Read the parameter tree: matrices in `dtype`, vectors (norms and biases) in float32.
 
     Every tensor is checked before the first is read.
 
     Args:
-        placement: decides where each parameter lies; a process reads the shards of its devices.
+        placement: sharding of each parameter; a process reads the shards of its devices.
         integers: see `device.backends.Backend`.
 
     Raises:
-        InputError: tensors that are missing, left over, no floats or of another shape.
+        InputError: tensors that are missing, left over, not floats or of another shape.
     """
-    checkpoint = _Named.of(folder, tensors, family)
-    leaves, tree = _leaves(checkpoint, family, config, dtype, integers)
-    if config.tied and family.head in checkpoint.stored:
-        token = checkpoint.tensor(family.sources(config)["embed", "token"].name)
-        check_tied(folder, token, checkpoint.tensor(family.head))
+    reader = _Reader.of(folder, tensors, family)
+    leaves, tree = _leaves(reader, family, config, dtype, integers)
+    if config.tied and family.head in reader.stored:
+        token = reader.values(family.sources(config)["embed", "token"].name, None)
+        check_tied(folder, token, reader.values(family.head, None))
     placed = [(leaf, placement(keys, leaf.shape)) for keys, leaf in leaves.items()]
     return jax.tree_util.tree_unflatten(tree, list(device_arrays(placed)))
 
@@ -97,87 +95,83 @@ def load_params(
 def check_params(
     folder: Path, family: Family, config: decoder.DecoderConfig, tensors: Tensors
 ) -> None:
-    """Check the names, types and shapes of all tensors; no value is read.
+    """Check the names, types and shapes of all tensors without reading a value.
 
     Raises:
-        InputError: as `load_params`, but for what only values say.
+        InputError: as `load_params`, except for errors in values.
     """
-    checkpoint = _Named.of(folder, tensors, family)
-    _leaves(checkpoint, family, config, np.dtype(np.float32), integers=False)
+    reader = _Reader.of(folder, tensors, family)
+    _leaves(reader, family, config, np.dtype(np.float32), integers=False)
 
 
 def _leaves(
-    checkpoint: "_Named",
+    reader: "_Reader",
     family: Family,
     config: decoder.DecoderConfig,
     dtype: np.dtype,
     integers: bool,
 ) -> tuple[dict[tuple[str, ...], Leaf], Any]:
-    """How each parameter is read, by its path, and the structure of their tree.
-
-    Raises:
-        InputError: as `check_params`.
-    """
-    folder, tensors, table = checkpoint.folder, checkpoint.tensors, family.sources(config)
+    """How to read each parameter, by path, and the structure of their tree."""
+    table = family.sources(config)
     paths, tree = jax.tree_util.tree_flatten_with_path(shapes_of(config, dtype))
     shapes = {keys_of(path): expected for path, expected in paths}
     leaves: dict[tuple[str, ...], Leaf] = {}
     used: set[str] = set()
     for keys, expected in shapes.items():
-        # A channel's scale is read from the weights that it scales.
+        # Scales are computed from the weights that they belong to
         origin = (*keys[:-1], "weight") if keys[-1] == SCALE else keys
-        used.update(split_name(name)[0] for _, name in names(table[origin], expected.shape))
         kind = np.dtype(expected.dtype)
-        leaf = _leaf(checkpoint, table[origin], shapes[origin].shape, kind, integers)
+        leaf, names = _leaf(reader, table[origin], shapes[origin].shape, kind, integers)
+        used |= names
         if keys[-1] == SCALE:
-            leaf = _made(folder, keys, leaf, expected.shape, int8.channel_scale)
-        elif leaf.dtype == np.int8:
-            leaf = _made(folder, keys, leaf, expected.shape, int8.values)
+            leaf = _computed_leaf(reader.folder, keys, leaf, expected.shape, int8_scales)
+        elif kind == np.int8:
+            leaf = _computed_leaf(reader.folder, keys, leaf, expected.shape, int8_values)
         leaves[keys] = leaf
-    passed_over = (*family.buffers, *family.unread(config))
+    ignored = (*family.buffers, *family.unread(config))
     unused = [
         name
-        for name in sorted(set(checkpoint.stored) - used)
-        if not any(re.fullmatch(pattern, name) for pattern in passed_over)
+        for name in sorted(set(reader.stored) - used)
+        if not any(re.fullmatch(pattern, name) for pattern in ignored)
         and not (config.tied and name == family.head)
-        and not (family.next_tokens and _predicts_more(name, checkpoint.stored, config.n_layers))
-        and checkpoint.stored[name] not in tensors.idle
+        and not (family.next_tokens and _is_mtp(name, reader.stored, config.n_layers))
+        and reader.stored[name] not in reader.tensors.idle
     ]
     if unused:
         raise InputError(
-            f"{folder}: {len(unused)} tensors that the model does not use: "
+            f"{reader.folder}: {len(unused)} tensors that the model does not use: "
             f"{', '.join(unused[:8])}; the config and the weights do not belong together"
         )
     return leaves, tree
 
 
-def _predicts_more(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
-    """Whether a tensor is of a layer that predicts more tokens than the next, which is known by its
-    product of an embedding and a hidden state: a layer behind the last one, or ERNIE's `mtp_`."""
+def _is_mtp(name: str, stored: Mapping[str, str], n_layers: int) -> bool:
+    """Whether a tensor belongs to a multi-token-prediction layer.
+
+    Such a layer is recognised by its projection of an embedding and a hidden state: a layer
+    after the last one with `eh_proj`, or ERNIE's `mtp_` layers.
+    """
     if found := re.match(r"layers\.(\d+)\.", name):
         return int(found[1]) >= n_layers and f"{found[0]}eh_proj.weight" in stored
     found = re.match(r"mtp_(?:block|emb_norm|hidden_norm|linear_proj)\.(\d+)\.", name)
     return found is not None and f"mtp_linear_proj.{found[1]}.weight" in stored
 
 
-class _Named(NamedTuple):
-    """Tensors by the family's names, which come with and without its prefix.
+class _Reader(NamedTuple):
+    """Tensors by the family's names, which checkpoints store with or without its prefix.
 
     Attributes:
         folder: named in errors.
         tensors: of the checkpoint.
         stored: the family's name -> the checkpoint's.
-        outlines: the family's name -> an array of that type and shape without its bytes, so that
-            to check what `oriented` makes of it costs no copy.
     """
 
     folder: Path
     tensors: Tensors
     stored: dict[str, str]
-    outlines: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, folder: Path, tensors: Tensors, family: Family) -> "_Named":
+    def of(cls, folder: Path, tensors: Tensors, family: Family) -> "_Reader":
         stored: dict[str, str] = {}
         for name in tensors.stored:
             bare = name.removeprefix(family.prefix)
@@ -186,60 +180,147 @@ class _Named(NamedTuple):
                     f"{folder}: tensor {bare} is there with and without {family.prefix!r}"
                 )
             stored[bare] = name
-        outlines = {}
-        for bare, name in stored.items():
-            array = tensors.stored[name]
-            outlines[bare] = np.broadcast_to(np.zeros((), array.dtype), array.shape)
-        return cls(folder, tensors, stored, outlines)
+        return cls(folder, tensors, stored)
 
-    def tensor(self, name: str) -> np.ndarray:
-        """The values of a tensor or of a piece of one, which may be computed."""
-        bare, index = split_name(name)
-        stored = self.stored[bare]
+    def outline(self, name: str, index: int | None) -> np.ndarray:
+        """Array with the type and shape of a tensor, or of one entry along its first axis.
+
+        It has no bytes of its own, so checking its shape costs no copy.
+
+        Raises:
+            InputError: the tensor is missing or has too few entries.
+        """
+        if name not in self.stored:
+            last = name.split(".")[-1]
+            similar = [other for other in sorted(self.stored) if other.split(".")[-1] == last]
+            raise InputError(
+                f"{self.folder}: tensor {name} is missing; there are {len(self.stored)} others, "
+                f"such as {', '.join(similar[:3])}"
+            )
+        array = self.tensors.stored[self.stored[name]]
+        outline = np.broadcast_to(np.zeros((), array.dtype), array.shape)
+        if index is None:
+            return outline
+        if array.ndim < 2 or index >= len(array):
+            raise InputError(
+                f"{self.folder}: tensor {name} gives shape {list(array.shape)}, the config wants "
+                f"at least {index + 1} along its first axis"
+            )
+        return outline[index]
+
+    def values(self, name: str, index: int | None) -> np.ndarray:
+        """Values of a tensor, or of one entry along its first axis."""
+        stored = self.stored[name]
         return self.tensors.arrays[stored] if index is None else self.tensors.piece(stored, index)
 
 
 def _leaf(
-    checkpoint: _Named, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
-) -> Leaf:
-    """How a parameter is read; the types and shapes of its tensors are checked."""
-    folder, tensors, stored = checkpoint.folder, checkpoint.tensors, checkpoint.stored
-    n_stacked = stacked_axes(source)
-    one = shape[n_stacked:]
-    used = [name for _, name in names(source, shape)]
-    for name in used:
-        outline = found(folder, checkpoint.outlines, name)
-        check_float(tensors.where[stored[split_name(name)[0]]], name, outline)
-        oriented(folder, name, outline, source, one)
+    reader: _Reader, source: Source, shape: tuple[int, ...], dtype: np.dtype, integers: bool
+) -> tuple[Leaf, set[str]]:
+    """How to read a parameter, and the names of its tensors, whose types and shapes are checked."""
+    letters = [letter for letter in "ij" if f"{{{letter}}}" in source.name]
+    names = []  # of the tensors, with an index along the first axis for names such as `down[3]`
+    for place in itertools.product(*map(range, shape[: len(letters)])):
+        at = dict(zip(letters, place, strict=True))
+        if source.layers is not None:
+            at["i"] = source.layers[at["i"]]
+        stored_name, bracket, entry = source.name.format(**at).partition("[")
+        names.append((stored_name, int(entry[:-1]) if bracket else None))
+    own_shape = shape[len(letters) :]
 
-    def read(name: str) -> np.ndarray:
-        return oriented(folder, name, checkpoint.tensor(name), source, one)
+    def read(name: str, index: int | None) -> np.ndarray:
+        return _orient(reader.folder, name, index, reader.values(name, index), source, own_shape)
 
-    merged = any(stored[split_name(name)[0]] in tensors.changed for name in used)
-    as_stored = tensors.stored[stored[split_name(used[0])[0]]]
-    computed = merged or not np.may_share_memory(read(used[0]), as_stored)
-    reads = [functools.partial(read, name) for name in used]
-    return Leaf(shape, dtype, storage_dtype(dtype, integers), n_stacked, reads, computed)
+    for name, index in names:
+        outline = reader.outline(name, index)
+        check_float(reader.tensors.where[reader.stored[name]], _label(name, index), outline)
+        _orient(reader.folder, name, index, outline, source, own_shape)
+    used = {name for name, _ in names}
+    computed = any(reader.stored[name] in reader.tensors.changed for name in used)
+    first = reader.tensors.stored[reader.stored[names[0][0]]]
+    computed = computed or not np.may_share_memory(read(*names[0]), first)
+    reads = [functools.partial(read, name, index) for name, index in names]
+    kept = storage_dtype(dtype, integers)
+    leaf = Leaf(shape, dtype, kept, len(letters), reads, computed)
+    return leaf, used
 
 
-def _made(
+def _label(name: str, index: int | None) -> str:
+    return name if index is None else f"{name}[{index}]"
+
+
+def _orient(
+    folder: Path,
+    name: str,
+    index: int | None,
+    view: np.ndarray,
+    source: Source,
+    shape: tuple[int, ...],
+) -> np.ndarray:
+    """A tensor, or an entry of one, in the layout and shape of our tree; a view if possible.
+
+    Args:
+        folder, name, index: named in errors.
+
+    Raises:
+        InputError: it has another shape.
+    """
+    view = view.T if source.transposed else view
+    if len(shape) == 1 and view.size == max((*view.shape, 1)):
+        view = view.reshape(-1)  # a vector may be stored as a matrix of one row, or as a scalar
+    part = source.part
+    rows = math.prod(shape) if view.ndim == 1 else shape[0]  # per-head norms may be stored flat
+    all_rows = rows + source.skip
+    if part is not None:
+        all_rows = rows * part.size // (part.stop - part.start) + source.skip
+    expected = (all_rows,) if view.ndim == 1 else (all_rows, *shape[1:])
+    if view.shape != expected:
+        raise InputError(
+            f"{folder}: tensor {_label(name, index)} gives shape {list(view.shape)}, "
+            f"the config wants {list(expected)}"
+        )
+    view = view[source.skip :]
+    if part is not None:
+        pieces = view.reshape(part.groups, part.size, -1, *view.shape[1:])
+        view = pieces[:, part.start : part.stop]
+    view = view.reshape(shape)
+    return view.astype(np.float32) + np.float32(source.plus) if source.plus else view
+
+
+def _computed_leaf(
     folder: Path,
     keys: tuple[str, ...],
     leaf: Leaf,
     shape: tuple[int, ...],
-    make: Callable[[np.ndarray], np.ndarray],
+    compute: Callable[[np.ndarray], np.ndarray],
 ) -> Leaf:
-    """The leaf of what `make` makes of each tensor."""
+    """The leaf of what `compute` returns for each tensor."""
 
-    def made(read: Callable[[], np.ndarray]) -> np.ndarray:
+    def computed(read: Callable[[], np.ndarray]) -> np.ndarray:
         try:
-            return make(read())
+            return compute(read())
         except ValueError as problem:
             raise InputError(f"{folder}: {'.'.join(keys)}: {problem}") from None
 
-    reads = [functools.partial(made, read) for read in leaf.reads]
+    reads = [functools.partial(computed, read) for read in leaf.reads]
     return dataclasses.replace(leaf, shape=shape, reads=reads, computed=True)
 
 
-def _key() -> jax.Array:
-    return jax.random.key(0)
+def int8_scales(weight: np.ndarray) -> np.ndarray:
+    """float32 [out] of a weight [out, in]; 1 if a channel is all zeros."""
+    largest = np.abs(weight.astype(np.float32)).max(axis=-1)
+    scales = np.where(largest > 0, largest / np.float32(LARGEST_INT8), np.float32(1))
+    return scales.astype(np.float32)
+
+
+def int8_values(weight: np.ndarray) -> np.ndarray:
+    """int8 [out, in] of a weight [out, in].
+
+    Raises:
+        ValueError: a weight is not finite, which no integer represents.
+    """
+    weight = weight.astype(np.float32)
+    if not np.isfinite(weight).all():
+        raise ValueError("a weight is not finite, so it cannot be stored as int8")
+    rounded = np.rint(weight / int8_scales(weight)[:, None])
+    return np.clip(rounded, -LARGEST_INT8, LARGEST_INT8).astype(np.int8)

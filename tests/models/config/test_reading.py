@@ -8,8 +8,8 @@ import transformers
 from jaxscore.errors import InputError
 from jaxscore.models.config.defaults import table
 from jaxscore.models.config.reading import read
-from jaxscore.models.coverage import WITHOUT_4
 from jaxscore.models.families import FAMILIES
+from jaxscore.models.model_types import WITHOUT_4
 from jaxscore.models.native import translate
 from jaxscore.models.rope import ORIGINAL
 from tests.models.config.written import SOME, kept, written

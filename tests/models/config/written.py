@@ -14,7 +14,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore.models.config.check import INERT
-from jaxscore.models.coverage import WITHOUT_4
+from jaxscore.models.model_types import WITHOUT_4
 from tests.models.checkpoints import spelled
 from tests.models.families import (
     BASE,

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file, save_file
 
 from jaxscore.device.dots import from_storage
 from jaxscore.errors import InputError
-from jaxscore.models.weights.checkpoint import eos_ids, open_tensors
+from jaxscore.models.weights.generation_config import read_generation_config
+from jaxscore.models.weights.tensor_files import open_tensors
 from tests.models.checkpoints import loaded, saved
 from tests.releases import native_and_transformers
 
@@ -225,13 +226,13 @@ def test_a_tied_checkpoint_with_another_head_is_refused(tmp_path, implementation
 def test_eos_ids_are_the_generation_configs_else_the_configs(tmp_path, generation, config, want):
     if generation is not None:
         (tmp_path / "generation_config.json").write_text(json.dumps(generation))
-    assert eos_ids(tmp_path, config) == want
+    assert read_generation_config(tmp_path, config)[0] == want
 
 
 @pytest.mark.parametrize("wrong", ["</s>", [1, "2"], -1, True, {"id": 1}])
 def test_an_eos_that_is_no_id_is_refused(tmp_path, wrong):
     with pytest.raises(InputError, match=r"config\.json: eos_token_id is .*, expected a token id"):
-        eos_ids(tmp_path, {"eos_token_id": wrong})
+        read_generation_config(tmp_path, {"eos_token_id": wrong})
     (tmp_path / "generation_config.json").write_text("[1]")
     with pytest.raises(InputError, match=r"generation_config\.json: expected an object"):
-        eos_ids(tmp_path, {})
+        read_generation_config(tmp_path, {})

@@ -10,11 +10,11 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.errors import InputError
-from jaxscore.models.weights import checkpoint, digest_cache, fingerprint
+from jaxscore.models.weights import fingerprint, tensor_files
 from jaxscore.models.weights.lora import CONFIG, WEIGHTS
 from tests.conftest import CASES
 
-SETTLED = digest_cache.SETTLED
+SETTLED = fingerprint.SETTLED
 SIZE = 2 * fingerprint.CHUNK + 12345
 
 
@@ -22,7 +22,7 @@ SIZE = 2 * fingerprint.CHUNK + 12345
 def cache(tmp_path, monkeypatch):
     """The cache's folder, empty; files count as being at rest at once."""
     monkeypatch.setenv("JAXSCORE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(digest_cache, "SETTLED", -1 << 62)
+    monkeypatch.setattr(fingerprint, "SETTLED", -1 << 62)
     return tmp_path / "cache/weights"
 
 
@@ -116,7 +116,7 @@ def test_shards_and_converted_folders(model):
     for k, name in enumerate(names):
         (model / name).write_bytes(b"%d" % k)
     index = '{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'
-    (model / checkpoint.INDEX).write_text(index)
+    (model / tensor_files.INDEX).write_text(index)
     whole = fingerprint.fingerprint(model)
     (model / "model.safetensors").unlink()
     found = [whole, fingerprint.fingerprint(model)]
@@ -154,7 +154,7 @@ def test_a_changed_ctime_reads_again(model, read):
 
 
 def test_a_file_that_just_changed_is_not_remembered(model, monkeypatch, cache):
-    monkeypatch.setattr(digest_cache, "SETTLED", SETTLED)
+    monkeypatch.setattr(fingerprint, "SETTLED", SETTLED)
     assert SETTLED >= 1e9
     fingerprint.fingerprint(model)
     assert not cache.exists()
@@ -177,9 +177,9 @@ def test_a_damaged_entry_costs_only_time(model, read, cache, damage):
     if damage == "digit":
         entry.write_bytes((b"1" if content[:1] == b"0" else b"0") + content[1:])
     elif damage == "another file's":
-        version = digest_cache.version_of(model / "model.safetensors")
+        version = fingerprint._version_of(model / "model.safetensors")
         other = version._replace(size=version.size + 1)
-        digest_cache.remember(other, "0" * 64, time.time_ns())
+        fingerprint._cache_digest(other, "0" * 64, time.time_ns())
         assert entry.read_bytes() != content
     elif damage == "folder":
         entry.unlink()

@@ -7,7 +7,12 @@ from transformers import GenerationConfig
 
 from jaxscore.models.load import load
 from jaxscore.models.weights import generation_config
-from jaxscore.models.weights.generation_config import COMPUTED, OF_ALL, OF_DRAWS, GenerationDefaults
+from jaxscore.models.weights.generation_config import (
+    ANY_TEXT,
+    COMPUTED,
+    SAMPLING,
+    GenerationDefaults,
+)
 from tests.models.checkpoints import saved
 
 # Entries of transformers' GenerationConfig that change no text whose length and ends are given:
@@ -28,12 +33,12 @@ def read(folder, config=None, **entries):
     if entries:
         text = json.dumps(entries)
         (folder / "generation_config.json").write_text(text, encoding="utf-8")
-    return generation_config.read(folder, config or {})
+    return generation_config.read_generation_config(folder, config or {})[1]
 
 
 def test_every_entry_that_transformers_knows_is_thought_about():
     known = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
-    assert known - WITHOUT_EFFECT - {*COMPUTED, *OF_DRAWS, *OF_ALL} == set()
+    assert known - WITHOUT_EFFECT - {*COMPUTED, *SAMPLING, *ANY_TEXT} == set()
 
 
 def test_values_and_what_is_not_computed(tmp_path):
@@ -47,10 +52,12 @@ def test_values_and_what_is_not_computed(tmp_path):
 
 
 def test_neutral_values_are_none(tmp_path):
-    neutral = {name: values[0] for name, values in (OF_DRAWS | OF_ALL).items() if values}
+    neutral = {name: values[0] for name, values in (SAMPLING | ANY_TEXT).items() if values}
     assert len(neutral) > 15
     assert read(tmp_path, **neutral) == GenerationDefaults()
-    assert read(tmp_path, **dict.fromkeys([*COMPUTED, *OF_DRAWS, *OF_ALL])) == GenerationDefaults()
+    assert (
+        read(tmp_path, **dict.fromkeys([*COMPUTED, *SAMPLING, *ANY_TEXT])) == GenerationDefaults()
+    )
 
 
 def test_what_transformers_fills_in_is_what_stands_here(tmp_path):
@@ -59,8 +66,8 @@ def test_what_transformers_fills_in_is_what_stands_here(tmp_path):
     assert {name: filled[name] for name in COMPUTED} == {
         name: getattr(said, name) for name in COMPUTED
     }
-    for name in {*OF_DRAWS, *OF_ALL} - {*COMPUTED}:
-        assert filled.get(name) in (None, *(OF_DRAWS | OF_ALL)[name])
+    for name in {*SAMPLING, *ANY_TEXT} - {*COMPUTED}:
+        assert filled.get(name) in (None, *(SAMPLING | ANY_TEXT)[name])
 
 
 @pytest.mark.parametrize(

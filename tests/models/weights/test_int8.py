@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.models.weights import int8
+from jaxscore.models.weights.params import int8_scales, int8_values
 from tests.models.checkpoints import (
     assert_agree,
     distance,
@@ -26,7 +26,7 @@ def test_values_and_scales():
     weight = draw.normal(size=(7, 33)).astype(np.float32)
     weight[3] = 0
     weight[4, 2] = -5.0
-    scale, values = int8.channel_scale(weight), int8.values(weight)
+    scale, values = int8_scales(weight), int8_values(weight)
     assert (values.dtype, scale.dtype) == (np.int8, np.float32)
     assert values.min() >= -127
     assert (values[4, 2], scale[3]) == (-127, 1)
@@ -35,7 +35,7 @@ def test_values_and_scales():
     assert error.max() > 0
     weight[0, 0] = np.nan
     with pytest.raises(ValueError, match="not finite"):
-        int8.values(weight)
+        int8_values(weight)
 
 
 def rounded(name, value):
@@ -43,7 +43,7 @@ def rounded(name, value):
     weight = value.numpy()
     transposed = ".c_" in name  # gpt2's are [in, out]
     weight = weight.T if transposed else weight
-    weight = int8.values(weight) * int8.channel_scale(weight)[:, None]
+    weight = int8_values(weight) * int8_scales(weight)[:, None]
     return torch.from_numpy(np.ascontiguousarray(weight.T if transposed else weight))
 
 

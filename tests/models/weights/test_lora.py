@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint as files
 from jaxscore.models.weights import lora
+from jaxscore.models.weights import tensor_files as files
 from tests.models.checkpoints import (
     assert_agree,
     distance,

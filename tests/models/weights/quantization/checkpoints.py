@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from tests.models.checkpoints import from_folder, saved
-from tests.models.weights.stored_types.packers import awq, fp8, gptq, grouped, packed
+from tests.models.weights.quantization.packers import awq, fp8, gptq, grouped, packed
 
 SIZES = {"intermediate_size": 64, "num_key_value_heads": 4}  # whole words of 3 bits need 32 rows
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 8, "sym": True, "desc_act": False}

@@ -1,13 +1,14 @@
-"""Tensors that are computed from several stored ones whenever they are looked up."""
+"""Weights that are computed from several stored tensors whenever they are looked up."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights.checkpoint import DTYPES, Tensors
+from jaxscore.models.weights.quantization import KEY
+from jaxscore.models.weights.tensor_files import DTYPES, LazyMapping, Tensors
 
 FLOAT32 = np.dtype(np.float32)
 ADVICE = "the checkpoint is damaged or of another format; fetch it again"
@@ -15,15 +16,15 @@ ADVICE = "the checkpoint is damaged or of another format; fetch it again"
 
 @dataclasses.dataclass(frozen=True)
 class Computed:
-    """What stands for stored tensors under a plain name.
+    """A weight that stands for several stored tensors.
 
     Attributes:
-        where: the file, named in errors.
-        shape: known without computing anything.
-        dtype: of what is computed; it holds every value of the format exactly, but for one
+        where: its file, named in errors.
+        shape: known before anything is computed.
+        dtype: of the values. It represents every value of the format exactly, except for one
             rounding of a product in float32.
-        compute: gives the values, [*shape].
-        piece: gives `compute()[index]` alone; None where no part is cheaper than the whole.
+        compute: returns the values, [*shape].
+        piece: returns `compute()[index]` alone; None if a part costs as much as the whole.
     """
 
     where: Path
@@ -35,17 +36,53 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a format makes of a checkpoint's tensors.
+    """Quantized tensors of a checkpoint.
 
     Attributes:
-        computed: by plain name.
-        used: names of the stored tensors that these stand for, and of those that nothing reads.
+        computed: the weights by plain name.
+        used: names of the stored tensors that they stand for, and of those that nothing reads.
         idle: see `Tensors`.
     """
 
     computed: Mapping[str, Computed]
     used: frozenset[str]
     idle: frozenset[str] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """A checked `quantization_config`.
+
+    Attributes:
+        method: its `quant_method`.
+        numbers: what the weights are stored as, for people.
+        left_out: what other runs of the checkpoint may also round and scores here do not.
+        find: finds the quantized tensors; raises InputError naming what is wrong.
+    """
+
+    method: str
+    numbers: str
+    left_out: str
+    find: Callable[[Tensors], Found]
+
+    def dequantize(self, folder: Path, tensors: Tensors) -> Tensors:
+        """The tensors by plain names.
+
+        Raises:
+            InputError: no tensor is quantized by the method, or one that does not fit.
+        """
+        found = self.find(tensors)
+        if not found.computed:
+            raise InputError(
+                f"{folder}: {KEY} says {self.method}, and no tensor is stored so; the config and "
+                "the weights do not belong together"
+            )
+        return view(tensors, found)
+
+    def describe(self) -> str:
+        """One line for people about how the weights were read."""
+        left_out = f"; {self.left_out}" if self.left_out else ""
+        return f"{self.method}, {self.numbers}, read as the numbers they stand for{left_out}"
 
 
 def view(tensors: Tensors, found: Found) -> Tensors:
@@ -55,60 +92,46 @@ def view(tensors: Tensors, found: Found) -> Tensors:
         InputError: a name that is stored beside what it is computed from.
     """
     kept = {name: array for name, array in tensors.stored.items() if name not in found.used}
-    if both := sorted(set(kept) & set(found.computed)):
+    computed = found.computed
+    if both := sorted(set(kept) & set(computed)):
         raise InputError(
             f"{tensors.where[both[0]]}: tensor {both[0]} is there plain and quantized; {ADVICE}"
         )
     where = {name: tensors.where[name] for name in kept}
-    where |= {name: one.where for name, one in found.computed.items()}
+    where |= {name: weight.where for name, weight in computed.items()}
     outlines = {
-        name: np.broadcast_to(np.zeros((), one.dtype), one.shape)
-        for name, one in found.computed.items()
+        name: np.broadcast_to(np.zeros((), weight.dtype), weight.shape)
+        for name, weight in computed.items()
     }
-    arrays = Arrays(kept, found.computed)
-    pieces = {name: one.piece for name, one in found.computed.items() if one.piece is not None}
-    return Tensors(arrays, where, kept | outlines, frozenset(found.computed), found.idle, pieces)
-
-
-class Arrays(Mapping[str, np.ndarray]):
-    """Stored arrays, and computed ones of which none is held."""
-
-    def __init__(self, stored: Mapping[str, np.ndarray], computed: Mapping[str, Computed]) -> None:
-        self._stored, self._computed = stored, computed
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        one = self._computed.get(name)
-        return self._stored[name] if one is None else one.compute()
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._stored
-        yield from self._computed
-
-    def __len__(self) -> int:
-        return len(self._stored) + len(self._computed)
+    pieces = {name: weight.piece for name, weight in computed.items() if weight.piece is not None}
+    arrays = LazyMapping(
+        kept | outlines,
+        lambda name: computed[name].compute() if name in computed else kept[name],
+    )
+    return Tensors(arrays, where, kept | outlines, frozenset(computed), found.idle, pieces)
 
 
 class Parts:
-    """The stored tensors of one quantized tensor, checked as they are taken, and their names."""
+    """Checks the stored tensors of one quantized weight and records their names in `used`."""
 
     def __init__(self, tensors: Tensors, first: str) -> None:
-        """`first`: the tensor that tells of the others."""
+        """`first`: the tensor by whose name the weight was found."""
         self._tensors, self._first = tensors, first
         self.where = tensors.where[first]
         self.used: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether there is one of this name."""
+        """Whether a tensor of this name is stored."""
         return name in self._tensors.stored
 
     def take(self, name: str, kinds: tuple[str, ...], n_axes: int | None = None) -> np.ndarray:
         """A stored tensor.
 
         Args:
-            kinds: types of safetensors that it may have.
+            kinds: safetensors types that it may have.
 
         Raises:
-            InputError: there is none, or it has another type or other axes.
+            InputError: it is missing, or has another type or number of axes.
         """
         if name not in self._tensors.stored:
             raise InputError(
@@ -135,7 +158,7 @@ class Parts:
         return array
 
     def refusal(self, name: str, found: str) -> InputError:
-        """For a stored tensor that cannot be used."""
+        """Error for a stored tensor that cannot be used."""
         return InputError(
             f"{self._tensors.where.get(name, self.where)}: tensor {name} {found}; {ADVICE}"
         )
@@ -145,10 +168,10 @@ def good_scales(parts: Parts, name: str, scales: np.ndarray, *, signed: bool = F
     """The scales as float32.
 
     Args:
-        signed: whether writers of the format have scales below zero.
+        signed: whether writers of the format store negative scales.
 
     Raises:
-        InputError: a scale that is not finite, zero, or below zero where none may be.
+        InputError: a scale that is not finite, zero, or negative without `signed`.
     """
     wide = scales.astype(np.float32)
     if not (np.isfinite(wide).all() and (wide != 0 if signed else wide > 0).all()):

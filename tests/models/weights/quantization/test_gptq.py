@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from tests.models.weights.stored_types.packers import gptq, packed, scheme, seen
+from tests.models.weights.quantization.packers import gptq, packed, scheme, seen
 
 METHOD = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 MODULE = "model.layers.0.mlp.up_proj"

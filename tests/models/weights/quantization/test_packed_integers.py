@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from jaxscore.models.weights.stored_types.computed import n_blocks, times_blocks
-from jaxscore.models.weights.stored_types.packing import unpacked, unpacked_rows
-from tests.models.weights.stored_types.packers import packed
+from jaxscore.models.weights.quantization.dequantize import n_blocks, times_blocks
+from jaxscore.models.weights.quantization.packed_integers import unpacked, unpacked_rows
+from tests.models.weights.quantization.packers import packed
 
 
 @pytest.mark.parametrize("bits", range(1, 9))

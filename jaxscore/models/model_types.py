@@ -1,24 +1,67 @@
-"""Model types that are known and not covered: why, and what scores them instead.
+"""Model types that load, and known ones that are refused: why, and what scores them instead.
 
-Loading one is refused with that, and `jaxscore families` lists them. A model type in neither this
-table nor `families` is refused as unknown.
+A model type that is neither covered nor in `REFUSED` is refused as unknown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 
+SINCE = "0.1.0"  # version of jaxscore that first covers what is here
+LINES = ("4.57", "5")  # of transformers
+# Families compared under transformers 5 only: 4.57 has no PyTorch class for these,
+WITHOUT_4 = frozenset("gemma4_text minimax_m2 ministral3 nanochat".split())
+# and one that computes something else, or fails, for these
+NOT_BY_4 = frozenset("deepseek_v2 ernie4_5_moe gpt_oss llama4_text".split())
+
 PAGE = "jaxscore/models/README.md"
-UNCOVERED = "is not covered by the native decoder"
+
+
+class Covered(NamedTuple):
+    """A model type that loads.
+
+    Attributes:
+        model_type: of a `config.json`.
+        implementations: that take it; that of `--model-impl auto` comes first.
+        texts: families of the text models that a wrapper may contain.
+        since: version of jaxscore that first covers it.
+        lines: of transformers whose PyTorch class it is compared with; for a wrapper, those of
+            any of its texts.
+    """
+
+    model_type: str
+    implementations: tuple[str, ...]
+    texts: tuple[str, ...]
+    since: str
+    lines: tuple[str, ...]
+
+
+def covered() -> Iterator[Covered]:
+    """Every model type that loads, by name."""
+    from jaxscore.models.families import FAMILIES
+    from jaxscore.models.transformers_flax.guards import GUARDS
+    from jaxscore.models.wrappers import FAMILY_OF, WRAPPERS
+
+    texts_of = {
+        kind: tuple(
+            family for text in wrapper.texts if (family := FAMILY_OF.get(text, text)) in FAMILIES
+        )
+        for kind, wrapper in WRAPPERS.items()
+    }
+    for kind in sorted({*FAMILIES, *(kind for kind, texts in texts_of.items() if texts)}):
+        flax = ("transformers",) if kind in GUARDS else ()
+        texts = texts_of.get(kind, ())
+        by_5_only = (WITHOUT_4 | NOT_BY_4).issuperset(texts or (kind,))
+        yield Covered(kind, ("native", *flax), texts, SINCE, LINES[1:] if by_5_only else LINES)
 
 
 class Kind(NamedTuple):
     """Why families of one kind are refused.
 
     Attributes:
-        name: in a word or two, for lists.
-        why: a clause with the model as its subject; `{layers}` stands for what a family has.
+        name: a word or two, for lists.
+        why: a clause with the model as its subject; `{layers}` is replaced by the family's.
         instead: what scores such a model.
     """
 
@@ -28,12 +71,12 @@ class Kind(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """One model type that is refused.
+    """A model type that is refused.
 
     Attributes:
         kind: why.
-        layers: which of its layers are the reason; empty where the whole model is.
-        text: model type of the text in it, where it is a wrapper.
+        layers: the layers that are the reason; empty for the whole model.
+        text: model type of the text model, if it is a wrapper.
     """
 
     kind: Kind
@@ -90,7 +133,7 @@ _LAYERS = {
     "zamba": MAMBA,
     "zamba2": MAMBA2,
 }
-# wrapper -> the text that is in it, where its `text_config` does not say another one
+# Wrapper -> model type of its text, unless its `text_config` names another one
 _WRAPPED = {
     "glm5_next": "glm5_next_text",
     "inkling2": "inkling2_text",
@@ -121,17 +164,17 @@ REFUSED: Mapping[str, Refused] = {
 }
 
 
-def reason(kind: str, one: Refused) -> str:
-    """Why a model type is refused, and what to do instead."""
-    return f"{kind} {one.kind.why.format(layers=one.layers)}; {one.kind.instead}"
+def reason(kind: str, refused: Refused) -> str:
+    """Why a model type is refused, and what scores it instead."""
+    return f"{kind} {refused.kind.why.format(layers=refused.layers)}; {refused.kind.instead}"
 
 
 def check(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse a config whose model, or the text model in it, is known and not covered.
+    """Refuse a config whose model or text model is known and not covered.
 
     Args:
         raw: of a `config.json`.
-        where: names the file in errors.
+        where: the file, for errors.
 
     Raises:
         InputError: naming the model type, why, and what to do.
@@ -146,4 +189,4 @@ def check(raw: Mapping[str, Any], where: str) -> None:
         why = f"a {reason(kind, REFUSED[kind])}"
     else:
         return
-    raise InputError(f"{where}: model_type {kind!r} {UNCOVERED}: {why}")
+    raise InputError(f"{where}: model_type {kind!r} is not covered by the native decoder: {why}")

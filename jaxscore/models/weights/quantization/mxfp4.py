@@ -15,10 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights.checkpoint import Tensors
-from jaxscore.models.weights.stored_types.computed import Computed, Found, Parts
-from jaxscore.models.weights.stored_types.scheme import Scheme
-from jaxscore.models.weights.stored_types.settings import Settings
+from jaxscore.models.weights.quantization.dequantize import Computed, Found, Parts, Scheme
+from jaxscore.models.weights.quantization.quantization_config import Settings
+from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset({"quant_method"})
 # Which modules are plain their tensors' names say; the last is about how transformers runs them.
@@ -47,7 +46,7 @@ def read(settings: Settings) -> Scheme:
         InputError: a setting that is not handled.
     """
     settings.refuse_others(READ, INERT)
-    return Scheme("4-bit floats in blocks of 32", "", _find)
+    return Scheme("mxfp4", "4-bit floats in blocks of 32", "", _find)
 
 
 def _find(tensors: Tensors) -> Found:

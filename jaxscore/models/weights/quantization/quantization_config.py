@@ -1,4 +1,4 @@
-"""A `quantization_config`, of which every setting is read, decides nothing here, or is refused."""
+"""Checks of a `quantization_config`: every setting is read, known to change nothing, or refused."""
 
 import dataclasses
 from collections.abc import Mapping, Set
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.models.weights.quantization import KEY
 
-NAME = "quantization_config"
 ADVICE = "give the unquantized checkpoint"
 
 
@@ -16,8 +16,8 @@ class Settings:
     """Settings by name, as `config.json` has them.
 
     Attributes:
-        values: of `quantization_config`, or of an object in it.
-        where: the file, and what the object is called in it; named in errors.
+        values: of `quantization_config`, or of an object inside it.
+        where: the file and the path of the object in it, for errors.
     """
 
     values: Mapping[str, Any]
@@ -25,21 +25,21 @@ class Settings:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], folder: Path) -> "Settings":
-        """Those of a `config.json`.
+        """Settings of a raw `config.json`.
 
         Raises:
-            InputError: they are no object.
+            InputError: they are not an object.
         """
-        values, where = raw.get(NAME), folder / "config.json"
+        values, where = raw.get(KEY), folder / "config.json"
         if not isinstance(values, dict):
-            raise InputError(f"{where}: {NAME} is {values!r}, expected an object; {ADVICE}")
-        return cls(values, f"{where}: {NAME}")
+            raise InputError(f"{where}: {KEY} is {values!r}, expected an object; {ADVICE}")
+        return cls(values, f"{where}: {KEY}")
 
     def below(self, values: Any, name: str) -> "Settings":
         """An object inside these settings.
 
         Raises:
-            InputError: it is none.
+            InputError: it is not an object.
         """
         where = f"{self.where}: {name}"
         if not isinstance(values, dict):
@@ -47,7 +47,7 @@ class Settings:
         return Settings(values, where)
 
     def refuse_others(self, read: Set[str], inert: Set[str]) -> None:
-        """Refuse what is neither read nor known to decide nothing, unless it says that it is off.
+        """Refuse settings that are neither read nor inert, unless their value says "off".
 
         Raises:
             InputError: naming the settings.
@@ -63,19 +63,19 @@ class Settings:
             raise InputError(f"{self.where}: settings that are not handled: {listed}; {ADVICE}")
 
     def one_of(self, name: str, handled: tuple[Any, ...], default: Any = None) -> Any:
-        """The value of a setting, which has to be one of those handled.
+        """Value of a setting that must be one of `handled`.
 
         Raises:
-            InputError: it is another one, or there is none.
+            InputError: it has another value, or is missing without a default.
         """
         value = self.values.get(name, default)
         # `in` takes 1 for True
-        if not any(type(value) is type(one) and value == one for one in handled):
+        if not any(type(value) is type(known) and value == known for known in handled):
             raise self.refusal(name, value, f"handled are {', '.join(map(repr, handled))}")
         return value
 
     def size(self, name: str, default: Any = None) -> int:
-        """A whole number above 0, or -1 for as many as there are.
+        """A whole number above 0, or -1 for "all".
 
         Raises:
             InputError: anything else.
@@ -89,7 +89,7 @@ class Settings:
         """Rows and columns of a block.
 
         Raises:
-            InputError: they are no pair of whole numbers above 0.
+            InputError: not a pair of whole numbers above 0.
         """
         value = self.values.get(name, default)
         pair = isinstance(value, list | tuple) and len(value) == 2
@@ -98,5 +98,5 @@ class Settings:
         return value[0], value[1]
 
     def refusal(self, name: str, value: Any, expected: str) -> InputError:
-        """For a value that is not handled."""
+        """Error for a value that is not handled."""
         return InputError(f"{self.where}: {name} is {value!r}, {expected}; {ADVICE}")

@@ -12,8 +12,8 @@ import pytest
 from safetensors import safe_open
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights.checkpoint import map_file
-from tests.models.weights.stored_types.packers import packed, scheme, seen
+from jaxscore.models.weights.tensor_files import map_file
+from tests.models.weights.quantization.packers import packed, scheme, seen
 
 FILE = Path(__file__).with_name("compressed_tensors.safetensors")
 MODULE = "model.layers.0.mlp.up_proj"

@@ -11,18 +11,17 @@ The nibbles of a word, from the lowest up, are of the output channels 0 2 4 6 1 
 
 import numpy as np
 
-from jaxscore.models.weights.checkpoint import Tensors
-from jaxscore.models.weights.stored_types.computed import (
+from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
     Found,
     Parts,
+    Scheme,
     good_scales,
 )
-from jaxscore.models.weights.stored_types.integers import scaled
-from jaxscore.models.weights.stored_types.packing import unpacked
-from jaxscore.models.weights.stored_types.scheme import Scheme
-from jaxscore.models.weights.stored_types.settings import Settings
+from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked
+from jaxscore.models.weights.quantization.quantization_config import Settings
+from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method bits group_size zero_point version format pack_dtype".split())
 # How the values were found, and how kernels run them. Which modules are plain their tensors' names
@@ -48,7 +47,7 @@ def read(settings: Settings) -> Scheme:
         settings.one_of(name, ("gemm", "GEMM"), "gemm")
     settings.one_of("zero_point", (True,), True)
     group_size = settings.size("group_size", 128)
-    return Scheme("4-bit integers", "", lambda tensors: _find(tensors, group_size))
+    return Scheme("awq", "4-bit integers", "", lambda tensors: _find(tensors, group_size))
 
 
 def _find(tensors: Tensors, group_size: int) -> Found:

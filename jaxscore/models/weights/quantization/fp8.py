@@ -10,18 +10,18 @@ documentation". A block at the end is cut off where the matrix ends.
 
 import numpy as np
 
-from jaxscore.models.weights.checkpoint import DTYPES, Tensors
-from jaxscore.models.weights.stored_types.computed import (
+from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
     Found,
     Parts,
+    Scheme,
     good_scales,
     n_blocks,
     times_blocks,
 )
-from jaxscore.models.weights.stored_types.scheme import Scheme
-from jaxscore.models.weights.stored_types.settings import Settings
+from jaxscore.models.weights.quantization.quantization_config import Settings
+from jaxscore.models.weights.tensor_files import DTYPES, Tensors
 
 READ = frozenset(
     "quant_method activation_scheme weight_block_size fmt scale_fmt expert_dtype".split()
@@ -54,7 +54,7 @@ def read(settings: Settings) -> Scheme:
     block = None
     if settings.values.get("weight_block_size", BLOCK) is not None:
         block = settings.blocks("weight_block_size", BLOCK)
-    return Scheme("8-bit floats", LEFT_OUT, lambda tensors: find(tensors, block))
+    return Scheme("fp8", "8-bit floats", LEFT_OUT, lambda tensors: find(tensors, block))
 
 
 def find(tensors: Tensors, block: tuple[int, int] | None) -> Found:

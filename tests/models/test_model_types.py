@@ -6,8 +6,8 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.models.families import FAMILIES
+from jaxscore.models.model_types import RECURRENT, REFUSED, check, reason
 from jaxscore.models.native import translate
-from jaxscore.models.refused_families import RECURRENT, REFUSED, check, reason
 from jaxscore.models.transformers_flax.guards import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
 from tests.models.checkpoints import loaded

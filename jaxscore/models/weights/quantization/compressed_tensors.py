@@ -23,21 +23,20 @@ import numpy as np
 import regex
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights.checkpoint import Tensors
-from jaxscore.models.weights.stored_types.computed import (
+from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
     Found,
     Parts,
+    Scheme,
     good_scales,
     n_blocks,
     times_blocks,
 )
-from jaxscore.models.weights.stored_types.fp8 import ROUNDED, widened
-from jaxscore.models.weights.stored_types.integers import scaled
-from jaxscore.models.weights.stored_types.packing import unpacked
-from jaxscore.models.weights.stored_types.scheme import Scheme
-from jaxscore.models.weights.stored_types.settings import Settings
+from jaxscore.models.weights.quantization.fp8 import ROUNDED, widened
+from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked
+from jaxscore.models.weights.quantization.quantization_config import Settings
+from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method format quantization_status config_groups kv_cache_scheme".split())
 # Which modules are plain their tensors' names say, so nothing matches `ignore` again.
@@ -109,6 +108,7 @@ def read(settings: Settings) -> Scheme:
         raise below.refusal("config_groups", {}, "expected at least one group")
     kinds = {f"{one.args.bits}-bit {'floats' if one.args.floats else 'integers'}" for one in groups}
     return Scheme(
+        "compressed-tensors",
         " and ".join(sorted(kinds)),
         LEFT_OUT if rounded else "",
         lambda tensors: _find(tensors, groups, settings.where),

@@ -17,18 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxscore.models.weights.checkpoint import Tensors
-from jaxscore.models.weights.stored_types.computed import (
+from jaxscore.models.weights.quantization.dequantize import (
     FLOAT32,
     Computed,
     Found,
     Parts,
+    Scheme,
     good_scales,
 )
-from jaxscore.models.weights.stored_types.integers import scaled
-from jaxscore.models.weights.stored_types.packing import unpacked, unpacked_rows
-from jaxscore.models.weights.stored_types.scheme import Scheme
-from jaxscore.models.weights.stored_types.settings import Settings
+from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked, unpacked_rows
+from jaxscore.models.weights.quantization.quantization_config import Settings
+from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset(
     "quant_method method bits group_size sym desc_act checkpoint_format format pack_dtype".split()
@@ -77,7 +76,7 @@ def read(settings: Settings) -> Scheme:
         reordered=settings.one_of("desc_act", (True, False), False),
         plus=version == "gptq",
     )
-    return Scheme(f"{form.bits}-bit integers", "", lambda tensors: _find(tensors, form))
+    return Scheme("gptq", f"{form.bits}-bit integers", "", lambda tensors: _find(tensors, form))
 
 
 def _find(tensors: Tensors, form: _Form) -> Found:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from tests.models.weights.stored_types.packers import awq, scheme, seen
+from tests.models.weights.quantization.packers import awq, scheme, seen
 
 METHOD = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 MODULE = "model.layers.0.mlp.up_proj"

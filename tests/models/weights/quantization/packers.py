@@ -3,24 +3,27 @@
 A word is built as a Python integer, bit by bit; nothing here is the package's.
 """
 
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 
-from jaxscore.models.weights.checkpoint import Tensors
-from jaxscore.models.weights.stored_types.computed import view
-from jaxscore.models.weights.stored_types.methods import METHODS
-from jaxscore.models.weights.stored_types.settings import Settings
+from jaxscore.models.weights.quantization import METHODS
+from jaxscore.models.weights.quantization.dequantize import view
+from jaxscore.models.weights.quantization.quantization_config import Settings
+from jaxscore.models.weights.tensor_files import Tensors
 
 FILE = Path("folder/model.safetensors")
+PACKAGE = "jaxscore.models.weights.quantization"
 WHERE = "folder/config.json: quantization_config"
 
 
 def scheme(quantization: Mapping):
     """What the package makes of a `quantization_config`."""
-    return METHODS[quantization["quant_method"]](Settings(quantization, WHERE))
+    module = importlib.import_module(f"{PACKAGE}.{METHODS[quantization['quant_method']]}")
+    return module.read(Settings(quantization, WHERE))
 
 
 def seen(quantization: Mapping, arrays: Mapping[str, np.ndarray]) -> Tensors:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxscore import InputError, Scorer
-from jaxscore.models.config.acceptance import accept
+from jaxscore.models.config.accepted_keys import accept
 from jaxscore.models.config.check import unhandled
 from jaxscore.models.native import translate
 from tests.conftest import CASES

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from jaxscore.errors import InputError
-from tests.models.weights.stored_types.packers import fp8, scheme, seen
+from tests.models.weights.quantization.packers import fp8, scheme, seen
 
 METHOD = {
     "quant_method": "fp8",

@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.models.load import load
-from jaxscore.models.weights import checkpoint, converted, fingerprint
-from jaxscore.models.weights.stored_types import methods
+from jaxscore.models.weights import checkpoint, converted, fingerprint, quantization
+from jaxscore.models.weights.quantization import fp8
 from tests.models.checkpoints import (
     assert_agree,
     distance,
@@ -22,7 +22,7 @@ from tests.models.checkpoints import (
     scorer,
     torch_scores,
 )
-from tests.models.weights.stored_types.checkpoints import GPTQ, METHODS, SIZES, saved_as
+from tests.models.weights.quantization.checkpoints import GPTQ, METHODS, SIZES, saved_as
 from tests.models.weights.test_lora import adapt, with_adapter
 from tests.releases import flax_classes, native_and_transformers
 
@@ -230,9 +230,12 @@ PUBLISHED = (
 @pytest.mark.parametrize("settings", PUBLISHED, ids=lambda one: one["quant_method"])
 def test_settings_of_published_models(tmp_path, settings):
     raw = {"model_type": "llama", "quantization_config": settings}
-    stored = methods.read(tmp_path, raw)
-    assert stored.plain == {"model_type": "llama"}
-    assert stored.told().startswith(f"{settings['quant_method']}, ")
+    assert quantization.plain_config(raw) == {"model_type": "llama"}
+    assert (
+        quantization.read_scheme(tmp_path, raw)
+        .describe()
+        .startswith(f"{settings['quant_method']}, ")
+    )
 
 
 def test_matrices_that_a_family_has_the_other_way_round(checkpoint):
@@ -286,7 +289,7 @@ def test_shapes_are_checked_before_anything_is_computed(made, tmp_path, monkeypa
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps(raw | {"intermediate_size": 60}))
-    monkeypatch.setattr(methods.fp8, "widened", None)
+    monkeypatch.setattr(fp8, "widened", None)
     with pytest.raises(InputError, match=r"gives shape \[32, 64\], the config wants \[32, 60\]"):
         loaded(tmp_path)
 
@@ -294,7 +297,8 @@ def test_shapes_are_checked_before_anything_is_computed(made, tmp_path, monkeypa
 def test_one_tensor_at_a_time(made):
     """Outlines have no bytes, and nothing that was computed is kept."""
     folder, _ = made("llama", "gptq")
-    tensors = methods.read(folder, checkpoint.read_config(folder)).opened(folder)
+    scheme = quantization.read_scheme(folder, checkpoint.read_config(folder))
+    tensors = quantization.open_tensors(folder, scheme)
     name = "model.layers.1.mlp.up_proj.weight"
     assert tensors.stored[name].strides == (0, 0)
     assert name in tensors.changed
