@@ -16,8 +16,8 @@ from jaxscore.lm import require
 from jaxscore.report import document_markdown
 from jaxscore.report.document import Document
 from jaxscore.report.html.source import Source
-from jaxscore.systems.entries import read_objects, usable
-from jaxscore.systems.evaluation import Evaluation, Failure, settings_of, with_unusable
+from jaxscore.systems.entries import iterate_objects, read_objects, usable
+from jaxscore.systems.evaluation import Evaluation, Failure, check_found, settings_of, with_unusable
 from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import System as SystemDeclaration
 from jaxscore.types.results import data_frame
@@ -49,7 +49,7 @@ def _system(task: str, report: str | None = None, page: str | None = None) -> Sy
 SYSTEMS = {
     "score": _system("score.evaluation", page="score_page"),
     "choose": _system("choose.system"),
-    "perplexity": _system("perplexity.evaluation", "perplexity_report", "perplexity_page"),
+    "perplexity": _system("perplexity.system"),
     "divergence": _system("divergence.evaluation", "divergence_report", "divergence_page"),
     "paths": _system("paths.evaluation", "paths_report", "paths_page"),
     "chronologic": _system("chronologic.evaluation", "chronologic_report", "chronologic_page"),
@@ -279,8 +279,12 @@ def run_declared(
     """Run a declared system: read its items, evaluate the usable ones, and report all."""
     if system.needs:
         require(system.name, lm, *system.needs)
-    entries = read_objects(system, items)
-    found = with_unusable(entries, system.evaluate(lm, usable(entries), settings))
+    if system.is_lazy:
+        found = system.evaluate(lm, iterate_objects(system, items), settings)
+        check_found(found.n_items, system.what)
+    else:
+        entries = read_objects(system, items)
+        found = with_unusable(entries, system.evaluate(lm, usable(entries), settings))
     made = {
         **({} if lm is None else lm.describe()),
         **settings.record(),

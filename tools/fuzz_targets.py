@@ -25,9 +25,9 @@ from jaxscore.models.weights import checkpoint, generation_config, lora, quantiz
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
-from jaxscore.systems.entries import read_file
+from jaxscore.systems.entries import check_file, read_file
 from jaxscore.systems.paths import path_gain
-from jaxscore.systems.perplexity import documents
+from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import query_scores
 from jaxscore.systems.rag import (
     evaluator_file,
@@ -117,7 +117,7 @@ def read_jsonl(data: bytes, folder: Path) -> None:
     with refusing():
         read_file(CHOOSE, path)
     with refusing():
-        documents.check(path)
+        check_file(PERPLEXITY, path)
     with refusing():
         retrieval_runs.load(path)
 
@@ -132,7 +132,7 @@ def read_tables(data: bytes, folder: Path) -> None:
         with refusing():
             read_file(CHOOSE, path, None, {"context": "a"})
     with refusing():
-        documents.check(_file(folder, "in.txt", data))
+        check_file(PERPLEXITY, _file(folder, "in.txt", data))
 
 
 def read_yaml(data: bytes, folder: Path) -> None:

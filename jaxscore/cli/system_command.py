@@ -9,14 +9,14 @@ from jaxscore.cli.report_files import ReportFiles
 from jaxscore.evaluate import evaluate
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import record_writer
-from jaxscore.systems.entries import read_file
+from jaxscore.systems.entries import check_file, iterate_file, read_file
 from jaxscore.systems.system import System
 
 
 def add(system: System, subparsers: Any) -> None:
     """Declare the command's flags."""
     parser = subparsers.add_parser(system.name, description=system.help)
-    table_flags.add_input(parser, f"{system.what}:", system.item_fields)
+    table_flags.add_input(parser, f"{system.what}: {system.forms}".strip(), system.item_fields)
     table_flags.add_output(parser, "results")
     model_flags.add_limit_flag(parser, system.what)
     settings_flags.add(parser, system.settings)
@@ -30,7 +30,12 @@ def run(system: System, args: argparse.Namespace) -> int:
     reports = ReportFiles(args, args.input)
     files = [args.output, *reports.paths]
     columns = table_flags.columns(args.column, system.item_fields)
-    entries = read_file(system, args.input, args.limit, columns)
+    source = system, args.input, args.limit, columns
+    settings = settings_flags.values(args, system.settings)
+    system.settings(**settings)  # refused before anything is read
+    entries = (
+        iterate_file(*source) if system.is_lazy and check_file(*source) else read_file(*source)
+    )
     with (
         atomic(args.output) as file,
         reports.opened() as write_reports,
@@ -42,7 +47,7 @@ def run(system: System, args: argparse.Namespace) -> int:
             scorer,
             entries,
             about=outputs.about_input(args),
-            **settings_flags.values(args, system.settings),
+            **settings,
         )
         for record in report.items:
             write(record)

@@ -22,7 +22,7 @@ class Card:
     Attributes:
         value: three significant digits.
         note: lines below it: its interval, and over how many items it is.
-        estimate: the whole number, which the Markdown gives with four digits; None for a count or
+        estimate: the whole number, which the Markdown gives with six digits; None for a count or
             a text.
     """
 

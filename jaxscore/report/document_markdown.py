@@ -35,7 +35,7 @@ def _number(card: Card) -> list[str]:
     if card.estimate is None:
         return [text(card.title), card.value, NOTHING, ", ".join(note) or NOTHING]
     found = card.estimate
-    value, low, high = (significant(number) for number in (found.mean, found.low, found.high))
+    value, low, high = (significant(number, 6) for number in (found.mean, found.low, found.high))
     span = NOTHING if found.low is None else f"{low} to {high}"
     return [text(card.title), value, span, note[-1]]
 

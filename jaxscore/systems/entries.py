@@ -4,12 +4,12 @@ import dataclasses
 import itertools
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from jaxscore.errors import InputError
-from jaxscore.io.items import NOTHING, read_rows
+from jaxscore.io.items import NOTHING
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.printable import one_line
 from jaxscore.systems.system import System
@@ -37,35 +37,82 @@ class Entry(Generic[T]):
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def read_file(
+def iterate_file(
     system: System, path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
-) -> list[Entry[Any]]:
-    """Read the items of a file, in order.
+) -> Iterator[Entry[Any]]:
+    """Read the items of a file one by one, in order.
 
     Args:
-        path: JSONL, a JSON array, or a table, see `jaxscore.io.items`.
+        path: in a form that the system reads.
         limit: read only the first so many; None reads all.
         columns: field -> its name in the file.
 
     Raises:
+        InputError: the file cannot be read.
+    """
+    rows = system.read_rows(path, columns, _list_fields(system.item))
+    for row in itertools.islice(rows, limit):
+        yield _entry(system, row.item, row.number, row.where)
+
+
+def check_file(
+    system: System, path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+) -> int:
+    """Read a file once, so that what is unusable is known before a model is loaded.
+
+    Returns:
+        The number of items.
+
+    Raises:
         InputError: the file cannot be read, or no item is usable.
     """
-    found = itertools.islice(read_rows(path, columns, _list_fields(system.item)), limit)
-    return _checked([_entry(system, row.item, row.number, row.where) for row in found], f"{path}: ")
+    first, n, n_usable = None, 0, 0
+    for entry in iterate_file(system, path, limit, columns):
+        first, n, n_usable = first or entry, n + 1, n_usable + (entry.item is not None)
+    _check_usable(first, n_usable, system, f"{path}: ")
+    return n
+
+
+def read_file(
+    system: System, path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+) -> list[Entry[Any]]:
+    """Read the items of a file as `iterate_file` does, all at once.
+
+    Raises:
+        InputError: the file cannot be read, or no item is usable.
+    """
+    entries = list(iterate_file(system, path, limit, columns))
+    _check_usable(next(iter(entries), None), len(usable(entries)), system, f"{path}: ")
+    return entries
+
+
+def iterate_objects(system: System, objects: Iterable[Any]) -> Iterator[Entry[Any]]:
+    """Read items from objects as the input file has them; an `Entry` is taken as it is.
+
+    Raises:
+        InputError: one item in place of a list of them.
+    """
+    if isinstance(objects, str | Mapping):
+        raise InputError(
+            f"found one {_singular(system)}, expected a list of them; put it in brackets"
+        )
+    for place, value in enumerate(objects, start=1):
+        if isinstance(value, Entry):
+            yield value
+        else:
+            converted = value if system.from_value is None else system.from_value(value)
+            yield _entry(system, converted, place, f"item {place}")
 
 
 def read_objects(system: System, objects: Iterable[Any]) -> list[Entry[Any]]:
-    """Read items from objects as the input file has them; an `Entry` is taken as it is.
+    """Read items as `iterate_objects` does, all at once.
 
     Raises:
         InputError: none is usable.
     """
-    return _checked(
-        [
-            value if isinstance(value, Entry) else _entry(system, value, place, f"item {place}")
-            for place, value in enumerate(objects, start=1)
-        ]
-    )
+    entries = list(iterate_objects(system, objects))
+    _check_usable(next(iter(entries), None), len(usable(entries)), system)
+    return entries
 
 
 def usable(entries: Iterable[Entry[T]]) -> list[Entry[T]]:
@@ -73,23 +120,29 @@ def usable(entries: Iterable[Entry[T]]) -> list[Entry[T]]:
     return [entry for entry in entries if entry.item is not None]
 
 
-def _checked(entries: list[Entry[Any]], where: str = "") -> list[Entry[Any]]:
-    if not entries:
-        raise InputError("found no items, expected at least one")
-    if all(entry.item is None for entry in entries):
-        first = entries[0]
-        raise InputError(f"{where}no item is usable; the first, {first.name}: {first.error}")
-    return entries
+def _check_usable(first: Entry[Any] | None, n_usable: int, system: System, where: str = "") -> None:
+    if first is None:
+        raise InputError(f"found no {system.what}, expected at least one")
+    if not n_usable:
+        raise InputError(
+            f"{where}no {_singular(system)} is usable; the first, {first.name}: {first.error}"
+        )
+
+
+def _singular(system: System) -> str:
+    return system.what.removesuffix("s")
 
 
 def _entry(system: System, value: Any, number: int, where: str) -> Entry[Any]:
     name, id = where, number
     try:
         if not isinstance(value, dict):
-            raise InputError(f"{where}: found {json_kind(value)}, expected an object")
+            expected = "an object" if system.from_value is None else "a text or an object"
+            raise InputError(f"{where}: found {json_kind(value)}, expected {expected}")
         if "id" in value:
             id = require_field(value, "id", (str, int), where)
-            name = f"{where} (id {one_line(str(id), SHOWN)})"
+            if not where.endswith(str(id)):  # a file of its own is called by its path
+                name = f"{where} (id {one_line(str(id), SHOWN)})"
         extra = {field: v for field, v in value.items() if field not in system.item_fields}
         if clashing := sorted(system.result_fields.intersection(extra)):
             raise InputError(

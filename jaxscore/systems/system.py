@@ -11,8 +11,10 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from jaxscore.io.items import Row, read_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +60,12 @@ class Compared:
 
     Attributes:
         text: fields that say what was asked: two runs are compared where these agree.
+        order: metrics that come before the others; the first one is the headline.
         fixed: settings that decide what is counted: runs in which they differ are not compared.
     """
 
     text: tuple[str, ...]
+    order: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ("boundary",)
 
 
@@ -76,7 +80,12 @@ class System:
         item, settings, record: the declared types.
         version: of the record; raised when a field changes its meaning.
         evaluate: `(lm, entries, settings) -> Evaluation`, see `systems.evaluation`; entries are
-            usable `Entry`s of `item`.
+            the usable `Entry`s of `item`.
+        is_lazy: the entries come as an iterator, unusable ones among them, and `evaluate` gives
+            a record of each, so that memory stays bounded.
+        forms: further forms of the input, before those of every table, for `--help`.
+        read_rows: reads a file, as `io.items.read_rows` does.
+        from_value: turns an item that Python gives into an object as the file has it.
         report: `(run) -> Document`, see `report.document`.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         compared: how two runs are paired; None if they are not compared.
@@ -91,6 +100,10 @@ class System:
     version: int = 1
     evaluate: Callable[..., Any]
     report: Callable[[Any], Any]
+    is_lazy: bool = False
+    forms: str = ""
+    read_rows: Callable[..., Iterator[Row]] = read_rows
+    from_value: Callable[[Any], Any] | None = None
     needs: tuple[str, ...] = ()
     compared: Compared | None = None
 

@@ -18,10 +18,10 @@ from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic import fewshot as question_shots
-from jaxscore.systems.entries import read_file
+from jaxscore.systems.entries import check_file, read_file
 from jaxscore.systems.paths import fewshot as path_shots
 from jaxscore.systems.paths import path_gain
-from jaxscore.systems.perplexity import documents
+from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import fewshot as probsem_shots
 from jaxscore.systems.probsem import query_scores
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
@@ -127,7 +127,7 @@ LINES = {
     "examples of chronologic": (QUESTION, shots(question_shots.read)),
     "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
     "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
-    "perplexity": ({"id": "a", "text": "The cat"}, documents.check),
+    "perplexity": ({"id": "a", "text": "The cat"}, functools.partial(check_file, PERPLEXITY)),
     "sample": (PROMPT, lambda path: prompts.load(path, 0)),
 }
 

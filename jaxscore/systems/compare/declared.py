@@ -15,9 +15,13 @@ from jaxscore.systems.system import Decision, Metric, System, metadata_of
 def comparison(system: System) -> unit.System:
     """How two runs of a system are compared."""
     assert system.compared is not None
+    order = system.compared.order
     metrics = {
         metric.name or field: (field, metric)
-        for field, metric in metadata_of(system.record, Metric).items()
+        for field, metric in sorted(
+            metadata_of(system.record, Metric).items(),
+            key=lambda pair: order.index(pair[0]) if pair[0] in order else len(order),
+        )
     }
     decisions = metadata_of(system.record, Decision)
     by_right = sorted(decisions.items(), key=lambda pair: not pair[1].is_right)
@@ -51,6 +55,7 @@ def comparison(system: System) -> unit.System:
             id=id,
             name=shown(id),
             text=tuple(checked.get(name) for name in text_fields),
+            n_tokens=checked.get("n_scored"),
             numbers=numbers,
             choices=choices,
         )

@@ -10,15 +10,15 @@ from jaxscore.systems.compare.declared import comparison
 from jaxscore.systems.compare.systems import (
     chronologic,
     paths,
-    perplexity,
     probsem,
     rag,
     samples,
     score,
 )
 from jaxscore.systems.compare.unit import System
+from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 
-_CHOOSE = comparison(CHOOSE)
+_CHOOSE, _PERPLEXITY = comparison(CHOOSE), comparison(PERPLEXITY)
 SYSTEMS = (
     score.SYSTEM,
     paths.SYSTEM,
@@ -30,13 +30,13 @@ SYSTEMS = (
     samples.SELF_CERTAINTY,
     samples.CHOICE,
     _CHOOSE,
-    perplexity.SYSTEM,
+    _PERPLEXITY,
 )
 # Fields of a record that one system alone writes; the first that fits.
 RECORDS: tuple[tuple[frozenset[str], System], ...] = (
     (frozenset({"path_evaluations"}), paths.SYSTEM),
     (frozenset({"options", "sum_logprob"}), _CHOOSE),
-    (frozenset({"bits_per_byte"}), perplexity.SYSTEM),
+    (frozenset({"bits_per_byte"}), _PERPLEXITY),
     (frozenset({"sum_logprob", "n_scored"}), score.SYSTEM),
     (frozenset({"q_id", "response"}), rag.METRICS),
     (frozenset({"code_list"}), samples.CHOICE),

@@ -5,6 +5,7 @@ Their numbers are those of the Markdown.
 
 import json
 import random
+import re
 
 import pytest
 
@@ -78,20 +79,17 @@ def test_perplexity(scorer):
     texts = [{"id": f"d{k}", "text": "The cat sat. " * (k + 1)} for k in range(3)] + [{"id": "no"}]
     report = evaluate("perplexity", scorer, texts, n_bootstrap=50)
     page, markdown = report.html(), report.markdown()
-    for row in ROW.findall(markdown)[1:4]:
-        unit, bits, span, perplexity, other, n = row.split(" | ")
-        told_on = cards(page)
-        for title, value, ends in (("Bits", bits, span), ("Perplexity", perplexity, other)):
-            told = told_on[f"{title} per {unit.lower()}"]
-            assert rounded(value) in told
-            assert rounded(ends) in told
-        assert f"{n} {unit.lower()}s" in told_on[f"Bits per {unit.lower()}"]
+    rows = [row.split(" | ") for row in ROW.findall(markdown)[1:7]]
+    assert [row[0] for row in rows[:2]] == ["Bits per byte", "Perplexity per byte"]
+    for title, value, span, over in rows:
+        assert rounded(value) in cards(page)[title]
+        assert rounded(span) in cards(page)[title]
+        assert over in cards(page)[title]
     table, header = columns(page)
-    rows = ROW.findall(markdown.partition("most bits per byte first")[2])[1:4]
-    names = ("Id", "Begins", "Bits per byte", "Bits per word", "Perplexity", "Tokens")
-    assert [[table[name][k].strip() for name in names] for k in range(3)] == [
-        row.split(" | ") for row in rows
-    ]
+    headings = re.findall("### (.*)", markdown)
+    assert headings == table["Id"][:3]
+    for name in ("Bits per byte", "Bits per word", "Perplexity", "Tokens"):
+        assert re.findall(f"; {name}: ([0-9.]+)", markdown) == [v.strip() for v in table[name][:3]]
     assert list(header["errors"]) == ["3"]
 
 

@@ -1,21 +1,26 @@
 """What holds documents, and which of them cannot be scored."""
 
+import functools
 import json
 
 import pytest
 from hypothesis import given
 
 from jaxscore import InputError
-from jaxscore.systems.perplexity.documents import check, load, read
+from jaxscore.systems.entries import check_file, iterate_file, iterate_objects
+from jaxscore.systems.perplexity.system import SYSTEM
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused
 
+load = functools.partial(iterate_file, SYSTEM)
+check = functools.partial(check_file, SYSTEM)
+read = functools.partial(iterate_objects, SYSTEM)
 GOOD = {"id": "a", "text": "one two", "topic": 7}
 
 
 def test_a_text_file_is_one_document(tmp_path):
     path = put(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\n\r\ntwo\n")
     [one] = load(path)
-    assert (one.id, one.text, one.error) == ("a.txt", "one\r\n\r\ntwo\n", None)
+    assert (one.id, one.item.text, one.error) == ("a.txt", "one\r\n\r\ntwo\n", None)
 
 
 def test_a_folder_of_text_files(tmp_path):
@@ -23,7 +28,7 @@ def test_a_folder_of_text_files(tmp_path):
         put(tmp_path / name, name.encode())
     (tmp_path / "sub").mkdir()
     put(tmp_path / "sub/d.txt", b"d")
-    assert [(one.id, one.text) for one in load(tmp_path)] == [
+    assert [(one.id, one.item.text) for one in load(tmp_path)] == [
         ("a.txt", "a.txt"),
         ("b.txt", "b.txt"),
     ]
@@ -50,7 +55,7 @@ def test_lines_and_other_names(tmp_path):
     check(path)
     found = list(load(path))
     assert [one.id for one in found] == ["a", 2, "b", 4, 5]
-    assert [one.extra for one in found] == [{"topic": 7}, {}, {}, {}, {}]
+    assert [dict(one.extra) for one in found] == [{"topic": 7}, {}, {}, {}, {}]
     errors = [one.error or "" for one in found]
     assert errors[:2] == ["", ""]
     assert errors[2].startswith('no field "text", expected a string')
@@ -58,7 +63,7 @@ def test_lines_and_other_names(tmp_path):
     assert errors[4].startswith('field "error" is one of the results that the output line has')
     table = put(tmp_path / "in.csv", b'n,body\n7,"a\nb"\n')
     [one] = load(table, None, {"id": "n", "text": "body"})
-    assert (one.id, one.text) == ("7", "a\nb")
+    assert (one.id, one.item.text) == ("7", "a\nb")
 
 
 def test_nothing_usable(tmp_path):

@@ -11,7 +11,8 @@ import torch
 import transformers
 
 from jaxscore import InputError, evaluate
-from jaxscore.systems.perplexity import documents, reading
+from jaxscore.systems.entries import iterate_objects
+from jaxscore.systems.perplexity import system, windows
 from tests.conftest import CASES
 
 WORDS = "The cat sat, été 🙂 7.\n"
@@ -107,10 +108,10 @@ def test_few_windows_at_a_time_have_the_numbers_of_all(scorers):
     texts = [WORDS * 2, "", "One", WORDS, {"id": 1}]
     want = evaluate("perplexity", scorers("tiny-llama3"), texts, max_length=8)
     found = [
-        one.record()
-        for one in reading.scored(
+        system._record(document)
+        for document in windows.score_documents(
             scorers("tiny-llama3"),
-            documents.read(texts),
+            iterate_objects(system.SYSTEM, texts),
             max_length=8,
             stride=8,
             prefix_token_id=None,

@@ -1,0 +1,95 @@
+"""Report of `perplexity`."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from jaxscore.report.document import Card, Chart, Column, Document, Items
+from jaxscore.report.html.charts.histogram import counts, histogram
+from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
+from jaxscore.report.html.parts import closing, estimate_card, model_of, sentence, with_failures
+from jaxscore.report.html.source import Source
+from jaxscore.report.markdown import number, significant
+
+UNITS = {
+    "byte": ("bits_per_byte", "byte_perplexity", "n_bytes"),
+    "word": ("bits_per_word", "word_perplexity", "n_words"),
+    "token": ("bits_per_token", "perplexity", "n_scored"),
+}
+
+
+def report(source: Source) -> Document:
+    """The report of a run."""
+    record = source.record
+    good = [document for document in record["documents"] if "error" not in document]
+    documents = sorted(good, key=lambda document: -document["bits_per_byte"])
+    items = _items(documents, source.n_items)
+    return Document(
+        system="perplexity",
+        title=f"Perplexity: {model_of(record)}",
+        verdict=sentence(source.headline),
+        cards=_cards(record["summary"]),
+        charts=_charts(documents),
+        items=with_failures(items, record["failures"]),
+        sections=closing(record, "documents"),
+        about=_explanation(record),
+    )
+
+
+def _explanation(record: Mapping[str, Any]) -> list[str]:
+    settings, summary, windows = record["settings"], record["summary"], record["windows"]
+    return [
+        f"{summary['n_documents']} documents. The means are over all bytes, words or tokens "
+        "together, so that a long document weighs more. A word is what stands between blanks. The "
+        f"interval holds 95% of {settings['n_bootstrap']} bootstrap means that resample documents; "
+        "- where one document or equal values cannot tell.",
+        f"Windows read up to {windows['max_length']} tokens, and each after a document's first "
+        f"scores up to {windows['stride']} new ones. {summary['n_left_out']} tokens have no "
+        "probability and are in no sum.",
+    ]
+
+
+def _cards(summary: Mapping[str, Any]) -> list[Card]:
+    cards = []
+    for unit, (per, exponent, count) in UNITS.items():
+        over = f"documents, {summary[count]:,} {unit}s"
+        cards.append(estimate_card(f"Bits per {unit}", summary[per], over))
+        cards.append(estimate_card(f"Perplexity per {unit}", summary[exponent], "documents"))
+    return cards
+
+
+def _charts(documents: list[Mapping[str, Any]]) -> list[Chart]:
+    charts = []
+    if (found := counts([document["bits_per_byte"] for document in documents])) is not None:
+        svg = histogram(found, title="Bits per byte", what="documents", label="bits per byte")
+        charts.append(Chart("Bits per byte of a document", svg))
+    points = Counter((float(each["n_scored"]), each["bits_per_byte"]) for each in documents)
+    labels = Labels("scored tokens", "bits per byte", "documents")
+    if svg_ := scatter(points, title="Length", labels=labels, logs=Logs(True, False)):
+        charts.append(Chart("Bits per byte against length", svg_))
+    return charts
+
+
+def _items(documents: list[Mapping[str, Any]], n_all: int) -> Items:
+    counted = {
+        "Bytes": "n_bytes", "Words": "n_words", "Tokens": "n_scored", "Windows": "n_windows"
+    }  # fmt: skip
+    per_byte = [number(each["bits_per_byte"], 4) for each in documents]
+    per_word = [significant(each["bits_per_word"], 5) for each in documents]
+    perplexity = [significant(each["perplexity"], 5) for each in documents]
+    return Items(
+        what="documents",
+        order="most bits per byte first",
+        n_all=n_all,
+        columns=[
+            Column("Id", "text", [str(each["id"]) for each in documents]),
+            Column("Begins", "text", [each["begin"] for each in documents]),
+            Column("Bits per byte", "number", per_byte),
+            Column("Bits per word", "number", per_word),
+            Column("Perplexity", "number", perplexity),
+            *(
+                Column(title, "number", [str(each[name]) for each in documents])
+                for title, name in counted.items()
+            ),
+        ],
+    )

@@ -1,0 +1,183 @@
+"""Documents cut into windows of token ids, scored some at a time, and assembled again.
+
+documents   tokenized some at a time, each cut into rolling windows
+groups      windows of one document or of many, planned and scored together
+results     of each document when its last window is scored, in order
+"""
+
+import dataclasses
+import functools
+import hashlib
+import math
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from jaxscore.engine.defaults import WINDOW, WINDOW_TOKENS
+from jaxscore.lm import LocalLM
+from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_windows
+from jaxscore.systems.entries import Entry
+from jaxscore.text.bounded_tokenizer import TextError, encode_each
+from jaxscore.text.scored import NOT_FINITE
+from jaxscore.types.requests import Request
+
+CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # documents that are tokenized together
+BEGIN = 100  # characters of a document in its record
+BLANKS = re.compile(r"\s+")
+
+
+@dataclasses.dataclass
+class ScoredDocument:
+    """A document without its text, and what is known of its scores.
+
+    Attributes:
+        n_tokens: tokens of the text, without what is put before it.
+        n_words: pieces between blanks as lm-evaluation-harness counts them for
+            `word_perplexity`: a blank at the beginning or the end makes one more, empty one.
+        n_windows: windows to score.
+        sums: log-probability of each scored window, nats.
+    """
+
+    entry: Entry[Any]
+    begin: str
+    text_sha256: str
+    n_bytes: int
+    n_words: int
+    error: str | None
+    n_tokens: int = 0
+    n_scored: int = 0
+    n_windows: int = 0
+    sums: list[float] = dataclasses.field(default_factory=list)
+
+    @classmethod
+    def from_entry(cls, entry: Entry[Any], text: str) -> "ScoredDocument":
+        """A document whose tokens are not known yet."""
+        raw = text.encode()
+        return cls(
+            entry=dataclasses.replace(entry, item=None),
+            begin=text[:BEGIN],
+            text_sha256=hashlib.sha256(raw).hexdigest(),
+            n_bytes=len(raw),
+            n_words=len(BLANKS.split(text)),
+            error=entry.error,
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all windows are scored."""
+        return len(self.sums) == self.n_windows
+
+    @property
+    def sum_logprob(self) -> float:
+        """Log-probability of all scored tokens, nats."""
+        return math.fsum(self.sums)
+
+    def add(self, scores: SequenceScores) -> None:
+        """Add the scores of the next window."""
+        if not (np.isfinite(scores.logprob).all() and np.isfinite(scores.entropy).all()):
+            self.error = NOT_FINITE
+        self.sums.append(float(scores.logprob.sum(dtype=np.float64)))
+        self.n_scored += len(scores.logprob)
+
+
+def score_documents(
+    lm: LocalLM,
+    entries: Iterable[Entry[Any]],
+    *,
+    max_length: int,
+    stride: int,
+    prefix_token_id: int | None,
+    most: int = WINDOW,
+    most_tokens: int = WINDOW_TOKENS,
+) -> Iterator[ScoredDocument]:
+    """Score every document in rolling windows, in order; one that is unusable has an error.
+
+    Args:
+        lm: tokenizes the documents and scores the windows.
+        max_length, stride: of the windows, see `jaxscore.plan.requests.rolling_windows`.
+        prefix_token_id: put before each document that does not start with it, in place of the
+            tokenizer's BOS; None is that BOS if the tokenizer has one.
+        most, most_tokens: windows and tokens that are planned together.
+    """
+    pending: deque[ScoredDocument] = deque()
+    owners: deque[list[ScoredDocument]] = deque()
+
+    def groups() -> Iterator[list[TokenSequence]]:
+        group: list[TokenSequence] = []
+        n_tokens = 0
+        for document, windows in _cut(lm, entries, max_length, stride, prefix_token_id):
+            pending.append(document)
+            for window in windows:
+                if not group:
+                    owners.append([])
+                owners[-1].append(document)
+                group.append(window)
+                n_tokens += window.n_input_tokens
+                if len(group) == most or n_tokens >= most_tokens:
+                    yield group
+                    group, n_tokens = [], 0
+        if group:
+            yield group
+
+    for group_scores in lm.engine.run(groups()):
+        for document, scores in zip(owners.popleft(), group_scores, strict=True):
+            document.add(scores)
+        while pending and pending[0].is_finished:
+            yield pending.popleft()
+    yield from pending
+
+
+def _cut(
+    lm: LocalLM,
+    entries: Iterable[Entry[Any]],
+    max_length: int,
+    stride: int,
+    prefix_token_id: int | None,
+) -> Iterator[tuple[ScoredDocument, list[TokenSequence]]]:
+    """Each document with its windows; one that cannot be scored has an error and no window."""
+    encode = functools.partial(lm.encoder.encode, special_tokens=prefix_token_id is None)
+    for chunk in _chunks(entries):
+        requests = [Request(0, "", text) for _, text in chunk]
+        for (entry, text), encoded in zip(chunk, encode_each(encode, requests), strict=True):
+            document = ScoredDocument.from_entry(entry, text)
+            if isinstance(encoded, TextError):
+                document.error = document.error or str(encoded)
+                yield document, []
+                continue
+            [whole] = encoded
+            ids = whole.ids
+            if prefix_token_id is None:
+                document.n_tokens = len(ids) - whole.start
+                first = whole.first_scored
+            else:
+                document.n_tokens = len(ids)
+                if ids[:1].tolist() != [prefix_token_id]:
+                    ids = np.concatenate([np.array([prefix_token_id], np.int32), ids])
+                first = 1
+            windows = []
+            if document.error is None:
+                windows = rolling_windows(ids, first, max_length, stride)
+                if not windows:
+                    document.error = "it has no token that has a probability"
+                elif complaints := lm.engine.complaints(windows):
+                    document.error, windows = complaints[min(complaints)], []
+            document.n_windows = len(windows)
+            yield document, windows
+
+
+def _chunks(entries: Iterable[Entry[Any]]) -> Iterator[list[tuple[Entry[Any], str]]]:
+    """Neighbours that are tokenized together, with their texts."""
+    chunk: list[tuple[Entry[Any], str]] = []
+    n_characters = 0
+    for entry in entries:
+        text = "" if entry.item is None else entry.item.text
+        chunk.append((entry, text))
+        n_characters += len(text)
+        if len(chunk) == CHUNK or n_characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, n_characters = [], 0
+    if chunk:
+        yield chunk
