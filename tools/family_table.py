@@ -12,8 +12,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jaxscore.models.config.defaults import table as defaults
-from jaxscore.models.config.reading import read
+from jaxscore.models.config import read
+from jaxscore.models.config import table as defaults
 from jaxscore.models.families import FAMILIES
 from tests.models.families import BASE, CASES, GPT, REFUSED, SIZES, WITHOUT_EFFECT
 

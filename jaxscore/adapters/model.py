@@ -12,8 +12,8 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
 from jaxscore.models import wrappers
+from jaxscore.models.config import read
 from jaxscore.models.config.accepted_keys import without
-from jaxscore.models.config.reading import read
 from jaxscore.models.weights import checkpoint
 from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.scorer import Scorer

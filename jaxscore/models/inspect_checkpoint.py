@@ -8,8 +8,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.models import model_types, native, wrappers
 from jaxscore.models.choices import AskedImplementation, Implementation, resolve_implementation
-from jaxscore.models.config import accepted_keys
-from jaxscore.models.config.reading import read
+from jaxscore.models.config import accepted_keys, read
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
 from jaxscore.models.weights import checkpoint, converted, quantization, tensor_files

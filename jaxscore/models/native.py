@@ -18,8 +18,8 @@ from jaxscore.device.sharding import DeviceMesh
 from jaxscore.errors import InputError
 from jaxscore.models import model_types, wrappers
 from jaxscore.models.choices import Dtype, Quantize
+from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
-from jaxscore.models.config.reading import read
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
 from jaxscore.models.weights.checkpoint import CONFIG

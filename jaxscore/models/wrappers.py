@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.models.config import read, table
 from jaxscore.models.config.check import INERT, check_attributes, check_sizes
-from jaxscore.models.config.defaults import table
-from jaxscore.models.config.reading import read
 from jaxscore.models.config.rope_parameters import names_of
 from jaxscore.models.weights.generation_config import MAX_ID
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from jaxscore.errors import InputError
 from jaxscore.models import native
-from jaxscore.models.config.defaults import table
+from jaxscore.models.config import table
 from tests.models.families import BASE, CASES
 
 # Attributes that decide one thing together

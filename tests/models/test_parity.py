@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 
 from jaxscore import Scorer
 from jaxscore.device.feed_forward import ACTIVATIONS
-from jaxscore.models.config.defaults import table
+from jaxscore.models.config import table
 from jaxscore.models.config.rope_parameters import names_of
 from jaxscore.models.families import FAMILIES, fields
 from jaxscore.plan.requests import TokenSequence

@@ -5,8 +5,8 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.models import wrappers
+from jaxscore.models.config import read
 from jaxscore.models.config.check import FLAG, unhandled
-from jaxscore.models.config.reading import read
 from jaxscore.models.config.rope_parameters import names_of
 from jaxscore.models.families import FAMILIES
 

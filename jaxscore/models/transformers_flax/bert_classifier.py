@@ -12,11 +12,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxscore.device.backends import deterministic_options
 from jaxscore.errors import InputError
-from jaxscore.models.transformers_flax.flax_configs import (
+from jaxscore.models.transformers_flax import (
     check_class_attributes,
+    require_flax_classes,
     transformers_config,
 )
-from jaxscore.models.transformers_flax.installed import require_flax_classes
 from jaxscore.models.weights import checkpoint, tensor_files
 from jaxscore.text.transformers_log import errors_only
 

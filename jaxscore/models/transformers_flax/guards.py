@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.models.transformers_flax.flax_configs import (
+from jaxscore.models.transformers_flax import (
     check_class_attributes,
+    require_flax_classes,
     transformers_config,
 )
-from jaxscore.models.transformers_flax.installed import require_flax_classes
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 TANH_GELU = {"gelu_new", "gelu_pytorch_tanh"}  # two names of one function

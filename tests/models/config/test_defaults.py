@@ -8,9 +8,8 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore.errors import InputError
+from jaxscore.models.config import read, table
 from jaxscore.models.config.check import BASE, INERT
-from jaxscore.models.config.defaults import table
-from jaxscore.models.config.reading import read
 from jaxscore.models.config.rope_parameters import TYPES, names_of, normal
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.families.fields import head_width

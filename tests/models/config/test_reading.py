@@ -6,8 +6,7 @@ import pytest
 import transformers
 
 from jaxscore.errors import InputError
-from jaxscore.models.config.defaults import table
-from jaxscore.models.config.reading import read
+from jaxscore.models.config import read, table
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.model_types import WITHOUT_4
 from jaxscore.models.native import translate

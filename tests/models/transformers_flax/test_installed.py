@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from jaxscore.errors import InputError, install_extra
+from jaxscore.models import transformers_flax
 from jaxscore.models.load import load
-from jaxscore.models.transformers_flax import installed
 from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
 from tests.conftest import CASES
 from tests.releases import HAS_FLAX_CLASSES
@@ -19,7 +19,7 @@ INSTALL = re.escape(f"has none; {install_extra('flax-classes')}, which takes tra
 def without_flax_classes(monkeypatch):
     """As transformers 5 is; where that is installed, nothing is changed."""
     if HAS_FLAX_CLASSES:
-        monkeypatch.setattr(installed, "find_spec", lambda name: None)
+        monkeypatch.setattr(transformers_flax, "find_spec", lambda name: None)
 
 
 def test_where_it_is_asked_for():
