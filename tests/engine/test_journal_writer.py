@@ -56,7 +56,7 @@ def planned(sequences):
     return Planner(FACTS, batch_tokens=64, reproducible=False).window(sequences)
 
 
-def test_a_text_is_written_once_though_several_batches_have_its_tokens(journal):
+def test_a_sequence_of_several_batches_is_written_once(journal):
     given = texts(30)
     window = planned(given)
     with JournalWriter(RunJournal(journal)) as writer:
@@ -71,7 +71,7 @@ def test_a_text_is_written_once_though_several_batches_have_its_tokens(journal):
         assert journal.rows[one.digest()].logprob.tolist() == [1.0] * one.n_scored
 
 
-def test_what_lacks_tokens_is_written_when_it_has_waited_or_when_the_run_ends(journal, monkeypatch):
+def test_incomplete_sequences_are_written_after_a_wait_or_at_the_end(journal, monkeypatch):
     window = planned(texts(30))
     batches = scored(window)
     with JournalWriter(RunJournal(journal)) as writer:
@@ -87,7 +87,7 @@ def test_what_lacks_tokens_is_written_when_it_has_waited_or_when_the_run_ends(jo
     assert len(journal.rows) == 30
 
 
-def test_while_one_transaction_is_written_the_next_is_collected_and_no_more(journal, monkeypatch):
+def test_the_next_transaction_collects_rows_up_to_a_limit(journal, monkeypatch):
     monkeypatch.setattr(journal_writer, "TOGETHER", 8)
     journal.may_write.clear()
     given = [sequence(list(range(k, k + 60))) for k in range(1, 60, 2)]  # a batch each
@@ -111,7 +111,7 @@ def test_while_one_transaction_is_written_the_next_is_collected_and_no_more(jour
     assert len(journal.rows) == len(given)
 
 
-def test_a_window_with_a_text_that_is_not_written_yet_is_told(journal):
+def test_a_window_with_unwritten_sequences_is_detected(journal):
     first, second, third = texts(3), texts(3, 500), texts(4)
     windows = [planned(one) for one in (first, second, third)]
     with JournalWriter(RunJournal(journal)) as writer:
@@ -125,7 +125,7 @@ def test_a_window_with_a_text_that_is_not_written_yet_is_told(journal):
         assert writer.has_written(planned(texts(1)))
 
 
-def test_what_goes_wrong_is_told_by_the_next_call_and_hides_no_other_error(journal):
+def test_journal_errors_are_raised_by_the_next_call_and_hide_no_other(journal):
     journal.problem = InputError("disk is full")
 
     def run(problem=None):

@@ -66,7 +66,7 @@ def journal(tmp_path):
 @pytest.mark.parametrize(
     "wanted", [BASE_SCORES, ScoreOptions(3), ScoreOptions(0, ("a", "b")), ScoreOptions(1, ("a",))]
 )
-def test_what_is_kept_comes_back_bit_for_bit(journal, wanted):
+def test_journaled_scores_are_read_bit_for_bit(journal, wanted):
     given = sequences(1200)[:-1]
     first = journal()
     kept = {k: scores_of(one, k, wanted) for k, one in enumerate(given) if k % 3}
@@ -77,7 +77,7 @@ def test_what_is_kept_comes_back_bit_for_bit(journal, wanted):
     assert all(same(found[k], scores) for k, scores in kept.items())
 
 
-def test_what_another_run_wanted_is_not_found(journal):
+def test_scores_of_other_options_are_not_read(journal):
     [one, *_], every = (
         sequences(1),
         [BASE_SCORES, ScoreOptions(1), ScoreOptions(2), ScoreOptions(1, ("a",))],
@@ -91,7 +91,7 @@ def test_what_another_run_wanted_is_not_found(journal):
         assert same(first.read_scores([one], wanted)[0], scores_of(one, k, wanted))
 
 
-def test_what_is_read_while_another_thread_closes_is_found(journal, monkeypatch):
+def test_read_while_another_thread_closes(journal, monkeypatch):
     """Between two statements: the file is opened again."""
     monkeypatch.setattr(database, "TOGETHER", 1)
     one, asked = journal(), sequences()
@@ -112,7 +112,7 @@ def test_what_is_read_while_another_thread_closes_is_found(journal, monkeypatch)
         other.join()
 
 
-def test_another_model_start_or_text_is_not_found(journal):
+def test_scores_of_another_model_start_or_text_are_not_read(journal):
     [one] = sequences(1)[:1]
     first = journal()
     first.write_scores([(one, scores_of(one, 1))])
@@ -148,7 +148,7 @@ def test_two_runs_do_not_share_a_journal(journal, tmp_path):
 @pytest.mark.parametrize(
     "content", [b"not a database at all, but long enough to look at", "other", b""]
 )
-def test_a_file_that_is_no_journal(journal, tmp_path, content):
+def test_a_foreign_file_is_refused_and_left_alone(journal, tmp_path, content):
     path = tmp_path / "run.journal"
     if content == "other":
         with sqlite3.connect(path) as database:
@@ -167,7 +167,7 @@ def test_a_file_that_is_no_journal(journal, tmp_path, content):
     journal()  # and nothing holds it
 
 
-def test_a_damaged_journal_is_named(journal, tmp_path):
+def test_a_damaged_journal_is_refused_by_name(journal, tmp_path):
     first = journal()
     first.write_scores((one, scores_of(one, 3)) for one in sequences(400))
     first.close()
@@ -179,7 +179,7 @@ def test_a_damaged_journal_is_named(journal, tmp_path):
         journal().read_scores(sequences(400))
 
 
-def test_a_folder_that_cannot_be_made(tmp_path):
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match=r"journal .*file/run.journal: "):
         Journal(tmp_path / "file" / "run.journal", ABOUT).read_scores([])
@@ -198,7 +198,7 @@ def test_a_full_disk_is_named_and_loses_nothing(journal):
     assert len(journal().read_scores(given[:50])) == 50
 
 
-def test_held_says_what_is_there(journal, tmp_path):
+def test_list_models_counts_rows_and_bytes(journal, tmp_path):
     for about, n in ((ABOUT, 7), (ABOUT | {"model": "n"}, 3)):
         one = journal(about)
         one.write_scores((sequence, scores_of(sequence, 1)) for sequence in sequences(n)[:-1])
@@ -212,7 +212,7 @@ def test_held_says_what_is_there(journal, tmp_path):
         list_models(tmp_path / "none.journal")
 
 
-def test_prune_keeps_what_was_used_last(journal, tmp_path):
+def test_prune_keeps_the_last_used_models(journal, tmp_path):
     for model in "abca":
         one = journal({"model": model})
         one.write_scores((sequence, scores_of(sequence, 1)) for sequence in sequences(300)[:-1])
@@ -231,7 +231,7 @@ class Cut(Exception):
     pass
 
 
-def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, journal, scorers):
+def test_resume_after_an_interrupt_anywhere_computes_no_batch_twice(monkeypatch, journal, scorers):
     base = scorers("tiny-llama3")
     given = sequences(60)
 
@@ -284,7 +284,7 @@ def test_a_run_cut_anywhere_goes_on_and_computes_no_batch_twice(monkeypatch, jou
     assert all(same(a, b) for a, b in zip(got, want, strict=True))
 
 
-def test_most_probable_tokens_and_measures_are_resumed(journal, scorers):
+def test_resume_restores_top_tokens_and_measures(journal, scorers):
     base, given = scorers("tiny-llama3"), sequences(30)
     options = {"top": 4, "measures": ["rank", "varentropy"]}
     want = Scorer(base.model, base.encoder, batch_tokens=64).score_sequences(given, **options)
@@ -305,7 +305,7 @@ def test_most_probable_tokens_and_measures_are_resumed(journal, scorers):
         )
 
 
-def test_new_requests_beside_known_ones(journal, scorers):
+def test_resume_with_additional_requests(journal, scorers):
     base = scorers("tiny-llama3")
     given = sequences(30)
     one = Scorer(base.model, base.encoder, batch_tokens=64, journal=journal())
@@ -328,7 +328,7 @@ def test_new_requests_beside_known_ones(journal, scorers):
         ("notes.txt", "is no journal, and it is left as it is"),
     ],
 )
-def test_a_place_where_no_journal_can_be(
+def test_impossible_journal_paths_are_refused(
     run,  # noqa: F811
     tmp_path,
     monkeypatch,

@@ -52,7 +52,7 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["look", "create"])
-def test_a_process_that_only_opened_it_holds_it(path, how):
+def test_an_open_journal_is_locked(path, how):
     if how == "create":
         path.unlink()
     with another_process(path, how):
@@ -65,7 +65,7 @@ def test_a_process_that_only_opened_it_holds_it(path, how):
     assert len(contents.list_models(path)) == (how == "look")
 
 
-def test_a_killed_process_holds_it_no_longer(path):
+def test_a_killed_process_releases_the_lock(path):
     with another_process(path) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -73,7 +73,7 @@ def test_a_killed_process_holds_it_no_longer(path):
     assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
 
 
-def test_looking_at_the_path_drops_no_lock(path):
+def test_checking_the_path_drops_no_lock(path):
     """POSIX drops all locks of a process on a file when it closes the file, however opened."""
     with contextlib.closing(Journal(path, ABOUT)) as journal:
         journal.read_scores([])
@@ -87,7 +87,7 @@ def test_looking_at_the_path_drops_no_lock(path):
         assert "another run holds it; look again when that one has ended" in done.stderr
 
 
-def test_a_file_that_is_replaced_before_the_lock_is_ours_is_not_used(path, monkeypatch):
+def test_a_file_replaced_before_it_is_locked_is_not_used(path, monkeypatch):
     real, moved = files._check_or_create, []
 
     def removed(database, create):
@@ -105,7 +105,7 @@ def test_a_file_that_is_replaced_before_the_lock_is_ours_is_not_used(path, monke
     assert contents.list_models(path.with_name("removed"))[0].n_sequences == 1
 
 
-def test_removing_it_leaves_another_runs_log(path, monkeypatch):
+def test_prune_leaves_the_log_of_another_run(path, monkeypatch):
     """A run that begins as soon as the name is free keeps what it writes."""
     real, begun = contents.files.remove_emptied, []
 
@@ -130,7 +130,7 @@ def test_removing_it_leaves_another_runs_log(path, monkeypatch):
         ("folder", "folder/.jaxscore/jaxscore.journal"),
     ],
 )
-def test_it_lies_beside_the_output(tmp_path, output, journal):
+def test_default_path_is_beside_the_output(tmp_path, output, journal):
     (tmp_path / "folder").mkdir()
     assert files.default_path(tmp_path / output) == tmp_path / journal
 
@@ -152,7 +152,7 @@ def test_a_file_in_place_of_the_folder_is_refused_before_the_model_loads(tmp_pat
     assert (tmp_path / ".jaxscore").read_text() == "mine"
 
 
-def test_a_file_system_without_locks_is_told_from_another_run(path, monkeypatch):
+def test_a_file_system_without_locks_is_refused_as_such(path, monkeypatch):
     """SQLite answers `busy` in both cases."""
 
     def unsupported(*_):
@@ -171,7 +171,7 @@ def test_a_file_system_without_locks_is_told_from_another_run(path, monkeypatch)
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_journal_that_is_removed_during_a_run_is_known_to_be_lost(path, replaced):
+def test_a_journal_removed_during_a_run_is_lost(path, replaced):
     with contextlib.closing(Journal(path, ABOUT)) as journal:
         assert not journal.is_lost
         journal.read_scores([])

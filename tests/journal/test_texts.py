@@ -51,13 +51,13 @@ def variants():
     return [ASKED, *(ASKED._replace(**change) for change in OTHERS.values())]
 
 
-def test_every_part_of_a_request_is_in_its_key():
+def test_every_field_of_a_request_changes_its_key():
     keys = [one.digest() for one in variants()]
     assert len(set(keys)) == len(keys)
     assert ASKED.digest() == ASKED._replace(ids=ASKED.ids.astype(np.int64)).digest()
 
 
-def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F811
+def test_journaled_texts_are_read_by_the_same_request_alone(journal):  # noqa: F811
     draw = np.random.default_rng(0)
     own = [
         GeneratedTokens(draw.integers(0, 99, n).astype(np.int32), *end)
@@ -79,7 +79,7 @@ def test_what_is_kept_comes_back_to_the_same_request_alone(journal):  # noqa: F8
         assert (back.ids.tolist(), *back[1:]) == (kept.ids.tolist(), *kept[1:])
 
 
-def test_another_model_has_other_texts(journal):  # noqa: F811
+def test_texts_of_another_model_are_not_read(journal):  # noqa: F811
     first = journal()
     first.write_texts([(ASKED, GeneratedTokens(np.arange(4, dtype=np.int32), "stop"))])
     first.close()
@@ -102,7 +102,7 @@ def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path, place):  # noqa:
 
 
 @pytest.mark.parametrize("value", [b"", b"\0\0\0\0"], ids=["empty", "zeros"])
-def test_a_row_that_holds_nothing_is_missing(journal, tmp_path, value):  # noqa: F811
+def test_an_empty_row_is_missing(journal, tmp_path, value):  # noqa: F811
     first = journal()
     first.write_texts([(ASKED, GeneratedTokens(np.arange(4, dtype=np.int32), "eos", 2))])
     first.close()
@@ -112,7 +112,7 @@ def test_a_row_that_holds_nothing_is_missing(journal, tmp_path, value):  # noqa:
     assert journal().read_texts([ASKED]) == {}
 
 
-def test_held_counts_texts_and_prune_drops_them(journal, tmp_path):  # noqa: F811
+def test_list_models_counts_texts_and_prune_drops_them(journal, tmp_path):  # noqa: F811
     for model, n in (("a", 4), ("b", 3)):
         one = journal({"model": model})
         one.write_texts(
@@ -132,7 +132,7 @@ def test_held_counts_texts_and_prune_drops_them(journal, tmp_path):  # noqa: F81
     assert journal({"model": "a"}).read_texts(again) == {}
 
 
-def test_a_journal_of_another_layout_is_named_and_left(journal, tmp_path):  # noqa: F811
+def test_a_journal_of_another_layout_is_refused_and_left_alone(journal, tmp_path):  # noqa: F811
     journal().close()
     path = tmp_path / "run.journal"
     with sqlite3.connect(path) as database:
@@ -207,7 +207,7 @@ def writer(monkeypatch, scorers):
 
 
 @native_and_transformers
-def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
+def test_resume_after_an_interrupt_anywhere_generates_nothing_twice(
     writer,
     journal,  # noqa: F811
     implementation,
@@ -252,7 +252,7 @@ def test_a_run_cut_anywhere_goes_on_and_writes_nothing_twice(
 
 @pytest.mark.parametrize("n_blocks", [1, 2, 4])
 @native_and_transformers
-def test_what_had_begun_when_the_user_wanted_the_end_is_kept(
+def test_texts_in_flight_at_an_interrupt_are_journaled(
     writer,
     journal,  # noqa: F811
     monkeypatch,
@@ -274,7 +274,7 @@ def test_what_had_begun_when_the_user_wanted_the_end_is_kept(
     assert second.scorer.statistics.sequences_restored >= len(kept)
 
 
-def test_what_is_missing_is_written_alone(writer, journal):  # noqa: F811
+def test_resume_generates_missing_texts_alone(writer, journal):  # noqa: F811
     """And what is known stays as it is, whatever comes out now."""
     own = journal()
     first = writer(own)
@@ -326,7 +326,7 @@ def test_only_the_same_request_reads_a_text(writer, journal):  # noqa: F811
     assert text.token_ids.tolist() != [7] * 8
 
 
-def test_what_failed_is_not_kept(writer, journal):  # noqa: F811
+def test_failed_texts_are_not_journaled(writer, journal):  # noqa: F811
     def broken(path, leaf):
         """Of positions that only the longer prompt has."""
         is_table = {"position", "wpe"} & {key.key for key in path}
@@ -344,7 +344,7 @@ def test_what_failed_is_not_kept(writer, journal):  # noqa: F811
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])
-def test_a_text_that_the_tokenizer_now_reads_otherwise_is_replaced(
+def test_a_text_that_the_tokenizer_now_decodes_otherwise_is_replaced(
     writer,
     journal,  # noqa: F811
     finish,
@@ -364,7 +364,7 @@ def test_a_text_that_the_tokenizer_now_reads_otherwise_is_replaced(
     assert told(writer(own).generate([request])) == want
 
 
-def test_the_journal_is_opened_by_the_first_texts(tmp_path, writer):
+def test_the_first_texts_open_the_journal(tmp_path, writer):
     own = Journal(tmp_path / "own.journal", ABOUT)
     one = writer(own)
     assert not own.path.exists()

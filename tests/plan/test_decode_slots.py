@@ -1,11 +1,14 @@
-"""Groups of texts: each request in one, the same ones in any order, in caches that may be."""
+"""Each request is in one group with a cache that may exist, and each text in one slot, once."""
 
 import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jaxscore.plan import decode_slots
+from jaxscore.plan.decode_slots import SlotSchedule, refill_size
 from jaxscore.plan.requests import TokenRequest
 
 SHARED = 5
@@ -32,7 +35,7 @@ def keys(groups, given):
 
 @pytest.mark.parametrize("most_rows", [8, 256])
 @pytest.mark.parametrize("most_slots", [1, 8 * 512, 10**6])
-def test_each_request_is_in_one_group_that_holds_it(most_slots, most_rows):
+def test_each_request_is_in_one_group_with_enough_capacity(most_slots, most_rows):
     given = requests()
     groups = decode_slots.group_requests(given, SHARED, within(most_slots), most_rows)
     assert sorted(k for group in groups for k in group.members) == list(range(len(given)))
@@ -47,7 +50,7 @@ def test_each_request_is_in_one_group_that_holds_it(most_slots, most_rows):
     assert keys(groups, given) == keys(again, turned)
 
 
-def test_a_lane_is_of_neighbours_with_caches_of_one_shape():
+def test_consecutive_groups_of_one_cache_shape_are_joined():
     groups = decode_slots.group_requests(requests(), SHARED, within(8 * 512), 8)
     lanes = decode_slots.group_by_cache_shape(groups)
     assert [group for lane in lanes for group in lane] == groups
@@ -57,7 +60,7 @@ def test_a_lane_is_of_neighbours_with_caches_of_one_shape():
     assert max(map(len, lanes)) > 1
 
 
-def test_one_each_has_a_cache_that_depends_on_the_request_alone():
+def test_one_group_each_depends_on_its_request_alone():
     given = requests()
     each = decode_slots.one_group_each(given)
     assert [one.members for one in each] == [[k] for k in range(len(given))]
@@ -68,7 +71,7 @@ def test_one_each_has_a_cache_that_depends_on_the_request_alone():
         assert group.capacity >= len(request.ids) + request.n_new - 2
 
 
-def test_a_prefix_is_what_all_begin_with_where_it_is_long_and_there_are_groups(monkeypatch):
+def test_shared_prefix_needs_enough_tokens_and_several_groups(monkeypatch):
     given = requests()
     monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", SHARED)
     assert decode_slots.shared_prefix_length(given, 32) == SHARED
@@ -76,3 +79,88 @@ def test_a_prefix_is_what_all_begin_with_where_it_is_long_and_there_are_groups(m
     monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", SHARED + 1)
     assert decode_slots.shared_prefix_length(given, 32) == 0
     assert decode_slots.shared_prefix_length([], 32) == 0
+
+
+LENGTHS = st.lists(st.integers(1, 5), max_size=60)  # blocks of each text
+ROWS = st.sampled_from([1, 2, 3, 8, 16, 24])
+
+
+def played(lengths, n_rows, known=frozenset()):
+    """(row, first block, blocks) of each text that is written, and the blocks with one."""
+    waiting = [(k, n if k in known else None) for k, n in enumerate(lengths)]
+    rows, running, found, busy = SlotSchedule(iter(waiting), n_rows), {}, {}, set()
+    for block in itertools.count():
+        for row, k in rows.begin():
+            assert row not in running
+            assert k not in found
+            running[row], found[k] = k, (row, block, lengths[k])
+        if len(found) == len(lengths) - len(known) and not running:
+            return found, busy
+        if running:
+            busy.add(block)
+        ended = [row for row, k in running.items() if found[k][1] + lengths[k] == block + 1]
+        rows.end(ended)
+        for row in ended:
+            del running[row]
+
+
+def by_the_rule(lengths, n_rows):
+    """The slow form: a table with the text of each row, read again for each block."""
+    waiting, until, found = list(enumerate(lengths)), [0] * n_rows, {}
+    for block in itertools.count():
+        if not waiting:
+            return found
+        free = [row for row in range(n_rows) if until[row] <= block]
+        if len(free) >= max(1, n_rows // 8):
+            for row in free[: len(waiting)]:
+                k, n = waiting.pop(0)
+                found[k], until[row] = (row, block, n), block + n
+
+
+@given(LENGTHS, ROWS)
+def test_each_running_text_has_a_slot_of_its_own(lengths, n_rows):
+    found, busy = played(lengths, n_rows)
+    assert found == by_the_rule(lengths, n_rows)
+    assert sorted(found) == list(range(len(lengths)))
+    used = [(row, block) for row, first, n in found.values() for block in range(first, first + n)]
+    assert len(used) == len(set(used))
+    assert all(0 <= row < n_rows for row, _ in used)
+    assert busy == {block for _, block in used}
+
+
+@given(LENGTHS, ROWS)
+def test_slots_are_idle_only_if_few_are_free_or_no_text_waits(lengths, n_rows):
+    found, busy = played(lengths, n_rows)
+    last = max((first for _, first, _ in found.values()), default=0)
+    assert [first for _, first, _ in found.values()] == sorted(
+        first for _, first, _ in found.values()
+    )  # in planned order
+    for block in range(last):
+        used = sum(first <= block < first + n for _, first, n in found.values())
+        assert n_rows - used < refill_size(n_rows)
+    assert busy == set(range(max((first + n for _, first, n in found.values()), default=0)))
+
+
+@given(LENGTHS, ROWS, st.data())
+def test_known_texts_do_not_change_the_slots_of_others(lengths, n_rows, data):
+    whole, _ = played(lengths, n_rows)
+    known = data.draw(st.sets(st.integers(0, len(lengths) - 1))) if lengths else set()
+    found, busy = played(lengths, n_rows, known)
+    assert found == {k: place for k, place in whole.items() if k not in known}
+    assert busy == {block for _, first, n in found.values() for block in range(first, first + n)}
+
+
+@pytest.mark.parametrize(("n_rows", "width"), [(1, 1), (8, 1), (32, 4), (256, 32)])
+def test_refill_size_is_an_eighth_of_the_slots(n_rows, width):
+    assert refill_size(n_rows) == width
+
+
+def test_no_more_texts_are_read_than_slots_are_free():
+    read = []
+    waiting = ((k, None) for k in range(9) if not read.append(k))
+    rows = SlotSchedule(waiting, 3)
+    assert rows.begin() == [(0, 0), (1, 1), (2, 2)]
+    assert read == [0, 1, 2]
+    rows.end([1])
+    assert rows.begin() == [(1, 3)]
+    assert read == [0, 1, 2, 3]

@@ -1,4 +1,4 @@
-"""Rows by the rule: whatever is laid out where, a query sees its own prefix and nothing else."""
+"""Packed rows: wherever a token lies, it attends to its own prefix and nothing else."""
 
 from collections import Counter
 from unittest import mock
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.plan import row_batches
-from jaxscore.plan.packing import pack_rows, pack_uniform_rows
+from jaxscore.plan.packing import TrieCutter, best_fit, pack_rows, pack_uniform_rows, rooms_left
 from jaxscore.plan.row_batches import SHORTEST_ROW, TARGETS_PER_TOKEN, batch_rows, row_lengths
 from jaxscore.plan.tries import Share, build_forest
 from tests.sequences import paths, sequence, sequence_lists
@@ -94,7 +94,7 @@ def test_each_edge_once_after_its_own_prefix(share, pack, sequences, batch_token
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_same_at_the_real_sizes(seed):
+def test_each_edge_once_at_real_row_lengths(seed):
     random = np.random.default_rng(seed)
     asked: list[list[int]] = [[]]
     for _ in range(60):
@@ -148,14 +148,14 @@ def test_a_trie_larger_than_a_row_is_split_and_its_path_repeated():
     assert made.n_tokens == 15 * 60
 
 
-def test_many_answers_after_one_token_are_one_query():
+def test_many_targets_after_one_token_are_one_scored_position():
     forest = build_forest([sequence([5, target], 1) for target in range(1, 27)])
     [batch] = checked(pack_rows(forest, max_positions=8, width=64, batch_tokens=64))
     assert (forest.n_nodes, forest.n_edges) == (1, 26)
     assert (batch.scored.n_queries, len(batch.edge)) == (1, 26)
 
 
-def test_more_answers_than_room_give_another_batch_over_the_same_rows():
+def test_more_targets_than_room_give_another_batch_of_the_same_rows():
     path = list(range(1, SHORTEST_ROW + 1))
     asked = [
         sequence([*path[:n], 1000 + target], n)
@@ -220,7 +220,7 @@ def test_rows_longer_than_the_budget_go_alone():
     assert batch_rows(3, 8192, 4096) == [1, 1, 1]
 
 
-def test_what_a_program_costs_decides_how_many_shapes_there_are():
+def test_program_cost_decides_the_number_of_shapes():
     draw = np.random.default_rng(0)
     lengths = [50] * 70 + [180] * 30 + [350] * 12 + [1000] * 3
     forest = build_forest([sequence(draw.integers(1, 900, n).tolist(), n - 1) for n in lengths])
@@ -236,14 +236,12 @@ def test_what_a_program_costs_decides_how_many_shapes_there_are():
 @given(sequences=sequence_lists(longest=20, most=20), batch_tokens=st.integers(1, 128))
 @STRICT
 def test_a_uniform_plan_has_one_shape(sequences, batch_tokens):
-    made = pack_uniform_rows(
-        build_forest(sequences), row_length=64, width=8, batch_tokens=batch_tokens
-    )
+    made = pack_uniform_rows(build_forest(sequences), row_length=64, batch_tokens=batch_tokens)
     shapes = {batch.shape for batch in checked(made)}
     assert shapes <= {(max(1, batch_tokens // 64), 64)}
 
 
-def test_branches_all_along_a_path_share_its_copies():
+def test_branches_along_a_path_share_its_copies():
     """One piece a branch would lay out 520,000 tokens for these 2,000 nodes."""
     text = list(range(1, 1023))
     branches = [sequence([*text[:k], 4000, 4001], k) for k in range(len(text))]
@@ -251,3 +249,37 @@ def test_branches_all_along_a_path_share_its_copies():
     made = pack_rows(forest, max_positions=1024, width=768, batch_tokens=4096)
     checked(made)
     assert made.n_tokens < 6 * forest.n_nodes
+
+
+@settings(deadline=None)
+@given(sequence_lists(), st.sampled_from([2, 4, 8, 16]))
+def test_counted_sizes_equal_those_of_cut_pieces(sequences, base):
+    cutter = TrieCutter(build_forest(sequences, share=Share.TRIES), [2, 4, 8, 16, 32, 64])
+    found: dict[int, Counter[int]] = {}
+    for length, pieces in cutter.cut(base).items():
+        found[length] = Counter(piece.size for piece in pieces)
+    assert cutter.count_sizes(base) == found
+    cost = sum(n * sum(sizes.elements()) for n, sizes in found.items())  # longer rows cost more
+    assert sum(n * tokens for n, tokens in cutter.least_tokens(base).items()) <= cost
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_best_fit_loses_nothing_and_overflows_nothing(data):
+    capacity = data.draw(st.integers(1, 40))
+    sizes = data.draw(st.lists(st.integers(1, capacity), max_size=40))
+    bins = best_fit(sizes, capacity)
+    assert sorted(k for contents in bins for k in contents) == list(range(len(sizes)))
+    filled = sorted(sum(sizes[k] for k in contents) for contents in bins)
+    assert all(0 < total <= capacity for total in filled)
+    # A bin is opened only for what fits in no other, so no two of them could be one.
+    assert len(filled) < 2 or filled[0] + filled[1] > capacity
+
+
+@settings(deadline=None)
+@given(st.integers(1, 60), st.data())
+def test_counted_bins_equal_filled_bins(capacity, data):
+    sizes = data.draw(st.lists(st.integers(1, capacity), max_size=60))
+    filled = best_fit(sizes, capacity)
+    rooms = Counter(capacity - sum(sizes[k] for k in contents) for contents in filled)
+    assert rooms_left(Counter(sizes), capacity) == rooms

@@ -85,7 +85,7 @@ def questions(draw, count, *before):
     return out
 
 
-def test_a_preamble_hides_no_long_prompt_and_a_short_one_gets_no_prefix():
+def test_a_long_prompt_below_a_preamble_gets_a_prefix_and_a_short_one_none():
     draw = np.random.default_rng(0)
     preamble, long, longer, short = prompts(draw, 20, 200, 300, 30)
     asked = [
@@ -97,7 +97,7 @@ def test_a_preamble_hides_no_long_prompt_and_a_short_one_gets_no_prefix():
     assert sorted(len(part.prefix) for part in parts) == [0, 219, 319]
 
 
-def test_a_prefix_beyond_a_prefix():
+def test_a_prefix_that_continues_a_prefix():
     draw = np.random.default_rng(1)
     first, second = prompts(draw, 200, 150)
     few = questions(draw, 40, first)
@@ -108,14 +108,14 @@ def test_a_prefix_beyond_a_prefix():
     assert sorted(len(part.prefix) for part in parts) == [0, 349]
 
 
-def test_a_chain_alone_is_no_prefix():
+def test_a_chain_without_branches_is_no_prefix():
     assert [
         len(part.prefix) for part in checked(build_forest([sequence(list(range(1, 400)), 5)]))
     ] == [0]
     assert checked(build_forest([])) == []
 
 
-def test_the_whole_is_itself():
+def test_as_one_part_is_the_whole_forest():
     forest = build_forest([sequence([1, 2, 3], 1), sequence([1, 4], 1)])
     part = as_one_part(forest)
     assert part.forest is forest

@@ -1,11 +1,12 @@
-"""Which sequences are refused, and that one check of all finds what a check of each would."""
+"""Checks of a window equal checks of each sequence; rolling windows score every token once."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from jaxscore.plan.requests import TokenSequence, check_sequences
+from jaxscore.plan.requests import TokenSequence, check_sequences, rolling_windows
 from tests.sequences import sequence
 
 FACTS = {"vocab_size": 50, "max_positions": 6, "placeholders": {7: "image_token_id"}}
@@ -47,7 +48,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_refused(name):
+def test_unscorable_sequences_get_their_reason(name):
     bad, words = BAD[name]
     found = check_sequences([*GOOD, bad, *GOOD], **FACTS)
     assert list(found) == [len(GOOD)]
@@ -56,7 +57,7 @@ def test_what_is_refused(name):
 
 @given(picks=st.lists(st.sampled_from([*GOOD, *(bad for bad, _ in BAD.values())]), max_size=12))
 @settings(max_examples=200, deadline=None)
-def test_together_as_one_by_one(picks):
+def test_checks_of_a_window_equal_checks_of_each_sequence(picks):
     alone = {k: check_sequences([one], **FACTS) for k, one in enumerate(picks)}
     assert check_sequences(picks, **FACTS) == {k: one[0] for k, one in alone.items() if one}
 
@@ -67,7 +68,7 @@ def test_choices_follow_all_ids():
             TokenSequence(np.array(ids, np.int32), start, np.array([3]))
 
 
-def test_digests_tell_ids_start_and_choices_apart():
+def test_digests_distinguish_ids_start_and_choices():
     ids, two = np.array([1, 2, 3], np.int32), np.array([1, 2], np.int32)
     asked = [
         TokenSequence(ids, 3),
@@ -81,3 +82,42 @@ def test_digests_tell_ids_start_and_choices_apart():
     ]
     assert len({one.digest() for one in asked}) == len(asked)
     assert TokenSequence(two, 2, np.array([3], np.int64)).digest() == asked[3].digest()
+
+
+lengths = st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
+
+
+def parts(window):
+    """(what is read before the first scored token, scored tokens)."""
+    return window.ids[: window.start].tolist(), window.ids[window.start :].tolist()
+
+
+def test_rolling_windows_are_those_of_the_drawing():
+    found = [parts(one) for one in rolling_windows(np.arange(9), 1, 4, 2)]
+    assert found == [([0], [1, 2, 3, 4]), ([2, 3, 4], [5, 6]), ([4, 5, 6], [7, 8])]
+
+
+@given(st.integers(1, 60), lengths, st.integers(1, 3))
+def test_rolling_windows_score_every_token_once_with_its_context(n, length_and_stride, first):
+    max_length, stride = length_and_stride
+    first = min(first, max_length)
+    found = rolling_windows(np.arange(n), first, max_length, stride)
+    scored = [token for one in found for token in parts(one)[1]]
+    assert scored == list(range(first, n))
+    for k, one in enumerate(found):
+        before, own = parts(one)
+        whole = before + own
+        assert whole == list(range(whole[0], whole[0] + len(whole)))
+        assert 1 <= len(one.input_ids) <= max_length
+        assert len(own) <= (stride if k else max_length)
+        if k:  # all the context that a window has room for
+            assert len(one.input_ids) == min(max_length, own[-1])
+            assert len(before) > max_length - stride
+
+
+@given(st.lists(st.integers(1, 99), max_size=50), lengths)
+def test_rolling_windows_equal_those_of_lm_evaluation_harness(ids, length_and_stride):
+    max_length, stride = length_and_stride
+    theirs = get_rolling_token_windows(ids, 0, max_length, max_length - stride + 1)
+    ours = rolling_windows(np.array([0, *ids]), 1, max_length, stride)
+    assert [parts(one) for one in ours] == [make_disjoint_window(pair) for pair in theirs]

@@ -36,7 +36,7 @@ def answers(batch):
 
 @given(sequences=sequence_lists(longest=20, most=20), batch_tokens=st.integers(8, 64))
 @settings(max_examples=100, deadline=None)
-def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences, batch_tokens):
+def test_sequences_touched_and_completed_by_a_batch(sequences, batch_tokens):
     with (
         mock.patch.object(row_batches, "SHORTEST_ROW", 4),
         mock.patch.object(row_batches, "TARGETS_PER_TOKEN", 2),
@@ -73,7 +73,7 @@ def test_the_sequences_that_a_batch_answers_and_that_then_lack_nothing(sequences
         np.testing.assert_array_equal(scores.top_logprob, -scores.top_id)
 
 
-def test_the_digest_is_that_of_the_requests_and_of_the_batches():
+def test_digest_depends_on_requests_and_batches_alone():
     asked = [sequence(list(range(k, k + 70)), 3) for k in range(1, 9)]
 
     def digest(sequences, batch_tokens=512, **wanted):

@@ -15,7 +15,7 @@ STRICT = settings(max_examples=100, deadline=None)
 
 
 def made(sequences):
-    return OnePerRow(build_forest(sequences, share=Share.WHOLE), width=8)
+    return OnePerRow(build_forest(sequences, share=Share.WHOLE))
 
 
 def given_to_the_device(batch):
@@ -42,13 +42,13 @@ def test_each_edge_once_after_its_own_prefix(sequences):
 
 @given(sequences=sequence_lists(longest=20, most=12))
 @STRICT
-def test_what_is_computed_for_a_sequence_is_what_is_computed_for_it_alone(sequences):
+def test_reproducible_batches_depend_on_their_sequence_alone(sequences):
     together = {given_to_the_device(batch) for batch in made(sequences).batches()}
     alone = {given_to_the_device(b) for one in sequences for b in made([one]).batches()}
     assert together == alone
 
 
-def test_more_answers_than_room_change_nothing_but_the_answers():
+def test_further_batches_of_a_row_differ_in_targets_alone():
     few = [sequence([3, 4, 5, 10 + k], 2) for k in range(ROOM - 1)]
     many = [sequence([3, 4, 5, 10 + k], 2) for k in range(3 * ROOM - 1)]
     [want] = map(given_to_the_device, made(few).batches())
@@ -58,7 +58,7 @@ def test_more_answers_than_room_change_nothing_but_the_answers():
     assert sorted(answered.tolist()) == list(range(made(many).forest.n_edges))
 
 
-def test_another_start_is_another_row():
+def test_sequences_with_different_starts_share_no_row():
     ids = [3, 4, 5, 6]
     assert len(list(made([sequence(ids, 1), sequence(ids, 2), sequence(ids, 2)]).batches())) == 2
 

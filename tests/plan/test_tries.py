@@ -46,7 +46,7 @@ def test_depth_end_and_reach(share, sequences):
 
 @given(sequences=sequence_lists())
 @STRICT
-def test_a_node_for_each_distinct_prefix_and_an_edge_for_each_distinct_question(sequences):
+def test_one_node_per_distinct_prefix_and_one_edge_per_distinct_target(sequences):
     forest = build_forest(sequences)
     prefixes = {path[:n] for path in laid_out(sequences) for n in range(1, len(path) + 1)}
     assert sorted(paths(forest)) == sorted(prefixes)
@@ -83,7 +83,7 @@ def test_without_sharing_every_trie_is_one_path(sequences):
     assert sorted(chains) == sorted(maximal)
 
 
-def test_the_picture_of_the_module():
+def test_tries_are_those_of_the_drawing():
     the, cat, ran, sat, down, x = range(1, 7)
     forest = build_forest([sequence([the, cat, ran, x]), sequence([the, cat, sat, down, x])])
     assert forest.ids.tolist() == [the, cat, ran, sat, down]
@@ -93,7 +93,7 @@ def test_the_picture_of_the_module():
 
 
 @pytest.mark.parametrize("share", list(Share))
-def test_nothing_to_score_lays_nothing_out(share):
+def test_sequences_without_scored_tokens_add_no_node(share):
     forest = build_forest([sequence([]), sequence([7]), sequence([7, 8, 9], 3)], share=share)
     assert (forest.n_nodes, forest.n_edges, forest.n_input_tokens) == (0, 0, 4)
     assert forest.offsets.tolist() == [0, 0, 0, 0]
