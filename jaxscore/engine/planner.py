@@ -97,7 +97,7 @@ class Planner:
     ) -> ForestScores:
         if self.reproducible:
             forest = build_forest(sequences, share=Share.WHOLE)
-            rows = OnePerRow(forest, self.facts.width)
+            rows = OnePerRow(forest)
             return ForestScores(variant, index, forest, [(as_one_part(forest), rows)], wanted)
         share = Share.TRIES if self.facts.shares_text else Share.PATHS
         forest = build_forest(sequences, share=share)

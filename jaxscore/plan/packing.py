@@ -61,7 +61,7 @@ class PackedRows:
             tokens from its start to the end of everything below it in this row.
         n_in_row: int64 [rows], ranges of each row.
         batch_tokens: tokens of a batch, padding included.
-        cost: in tokens of linear work, with padding and attention.
+        cost: in tokens of linear work, with padding and attention; NaN for uniform rows.
         tail: the last rows of a length go in batches of one `tail`-th, see `batch_rows`.
     """
 
@@ -206,70 +206,48 @@ def pack_rows(
             break
     assert best is not None  # no path is longer than max_positions, so a length is left
     base, tail, cost = best
-    rows = _fill_rows(cutter.cut(base), pack)
-    return _as_arrays(forest, rows, batch_tokens, cost, tail)
+    return _as_arrays(forest, cutter.cut(base), pack, batch_tokens, cost, tail)
 
 
-def pack_uniform_rows(
-    forest: Forest, *, row_length: int, width: int, batch_tokens: int
-) -> PackedRows:
+def pack_uniform_rows(forest: Forest, *, row_length: int, batch_tokens: int) -> PackedRows:
     """Pack a forest in batches of one shape, for work that is not worth a second program.
 
     Args:
         row_length: at least the longest path.
-        width, batch_tokens: as in `pack_rows`.
+        batch_tokens: as in `pack_rows`.
     """
-    rows = _fill_rows(TrieCutter(forest, [row_length]).cut(row_length), pack=True)
-    counts = batch_rows(len(rows.get(row_length, [])), row_length, batch_tokens, 1)
-    cost = sum(counts) * row_length * attention_cost(row_length, width)
-    return _as_arrays(forest, rows, batch_tokens, cost, tail=1)
-
-
-def _fill_rows(pieces: dict[int, list[Piece]], pack: bool) -> dict[int, list[list[Piece]]]:
-    """Pieces of each row, by row length."""
-    if not pack:
-        return {length: [[piece] for piece in of_length] for length, of_length in pieces.items()}
-    return {
-        length: [
-            [of_length[k] for k in chosen]
-            for chosen in best_fit([piece.size for piece in of_length], length)
-        ]
-        for length, of_length in pieces.items()
-    }
+    pieces = TrieCutter(forest, [row_length]).cut(row_length)
+    return _as_arrays(forest, pieces, True, batch_tokens, math.nan, tail=1)
 
 
 def _as_arrays(
     forest: Forest,
-    rows: dict[int, list[list[Piece]]],
+    pieces: dict[int, list[Piece]],
+    pack: bool,
     batch_tokens: int,
     cost: float,
     tail: int,
 ) -> PackedRows:
-    lengths = sorted(rows)
+    """Fill rows with pieces, given by row length, and flatten them."""
+    lengths, n_rows = sorted(pieces), []
     flat: list[int] = []  # start, stop and span of each range
     n_in_row = []
     for length in lengths:
-        for row in rows[length]:
+        of_length = pieces[length]
+        sizes = [piece.size for piece in of_length]
+        rows = best_fit(sizes, length) if pack else [[k] for k in range(len(sizes))]
+        n_rows.append(len(rows))
+        for row in rows:
             before = len(flat)
-            pending = row[::-1]
+            pending = [of_length[k] for k in reversed(row)]
             while pending:
                 piece = pending.pop()
                 flat += (piece.start, piece.stop, piece.size if piece.parts else 0)
                 pending += piece.parts[::-1]
             n_in_row.append((len(flat) - before) // 3)
     start, stop, span = np.ascontiguousarray(np.array(flat, np.int64).reshape(-1, 3).T)
-    return PackedRows(
-        forest,
-        lengths,
-        [len(rows[length]) for length in lengths],
-        start,
-        stop,
-        span,
-        np.array(n_in_row, np.int64),
-        batch_tokens,
-        cost,
-        tail,
-    )
+    in_row = np.array(n_in_row, np.int64)
+    return PackedRows(forest, lengths, n_rows, start, stop, span, in_row, batch_tokens, cost, tail)
 
 
 class TrieCutter:

@@ -283,12 +283,11 @@ def _as_array(ids: object) -> np.ndarray:
 def _too_long(sequence: TokenSequence, max_positions: int) -> str:
     n = len(sequence.ids)
     n_continuation = n - sequence.start
+    found, remedy = f"{n} tokens ({n_continuation} of them continuation)", "shorten it"
     if len(sequence.choices):
-        found, remedy = f"its prompt has {n} tokens", "shorten the prompt, or drop"
-    elif n_continuation > max_positions:
-        found, remedy = f"{n} tokens ({n_continuation} of them continuation)", ""
-    else:
-        found = f"{n} tokens ({n_continuation} of them continuation)"
-        remedy = "shorten the context, or drop"
-    remedy = f"{remedy} its oldest tokens with --truncate left" if remedy else "shorten it"
+        found, remedy = f"its prompt has {n} tokens", "shorten the prompt"
+    elif n_continuation <= max_positions:
+        remedy = "shorten the context"
+    if remedy != "shorten it":
+        remedy += ", or drop its oldest tokens with --truncate left"
     return f"{found}, the model takes {max_positions} positions; {remedy}"

@@ -147,17 +147,10 @@ class OnePerRow:
     """
 
     forest: Forest
-    width: int
 
     @property
     def n_tokens(self) -> int:
         return self.forest.n_nodes
-
-    @property
-    def cost(self) -> float:
-        """In tokens of linear work, with padding and attention."""
-        lengths = [power_of_two(stop - start) for start, stop in self.rows]
-        return sum(length * attention_cost(length, self.width) for length in lengths)
 
     def layout(self) -> bytes:
         """Everything but the forest that determines the batches, for digests."""

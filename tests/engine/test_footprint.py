@@ -119,7 +119,7 @@ def test_batch_shapes_are_the_packers(batch_tokens, max_positions):
 
 def test_abstract_rows_are_the_packers():
     plan = packing.pack_uniform_rows(
-        build_forest([TokenSequence(np.arange(30), 1)]), row_length=64, width=32, batch_tokens=128
+        build_forest([TokenSequence(np.arange(30), 1)]), row_length=64, batch_tokens=128
     )
     [batch] = plan.batches()
     rows, sent = abstract_rows(*batch.shape), side_by_side([batch], None)

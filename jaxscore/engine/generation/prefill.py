@@ -94,10 +94,7 @@ class Prefill:
         else:
             length = power_of_two(max(longest, LONG_ROW if n_tokens > LONG_ROW else 1))
             budget = budget if 2 * n_tokens > budget else budget // TAIL
-        width = self.variant.model.width
-        return packing.pack_uniform_rows(
-            forest, row_length=length, width=width, batch_tokens=budget
-        )
+        return packing.pack_uniform_rows(forest, row_length=length, batch_tokens=budget)
 
 
 class Batch:
