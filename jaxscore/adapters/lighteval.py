@@ -1,10 +1,10 @@
 """jaxscore as a custom model of lighteval: the numbers of its `TransformersModel`.
 
-choice  blanks at the prompt's end go to the choice; prompt and choice are encoded apart, the
-        choice without special tokens; an EOS at the prompt's end is dropped; both together are
-        cut at the left to max_length
-text    the prompt is cut at the left to max_length and keeps its special tokens; the text is
-        greedy, ends at the tokenizer's EOS, and is cut at each stop string in turn
+choice  blanks at the prompt's end move to the choice; prompt and choice are encoded separately,
+        the choice without special tokens; an EOS at the prompt's end is dropped; both together
+        are truncated at the left to max_length
+text    the prompt is truncated at the left to max_length and keeps its special tokens; the text
+        is greedy, ends at the tokenizer's EOS, and is truncated at each stop string in turn
 """
 
 from types import SimpleNamespace
@@ -17,10 +17,9 @@ from lighteval.models.model_output import ModelResponse
 from lighteval.tasks.prompt_manager import PromptManager
 from lighteval.tasks.requests import Doc
 
-from jaxscore.adapters import arguments
-from jaxscore.adapters.model import DEFAULT, make, of_config
-from jaxscore.adapters.scoring import Asked, answers
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.adapters.arguments import LM_EVAL_ARGUMENTS, read_arguments, read_flag
+from jaxscore.adapters.model import DEFAULT_LENGTH, config_length, load_model
+from jaxscore.adapters.scoring import Question, answers
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
 from jaxscore.text import chat_template
@@ -28,112 +27,117 @@ from jaxscore.types.requests import GenerationRequest
 
 
 class JaxscoreModel(LightevalModel):
-    """Scores choices and continues prompts."""
+    """Scores choices and continues prompts.
+
+    Args:
+        config: `model_name` is a folder, a hub id, `demo`, or `pretrained=...,dtype=float32`.
+
+    Raises:
+        InputError: an argument or a model that cannot be used, and why.
+    """
 
     add_special_tokens = True
     tokenizer: Any = None
     max_length = 0
 
     def __init__(self, config: ModelConfig) -> None:
-        """Args:
-            config: `model_name` is a folder, a hub id, `demo`, or `pretrained=...,dtype=float32`.
-
-        Raises:
-            InputError: an argument or a model that cannot be used, and why.
-        """
-        given: dict[str, Any] = {"pretrained": config.model_name}
+        values: dict[str, Any] = {"pretrained": config.model_name}
         if "=" in config.model_name:
-            given = dict(one.partition("=")[::2] for one in config.model_name.split(","))
-        chat = arguments.flag("override_chat_template", given.pop("override_chat_template", None))
-        if found := sorted(arguments.OF_LM_EVAL & set(given)):
-            raise InputError(f"{', '.join(found)}: decides nothing in lighteval; leave it out")
+            values = dict(part.partition("=")[::2] for part in config.model_name.split(","))
+        chat = read_flag("override_chat_template", values.pop("override_chat_template", None))
+        if unusable := sorted(LM_EVAL_ARGUMENTS & set(values)):
+            raise InputError(f"{', '.join(unusable)}: decides nothing in lighteval; leave it out")
         if config.generation_parameters != GenerationParameters():
             raise InputError("generation_parameters: jaxscore's texts are greedy; leave it out")
-        args, _ = arguments.read(given)
-        self.scorer, self.tokenizer, self.max_length, folder = make(args)
+        args, _ = read_arguments(values)
+        self.scorer, self.tokenizer, self.max_length, folder = load_model(args)
         self.scorer.progress = True
         if folder and not args.max_length:  # lighteval never asks the tokenizer
-            self.max_length = of_config(folder) or DEFAULT
+            self.max_length = config_length(folder) or DEFAULT_LENGTH
         self._chat = self.tokenizer.chat_template is not None if chat is None else chat
         if self._chat:
             chat_template.check(self.tokenizer)  # lighteval renders in this process
         self._prompts = PromptManager(self._chat, self.tokenizer, config.system_prompt)
         self.config = config.model_copy(update={"model_name": args.pretrained})
-        # lighteval's cache knows a custom model by its names alone: it is never read.
+        # lighteval's cache identifies a custom model by its names alone, so it is never read.
         self._cache = SimpleNamespace(_init_registry=lambda registry: None)
 
     def loglikelihood(self, docs: list[Doc]) -> list[ModelResponse]:
-        """Log-likelihood in nats of each choice, and whether all of it is greedy.
+        """Log-likelihood in nats of each choice, and whether every token is greedy.
 
         Raises:
             InputError: a document that cannot be scored; the message names it.
         """
-        out, asked, named = [], [], []
+        responses, questions, choices_of = [], [], []
         shared: dict[tuple[int, ...], np.ndarray] = {}
         for doc in docs:
             if not doc.choices:
                 raise InputError(f"{_name(doc)}: it has no choices to score")
             prompt = self._prompt(doc)
             contexts, choices = self.tok_encode_pair(prompt, doc.choices, pairwise=True)
-            out.append(ModelResponse(prompt, contexts[0], output_tokens=choices))
-            out[-1].logprobs = [0.0] * len(choices)
-            out[-1].argmax_logits_eq_gold = [False] * len(choices)
+            response = ModelResponse(prompt, contexts[0], output_tokens=choices)
+            response.logprobs = [0.0] * len(choices)
+            response.argmax_logits_eq_gold = [False] * len(choices)
+            responses.append(response)
             for k, (context, choice) in enumerate(zip(contexts, choices, strict=True)):
-                named.append((out[-1], k, f"{_name(doc)}, choice {k}"))
+                name = f"{_name(doc)}, choice {k}"
+                choices_of.append((response, k, name))
                 if (room := self.max_length - len(choice)) < 1:
                     raise InputError(
-                        f"{named[-1][2]} has {len(choice)} tokens, expected fewer than max_length, "
+                        f"{name} has {len(choice)} tokens, expected fewer than max_length, "
                         f"{self.max_length}; the task needs a model with more positions"
                     )
                 ids = shared.setdefault(tuple(context[-room:]), np.array(context[-room:], np.int32))
-                asked.append(Asked(ids, np.array(choice, np.int32)))
-        for some in answers(self.scorer, asked, self.max_length, lambda place: named[place][2]):
-            for one in some:
-                for found, k, _ in (named[place] for place in one.places):
-                    found.logprobs[k], found.argmax_logits_eq_gold[k] = one.total, one.greedy
-        return out
+                questions.append(Question(ids, np.array(choice, np.int32)))
+        for window in answers(self.scorer, questions, self.max_length, lambda k: choices_of[k][2]):
+            for answer in window:
+                for response, k, _ in (choices_of[place] for place in answer.places):
+                    response.logprobs[k] = answer.total
+                    response.argmax_logits_eq_gold[k] = answer.greedy
+        return responses
 
     def loglikelihood_rolling(self, docs: list[Doc]) -> list[ModelResponse]:
         """Refused: lighteval's `TransformersModel` ends with an error on its perplexity tasks."""
         raise InputError("perplexity tasks of lighteval are not computed; use jaxscore lm-eval")
 
     def greedy_until(self, docs: list[Doc]) -> list[ModelResponse]:
-        """Each prompt continued.
+        """Continue each prompt.
 
         Raises:
-            InputError: a document that cannot be continued as it asks; the message names it.
+            InputError: a document that cannot be continued; the message names it.
         """
         defaults, eos = self.scorer.model.generation_defaults, self.tokenizer.eos_token
         if eos is None:
             raise InputError("greedy_until: the tokenizer has no EOS; lighteval ends texts by it")
         if unhandled := ", ".join(defaults.unhandled_greedy):
             raise InputError(f"generation_config.json: {unhandled} is not computed by jaxscore")
-        out, requests = [], []
+        responses, requests = [], []
         for place, doc in enumerate(docs):
             stop = (eos, *(() if self._chat else doc.stop_sequences or ()))
             if doc.num_samples != 1 or "" in stop:
                 raise InputError(f"{_name(doc)}: expected one sample and no empty stop string")
             prompt = self._prompt(doc)
             ids = self._prompt_ids(prompt)
-            out.append(ModelResponse(prompt, ids))
+            responses.append(ModelResponse(prompt, ids))
             room = self.max_length - len(ids)
             n_new = max(1, room if doc.generation_size is None else min(room, doc.generation_size))
             requests.append(GenerationRequest(
                 place, ids, n_new, stop=stop, eos_ids=(self.tokenizer.eos_token_id,),
                 repetition_penalty=defaults.repetition_penalty,
             ))  # fmt: skip
-        for place, one in Generator(self.scorer).stream(requests):
-            if one.error is not None:
-                raise InputError(f"{_name(docs[place])}: {one.error}")
-            ids = [*map(int, one.token_ids), *(() if one.eos_id is None else (one.eos_id,))]
+        for place, generated in self.scorer.generator().stream(requests):
+            if generated.error is not None:
+                raise InputError(f"{_name(docs[place])}: {generated.error}")
+            eos_ids = () if generated.eos_id is None else (generated.eos_id,)
+            ids = [*map(int, generated.token_ids), *eos_ids]
             [text] = self.tok_decode([ids])
             for end in requests[place].stop:
                 text = text.split(end)[0]
-            out[place].text, out[place].output_tokens = [text], [ids]
-        return out
+            responses[place].text, responses[place].output_tokens = [text], [ids]
+        return responses
 
     def _prompt_ids(self, prompt: str) -> list[int]:
-        """At most max_length tokens, special tokens included."""
+        """At most max_length ids, including special tokens."""
         whole, bare = self.tok_encode(prompt), self.tok_encode(prompt, False)
         if (cut := len(whole) - self.max_length) <= 0:
             return whole

@@ -1,4 +1,4 @@
-"""The scorer and the tokenizer that model arguments name."""
+"""Loads the scorer and tokenizer that model arguments name."""
 
 import copy
 import weakref
@@ -15,7 +15,6 @@ from jaxscore.models import wrappers
 from jaxscore.models.config import read
 from jaxscore.models.config.accepted_keys import without
 from jaxscore.models.weights import checkpoint
-from jaxscore.models.weights.checkpoint import read_config
 from jaxscore.scorer import Scorer
 from jaxscore.text import tokenizer_files
 from jaxscore.text.bounded_tokenizer import panics_named
@@ -23,16 +22,20 @@ from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from jaxscore.text.transformers_log import errors_only
 
-# Scorers of this process that `make` has loaded and that are in use.
+LENGTH_ATTRIBUTES = ("n_positions", "max_position_embeddings", "n_ctx")
+DEFAULT_LENGTH = 2048
+NO_LIMIT = int(1e30)  # transformers' value for a tokenizer without a limit
+
+# Scorers of this process that `load_model` has loaded and that are in use.
 LOADED: weakref.WeakSet[Scorer] = weakref.WeakSet()
 
 
-class Made(NamedTuple):
+class LoadedModel(NamedTuple):
     """A scorer and its tokenizer.
 
     Attributes:
-        length: tokens that the model reads at most.
-        folder: of the checkpoint; None where a `Scorer` was given.
+        length: maximum tokens of a text.
+        folder: of the checkpoint, or None if the arguments hold a `Scorer`.
     """
 
     scorer: Scorer
@@ -41,7 +44,7 @@ class Made(NamedTuple):
     folder: Path | None
 
 
-def make(args: Arguments) -> Made:
+def load_model(args: Arguments) -> LoadedModel:
     """Load the model and its tokenizer.
 
     Raises:
@@ -49,23 +52,26 @@ def make(args: Arguments) -> Made:
     """
     if not isinstance(args.pretrained, str):
         scorer: Scorer = args.pretrained
-        _check_special(args)
+        if args.add_bos_token is not None:
+            raise InputError(
+                "model_args: add_bos_token beside a Scorer as pretrained, whose tokenizer is made "
+                "already; give the name of the model"
+            )
         _check_length(args, scorer)
         length = args.max_length or scorer.model.max_positions
-        # A harness gives it a pad token, of which the scorer's owner knows nothing.
-        return Made(scorer, copy.deepcopy(scorer.encoder.tokenizer), length, None)
+        # Copied: a harness adds a pad token, which the owner of the scorer does not expect.
+        return LoadedModel(scorer, copy.deepcopy(scorer.encoder.tokenizer), length, None)
     options: dict[str, Any] = {"batch_tokens": args.batch_tokens, "quantize": args.quantize}
     scorer = Scorer.from_pretrained(
         args.pretrained,
         device=args.device,
-        dtype=args.dtype,  # type: ignore[arg-type]  # `arguments` has checked it
-        implementation=args.implementation,  # type: ignore[arg-type]  # `load` checks it
+        dtype=args.dtype,  # type: ignore[arg-type]  # checked by `read_arguments`
+        implementation=args.implementation,  # type: ignore[arg-type]  # checked by it too
         revision=args.revision,
         trust_remote_code=args.trust_remote_code,
         cache_dir=None if args.cache_dir is None else local_path(args.cache_dir),
         lora=args.peft,
         journal=args.journal,
-        # In a multi-process run a single device would belong to one process alone.
         mesh=args.mesh or (AUTO if processes.is_distributed() else None),
         reproducible=args.reproducible,
         accept_config=args.accept_config,
@@ -74,27 +80,19 @@ def make(args: Arguments) -> Made:
     LOADED.add(scorer)
     _check_length(args, scorer)
     folder = _folder(args.pretrained, args, args.revision)
-    named = args.tokenizer or args.pretrained
-    of_tokenizer = _folder(named, args, None if args.tokenizer else args.revision)
+    tokenizer_name = args.tokenizer or args.pretrained
+    tokenizer_folder = _folder(tokenizer_name, args, None if args.tokenizer else args.revision)
     if args.add_bos_token is not None:
-        scorer.encoder = TextEncoder(_with_bos(of_tokenizer, args))
+        scorer.encoder = TextEncoder(_load_with_bos(tokenizer_folder, args))
     elif args.tokenizer is not None:
-        tokenizer = load_tokenizer(of_tokenizer, trust_remote_code=args.trust_remote_code)
+        tokenizer = load_tokenizer(tokenizer_folder, trust_remote_code=args.trust_remote_code)
         scorer.encoder = TextEncoder(tokenizer)
-    length = args.max_length or max_length(folder, of_tokenizer, args.accept_config)
-    return Made(scorer, scorer.encoder.tokenizer, length, folder)
-
-
-def _check_special(args: Arguments) -> None:
-    if args.add_bos_token is not None:
-        raise InputError(
-            "model_args: add_bos_token beside a Scorer as pretrained, whose tokenizer is made "
-            "already; give the name of the model"
-        )
+    length = args.max_length or max_length(folder, tokenizer_folder, args.accept_config)
+    return LoadedModel(scorer, scorer.encoder.tokenizer, length, folder)
 
 
 def _check_length(args: Arguments, scorer: Scorer) -> None:
-    """See that the model has the positions: without them it reads no such text."""
+    """Refuse a length of more tokens than the model has positions."""
     most = scorer.model.max_positions
     if args.max_length is not None and args.max_length > most:
         raise InputError(
@@ -108,8 +106,8 @@ def _folder(name: str, args: Arguments, revision: str | None) -> Path:
     return checkpoint.resolve(name, revision, with_code=args.trust_remote_code, cache_dir=cache)
 
 
-def _with_bos(folder: Path, args: Arguments) -> Any:
-    """transformers' own tokenizer: what `add_bos_token` does is for its class to say."""
+def _load_with_bos(folder: Path, args: Arguments) -> Any:
+    """transformers' own tokenizer, whose class decides what `add_bos_token` does."""
     from transformers import AutoTokenizer
 
     with panics_named(f"{folder}: no tokenizer with add_bos_token", error=InputError):
@@ -126,31 +124,28 @@ def _with_bos(folder: Path, args: Arguments) -> Any:
     return tokenizer
 
 
-ATTRIBUTES = ("n_positions", "max_position_embeddings", "n_ctx")
-DEFAULT = 2048
-INFINITE = int(1e30)  # what transformers writes for a tokenizer without a limit
-
-
-def of_config(folder: Path, accepted: Sequence[str] = ()) -> int | None:
-    """What the config of a checkpoint says; None where it says nothing."""
-    where = str(folder / "config.json")
-    text = wrappers.text_of(without(read_config(folder), accepted), where, tied=None)
-    config = read(text.raw, where).config
-    for name in ATTRIBUTES:
-        if (value := getattr(config, name, None)) is not None:
-            return int(value)
-    return None
-
-
-def max_length(folder: Path, tokenizer_folder: Path, accepted: Sequence[str] = ()) -> int:
-    """As lm-evaluation-harness resolves it: the config's length, the tokenizer's, or 2,048.
+def config_length(folder: Path, accepted: Sequence[str] = ()) -> int | None:
+    """Maximum tokens of a text by a checkpoint's config, or None if it has none.
 
     Args:
         accepted: keys of the config that are left out.
-
-    This is not the model's own limit: Bloom's positions have none, and this says 2,048.
     """
-    if (found := of_config(folder, accepted)) is not None:
-        return found
-    own = tokenizer_files.read_settings(tokenizer_folder).get("model_max_length")
-    return DEFAULT if own is None or own >= INFINITE else int(own)
+    where = str(folder / "config.json")
+    text = wrappers.text_of(without(checkpoint.read_config(folder), accepted), where, tied=None)
+    config = read(text.raw, where).config
+    lengths = (getattr(config, name, None) for name in LENGTH_ATTRIBUTES)
+    return next((int(length) for length in lengths if length is not None), None)
+
+
+def max_length(folder: Path, tokenizer_folder: Path, accepted: Sequence[str] = ()) -> int:
+    """The config's length, the tokenizer's, or 2,048, as lm-evaluation-harness resolves it.
+
+    The model's own limit may be another: Bloom has none, and this returns 2,048.
+
+    Args:
+        accepted: keys of the config that are left out.
+    """
+    if (length := config_length(folder, accepted)) is not None:
+        return length
+    limit = tokenizer_files.read_settings(tokenizer_folder).get("model_max_length")
+    return DEFAULT_LENGTH if limit is None or limit >= NO_LIMIT else int(limit)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.adapters.arguments import IDLE, READERS, ArgumentError, Arguments, read
+from jaxscore.adapters.arguments import IDLE, READERS, ArgumentError, Arguments, read_arguments
 from jaxscore.errors import InputError
 
 
 def test_values_as_text_and_as_they_are():
-    args, idle = read(
+    args, idle = read_arguments(
         {
             "pretrained": "gpt2", "dtype": "torch.bfloat16", "max_length": "512",
             "add_bos_token": "False", "reproducible": True, "device": "cuda:0", "revision": "main",
@@ -36,17 +36,17 @@ def test_values_as_text_and_as_they_are():
     ("written", "keys"), [("my_scale", ("my_scale",)), ("a+b", ("a", "b")), (["a"], ("a",))]
 )
 def test_accepted_keys_of_the_config(written, keys):
-    assert read({"pretrained": "gpt2", "accept_config": written})[0].accept_config == keys
+    assert read_arguments({"pretrained": "gpt2", "accept_config": written})[0].accept_config == keys
 
 
 @pytest.mark.parametrize("written", ["", "a+", 3, [""]])
 def test_accepted_keys_that_are_none(written):
     with pytest.raises(ArgumentError, match="keys of the config, such as KEY"):
-        read({"pretrained": "gpt2", "accept_config": written})
+        read_arguments({"pretrained": "gpt2", "accept_config": written})
 
 
 def test_what_lm_eval_gives_by_itself_is_not_told():
-    assert read({"pretrained": "gpt2", "batch_size": 1, "device": "cuda:0"})[1] == []
+    assert read_arguments({"pretrained": "gpt2", "batch_size": 1, "device": "cuda:0"})[1] == []
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_what_lm_eval_gives_by_itself_is_not_told():
 def test_what_is_refused(given, why):
     rest = {} if not given else {"pretrained": "gpt2"} if "pretraned" not in given else {}
     with pytest.raises(ArgumentError, match=why) as found:
-        read({**rest, **given})
+        read_arguments({**rest, **given})
     assert isinstance(found.value, InputError)
     assert isinstance(found.value, TypeError)
 
 
 @pytest.mark.parametrize("name", IDLE)
 def test_an_absent_value_of_an_idle_argument(name):
-    assert read({"pretrained": "gpt2", name: None}) == (Arguments("gpt2"), [])
+    assert read_arguments({"pretrained": "gpt2", name: None}) == (Arguments("gpt2"), [])
 
 
 def test_every_argument_has_a_reader():
@@ -101,6 +101,6 @@ def test_every_argument_has_a_reader():
 
 def test_a_scorer_takes_none_of_what_makes_one(scorers):
     scorer = scorers("tiny-gpt2")
-    assert read({"pretrained": scorer, "batch_size": 1})[0].pretrained is scorer
+    assert read_arguments({"pretrained": scorer, "batch_size": 1})[0].pretrained is scorer
     with pytest.raises(ArgumentError, match="dtype, peft beside a Scorer"):
-        read({"pretrained": scorer, "dtype": "float32", "peft": "x"})
+        read_arguments({"pretrained": scorer, "dtype": "float32", "peft": "x"})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscore.adapters.scoring import Asked, answers
+from jaxscore.adapters.scoring import Question, answers
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
 
@@ -16,7 +16,7 @@ def asked(n=60):
     draw = np.random.default_rng(0)
     contexts = [draw.integers(1, 300, draw.integers(1, 30)).astype(np.int32) for _ in range(9)]
     some = [
-        Asked(contexts[k], draw.integers(1, 300, m).astype(np.int32))
+        Question(contexts[k], draw.integers(1, 300, m).astype(np.int32))
         for k, m in zip(draw.integers(0, 9, n), draw.integers(1, 5, n), strict=True)
     ]
     return [*some, *some[::7]]
@@ -51,14 +51,14 @@ def test_every_question_has_the_scores_of_its_tokens(window, scorers):
 
 def test_equal_ids_are_one_question_whichever_arrays_hold_them(scorers):
     """Requests without context, and windows of a long text, have each an array of their own."""
-    questions = [Asked(ids(7), ids(k % 3 + 1)) for k in range(12)]
+    questions = [Question(ids(7), ids(k % 3 + 1)) for k in range(12)]
     windows = list(answers(scorers("tiny-llama3"), questions, 512, named, window=2))
     places = [one.places for some in windows for one in some]
     assert places == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
 
 
 def test_a_question_of_the_last_window_is_refused_before_the_first_is_computed(scorers):
-    questions = [*(Asked(ids(1, 2), ids(k)) for k in range(3, 9)), Asked(ids(9), ids(99999))]
+    questions = [*(Question(ids(1, 2), ids(k)) for k in range(3, 9)), Question(ids(9), ids(99999))]
     scorer = scorers("tiny-llama3")
     before = scorer.facts()["counts"]
     with pytest.raises(InputError, match="document 6: token id 99999 is beyond"):
@@ -68,7 +68,7 @@ def test_a_question_of_the_last_window_is_refused_before_the_first_is_computed(s
 
 def test_the_newest_tokens_are_kept(scorers):
     scorer = scorers("tiny-llama3")
-    one = Asked(ids(*range(5, 25)), ids(30, 31, 32))
+    one = Question(ids(*range(5, 25)), ids(30, 31, 32))
     [[answer]] = answers(scorer, [one], 8, named)
     assert answer.sequence.ids.tolist() == [*range(19, 25), 30, 31, 32]
     assert (answer.cut, answer.sequence.start) == (14, 6)
@@ -79,11 +79,15 @@ def test_the_newest_tokens_are_kept(scorers):
 @pytest.mark.parametrize(
     ("question", "length", "why"),
     [
-        (Asked(ids(), ids(1)), 9, "task, document 0: its context has no tokens"),
-        (Asked(ids(1), ids()), 9, "task, document 0: its continuation has no tokens of its own"),
-        (Asked(ids(1), ids(1, 2, 3)), 2, "has 3 tokens, and max_length is 2"),
-        (Asked(ids(1), ids(99999)), 9, "task, document 0: token id 99999 is beyond"),
-        (Asked(ids(1) * np.ones(4000, np.int32), ids(3)), 9999, "document 0: .* the model takes"),
+        (Question(ids(), ids(1)), 9, "task, document 0: its context has no tokens"),
+        (Question(ids(1), ids()), 9, "task, document 0: its continuation has no tokens of its own"),
+        (Question(ids(1), ids(1, 2, 3)), 2, "has 3 tokens, and max_length is 2"),
+        (Question(ids(1), ids(99999)), 9, "task, document 0: token id 99999 is beyond"),
+        (
+            Question(ids(1) * np.ones(4000, np.int32), ids(3)),
+            9999,
+            "document 0: .* the model takes",
+        ),
     ],
 )
 def test_questions_that_cannot_be_answered(question, length, why, scorers):

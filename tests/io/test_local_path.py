@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.adapters import arguments
 from jaxscore.adapters import model as making
+from jaxscore.adapters.arguments import read_arguments
 from jaxscore.cli import listing
 from jaxscore.cli.main import main
 from jaxscore.errors import InputError
@@ -109,9 +109,11 @@ def test_a_divergence_scorer_takes_no_address(name, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("folder", [making._folder, making.make], ids=["_folder", "make"])
+@pytest.mark.parametrize(
+    "folder", [making._folder, making.load_model], ids=["_folder", "load_model"]
+)
 def test_model_args_take_no_address_as_cache_dir(folder):
-    args, _ = arguments.read({"pretrained": MODEL, "cache_dir": "gs://bucket/cache"})
+    args, _ = read_arguments({"pretrained": MODEL, "cache_dir": "gs://bucket/cache"})
     words = (MODEL, args, None) if folder is making._folder else (args,)
     with pytest.raises(InputError, match=REFUSED.format("gs")):
         folder(*words)

@@ -30,50 +30,50 @@ from lm_eval.api.model import CacheHook, TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import configure_pad_token
 
-from jaxscore.adapters import arguments
-from jaxscore.adapters import model as making
-from jaxscore.adapters.lm_eval import encoding, outputs
-from jaxscore.adapters.lm_eval.encoding import ChatTemplate, Encoder, Rolling
-from jaxscore.adapters.lm_eval.generation import Texts
-from jaxscore.adapters.lm_eval.outputs import Details, Shown
-from jaxscore.adapters.scoring import Answer, Asked, answers
+from jaxscore.adapters.arguments import read_arguments
+from jaxscore.adapters.lm_eval import outputs
+from jaxscore.adapters.lm_eval.encoding import ChatTemplate, Encoder, Rolling, check_unicode
+from jaxscore.adapters.lm_eval.generation import TextGenerator
+from jaxscore.adapters.lm_eval.outputs import CallLog, Details
+from jaxscore.adapters.model import load_model
+from jaxscore.adapters.scoring import Answer, Question, answers
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
 from jaxscore.io.printable import one_line
 from jaxscore.text.bounded_tokenizer import decode
 
-log = logging.getLogger("lm_eval.jaxscore")  # their handler shows what is below theirs
+log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness displays its child loggers
 
-LONGEST = 80  # characters of a text in a message
+QUOTED = 80  # characters of a text in a message
 
 
 @register_model("jaxscore")
 class JaxscoreLM(TemplateLM):
     """Scores and continues texts for lm-evaluation-harness.
 
+    Args:
+        pretrained: a folder, a hub id, "demo", or a `Scorer`.
+        model_args: see `jaxscore.adapters.arguments`.
+
     Attributes:
-        scorer: computes all of it.
-        tokenizer: transformers' own kind.
+        scorer: computes all numbers and texts.
+        tokenizer: transformers' tokenizer.
+
+    Raises:
+        ArgumentError: an unknown name or an invalid value; a TypeError.
+        InputError: the model cannot be used, and why.
     """
 
     def __init__(self, pretrained: Any = None, **model_args: Any) -> None:
-        """Args:
-            pretrained: a folder, a hub id, "demo", or a `Scorer`.
-            model_args: see `jaxscore.adapters.arguments`.
-
-        Raises:
-            ArgumentError: a name that does not exist, or a value that cannot be; a TypeError.
-            InputError: the model cannot be used, and why.
-        """
         super().__init__()
-        self._args, idle = arguments.read({"pretrained": pretrained, **model_args})
+        self._args, idle = read_arguments({"pretrained": pretrained, **model_args})
         if idle:
             log.info("these arguments decide nothing in jaxscore: %s", ", ".join(sorted(idle)))
-        self._made = making.make(self._args)
-        self.scorer = self._made.scorer
-        self.tokenizer = configure_pad_token(self._made.tokenizer)
+        self._model = load_model(self._args)
+        self.scorer = self._model.scorer
+        self.tokenizer = configure_pad_token(self._model.tokenizer)
         self._encoder = Encoder(self.tokenizer, self._args.add_bos_token, self.prefix_token_id)
-        self._texts = Texts(
+        self._texts = TextGenerator(
             self.scorer,
             self._encoder,
             self.max_length,
@@ -92,7 +92,7 @@ class JaxscoreLM(TemplateLM):
 
     @property
     def prefix_token_id(self) -> Any:
-        """What a text without context is scored after."""
+        """Token that precedes a text without context."""
         if self._args.prefix_token_id is not None:
             return self._args.prefix_token_id
         bos = self.tokenizer.bos_token_id
@@ -100,7 +100,7 @@ class JaxscoreLM(TemplateLM):
 
     @property
     def max_length(self) -> int:
-        return self._made.length
+        return self._model.length
 
     @property
     def max_gen_toks(self) -> int:
@@ -113,24 +113,24 @@ class JaxscoreLM(TemplateLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        """Ids of one text, see `Encoder.encode`."""
+        """Ids of a text, see `Encoder.encode`."""
         [ids] = self._encoder.encode([string], add_special_tokens)
         return ids
 
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> str:
-        """The text of some ids."""
+        """Text of ids."""
         return decode(self.tokenizer, tokens, skip_special_tokens=skip_special_tokens)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """A conversation as text, see `ChatTemplate.render`."""
+        """Text of a conversation, see `ChatTemplate.render`."""
         return self._chat.render(chat_history, add_generation_prompt=add_generation_prompt)
 
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
-        """Log-likelihood in nats of each continuation, and whether all of it is greedy.
+        """Log-likelihood in nats of each continuation, and whether every token is greedy.
 
         Raises:
             InputError: a request that cannot be scored; the message names it.
@@ -140,10 +140,9 @@ class JaxscoreLM(TemplateLM):
                 "enable_thinking: a log-likelihood of an answer without its thinking means "
                 "nothing; leave it out, or choose tasks that generate"
             )
-        pairs = [request.args for request in requests]
-        named = self._named(requests)
-        asked = self._encoder.pairs(pairs, named)
-        return self._scored(asked, named, disable_tqdm, requests)
+        name_of = self._names(requests)
+        questions = self._encoder.pairs([request.args for request in requests], name_of)
+        return self._score(questions, name_of, disable_tqdm, requests)
 
     def _loglikelihood_tokens(
         self,
@@ -151,40 +150,41 @@ class JaxscoreLM(TemplateLM):
         disable_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[tuple[float, bool]]:
-        """The same for token ids."""
+        """`loglikelihood` of token ids."""
         contexts: dict[tuple[int, ...], np.ndarray] = {}
-        asked = []
+        questions = []
         for _, context, continuation in requests:
             key = tuple(context)
             ids = contexts.setdefault(key, np.array(key, np.int32))
-            asked.append(Asked(ids, np.array(continuation, np.int32)))
-        return self._scored(asked, lambda k: f"request {k}", disable_tqdm, None)
+            questions.append(Question(ids, np.array(continuation, np.int32)))
+        return self._score(questions, lambda k: f"request {k}", disable_tqdm, None)
 
-    def _scored(
+    def _score(
         self,
-        asked: Sequence[Asked],
-        named: Callable[[int], str],
+        questions: Sequence[Question],
+        name_of: Callable[[int], str],
         quiet: bool,
         requests: Sequence[Instance] | None,
     ) -> list[tuple[float, bool]]:
-        out: list[Any] = [None] * len(asked)
-        sequences: list[Any] = [None] * len(asked)
-        with self._shown(quiet, "log-likelihoods", len(asked)):
-            for some in answers(self.scorer, asked, self.max_length, named):
-                for one in some:
-                    for place in one.places:
-                        out[place] = one.total, one.greedy
+        results: list[Any] = [None] * len(questions)
+        sequences: list[Any] = [None] * len(questions)
+        with self._log_call(quiet, "log-likelihoods", len(questions)):
+            for window in answers(self.scorer, questions, self.max_length, name_of):
+                for answer in window:
+                    for place in answer.places:
+                        results[place] = answer.total, answer.greedy
                         if self._args.audit_noise:
-                            sequences[place] = one.sequence
+                            sequences[place] = answer.sequence
                         if requests is not None:
-                            self._finished(requests[place], [one], out[place])
+                            self._finish(requests[place], [answer], results[place])
                 self._flush()
         if self._args.audit_noise and requests:
-            totals = [total for total, _ in out]
-            self._noise.append(
-                outputs.audit(self.scorer, self._args.audit_noise, requests, sequences, totals)
+            totals = [total for total, _ in results]
+            noise = outputs.audit_noise(
+                self.scorer, self._args.audit_noise, requests, sequences, totals
             )
-        return out
+            self._noise.append(noise)
+        return results
 
     def loglikelihood_rolling(
         self, requests: list[Instance], disable_tqdm: bool = False
@@ -195,67 +195,66 @@ class JaxscoreLM(TemplateLM):
             InputError: a text that cannot be scored; the message names it.
         """
         texts = [request.args[0] for request in requests]
-        named = self._named(requests)
+        name_of = self._names(requests)
         if texts and self.prefix_token_id is None:
             raise InputError(
                 "loglikelihood_rolling: the tokenizer has neither BOS nor EOS to put before a "
                 "text; give prefix_token_id"
             )
-        encoding.check(texts, named)
+        check_unicode(texts, name_of)
         rolling = Rolling(self._encoder.encode(texts), self.prefix_token_id, self.max_length)
-        out = [0.0] * len(texts)
-        with self._shown(disable_tqdm, "rolling log-likelihoods", len(rolling.asked)):
-            for some in answers(
-                self.scorer, rolling.asked, self.max_length, lambda k: named(rolling.owner[k])
+        text_of = rolling.text_of
+        totals = [0.0] * len(texts)
+        with self._log_call(disable_tqdm, "rolling log-likelihoods", len(text_of)):
+            for window in answers(
+                self.scorer, rolling.questions, self.max_length, lambda k: name_of(text_of[k])
             ):
-                for window, answer in ((k, one) for one in some for k in one.places):
-                    if (found := rolling.take(window, answer)) is not None:
-                        place = rolling.owner[window]
-                        out[place] = sum(one.total for one in found)
-                        self._finished(requests[place], found, out[place])
+                for k, answer in ((place, one) for one in window for place in one.places):
+                    if (of_text := rolling.add(k, answer)) is not None:
+                        place = text_of[k]
+                        totals[place] = sum(part.total for part in of_text)
+                        self._finish(requests[place], of_text, totals[place])
                 self._flush()
-        return out
+        return totals
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Each context continued up to a stop string, an EOS, or its number of tokens.
+        """Continue each context up to a stop string, an EOS, or its number of tokens.
 
         Raises:
-            InputError: a request that cannot be continued as it asks; the message names it.
+            InputError: a request that cannot be continued; the message names it.
         """
-        asked = [request.args for request in requests]
-        named = self._named(requests)
-        out: list[Any] = [None] * len(asked)
-        written: list[Any] = [None] * len(asked)
-        with self._shown(disable_tqdm, "texts", len(asked)):
-            for place, text, prompt, ids in self._texts.written(asked, named):
-                out[place] = text
+        arguments = [request.args for request in requests]
+        name_of = self._names(requests)
+        texts: list[Any] = [None] * len(requests)
+        questions: list[Any] = [None] * len(requests)
+        with self._log_call(disable_tqdm, "texts", len(requests)):
+            for place, text, prompt, ids in self._texts.generate(arguments, name_of):
+                texts[place] = text
                 self.cache_hook.add_partial("generate_until", requests[place].args, text)
-                if self._details is not None:
-                    written[place] = Asked(prompt, ids)
+                questions[place] = Question(prompt, ids)
             if self._details is not None:
-                # A prompt is cut already; cut once more it would not be what the text came from.
+                # The prompts are truncated already: truncated again they would be other prompts.
                 most = self.scorer.model.max_positions
-                for some in answers(self.scorer, written, most, named):
-                    for one in some:
-                        for place in one.places:
-                            self._details.write(requests[place], [one])
+                for window in answers(self.scorer, questions, most, name_of):
+                    for answer in window:
+                        for place in answer.places:
+                            self._details.write(requests[place], [answer])
         self._flush()
-        return out
+        return texts
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the results file says of the model: hf's keys, and ours under `jaxscore`."""
-        return outputs.info(self._made, self._args, self._noise)
+        """The model in the results file: hf's keys, and jaxscore's own under `jaxscore`."""
+        return outputs.model_info(self._model, self._args, self._noise)
 
     def close(self) -> None:
-        """Let other runs have the journal, and close `details`; a `Scorer` that was given stays
-        open. Also twice."""
+        """Close `details` and the journal, but not a `Scorer` that was passed in."""
         if self._details is not None:
             self._details.close()
-        if self._made.folder is not None:
+        if self._model.folder is not None:
             self.scorer.close()
 
     def set_cache_hook(self, cache_hook: CacheHook) -> None:
-        """Take the cache of `--use_cache`.
+        """Use the cache of `--use_cache`.
 
         Raises:
             InputError: it has answers of another model.
@@ -264,30 +263,31 @@ class JaxscoreLM(TemplateLM):
             about = self.scorer.about and {
                 **self.scorer.about,
                 "max_length": self.max_length,
-                **{name: getattr(self._args, name) for name in outputs.DECIDE},
+                **{name: getattr(self._args, name) for name in outputs.CACHE_ARGUMENTS},
             }
-            outputs.claim(cache_hook.dbdict, about)
+            outputs.claim_cache(cache_hook.dbdict, about)
         super().set_cache_hook(cache_hook)
 
-    def _finished(self, request: Instance, found: list[Answer], answer: Any) -> None:
-        """One request has its answer."""
-        self.cache_hook.add_partial(request.request_type, request.args, answer)
+    def _finish(self, request: Instance, answers: list[Answer], result: Any) -> None:
+        """Cache a request's result, and write its details."""
+        self.cache_hook.add_partial(request.request_type, request.args, result)
         if self._details is not None:
-            self._details.write(request, found)
+            self._details.write(request, answers)
 
     def _flush(self) -> None:
         if self._details is not None:
             self._details.flush()
 
-    def _shown(self, quiet: bool, what: str, n: int) -> Shown:
-        return Shown(self.scorer, quiet or not processes.is_first(), what, n)
+    def _log_call(self, quiet: bool, what: str, n: int) -> CallLog:
+        return CallLog(self.scorer, quiet or not processes.is_first(), what, n)
 
-    def _named(self, requests: Sequence[Instance]) -> Callable[[int], str]:
-        """A request for people: task, document, choice, and where its text ends."""
+    def _names(self, requests: Sequence[Instance]) -> Callable[[int], str]:
+        """Names of requests for messages: task, document, choice, and the end of the text."""
 
-        def named(place: int) -> str:
-            one = requests[place]
-            text = one_line(str(one.args[0])[-LONGEST:], LONGEST)
-            return f"{one.task_name}, document {one.doc_id}, choice {one.idx} (... {text!r})"
+        def name_of(place: int) -> str:
+            request = requests[place]
+            text = one_line(str(request.args[0])[-QUOTED:], QUOTED)
+            choice = f"{request.task_name}, document {request.doc_id}, choice {request.idx}"
+            return f"{choice} (... {text!r})"
 
-        return named
+        return name_of

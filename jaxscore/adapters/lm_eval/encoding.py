@@ -1,13 +1,13 @@
 """Texts to token ids, by the rules of lm-evaluation-harness' `hf` model (0.4.13).
 
-    pair       blanks at the context's end go to the continuation; ids of the whole text after as
-               many as the context alone has are the continuation, after the context's own ids
+    pair       blanks at the context's end move to the continuation; of the whole text's ids, those
+               after as many as the context alone has are the continuation
     no context the continuation without special tokens, after the prefix token
-    rolling    the whole text, special tokens included, in disjoint windows after the prefix token
-    prompt     the whole text, cut at the left
+    rolling    the whole text, with special tokens, in disjoint windows after the prefix token
+    prompt     the whole text, truncated at the left
 
-`add_bos_token` decides about special tokens where it is given, the tokenizer by itself where not;
-a text that begins with its BOS gets no second one.
+`add_bos_token` decides about special tokens if it is given, and the tokenizer otherwise. A text
+that begins with its BOS gets no second one.
 """
 
 import functools
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from jaxscore.adapters.scoring import Answer, Asked
+from jaxscore.adapters.scoring import Answer, Question
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
 from jaxscore.plan.requests import rolling_windows
@@ -26,70 +26,77 @@ from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode,
 from jaxscore.text.checkpoint_process import TemplateError
 from jaxscore.text.tokenizer import own_backend
 
+log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness displays its child loggers
+
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # texts that are encoded together
-SHOWN = 60  # characters of a text in a message
+QUOTED = 60  # characters of a text in a message
+
 Texts = TypeVar("Texts", bound=tuple[str, ...])
+Message = Mapping[str, str]
 
 
 class Encoder:
-    """Encodes with one tokenizer."""
+    """Encodes texts with one fast tokenizer.
+
+    Args:
+        add_bos_token: None leaves it to the tokenizer.
+        prefix_token_id: precedes a text without context; None if there is neither BOS nor EOS.
+    """
 
     def __init__(
         self, tokenizer: Any, add_bos_token: bool | None, prefix_token_id: int | None
     ) -> None:
-        """Args:
-        tokenizer: a fast one.
-        add_bos_token: None leaves it to the tokenizer.
-        prefix_token_id: None where the tokenizer has neither BOS nor EOS.
-        """
         self.tokenizer, self.prefix_token_id = tokenizer, prefix_token_id
         self._bounded = BoundedTokenizer(own_backend(tokenizer))
-        self._special = True if add_bos_token is None else add_bos_token
+        self._adds_special = True if add_bos_token is None else add_bos_token
         self._prefix = None if prefix_token_id is None else decode(tokenizer, prefix_token_id)
 
-    def encode(self, texts: Sequence[str], special: bool | None = None) -> list[list[int]]:
+    def encode(self, texts: Sequence[str], add_special: bool | None = None) -> list[list[int]]:
         """Ids of each text.
 
         Args:
-            special: whether special tokens are added; None is by the rules above, where the BOS
-                is the prefix token.
+            add_special: whether to add special tokens; None applies the rules above, with the
+                prefix token as BOS.
         """
-        return self._encode(texts, special, self._prefix)
+        return self._encode(texts, add_special, self._prefix)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts that are continued: here the tokenizer's own BOS counts."""
+        """Ids of texts to continue, for which the tokenizer's own BOS counts."""
         return self._encode(texts, None, self.tokenizer.bos_token)
 
-    def pairs(self, pairs: Sequence[tuple[str, str]], named: Callable[[int], str]) -> list[Asked]:
+    def pairs(
+        self, pairs: Sequence[tuple[str, str]], name_of: Callable[[int], str]
+    ) -> list[Question]:
         """Ids of each context and continuation; equal contexts share one array.
 
         Args:
-            named: a request by its place, for messages.
+            name_of: name of the request at a place, for messages.
 
         Raises:
-            InputError: a continuation without tokens after an empty context, or a text that is
-                none.
+            InputError: a continuation without tokens after an empty context, or half a surrogate
+                pair.
         """
-        check((context + continuation for context, continuation in pairs), named)
-        out: list[Asked] = []
+        check_unicode((context + continuation for context, continuation in pairs), name_of)
+        questions: list[Question] = []
         contexts: dict[str, np.ndarray] = {}
-        for first, some in _chunks(pairs):
-            moved = [_moved(*pair) for pair in some]
-            new = [one for one in dict.fromkeys(c for c, _ in moved) if one not in contexts]
-            for context, own in zip(new, self.encode(new), strict=True):
-                contexts[context] = np.array(own, np.int32)
-            wholes = self.encode([a + b for a, b in moved])
-            bare = [k for k, (context, _) in enumerate(some) if context == ""]
-            alone = dict(zip(bare, self.encode([some[k][1] for k in bare], False), strict=True))
+        for first, chunk in _chunks(pairs):
+            moved = [_move_blanks(*pair) for pair in chunk]
+            new = list(dict.fromkeys(text for text, _ in moved if text not in contexts))
+            for context, ids in zip(new, self.encode(new), strict=True):
+                contexts[context] = np.array(ids, np.int32)
+            wholes = self.encode([context + continuation for context, continuation in moved])
+            bare = [k for k, (context, _) in enumerate(chunk) if context == ""]
+            alone = dict(zip(bare, self.encode([chunk[k][1] for k in bare], False), strict=True))
             for k, (context, _) in enumerate(moved):
                 if k in alone:
-                    out.append(self._without_context(alone[k], named(first + k)))
+                    questions.append(self._without_context(alone[k], name_of(first + k)))
                     continue
-                ids = contexts[context]
-                out.append(Asked(ids, np.array(wholes[k][len(ids) :], np.int32)))
-        return out
+                context_ids = contexts[context]
+                rest = np.array(wholes[k][len(context_ids) :], np.int32)
+                questions.append(Question(context_ids, rest))
+        return questions
 
-    def _without_context(self, ids: list[int], name: str) -> Asked:
+    def _without_context(self, ids: list[int], name: str) -> Question:
         if not ids:
             raise InputError(f"{name}: neither its context nor its continuation has a token")
         if self.prefix_token_id is None:
@@ -98,89 +105,129 @@ class Encoder:
                 "before it; give prefix_token_id"
             )
         if ids[0] == self.prefix_token_id:
-            return Asked(np.array(ids[:1], np.int32), np.array(ids[1:], np.int32))
-        return Asked(np.array([self.prefix_token_id], np.int32), np.array(ids, np.int32))
+            return Question(np.array(ids[:1], np.int32), np.array(ids[1:], np.int32))
+        return Question(np.array([self.prefix_token_id], np.int32), np.array(ids, np.int32))
 
     def _encode(
-        self, texts: Sequence[str], special: bool | None, bos: str | None
+        self, texts: Sequence[str], add_special: bool | None, bos: str | None
     ) -> list[list[int]]:
         def adds(text: str) -> bool:
-            if special is not None:
-                return special
-            return self._special and not (bos is not None and text.startswith(bos))
+            if add_special is not None:
+                return add_special
+            return self._adds_special and not (bos is not None and text.startswith(bos))
 
-        out: list[list[int]] = [[]] * len(texts)
-        for add in (False, True):
-            places = [k for k, text in enumerate(texts) if adds(text) is add]
-            for first, some in _chunks([(texts[k],) for k in places]):
-                for k, ids in enumerate(self._ids([text for (text,) in some], add)):
-                    out[places[first + k]] = ids
-        return out
+        all_ids: list[list[int]] = [[]] * len(texts)
+        for special in (False, True):
+            places = [k for k, text in enumerate(texts) if adds(text) is special]
+            for first, chunk in _chunks([(texts[k],) for k in places]):
+                for k, ids in enumerate(self._ids([text for (text,) in chunk], special)):
+                    all_ids[places[first + k]] = ids
+        return all_ids
 
     def _ids(self, texts: Sequence[str], special: bool) -> list[list[int]]:
         encode = functools.partial(self._bounded.ids, special_tokens=special)
-        out = []
+        all_ids = []
         for text, ids in zip(texts, encode_each(encode, texts), strict=True):
             if isinstance(ids, TextError):
-                raise TextError(f"the text that begins {text[:SHOWN]!r}: {ids}")
-            out.append(ids if isinstance(ids, list) else ids.tolist())
-        return out
+                raise TextError(f"the text that begins {text[:QUOTED]!r}: {ids}")
+            all_ids.append(ids if isinstance(ids, list) else ids.tolist())
+        return all_ids
 
 
-def check(texts: Iterable[str], named: Callable[[int], str]) -> None:
-    """See that a tokenizer can read some texts.
+def check_unicode(texts: Iterable[str], name_of: Callable[[int], str]) -> None:
+    """Refuse texts that a tokenizer cannot read.
 
     Args:
-        named: a request by its place, for messages.
+        name_of: name of the request at a place, for messages.
 
     Raises:
         InputError: a text with half a surrogate pair.
     """
     for place, text in enumerate(texts):
         if not is_valid_unicode(text):
-            raise InputError(f"{named(place)}: half a surrogate pair is no character")
+            raise InputError(f"{name_of(place)}: half a surrogate pair is no character")
 
 
-def _moved(context: str, continuation: str) -> tuple[str, str]:
-    """The same text, blanks at the context's end in the continuation."""
-    kept = context.rstrip()
-    return kept, context[len(kept) :] + continuation
+def _move_blanks(context: str, continuation: str) -> tuple[str, str]:
+    """Move blanks at the context's end to the continuation."""
+    bare = context.rstrip()
+    return bare, context[len(bare) :] + continuation
 
 
 def _chunks(texts: Sequence[Texts]) -> Iterator[tuple[int, Sequence[Texts]]]:
-    """Neighbours that are encoded together, and the place of the first one."""
-    first = n = 0
-    for k, some in enumerate(texts):
-        if k > first and (k - first == CHUNK or n >= CHUNK_CHARACTERS):
+    """Consecutive texts that are encoded together, with the place of the first one."""
+    first = n_characters = 0
+    for k, parts in enumerate(texts):
+        if k > first and (k - first == CHUNK or n_characters >= CHUNK_CHARACTERS):
             yield first, texts[first:k]
-            first, n = k, 0
-        n += sum(map(len, some))
+            first, n_characters = k, 0
+        n_characters += sum(map(len, parts))
     if first < len(texts):
         yield first, texts[first:]
 
 
-log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness shows what is below its own
+class Rolling:
+    """Disjoint windows of texts, as lm-evaluation-harness cuts them, and their answers.
 
-Message = Mapping[str, str]
+    Args:
+        texts: token ids.
+        prefix_token: precedes each text.
+        max_length: maximum tokens that the model reads.
+
+    Attributes:
+        questions: all windows; a text without tokens has none.
+        text_of: index of each window's text.
+    """
+
+    def __init__(self, texts: Sequence[list[int]], prefix_token: int, max_length: int) -> None:
+        self.questions: list[Question] = []
+        self.text_of: list[int] = []
+        self._index: list[int] = []  # of each window among those of its text
+        self._answers: list[list[Answer | None]] = []
+        for place, ids in enumerate(texts):
+            whole = np.array([prefix_token, *ids], np.int32)
+            windows = rolling_windows(whole, 1, max_length, max_length)
+            self.questions += [
+                Question(window.ids[: window.start], window.ids[window.start :])
+                for window in windows
+            ]
+            self.text_of += [place] * len(windows)
+            self._index += range(len(windows))
+            self._answers.append([None] * len(windows))
+        self._n_missing = [len(answers) for answers in self._answers]
+
+    def add(self, window: int, answer: Answer) -> list[Answer] | None:
+        """Store the answer of a window.
+
+        Returns:
+            All answers of its text, in order, if this was the last one, or None.
+        """
+        place = self.text_of[window]
+        self._answers[place][self._index[window]] = answer
+        self._n_missing[place] -= 1
+        if self._n_missing[place]:
+            return None
+        answers, self._answers[place] = self._answers[place], []
+        return [known for known in answers if known is not None]
 
 
 class ChatTemplate:
-    """Renders with one tokenizer's template.
+    """Renders conversations with a tokenizer's template, as lm-evaluation-harness' `hf` does.
 
     Args:
-        more: arguments of the template itself.
+        template_args: variables of the template.
     """
 
-    def __init__(self, tokenizer: Any, more: Mapping[str, Any]) -> None:
-        self._tokenizer, self._more = tokenizer, more
-        self._told = False
+    def __init__(self, tokenizer: Any, template_args: Mapping[str, Any]) -> None:
+        self._tokenizer, self._args = tokenizer, template_args
+        self._has_warned = False
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The text; without the system messages where the template refuses them.
+        """Render a conversation, without its system messages if the template refuses them.
 
         Args:
-            add_generation_prompt: whether an answer begins at the end; else the last message,
-                which is the answer's beginning, goes on.
+            add_generation_prompt: whether an answer starts at the end; otherwise the last
+                message, the start of the answer, continues.
 
         Raises:
             InputError: the tokenizer has no template, or it refuses the messages.
@@ -191,29 +238,29 @@ class ChatTemplate:
                 "tokenizer that has one: tokenizer=NAME in model_args"
             )
         try:
-            return self._rendered(messages, add_generation_prompt)
+            return self._render(messages, add_generation_prompt)
         except TemplateError as problem:
-            others = [one for one in messages if one["role"] != "system"]
+            others = [message for message in messages if message["role"] != "system"]
             if len(others) == len(messages):
                 raise InputError(f"the chat template refuses the messages: {problem}") from None
-            if not self._told:
+            if not self._has_warned:
                 log.warning("the chat template refuses the messages (%s); without system", problem)
-            self._told = True
+            self._has_warned = True
         try:
-            return self._rendered(others, add_generation_prompt)
+            return self._render(others, add_generation_prompt)
         except TemplateError as problem:
             raise InputError(
                 f"the chat template refuses the messages without system too: {problem}"
             ) from None
 
-    def _rendered(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         try:
             return checkpoint_process.render(
                 self._tokenizer,
                 messages,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=not add_generation_prompt,
-                **self._more,
+                **self._args,
             )
         except TemplateError:
             raise
@@ -221,45 +268,3 @@ class ChatTemplate:
             raise InputError(
                 f"{self._tokenizer.name_or_path}: its chat template fails ({problem})"
             ) from None
-
-
-class Rolling:
-    """The windows of some texts, and their answers until a text has all of them.
-
-    Attributes:
-        asked: all windows; a text without tokens has none.
-        owner: of each window the place of its text.
-    """
-
-    def __init__(self, texts: Sequence[list[int]], prefix_token: int, max_length: int) -> None:
-        """Args:
-        texts: token ids.
-        prefix_token: stands before each text.
-        max_length: tokens that the model reads at most.
-        """
-        self.asked: list[Asked] = []
-        self.owner: list[int] = []
-        self._nth: list[int] = []  # of each window its place among those of its text
-        self._answers: list[list[Answer | None]] = []
-        for place, ids in enumerate(texts):
-            whole = np.array([prefix_token, *ids], np.int32)
-            own = rolling_windows(whole, 1, max_length, max_length)
-            self.asked += [Asked(one.ids[: one.start], one.ids[one.start :]) for one in own]
-            self.owner += [place] * len(own)
-            self._nth += range(len(own))
-            self._answers.append([None] * len(own))
-        self._missing = [len(one) for one in self._answers]
-
-    def take(self, window: int, answer: Answer) -> list[Answer] | None:
-        """Put an answer at its window.
-
-        Returns:
-            All answers of its text, in order, when this was the last one; else None.
-        """
-        place = self.owner[window]
-        self._answers[place][self._nth[window]] = answer
-        self._missing[place] -= 1
-        if self._missing[place]:
-            return None
-        found, self._answers[place] = self._answers[place], []
-        return [one for one in found if one is not None]

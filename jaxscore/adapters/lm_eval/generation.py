@@ -1,8 +1,7 @@
 """`generate_until`: requests to the generator, and the texts that lm-evaluation-harness reads.
 
-A text ends at an EOS id, or with the first token by which some stop string is complete in the text
-with its special tokens shown. The text itself is without special tokens, and cut at each stop
-string in turn.
+A text ends at an EOS id, or with the first token that completes a stop string in the text with its
+special tokens. The text itself has no special tokens, and is truncated at each stop string in turn.
 """
 
 import hashlib
@@ -16,8 +15,7 @@ from lm_eval.models.utils import (
     postprocess_generated_text,
 )
 
-from jaxscore.adapters.lm_eval.encoding import Encoder, check
-from jaxscore.engine.generation.generator import Generator
+from jaxscore.adapters.lm_eval.encoding import Encoder, check_unicode
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
 from jaxscore.models.weights.generation_config import (
@@ -30,29 +28,29 @@ from jaxscore.scorer import Scorer
 from jaxscore.text.bounded_tokenizer import decode
 from jaxscore.types.requests import GenerationRequest
 
-# Of transformers' `generate` -> the values that change nothing, beside None
+# Argument of transformers' `generate` -> values besides None that have no effect
 NEUTRAL: dict[str, tuple[Any, ...]] = (
     ANY_TEXT
     | SAMPLING
     | {
-        "length_penalty": (1,),  # of beams alone
+        "length_penalty": (1,),  # of beam search
         "num_return_sequences": (1,),
         "use_cache": (True, False),
     }
 )
-READ = ("do_sample", "max_gen_toks", "max_length", "repetition_penalty", "temperature", "top_k",
-        "top_p", "until")  # fmt: skip
+KNOWN = ("do_sample", "max_gen_toks", "max_length", "repetition_penalty", "temperature", "top_k",
+         "top_p", "until")  # fmt: skip
 
 
-def _whole(value: Any) -> bool:
+def _is_positive_int(value: Any) -> bool:
     return type(value) is int and value > 0
 
 
-# Of an argument that is read -> which values it can have, and how a message says so
+# Argument -> whether a value is valid, and what is expected
 VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "do_sample": (lambda value: value in (True, False), "true or false"),
-    "max_gen_toks": (_whole, "a whole number from 1"),
-    "max_length": (_whole, "a whole number from 1"),
+    "max_gen_toks": (_is_positive_int, "a whole number from 1"),
+    "max_length": (_is_positive_int, "a whole number from 1"),
     "repetition_penalty": (COMPUTED["repetition_penalty"], "a number above 0"),
     "temperature": (COMPUTED["temperature"], "a number above 0 where do_sample is true"),
     "top_k": (COMPUTED["top_k"], "a whole number from 0, which is all tokens"),
@@ -61,11 +59,11 @@ VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class Settings(NamedTuple):
-    """What a request's keyword arguments ask for.
+    """How the text of a request is generated.
 
     Attributes:
-        stop: strings, the EOS among them.
-        length: tokens of prompt and text together; None is `max_new` after the prompt.
+        length: tokens of prompt and text together, or None for `max_new` after the prompt.
+        stop: stop strings, including the EOS.
     """
 
     max_new: int
@@ -83,49 +81,49 @@ def settings_of(
     max_gen_toks: int,
     defaults: GenerationDefaults,
 ) -> Settings:
-    """Keyword arguments as lm-evaluation-harness normalises them.
+    """Read a request's keyword arguments as lm-evaluation-harness normalises them.
 
     Args:
-        eos: the tokenizer's EOS as text.
-        max_gen_toks: new tokens at most, where the arguments do not say.
-        defaults: the checkpoint's, see `Model.generation_defaults`.
+        eos: text of the tokenizer's EOS.
+        max_gen_toks: maximum new tokens if the arguments set none.
+        defaults: of the checkpoint, see `Model.generation_defaults`.
 
     Raises:
-        InputError: an argument, of the request or of the checkpoint, that would change the text
-            and that is not computed.
+        InputError: an argument of the request or checkpoint that would change the text and is
+            not computed.
     """
     try:
-        given: dict[str, Any] = dict(normalize_gen_kwargs(dict(kwargs), max_gen_toks))
-        stop = handle_stop_sequences(given.get("until"), eos=eos)
+        args: dict[str, Any] = dict(normalize_gen_kwargs(dict(kwargs), max_gen_toks))
+        stop = handle_stop_sequences(args.get("until"), eos=eos)
     except (OverflowError, TypeError, ValueError) as problem:
         raise InputError(f"generation arguments {kwargs!r}: {problem}") from None
-    if not all(isinstance(one, str) and is_valid_unicode(one) for one in stop):
+    if not all(isinstance(text, str) and is_valid_unicode(text) for text in stop):
         raise InputError(f"generation arguments: until is {stop!r}, expected texts")
-    for name, value in given.items():
-        if name not in READ and value not in (None, *NEUTRAL.get(name, ())):
+    for name, value in args.items():
+        if name not in KNOWN and value not in (None, *NEUTRAL.get(name, ())):
             raise InputError(
                 f"generation argument {name}={value!r} is not computed by jaxscore; leave it out, "
-                f"or give one of {', '.join(READ)}"
+                f"or give one of {', '.join(KNOWN)}"
             )
-    samples, temperature = bool(given["do_sample"]), float(given.get("temperature", 0.0))
-    _check_values({**given, "temperature": temperature})
-    written = defaults.unhandled if samples else defaults.unhandled_greedy
-    if unhandled := {name: value for name, value in written.items() if name not in given}:
-        named = ", ".join(f"{name}={value!r}" for name, value in unhandled.items())
+    samples, temperature = bool(args["do_sample"]), float(args.get("temperature", 0.0))
+    _check_values({**args, "temperature": temperature})
+    of_checkpoint = defaults.unhandled if samples else defaults.unhandled_greedy
+    if unhandled := {name: value for name, value in of_checkpoint.items() if name not in args}:
+        listed = ", ".join(f"{name}={value!r}" for name, value in unhandled.items())
         raise InputError(
-            f"the checkpoint's generation_config.json asks for {named}, which jaxscore does not "
+            f"the checkpoint's generation_config.json asks for {listed}, which jaxscore does not "
             "compute and hf would apply; take it out of a copy of the file to go without"
         )
 
     def number(name: str) -> Any:
-        own = given.get(name)
-        return getattr(defaults, name) if own is None else own
+        value = args.get(name)
+        return getattr(defaults, name) if value is None else value
 
     return Settings(
-        # An empty stop string is in every text, after its first token at the latest.
-        1 if "" in stop else given["max_gen_toks"],
-        given.get("max_length"),
-        tuple(one for one in stop if one),
+        # An empty stop string is complete after the first token at the latest.
+        1 if "" in stop else args["max_gen_toks"],
+        args.get("max_length"),
+        tuple(text for text in stop if text),
         temperature if samples else 0.0,
         float(number("top_p")) if samples else 1.0,
         number("top_k") if samples else 0,
@@ -133,22 +131,22 @@ def settings_of(
     )
 
 
-def _check_values(given: Mapping[str, Any]) -> None:
-    """See that every argument that decides the text has a value that can be computed."""
-    drawn = ("temperature", "top_k", "top_p") if given["do_sample"] else ()
+def _check_values(args: Mapping[str, Any]) -> None:
+    """Refuse values that cannot be computed, of arguments that decide the text."""
+    drawn = ("temperature", "top_k", "top_p") if args["do_sample"] else ()
     for name in ("do_sample", "max_gen_toks", "max_length", "repetition_penalty", *drawn):
-        sound, expected = VALUES[name]
-        value = given.get(name)
-        if value is not None and not sound(value):
+        is_valid, expected = VALUES[name]
+        value = args.get(name)
+        if value is not None and not is_valid(value):
             raise InputError(f"generation argument {name}={value!r}: expected {expected}")
 
 
-class Texts:
-    """Writes what `generate_until` asks for.
+class TextGenerator:
+    """Generates the texts of `generate_until`.
 
     Args:
-        max_length: of prompt and text together.
-        think_end: text or id after the last of which the text begins.
+        max_length: maximum tokens of prompt and text together.
+        think_end: text or id; the answer starts after its last occurrence.
     """
 
     def __init__(
@@ -165,77 +163,84 @@ class Texts:
         eos = self._tokenizer.eos_token_id
         self._eos = None if eos is None else decode(self._tokenizer, eos)
 
-    def written(
-        self, asked: Sequence[tuple[str, Mapping[str, Any]]], named: Callable[[int], str]
+    def generate(
+        self, requests: Sequence[tuple[str, Mapping[str, Any]]], name_of: Callable[[int], str]
     ) -> Iterator[tuple[int, str, np.ndarray, np.ndarray]]:
-        """The place, text, prompt ids and written ids of each request, as they end.
+        """Generate all texts, planned together.
 
-        All are planned together. Requests that ask for the same get the same text where they are
-        greedy, and a seed each where they sample.
+        Equal requests get the same text if they are greedy, and a seed each if they sample.
+
+        Args:
+            requests: context and keyword arguments of each.
+            name_of: name of the request at a place, for messages.
+
+        Yields:
+            Place, text, prompt ids and generated ids of each request as it finishes.
 
         Raises:
-            InputError: a request that cannot be answered; nothing is computed then.
+            InputError: a request that cannot be answered, before anything is computed.
         """
-        requests, settings = self._requests(asked, named)
-        for place, one in Generator(self._scorer).stream(requests):
-            if one.error is not None:
-                raise InputError(f"{named(place)}: {one.error}")
-            ids = list(map(int, one.token_ids))
-            if one.eos_id is not None:
-                ids.append(one.eos_id)
-            prompt = np.asarray(requests[place].prompt, np.int32)
+        generation_requests, settings = self._read(requests, name_of)
+        for place, generated in self._scorer.generator().stream(generation_requests):
+            if generated.error is not None:
+                raise InputError(f"{name_of(place)}: {generated.error}")
+            ids = list(map(int, generated.token_ids))
+            if generated.eos_id is not None:
+                ids.append(generated.eos_id)
+            prompt = np.asarray(generation_requests[place].prompt, np.int32)
             yield place, self._text(ids, settings[place].stop), prompt, np.array(ids, np.int32)
 
-    def _requests(
-        self, asked: Sequence[tuple[str, Mapping[str, Any]]], named: Callable[[int], str]
+    def _read(
+        self, requests: Sequence[tuple[str, Mapping[str, Any]]], name_of: Callable[[int], str]
     ) -> tuple[list[GenerationRequest], list[Settings]]:
-        contexts = [context for context, _ in asked]
-        check(contexts, named)
+        contexts = [context for context, _ in requests]
+        check_unicode(contexts, name_of)
         prompts = self._encoder.prompts(contexts)
-        read: dict[str, Settings] = {}
-        seen: dict[tuple[str, str], int] = {}
-        requests, settings = [], []
-        for place, ((context, kwargs), ids) in enumerate(zip(asked, prompts, strict=True)):
+        known: dict[str, Settings] = {}
+        n_seen: dict[tuple[str, str], int] = {}
+        generation_requests, all_settings = [], []
+        for place, ((context, kwargs), ids) in enumerate(zip(requests, prompts, strict=True)):
             key = repr(sorted(kwargs.items()))
-            if key not in read:
-                read[key] = settings_of(
+            if key not in known:
+                known[key] = settings_of(
                     kwargs, self._eos, self._max_gen_toks, self._scorer.model.generation_defaults
                 )
-            own = read[key]
-            room = self._max_length - own.max_new
+            settings = known[key]
+            room = self._max_length - settings.max_new
             if room < 1:
                 raise InputError(
-                    f"{named(place)}: it asks for {own.max_new} new tokens, and max_length is "
-                    f"{self._max_length}; ask for less than that (max_gen_toks)"
+                    f"{name_of(place)}: it asks for {settings.max_new} new tokens, and max_length "
+                    f"is {self._max_length}; ask for less than that (max_gen_toks)"
                 )
             ids = ids[-room:]
             if not ids:
-                raise InputError(f"{named(place)}: its context has no tokens")
-            n_new = own.max_new if own.length is None else own.length - len(ids)
+                raise InputError(f"{name_of(place)}: its context has no tokens")
+            n_new = settings.max_new if settings.length is None else settings.length - len(ids)
             if n_new < 1:
                 raise InputError(
-                    f"{named(place)}: max_length={own.length} leaves no token after its "
+                    f"{name_of(place)}: max_length={settings.length} leaves no token after its "
                     f"{len(ids)}; give max_gen_toks instead"
                 )
-            nth = seen[context, key] = seen.get((context, key), -1) + 1
-            settings.append(own)
-            requests.append(
+            repeat = n_seen.get((context, key), 0)
+            n_seen[context, key] = repeat + 1
+            all_settings.append(settings)
+            generation_requests.append(
                 GenerationRequest(
                     place,
                     np.array(ids, np.int32),
                     n_new,
-                    own.temperature,
-                    own.top_p,
-                    own.stop,
-                    _seed(ids, nth) if own.temperature else 0,
-                    top_k=own.top_k,
-                    repetition_penalty=own.repetition_penalty,
+                    settings.temperature,
+                    settings.top_p,
+                    settings.stop,
+                    _seed(ids, repeat) if settings.temperature else 0,
+                    top_k=settings.top_k,
+                    repetition_penalty=settings.repetition_penalty,
                 )
             )
-        return requests, settings
+        return generation_requests, all_settings
 
     def _text(self, ids: list[int], stop: Sequence[str]) -> str:
-        """What lm-evaluation-harness makes of the ids, an EOS included."""
+        """The text that lm-evaluation-harness makes of the ids, including an EOS."""
         end = self._think_end
         if isinstance(end, int) and end in ids:
             ids = ids[len(ids) - ids[::-1].index(end) :]
@@ -245,7 +250,7 @@ class Texts:
         return postprocess_generated_text(text, list(stop), end)
 
 
-def _seed(ids: Sequence[int], nth: int) -> int:
-    """Of the nth sample of a prompt: prompts draw apart, and a second run draws the same."""
-    digest = hashlib.blake2b(np.array([nth, *ids], "<i4").tobytes(), digest_size=4)
+def _seed(ids: Sequence[int], repeat: int) -> int:
+    """Seed of a repeat of a prompt: differs between prompts, equal between runs."""
+    digest = hashlib.blake2b(np.array([repeat, *ids], "<i4").tobytes(), digest_size=4)
     return int.from_bytes(digest.digest(), "little")

@@ -1,4 +1,4 @@
-"""Outputs of a run besides its answers: details, results file, audit, progress, cache owner."""
+"""Outputs of a run besides its answers: details, results file, noise audit, cache owner, log."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ import numpy as np
 from lm_eval.api.instance import Instance
 
 from jaxscore.adapters.arguments import Arguments
-from jaxscore.adapters.model import Made
+from jaxscore.adapters.model import LoadedModel
 from jaxscore.adapters.scoring import Answer
 from jaxscore.engine.provenance import commit
 from jaxscore.errors import InputError
@@ -25,20 +25,36 @@ from jaxscore.scorer import Scorer
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.version import VERSION
 
+log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness displays its child loggers
+
+CACHE_KEY = "jaxscore: what decides the answers"
+# Arguments that change answers and are not in `Scorer.about`.
+CACHE_ARGUMENTS = (
+    "tokenizer",
+    "add_bos_token",
+    "prefix_token_id",
+    "max_gen_toks",
+    "think_end_token",
+)
+AUDIT_SEED = 0
+
+# (task, document) -> index of each choice -> its log-likelihood in nats
+Choices = defaultdict[tuple[str, Any], dict[int, float]]
+
 
 class Details:
-    """Writes the file, which is whole after each window.
+    """Writes `details=FILE`: a JSON line of per-token numbers for every request.
 
-    What an earlier run wrote stays until the first line: a run whose answers are all in
-    `--use_cache` writes none. Of several processes the first one writes.
+    The file is complete after each window. An earlier file stays until the first line is written:
+    a run whose answers are all in `--use_cache` writes none. Only the first process writes.
+
+    Raises:
+        InputError: the file cannot be created.
     """
 
     def __init__(self, path: Path, encoder: TextEncoder) -> None:
-        """Raises:
-        InputError: the file cannot be made.
-        """
         self._encoder = encoder
-        self._begun = False
+        self._has_lines = False
         if not processes.is_first():
             path = Path(os.devnull)
         try:
@@ -47,10 +63,10 @@ class Details:
             raise InputError(f"details={path}: cannot be written ({problem.strerror})") from None
 
     def write(self, request: Instance, answers: list[Answer]) -> None:
-        """One request: of a text in several windows the answers are one after another."""
-        ids = np.concatenate([one.sequence.targets for one in answers])
+        """Write a request; `answers` are those of its windows, in order."""
+        ids = np.concatenate([answer.sequence.targets for answer in answers])
         columns = {
-            name: np.concatenate([getattr(one.scores, name) for one in answers])
+            name: np.concatenate([getattr(answer.scores, name) for answer in answers])
             for name in ("logprob", "entropy", "self_certainty", "greedy")
         }
         line: dict[str, Any] = {
@@ -63,30 +79,33 @@ class Details:
             **columns,
             "sum_logprob": float(columns["logprob"].sum(dtype=np.float64)),
         }
-        if cut := max(one.cut for one in answers):
+        if cut := max(answer.cut for answer in answers):
             line["truncated"] = cut
-        if not self._begun:
+        if not self._has_lines:
             self._file.truncate(0)
-            self._begun = True
+            self._has_lines = True
         self._file.write(json_line(line))
 
     def flush(self) -> None:
-        """See that all lines are in the file."""
+        """Write buffered lines to the file."""
         self._file.flush()
 
     def close(self) -> None:
-        """Nothing is written after it; also twice."""
+        """Close the file; calling it again has no effect."""
         self._file.close()
 
 
-def info(made: Made, args: Arguments, noise: list[dict[str, Any]]) -> dict[str, Any]:
-    """hf's keys of a model in the results file, and ours under `jaxscore`."""
-    scorer = made.scorer
-    local = made.folder is None or args.pretrained == "demo" or Path(args.pretrained).exists()
-    cache = None if args.cache_dir is None else Path(args.cache_dir)
-    sha = scorer.about.get("model", "") if local else commit(args.pretrained, args.revision, cache)
+def model_info(model: LoadedModel, args: Arguments, noise: list[dict[str, Any]]) -> dict[str, Any]:
+    """The model in the results file: hf's keys, and jaxscore's own under `jaxscore`."""
+    scorer = model.scorer
+    is_local = model.folder is None or args.pretrained == "demo" or Path(args.pretrained).exists()
+    if is_local:
+        sha = scorer.about.get("model", "")
+    else:
+        cache = None if args.cache_dir is None else Path(args.cache_dir)
+        sha = commit(args.pretrained, args.revision, cache)
     facts = scorer.facts()
-    out: dict[str, Any] = {
+    return {
         "model_num_parameters": scorer.engine.planner.facts.n_parameters,
         "model_dtype": scorer.model.dtype,
         "model_revision": args.revision or "main",
@@ -95,39 +114,27 @@ def info(made: Made, args: Arguments, noise: list[dict[str, Any]]) -> dict[str, 
             "version": VERSION,
             **{name: scorer.about.get(name) for name in ("jax", "device_kind", "reproducible")},
             "implementation": scorer.model.implementation,
-            "max_length": made.length,
+            "max_length": model.length,
             "tokens_given": facts["counts"]["tokens_given"],
             "tokens_computed": facts["counts"]["tokens_unique"],
             "plan": facts["plan"],
             **({"stored_as": facts["stored_as"]} if "stored_as" in facts else {}),
             **({"noise": noise} if noise else {}),
         },
+        **({"peft_sha": args.peft} if args.peft else {}),
     }
-    if args.peft:
-        out["peft_sha"] = args.peft
-    return out
 
 
-KEY = "jaxscore: what decides the answers"
-# Arguments that change answers and are no part of `Scorer.about`
-DECIDE = (
-    "tokenizer",
-    "add_bos_token",
-    "prefix_token_id",
-    "max_gen_toks",
-    "think_end_token",
-)
+def claim_cache(cache: MutableMapping[str, Any], about: dict[str, Any]) -> None:
+    """Record in a `--use_cache` file what decides its answers, or check that it agrees.
 
-
-def claim(kept: MutableMapping[str, Any], about: dict[str, Any]) -> None:
-    """Write down what decides the answers, or see that a file with answers says the same.
+    lm-evaluation-harness keys its cache by the request alone.
 
     Args:
-        kept: the cache, by key.
-        about: as JSON has it; empty where it is not known.
+        about: what decides the answers, as JSON; empty if unknown.
 
     Raises:
-        InputError: the file has answers of another model, or of one that nobody knows.
+        InputError: the file has answers of another model, or the model is unknown.
     """
     advice = "give --use_cache another name, or remove the file"
     if not about:
@@ -135,97 +142,97 @@ def claim(kept: MutableMapping[str, Any], about: dict[str, Any]) -> None:
             "--use_cache: this scorer was made from parameters, so nobody can tell whose answers "
             "a cache has; leave it out"
         )
-    own = json.dumps(about, sort_keys=True)
-    found = kept.get(KEY)
-    if found is None and len(kept):
+    record = json.dumps(about, sort_keys=True)
+    found = cache.get(CACHE_KEY)
+    if found is None and len(cache):
         raise InputError(f"--use_cache: the file has answers of another kind of model; {advice}")
     if found is None:
-        kept[KEY] = own
-        return
-    if found != own:
+        cache[CACHE_KEY] = record
+    elif found != record:
         then = json.loads(found)
-        names = [name for name in {**then, **about} if then.get(name) != about.get(name)]
-        told = ", ".join(f"{name} {then.get(name)!r} is now {about.get(name)!r}" for name in names)
-        raise InputError(f"--use_cache: the file has answers of another model ({told}); {advice}")
+        changes = ", ".join(
+            f"{name} {then.get(name)!r} is now {about.get(name)!r}"
+            for name in {**then, **about}
+            if then.get(name) != about.get(name)
+        )
+        raise InputError(
+            f"--use_cache: the file has answers of another model ({changes}); {advice}"
+        )
 
 
-SEED = 0
-
-# (task, document) -> place of each choice -> its log-likelihood in nats
-Choices = defaultdict[tuple[str, Any], dict[int, float]]
-
-
-def audit(
+def audit_noise(
     scorer: Scorer,
     n: int,
     requests: Sequence[Instance],
     sequences: Sequence[TokenSequence],
     totals: Sequence[float],
 ) -> dict[str, Any]:
-    """Compute some requests again in other layouts.
+    """Score some requests again in other layouts, see `jaxscore.engine.rounding_audit`.
+
+    A document is undecided if its two best choices are closer than twice the largest spread.
 
     Args:
-        n: requests that are computed again, drawn from all.
+        n: number of requests to draw and score again.
         requests, sequences, totals: of one call, aligned; totals in nats.
 
     Returns:
-        As JSON has it: `requests` computed again, `layouts`, `largest_spread` of a
-        log-likelihood in nats, and by task `documents` with several choices and how many of them
-        are `undecided`.
+        JSON: `requests` scored again, `layouts`, `largest_spread` of a log-likelihood in nats,
+        and per task the `documents` with several choices and how many are `undecided`.
     """
-    places = random.Random(SEED).sample(range(len(requests)), min(n, len(requests)))
-    found = [[totals[k] for k in places]]
+    places = random.Random(AUDIT_SEED).sample(range(len(requests)), min(n, len(requests)))
+    by_layout = [[totals[k] for k in places]]
     layouts = scorer.other_layouts()
     for other in layouts.values():
         scores = other.score_sequences([sequences[k] for k in places])
-        found.append([float(one.logprob.sum(dtype=np.float64)) for one in scores])
-    spread = np.ptp(np.array(found), axis=0)
-    largest = float(spread.max(initial=0.0))
+        by_layout.append([float(one.logprob.sum(dtype=np.float64)) for one in scores])
+    largest = float(np.ptp(np.array(by_layout), axis=0).max(initial=0.0))
     return {
         "requests": len(places),
         "layouts": ["as in the run", *layouts],
         "largest_spread": largest,
-        "tasks": _undecided(requests, totals, 2 * largest),
+        "tasks": _count_undecided(requests, totals, 2 * largest),
     }
 
 
-def _undecided(
-    requests: Sequence[Instance], totals: Sequence[float], apart: float
+def _count_undecided(
+    requests: Sequence[Instance], totals: Sequence[float], distance: float
 ) -> dict[str, dict[str, int]]:
     with_context: Choices = defaultdict(dict)
     without: Choices = defaultdict(dict)
     for request, total in zip(requests, totals, strict=True):
         choices = with_context if request.args[0] else without
         choices[str(request.task_name), request.doc_id][request.idx] = total
-    out: dict[str, dict[str, int]] = {}
-    # A task with `acc_mutual_info` asks for each choice without its context too.
+    by_task: dict[str, dict[str, int]] = {}
+    # A task with `acc_mutual_info` also requests each choice without its context.
     for (task, _), of_choice in (without | with_context).items():
         if len(of_choice) > 1:
             second, best = sorted(of_choice.values())[-2:]
-            counts = out.setdefault(task, {"documents": 0, "undecided": 0})
+            counts = by_task.setdefault(task, {"documents": 0, "undecided": 0})
             counts["documents"] += 1
-            counts["undecided"] += best - second <= apart
-    return out
+            counts["undecided"] += best - second <= distance
+    return by_task
 
 
-log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness shows what is below its own
+class CallLog:
+    """Context of one call: shows the progress bar, and logs time and token counts at the end.
 
-
-class Shown:
-    """Around one call."""
+    Args:
+        quiet: whether to hide the bar.
+        what: unit of the work, plural.
+        n: amount of work.
+    """
 
     def __init__(self, scorer: Scorer, quiet: bool, what: str, n: int) -> None:
-        """`n` of `what` are computed; `quiet` shows no bar."""
         self._scorer, self._quiet, self._what, self._n = scorer, quiet, what, n
 
     def __enter__(self) -> None:
-        self._before = self._scorer.progress
+        self._progress = self._scorer.progress
         self._given, self._computed = self._counts()
         self._started = time.perf_counter()
         self._scorer.progress = not self._quiet
 
     def __exit__(self, kind: object, problem: object, trace: object) -> None:
-        self._scorer.progress = self._before
+        self._scorer.progress = self._progress
         given, computed = self._counts()
         given, computed = given - self._given, computed - self._computed
         if problem is None and computed:

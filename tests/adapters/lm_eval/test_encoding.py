@@ -132,5 +132,5 @@ def test_long_texts_in_pieces_have_the_same_ids_with_special_tokens(monkeypatch,
 def test_a_bad_escape_in_a_pattern_is_refused_with_the_folder(tmp_path):
     (tmp_path / "tokenizer.json").write_text(r'{"pre_tokenizer": {"Regex": "\p{L}"}}')
     with pytest.raises(InputError, match="no tokenizer with add_bos_token") as caught:
-        model._with_bos(tmp_path, Arguments(None, add_bos_token=True))
+        model._load_with_bos(tmp_path, Arguments(None, add_bos_token=True))
     assert str(tmp_path) in str(caught.value)

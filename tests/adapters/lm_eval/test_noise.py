@@ -21,7 +21,7 @@ def audited(rows, spread):
     other = type("Other", (), {"score_sequences": lambda self, some: [moved[k] for k in some]})()
     scorer = type("Scorer", (), {"other_layouts": lambda self: {"other": other}})()
     requests = [request(*one[:4]) for one in rows]
-    return outputs.audit(scorer, len(rows), requests, range(len(rows)), totals)
+    return outputs.audit_noise(scorer, len(rows), requests, range(len(rows)), totals)
 
 
 def test_documents_whose_best_two_are_near():
