@@ -1,4 +1,4 @@
-"""`jaxscore serve`: one model over HTTP, as OpenAI's interface has it."""
+"""`jaxscore serve`: one model over HTTP, with OpenAI's interface."""
 
 import argparse
 import importlib.util
@@ -18,8 +18,8 @@ PACKAGES = ("starlette", "uvicorn", "prometheus_client", "pydantic")  # of the e
 UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0}
 
 DESCRIPTION = f"""\
-Serve a model over HTTP with OpenAI's interface. Requests that come together
-are scored together, and what their texts share is computed once.
+Serve a model over HTTP with OpenAI's interface. Requests that arrive together
+are scored together, and text that they share is computed once.
 
 paths:
   POST /v1/completions         log-probabilities of prompts (`echo`, `logprobs`)
@@ -43,14 +43,15 @@ security:
   in the environment every path but /health needs it as a bearer token; --host
   beyond this machine needs it.
 
-Ctrl-C or SIGTERM: no more connections; what is in flight is answered within
-25 seconds. A second one ends at once.
+Ctrl-C or SIGTERM: no more connections; requests in flight are answered within
+25 seconds. A second one exits at once.
 
 exit code: 0 ended by a signal, 2 port in use, no such model, unusable flags.
 """
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its flags."""
     parser = subparsers.add_parser("serve", description=DESCRIPTION)
     group = parser.add_argument_group("server")
     group.add_argument(
@@ -69,6 +70,14 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="FILE",
         help="a Jinja template in place of the tokenizer's",
     )
+    _add_limits(group)
+    _add_access(group)
+    model_flags.add_model_flags(parser, items=False)
+    parser.set_defaults(run=run)
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    """Limits of size and time."""
     advanced(
         group,
         "--gather",
@@ -82,8 +91,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--window-tokens",
         type=model_flags.positive,
         metavar="N",
-        help="most distinct tokens that are planned together; fewer where the device needs more "
-        "than 0.1 s for them (default: 8 times the tokens per batch)",
+        help="most distinct tokens that are planned together; fewer if the device needs more than "
+        "0.1 s for them (default: 8 times the tokens per batch)",
     )
     advanced(
         group,
@@ -91,7 +100,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=_size,
         default=32_000_000,
         metavar="SIZE",
-        help="largest body of a request, in bytes or such as 32MB (the default)",
+        help="largest body of a request, in bytes or like 32MB (the default)",
     )
     advanced(
         group,
@@ -99,7 +108,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=model_flags.positive,
         default=10_000_000,
         metavar="N",
-        help="most tokens that wait together; beyond them status 429 (default 10,000,000)",
+        help="most tokens that wait together; more get status 429 (default 10,000,000)",
     )
     advanced(
         group,
@@ -107,7 +116,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=_logprobs,
         default=20,
         metavar="N",
-        help="most probable tokens of one place, at most 20 (the default)",
+        help="most probable tokens per position, at most 20 (the default)",
     )
     advanced(
         group,
@@ -115,7 +124,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=_limit,
         default=600.0,
         metavar="TIME",
-        help="longest time of a request in the queue and in work; then status 503 (default 600s)",
+        help="longest time of a request in queue and work; then status 503 (default 600s)",
     )
     advanced(
         group,
@@ -123,16 +132,20 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         type=_limit,
         default=30.0,
         metavar="TIME",
-        help="within which a whole request arrives, and a client that stops reading a finished "
-        "answer goes on; then the connection is closed (default 30s)",
+        help="longest time for a request to arrive, and for a client to read nothing of a finished "
+        "answer; then the connection is closed (default 30s)",
     )
+
+
+def _add_access(group: argparse._ArgumentGroup) -> None:
+    """Who may connect."""
     advanced(
         group,
         "--allowed-hosts",
         type=_names,
         default=(),
         metavar="NAME[,NAME]",
-        help="names in the Host header beside those of this machine",
+        help="further names accepted in the Host header",
     )
     advanced(
         group,
@@ -140,8 +153,6 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="ORIGIN",
         help="web pages of this origin may read answers, such as http://localhost:3000",
     )
-    model_flags.add_model_flags(parser, items=False)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -149,7 +160,8 @@ def run(args: argparse.Namespace) -> int:
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
-            f"{', '.join(missing)}: not installed, and a server needs it; {install_extra('serve')}"
+            f"{', '.join(missing)}: not installed, and the server needs it; "
+            f"{install_extra('serve')}"
         )
     model_flags.check_model(args, args.model, args.revision)
     from jaxscore.server import lifecycle  # here: they import JAX
@@ -163,10 +175,12 @@ def run(args: argparse.Namespace) -> int:
             "environment; set it to a secret, or leave --host out"
         )
     if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise InputError(f"{KEY}: has characters that no header can carry; give ASCII ones")
+        raise InputError(
+            f"{KEY}: has characters that a header cannot carry; use printable ASCII without spaces"
+        )
     template = None if args.chat_template is None else read_text(args.chat_template)
     hosts = args.allowed_hosts
-    if address.is_loopback:  # the Host header is checked, and this is how clients name us
+    if address.is_loopback:  # the Host header is checked, and clients may use this name
         hosts = (*hosts, args.host, address.host)
     with lifecycle.listen(address) as listening:
         scorer = model_flags.load_scorer(args, args.model, None)
@@ -211,7 +225,7 @@ def _name(model: str) -> str:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is no port from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return int(text)
 
 
@@ -226,14 +240,14 @@ def _logprobs(text: str) -> int:
     from jaxscore.server.settings import MAX_LOGPROBS
 
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_LOGPROBS):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MAX_LOGPROBS}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MAX_LOGPROBS}")
     return int(text)
 
 
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|min)", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5ms, 30s or 10min")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 5ms, 30s or 10min")
     return float(match[1]) * UNITS[match[2]]
 
 

@@ -42,6 +42,7 @@ class ChoiceRequest:
         max_tokens: most tokens to generate per choice.
         n_top: most probable tokens per position, or None if no log-probabilities are requested.
         echo: whether log-probabilities of the prompts are requested too.
+        as_ids: whether the answer lists tokens by their ids.
         prompt_field: the field that the prompts come from.
     """
 
@@ -50,6 +51,7 @@ class ChoiceRequest:
     max_tokens: int
     n_top: int | None
     echo: bool = False
+    as_ids: bool = False
     prompt_field: str = "prompt"
 
     @functools.cached_property

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -23,7 +23,6 @@ from jaxscore.server.prompts import check_length, tokenize_conversation, tokeniz
 from jaxscore.server.request_models import (
     ChatRequest,
     CompletionRequest,
-    SamplingRequest,
     parse_object,
     validate,
 )
@@ -38,52 +37,48 @@ DONE = b"data: [DONE]\n\n"
 async def complete(call: Call) -> Answer | Stream:
     """Log-probabilities of prompts, and texts after them."""
     service = call.service
-    read = functools.partial(read_completion, service, call.body)
-    request, fields = await service.run_in_thread(len(call.body), read)
-    head = _head(service, fields, "cmpl", "text_completion")
-    render = functools.partial(_completion_choice, service, request, fields)
-    if fields.stream:
-        return Stream(_stream_completion(service, request, head, render), EVENTS, _end_stream)
-    choices = await compute_choices(service, request)
-
-    def dump() -> bytes:
-        rendered = [render(k, choice) for k, choice in enumerate(choices)]
-        return _dump({**head, "choices": rendered, "usage": _usage(request, choices)})
-
-    size = sum(_json_size(request, choice) for choice in choices)
-    return Answer(await service.run_in_thread(size, dump))
+    request = await service.run_in_thread(
+        len(call.body), lambda: read_completion(service, call.body)
+    )
+    head = _head(service, request, "cmpl", "text_completion")
+    if request.fields.stream:
+        return Stream(_stream_completion(service, request, head), EVENTS, _end_stream)
+    return await _answer(service, request, head, _completion_choice)
 
 
 async def chat(call: Call) -> Answer | Stream:
     """A model's answers to a conversation."""
     service = call.service
     # In a thread however short the body is, since the chat template may take long.
-    request, fields = await asyncio.get_running_loop().run_in_executor(
+    request = await asyncio.get_running_loop().run_in_executor(
         service.chat_threads, read_chat, service, call.body
     )
-    if fields.stream:
-        head = _head(service, fields, "chatcmpl", "chat.completion.chunk")
+    if request.fields.stream:
+        head = _head(service, request, "chatcmpl", "chat.completion.chunk")
         return Stream(_stream_chat(service, request, head), EVENTS, _end_stream)
-    head = _head(service, fields, "chatcmpl", "chat.completion")
+    head = _head(service, request, "chatcmpl", "chat.completion")
+    return await _answer(service, request, head, _chat_choice)
+
+
+# (service, request, index of the choice, choice) -> the choice in the answer's JSON
+Render = Callable[[Service, ChoiceRequest, int, Choice], dict[str, Any]]
+
+
+async def _answer(
+    service: Service, request: ChoiceRequest, head: dict[str, Any], render: Render
+) -> Answer:
+    """A whole answer."""
     choices = await compute_choices(service, request)
 
     def dump() -> bytes:
-        rendered = [
-            {
-                "index": k,
-                "message": {"role": "assistant", "content": choice.text},
-                "logprobs": _chat_logprobs(service, request, choice),
-                "finish_reason": choice.finish_reason,
-            }
-            for k, choice in enumerate(choices)
-        ]
+        rendered = [render(service, request, k, choice) for k, choice in enumerate(choices)]
         return _dump({**head, "choices": rendered, "usage": _usage(request, choices)})
 
     size = sum(_json_size(request, choice) for choice in choices)
     return Answer(await service.run_in_thread(size, dump))
 
 
-def read_completion(service: Service, raw: bytes) -> tuple[ChoiceRequest, CompletionRequest]:
+def read_completion(service: Service, raw: bytes) -> ChoiceRequest:
     """Validate the body of a completion and tokenize its prompts.
 
     Raises:
@@ -109,10 +104,17 @@ def read_completion(service: Service, raw: bytes) -> tuple[ChoiceRequest, Comple
                 f"{n_numbers} log-probabilities, expected at most {MAX_NUMBERS}; send several "
                 "requests",
             )
-    return ChoiceRequest(fields, prompts, fields.max_tokens, fields.logprobs, fields.echo), fields
+    return ChoiceRequest(
+        fields,
+        prompts,
+        fields.max_tokens,
+        fields.logprobs,
+        echo=fields.echo,
+        as_ids=fields.return_tokens_as_token_ids,
+    )
 
 
-def read_chat(service: Service, raw: bytes) -> tuple[ChoiceRequest, ChatRequest]:
+def read_chat(service: Service, raw: bytes) -> ChoiceRequest:
     """Validate the body of a chat, render its conversation and tokenize it.
 
     Raises:
@@ -133,12 +135,11 @@ def read_chat(service: Service, raw: bytes) -> tuple[ChoiceRequest, ChatRequest]
     check_length(service, [prompt], limit or 1, name)
     max_tokens = limit or service.max_positions - len(prompt.ids)
     n_top = (fields.top_logprobs or 0) if fields.logprobs else None
-    request = ChoiceRequest(fields, [prompt], max_tokens, n_top, prompt_field="messages")
-    return request, fields
+    return ChoiceRequest(fields, [prompt], max_tokens, n_top, prompt_field="messages")
 
 
 async def _stream_completion(
-    service: Service, request: ChoiceRequest, head: dict[str, Any], render: Any
+    service: Service, request: ChoiceRequest, head: dict[str, Any]
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent events whose texts and log-probabilities add up to the whole answer."""
     event = _event_builder(request, head)
@@ -151,9 +152,8 @@ async def _stream_completion(
             if choice is not None:
                 choices.append(choice)
             if choice is not None and request.has_whole_choices:
-                rendered = functools.partial(render, index, choice)
-                size = _json_size(request, choice)
-                yield event(await service.run_in_thread(size, rendered))
+                render = functools.partial(_completion_choice, service, request, index, choice)
+                yield event(await service.run_in_thread(_json_size(request, choice), render))
             elif text or choice is not None:
                 yield event(_text_choice(index, text, choice))
     if request.fields.stream_options.include_usage:
@@ -180,9 +180,9 @@ async def _stream_chat(
                 yield delta(index, {"role": "assistant", "content": ""})
             logprobs = None
             if choice is not None and request.n_top is not None:
-                rendered = functools.partial(_chat_logprobs, service, request, choice)
-                size = _json_size(request, choice)
-                logprobs = await service.run_in_thread(size, rendered)
+                render = functools.partial(_chat_choice, service, request, index, choice)
+                rendered = await service.run_in_thread(_json_size(request, choice), render)
+                logprobs = rendered["logprobs"]
             if text or logprobs:
                 yield delta(index, {"content": text}, logprobs=logprobs)
             if choice is not None:
@@ -194,7 +194,7 @@ async def _stream_chat(
 
 
 def _completion_choice(
-    service: Service, request: ChoiceRequest, fields: CompletionRequest, index: int, choice: Choice
+    service: Service, request: ChoiceRequest, index: int, choice: Choice
 ) -> dict[str, Any]:
     """A whole choice of a completion, with the prompt's text and tokens if `echo` is set."""
     prompt = request.prompts[choice.prompt]
@@ -209,11 +209,26 @@ def _completion_choice(
             int(prompt.ids[0]) if request.echo else None,
             choice.logprobs,
             [*prompt.starts, *starts] if request.echo else starts,
-            as_ids=fields.return_tokens_as_token_ids,
+            as_ids=request.as_ids,
         )
     return {
         "index": index,
         "text": before + choice.text,
+        "logprobs": logprobs,
+        "finish_reason": choice.finish_reason,
+    }
+
+
+def _chat_choice(
+    service: Service, request: ChoiceRequest, index: int, choice: Choice
+) -> dict[str, Any]:
+    """A whole choice of a chat."""
+    logprobs = None
+    if request.n_top is not None and choice.logprobs is not None:
+        logprobs = {"content": chat_logprobs(service.token_bytes, choice.logprobs)}
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": choice.text},
         "logprobs": logprobs,
         "finish_reason": choice.finish_reason,
     }
@@ -290,20 +305,12 @@ def _entries(tokens: TokenLogprobs) -> Iterator[tuple[int, Any, Iterator[tuple[i
         yield id, logprob, ((top, logprob if top == id else value) for top, value in pairs)
 
 
-def _chat_logprobs(
-    service: Service, request: ChoiceRequest, choice: Choice
-) -> dict[str, Any] | None:
-    if request.n_top is None or choice.logprobs is None:
-        return None
-    return {"content": chat_logprobs(service.token_bytes, choice.logprobs)}
-
-
-def _head(service: Service, fields: SamplingRequest, prefix: str, kind: str) -> dict[str, Any]:
+def _head(service: Service, request: ChoiceRequest, prefix: str, kind: str) -> dict[str, Any]:
     return {
         "id": f"{prefix}-{uuid.uuid4().hex}",
         "object": kind,
         "created": int(time.time()),
-        "model": fields.model or service.settings.names[0],
+        "model": request.fields.model or service.settings.names[0],
     }
 
 
