@@ -2,8 +2,8 @@
 
     python tools/family_table.py
 
-An attribute's values are those that the configs of tests/models/families.py come to, with our
-defaults. Every family is compared in several sizes besides.
+The values of an attribute are those that the configs of tests/models/families.py resolve to, with
+our defaults. Every family is compared in several sizes besides.
 """
 
 import sys
@@ -14,53 +14,77 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jaxscore.models.config import read
 from jaxscore.models.config import table as defaults
-from jaxscore.models.families import FAMILIES
+from jaxscore.models.families import FAMILIES, MODULE_OF
 from tests.models.families import BASE, CASES, GPT, REFUSED, SIZES, WITHOUT_EFFECT
 
-# Where transformers' versions have different defaults, and a config has to say it
-SAID = {"cohere": {"rope_theta": 10000.0}}
+# Attributes whose defaults differ between transformers' versions, so that a config must have them
+REQUIRED = {"cohere": {"rope_theta": 10000.0}}
 
 # Sizes under all their names, and what only follows from another attribute
-LEFT_OUT = {*SIZES, *GPT, *"intermediate_size ffn_dim num_heads num_layers".split()}
+OMITTED = {*SIZES, *GPT, *"intermediate_size ffn_dim num_heads num_layers".split()}
+# Attributes that the text before the table names for all families
+COMMON = frozenset(
+    "activation activation_function hidden_act hidden_activation layer_norm_eps "
+    "layer_norm_epsilon norm_eps norm_epsilon rms_norm_eps tie_word_embeddings head_dim "
+    "num_key_value_heads num_kv_heads attention_bias layer_types sliding_window num_experts "
+    "num_local_experts n_routed_experts num_experts_per_tok moe_intermediate_size".split()
+)
 
 
 def table() -> str:
     """Markdown, one row per family."""
-    rows = ["| `model_type` | values compared with PyTorch | refused |", "|---|---|---|"]
+    rows = ["| `model_type` | module | compared | refused |", "|---|---|---|---|"]
     for kind in sorted(FAMILIES):
-        refused = [
-            " with ".join(f"`{name}` {_said(name, value)}" for name, value in attributes.items())
-            for one, attributes, _ in REFUSED
-            if one == kind
+        compared = [
+            text
+            for name, values in compared_values(kind).items()
+            if name not in COMMON and (text := _describe(name, values))
         ]
-        rows.append(f"| `{kind}` | {'; '.join(_compared(kind))} | {'; '.join(refused)} |")
+        refused = [
+            " with ".join(f"`{name}={_value(name, value)}`" for name, value in attributes.items())
+            for refused_kind, attributes, _ in REFUSED
+            if refused_kind == kind
+        ]
+        rows.append(
+            f"| `{kind}` | {MODULE_OF[kind]} | {', '.join(compared)} | {', '.join(refused)} |"
+        )
     return "\n".join(rows) + "\n"
 
 
-def _compared(kind: str) -> list[str]:
-    cases = [one for one in CASES if one.kind == kind]
-    said = {"model_type": kind} | SAID.get(kind, {}) | BASE[kind]
+def compared_values(kind: str) -> dict[str, list[str]]:
+    """Values of each attribute that a family reads, as its configs have them."""
+    cases = [case for case in CASES if case.kind == kind]
+    base = {"model_type": kind} | REQUIRED.get(kind, {}) | BASE[kind]
     rope = defaults()[kind].rope or {}
-    if "rope_type" in rope:  # a file that scales has to say its base; 4.57 takes the default one
-        said = {"rope_theta": rope["rope_theta"]} | said
-    configs = [read(said | one.config, kind).config for one in cases]
-    only_refused = {name for one, attributes, _ in REFUSED if one == kind for name in attributes}
-    only_refused -= set(BASE[kind]).union({"rope_parameters"}, *(one.config for one in cases))
-    hidden = LEFT_OUT | only_refused | set(WITHOUT_EFFECT.get(kind, ()))
-    lines = []
-    for name in sorted(FAMILIES[kind].reads - hidden):
-        values = dict.fromkeys(_said(name, getattr(config, name, None)) for config in configs)
-        both = set(values) == {"true", "false"}
-        lines.append(f"`{name}` {'both' if both else ', '.join(values)}")
-    return lines
+    if "rope_type" in rope:  # a file that scales must have its base; 4.57 takes the default one
+        base = {"rope_theta": rope["rope_theta"]} | base
+    configs = [read(base | case.config, kind).config for case in cases]
+    only_refused = {
+        name for other, attributes, _ in REFUSED if other == kind for name in attributes
+    }
+    only_refused -= set(BASE[kind]).union({"rope_parameters"}, *(case.config for case in cases))
+    hidden = OMITTED | only_refused | set(WITHOUT_EFFECT.get(kind, ()))
+    return {
+        name: list(dict.fromkeys(_value(name, getattr(config, name, None)) for config in configs))
+        for name in sorted(FAMILIES[kind].reads - hidden)
+    }
 
 
-def _said(name: str, value: Any) -> str:
-    """A value in few words."""
+def _describe(name: str, values: list[str]) -> str:
+    """The name of an attribute, and its values if they are words."""
+    if name == "rope_parameters":
+        types = dict.fromkeys(kind for value in values for kind in value.split("+"))
+        return f"RoPE {' '.join(types)}" if list(types) != ["default"] else ""
+    words = [value for value in values if value.replace("_", "").isalpha()]
+    words = [word for word in words if word not in ("true", "false", "none", "any")]
+    return f"`{name}`" + (f" ({' '.join(words)})" if words else "")
+
+
+def _value(name: str, value: Any) -> str:
     if isinstance(value, dict) and name.startswith("rope_"):
         return _rotary(value)
     if isinstance(value, list):
-        return f"[{', '.join(_said(name, one) for one in value)}]"
+        return f"[{','.join(_value(name, entry) for entry in value)}]"
     if isinstance(value, dict):
         return "any"
     if value is None or isinstance(value, bool):
@@ -69,14 +93,12 @@ def _said(name: str, value: Any) -> str:
 
 
 def _rotary(values: dict[str, Any]) -> str:
-    """Type, base, and the share of a head that turns where that is not all; by layer type."""
-    own = [one for one in values.values() if isinstance(one, dict)]
-    if own:
-        return " and ".join(map(_rotary, own))
-    said = [str(values.get("rope_type", values.get("type", "default")))]
-    said += [f"{values['rope_theta']:g}"] if "rope_theta" in values else []
-    share = values.get("partial_rotary_factor", 1.0)
-    return " ".join(said + ([] if share == 1 else [f"of {share:g}"]))
+    """Rope type, with "-partial" if a part of each head rotates; joined over layer types."""
+    by_type = [entry for entry in values.values() if isinstance(entry, dict)]
+    if by_type:
+        return "+".join(dict.fromkeys(map(_rotary, by_type)))
+    kind = str(values.get("rope_type", values.get("type", "default")))
+    return kind if values.get("partial_rotary_factor", 1.0) == 1 else f"{kind}-partial"
 
 
 if __name__ == "__main__":
