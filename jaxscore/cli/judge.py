@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from jaxscore.cli import closing, judge_flags, judge_folders, judge_output, model_flags
 from jaxscore.cli.judge_folders import Metric, Work
 from jaxscore.cli.judge_output import Judged
-from jaxscore.endpoints.chat import ChatEndpoint
+from jaxscore.endpoints.chat import ChatEndpoint, OllamaEndpoint
 from jaxscore.endpoints.http import Limits
-from jaxscore.endpoints.ollama import OllamaEndpoint
 from jaxscore.errors import InputError
 from jaxscore.models.weights import checkpoint
 from jaxscore.systems.rag import bem

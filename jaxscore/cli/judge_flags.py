@@ -7,8 +7,7 @@ from typing import Any
 
 from jaxscore.cli import experiments, html_flags, model_flags
 from jaxscore.cli.messages import remark
-from jaxscore.endpoints import chat as openai
-from jaxscore.endpoints import ollama
+from jaxscore.endpoints.chat import OLLAMA_URL, OPENAI_URL
 from jaxscore.errors import InputError
 from jaxscore.systems.rag import (
     bem,
@@ -106,10 +105,10 @@ def _add_judges(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ollama-url",
         metavar="URL",
-        help=f"the server of --llm-ollama (default: {ollama.DEFAULT_URL})",
+        help=f"the server of --llm-ollama (default: {OLLAMA_URL})",
     )
     parser.add_argument(
-        "--api-base", metavar="URL", help=f"the server of --gpt (default: {openai.DEFAULT_URL})"
+        "--api-base", metavar="URL", help=f"the server of --gpt (default: {OPENAI_URL})"
     )
     parser.add_argument(
         "--llm-batch-size",
@@ -273,9 +272,9 @@ def model_name(args: argparse.Namespace) -> str:
 def server(args: argparse.Namespace) -> str | None:
     """The URL of --gpt or --llm-ollama; None for a model that runs here."""
     if args.gpt is not None:
-        return args.api_base or openai.DEFAULT_URL
+        return args.api_base or OPENAI_URL
     if args.llm_ollama is not None:
-        return args.ollama_url or ollama.DEFAULT_URL
+        return args.ollama_url or OLLAMA_URL
     return None
 
 

@@ -1,45 +1,46 @@
-"""Chat completion of an OpenAI-compatible server.
+"""Models of servers that answer conversations and apply the chat template themselves.
 
-https://platform.openai.com/docs/api-reference/chat
+OpenAI-compatible: https://platform.openai.com/docs/api-reference/chat
+ollama: https://github.com/ollama/ollama/blob/main/docs/api.md
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jaxscore.endpoints import response_fields
-from jaxscore.endpoints.endpoint import Endpoint
+from jaxscore.endpoints.answers import field, first_choice, generated
+from jaxscore.endpoints.endpoint import BodyVariants, Endpoint
 from jaxscore.endpoints.http import Limits
 from jaxscore.lm import Capabilities
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated
 
-DEFAULT_URL = "https://api.openai.com/v1"
-NOT_FOUND = (
-    "give the URL that /chat/completions comes after, often ending in /v1, and a model it serves"
-)
-
-BARE = 2  # the last spelling below
+OPENAI_URL = "https://api.openai.com/v1"
+OLLAMA_URL = "http://localhost:11434"
+WITHOUT_SAMPLING = 2  # index of the last body below
 
 
 class ChatEndpoint(Endpoint):
-    """A model of a server with chat completion, which applies the chat template; see `Endpoint`.
+    """A model of a server with OpenAI's chat completion; see `Endpoint`.
 
     `base_url` is what `/chat/completions` comes after.
     """
 
     CAPABILITIES = Capabilities(generates=True, takes_messages=True)
-    NOT_FOUND = NOT_FOUND
+    NOT_FOUND = (
+        "give the URL that /chat/completions comes after, often ending in /v1, and a model it "
+        "serves"
+    )
 
     def __init__(
         self,
         model: str,
-        base_url: str = DEFAULT_URL,
+        base_url: str = OPENAI_URL,
         *,
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
         super().__init__(model, base_url, limits=limits, progress=progress)
-        self._chat = response_fields.Spellings(self.client, "/chat/completions")
+        self._chat = BodyVariants(self.client, "/chat/completions")
 
     def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
         """Answer each conversation; `token_ids` is empty.
@@ -47,13 +48,12 @@ class ChatEndpoint(Endpoint):
         Raises:
             InputError: for the very first request, what `Client.map` raises.
         """
-        known = self._of_kind(requests, ChatRequest)
-        return response_fields.each(known, self.client.map(self._generate, known))
+        return self._generate_all(requests, ChatRequest, self._generate)
 
     @property
     def remarks(self) -> Sequence[str]:
         """How the answers came about, once there are any."""
-        if self._chat.taken != BARE:
+        if self._chat.accepted != WITHOUT_SAMPLING:
             return ()
         return (
             f"{self.model} takes neither a temperature nor a seed there; its answers are "
@@ -66,21 +66,72 @@ class ChatEndpoint(Endpoint):
             bare["stop"] = list(request.stop)
         full = {**bare, "temperature": request.temperature, "seed": request.seed}
         n = request.max_new_tokens
-        answer = self._chat.post(
-            [
-                {**full, "max_tokens": n},
-                {**full, "max_completion_tokens": n},  # OpenAI's newer name
-                {**bare, "max_completion_tokens": n},  # reasoning models take no temperature
-            ],
-            n,
-        )
-        choice = response_fields.choice(answer)
-        return response_fields.generated(
+        bodies = [
+            {**full, "max_tokens": n},
+            {**full, "max_completion_tokens": n},  # OpenAI's newer name
+            {**bare, "max_completion_tokens": n},  # reasoning models take no temperature
+        ]
+        choice = first_choice(self._chat.post(bodies, n))
+        message = field(choice, "message", dict)
+        return generated(
             request.id,
-            response_fields.take(
-                response_fields.take(choice, "message", dict), "content", str, "the message"
-            ),
+            field(message, "content", str, "the message"),
             reason=choice.get("finish_reason"),
             stop_reason=choice.get("stop_reason"),
+            stop=request.stop,
+        )
+
+
+class OllamaEndpoint(Endpoint):
+    """A model of an ollama server; see `Endpoint`.
+
+    `base_url` is what `/api/chat` comes after; no key is sent.
+    """
+
+    CAPABILITIES = Capabilities(generates=True, takes_messages=True)
+    NOT_FOUND = (
+        "give the URL that /api/chat comes after, and a model that `ollama list` shows there"
+    )
+    TAKES_KEY = False
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str = OLLAMA_URL,
+        *,
+        limits: Limits | None = None,
+        progress: bool = False,
+    ) -> None:
+        super().__init__(model, base_url, limits=limits, progress=progress)
+
+    def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
+        """Answer each conversation; `token_ids` is empty.
+
+        Raises:
+            InputError: for the very first request, what `Client.map` raises.
+        """
+        return self._generate_all(requests, ChatRequest, self._generate)
+
+    def _generate(self, request: ChatRequest) -> Generated:
+        options: dict[str, Any] = {
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "num_predict": request.max_new_tokens,
+        }
+        if request.stop:
+            options["stop"] = list(request.stop)
+        body = {
+            "model": self.model,
+            "messages": request.messages,
+            "stream": False,
+            "options": options,
+        }
+        answer = self.client.post("/api/chat", body, request.max_new_tokens)
+        message = field(answer, "message", dict)
+        return generated(
+            request.id,
+            field(message, "content", str, "the message"),
+            reason=answer.get("done_reason"),
+            stop_reason=None,
             stop=request.stop,
         )

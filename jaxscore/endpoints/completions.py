@@ -1,6 +1,6 @@
-"""Text completion of an OpenAI-compatible server: score given text, generate, next-token labels.
+"""Text completion of an OpenAI-compatible server: score text, generate, next-token labels.
 
-A text is scored by asking for its echo with log-probabilities, as vLLM and others give it
+A text is scored by requesting its echo with log-probabilities, as vLLM and others return it
 (https://platform.openai.com/docs/api-reference/completions). The server's tokenizer decides what
 the tokens are; `jaxscore.endpoints.alignment` finds where the continuation starts.
 """
@@ -13,29 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.endpoints import response_fields
 from jaxscore.endpoints.alignment import align
-from jaxscore.endpoints.endpoint import Endpoint
-from jaxscore.endpoints.http import Failed, Limits, shown
+from jaxscore.endpoints.answers import Failed, field, first_choice, generated, quote
+from jaxscore.endpoints.endpoint import BodyVariants, Endpoint
+from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.lm import Capabilities
 from jaxscore.types.requests import GenerationRequest, Request, TextLabelRequest
 from jaxscore.types.results import Generated, ListedLabelScores, ScoredRequest, failed
 
 DEFAULT_URL = "http://localhost:9011/v1"  # where the published ChronoLogic script looks
-# Policies of `jaxscore.text.encoder`. The others join ids of texts that are encoded apart.
+# Policies of `jaxscore.text.encoder`. The others join ids of separately encoded texts.
 BOUNDARIES = ("joint", "exact", "skip_context")
-NOT_FOUND = "give the URL that /completions comes after, often ending in /v1, and a model it serves"
 WINDOW = 1024  # requests of a stream that are in memory together
-MOST_GENERATED = (0, 1)  # while scoring: some servers refuse 0; the token is then left out
-MOST_LISTED = (20, 5)  # what vLLM takes unless told otherwise, and OpenAI
+N_GENERATED = (0, 1)  # while scoring: some servers refuse 0; the generated token is dropped
+N_LISTED = (20, 5)  # default limits of vLLM and OpenAI
 UNKNOWN_ID = -1
-# The logarithm of a probability is at most 0. Servers subtract a float32 log-sum-exp from a logit,
-# which errs by up to 1e-4 for logits up to a thousand; such a value is read as 0. What is above it
-# is no log-probability, and would make a perplexity below 1.
+# Servers subtract a float32 log-sum-exp from a logit, which errs by up to 1e-4 for logits up to a
+# thousand: a log-probability up to this is read as 0. A larger one would give a perplexity below 1.
 ROUNDING = 1e-4
-LEAST = -float(np.finfo(np.float32).max)
-# No text has more tokens for each of its bytes: a normalizer may make eleven bytes of one.
+LOWEST = -float(np.finfo(np.float32).max)
+# No text has more tokens per byte: a normalizer makes at most eleven bytes of one.
 TOKENS_PER_BYTE = 16
 NO_ECHO = (
     "the answer's tokens are not those of the text; the server must take `echo` together with "
@@ -49,10 +47,14 @@ SPREAD = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Echo:
-    """A text as the server reads it; all with one entry a token.
+    """A text as the server reads it.
 
     Attributes:
-        greedy: bool, or None for each token of which the server does not tell.
+        tokens: strings of the server.
+        logprob: float32 [tokens], nats; NaN for a first token without a probability.
+        greedy: bool [tokens], or object [tokens] with None for unknown ones.
+        n_special: number of tokens before the text.
+        ends: see `Aligned`.
     """
 
     tokens: list[str]
@@ -62,17 +64,19 @@ class _Echo:
     ends: list[tuple[int, int]]
 
 
-NOTHING = _Echo([], np.zeros(0, np.float32), np.zeros(0, bool), 0, [])
+EMPTY = _Echo([], np.zeros(0, np.float32), np.zeros(0, bool), 0, [])
 
 
 class CompletionsEndpoint(Endpoint):
-    """A model of a server with text completion, see `Endpoint`.
+    """A model of a server with text completion; see `Endpoint`.
 
     `base_url` is what `/completions` comes after.
     """
 
     CAPABILITIES = Capabilities(scores=True, labels=True, generates=True, boundaries=BOUNDARIES)
-    NOT_FOUND = NOT_FOUND
+    NOT_FOUND = (
+        "give the URL that /completions comes after, often ending in /v1, and a model it serves"
+    )
 
     def __init__(
         self,
@@ -83,8 +87,8 @@ class CompletionsEndpoint(Endpoint):
         progress: bool = False,
     ) -> None:
         super().__init__(model, base_url, limits=limits, progress=progress)
-        self._scoring = response_fields.Spellings(self.client, "/completions")
-        self._listing = response_fields.Spellings(self.client, "/completions")
+        self._scoring = BodyVariants(self.client, "/completions")
+        self._listing = BodyVariants(self.client, "/completions")
 
     def score(
         self,
@@ -113,7 +117,7 @@ class CompletionsEndpoint(Endpoint):
                 what `Client.map` raises.
         """
         _check(boundary, truncate, special_tokens, measures, top)
-        return self._score(list(requests), boundary, goes_on=False)
+        return self._score(list(requests), boundary, continues=False)
 
     def stream(
         self,
@@ -138,20 +142,20 @@ class CompletionsEndpoint(Endpoint):
         """
         _check(boundary, truncate, special_tokens, measures, top)
         source = iter(requests)
-        goes_on = False
+        continues = False
         while chunk := list(itertools.islice(source, window or WINDOW)):
-            yield from self._score(chunk, boundary, goes_on=goes_on)
-            goes_on = True
+            yield from self._score(chunk, boundary, continues=continues)
+            continues = True
 
     def _score(
-        self, requests: list[Request], boundary: str, *, goes_on: bool
+        self, requests: list[Request], boundary: str, *, continues: bool
     ) -> list[ScoredRequest]:
-        asked = [request for request in requests if request.continuation]
-        texts = dict.fromkeys(request.context + request.continuation for request in asked)
+        scored = [request for request in requests if request.continuation]
+        texts = dict.fromkeys(request.context + request.continuation for request in scored)
         if boundary == "skip_context":
-            texts |= dict.fromkeys(request.context for request in asked if request.context)
-        found = self.client.map(self._echo, list(texts), goes_on=goes_on)
-        echoes = dict(zip(texts, found, strict=True))
+            texts |= dict.fromkeys(request.context for request in scored if request.context)
+        outcomes = self.client.map(self._echo, list(texts), continues=continues)
+        echoes = dict(zip(texts, outcomes, strict=True))
         return [_scored(request, echoes, boundary) for request in requests]
 
     def label(
@@ -163,32 +167,31 @@ class CompletionsEndpoint(Endpoint):
             InputError: a truncation; for the very first request, what `Client.map` raises.
         """
         _check(truncate=truncate)
-        known = self._of_kind(requests, TextLabelRequest)
-        outcomes = self.client.map(self._labels, known)
-        nothing = np.zeros(0)
+        checked = self._check_type(requests, TextLabelRequest)
+        outcomes = self.client.map(self._labels, checked)
+        empty = np.zeros(0)
         return [
-            ListedLabelScores(request.id, nothing, nothing, (), 0.0, str(outcome))
+            ListedLabelScores(request.id, empty, empty, (), 0.0, str(outcome))
             if isinstance(outcome, Failed)
             else outcome
-            for request, outcome in zip(known, outcomes, strict=True)
+            for request, outcome in zip(checked, outcomes, strict=True)
         ]
 
     def generate(self, requests: Iterable[GenerationRequest], /) -> list[Generated]:
-        """Text after each prompt; the server's tokens are not known, so `token_ids` is empty.
+        """Text after each prompt; `token_ids` is empty, since the server's tokens are unknown.
 
         Raises:
             InputError: for the very first request, what `Client.map` raises.
         """
-        known = self._of_kind(requests, GenerationRequest)
-        return response_fields.each(known, self.client.map(self._generate, known))
+        return self._generate_all(requests, GenerationRequest, self._generate)
 
     def _echo(self, text: str) -> _Echo:
-        """Log-probabilities of a text's tokens."""
+        """Request the log-probabilities of a text's tokens."""
         body = {"model": self.model, "prompt": text, "echo": True, "logprobs": 1, "temperature": 0}
-        answer = self._scoring.post([{**body, "max_tokens": n} for n in MOST_GENERATED])
-        listed = response_fields.take(response_fields.choice(answer), "logprobs", dict)
-        tokens = response_fields.take(listed, "tokens", list, "logprobs")
-        values = response_fields.take(listed, "token_logprobs", list, "logprobs")
+        answer = self._scoring.post([{**body, "max_tokens": n} for n in N_GENERATED])
+        listed = field(first_choice(answer), "logprobs", dict)
+        tokens = field(listed, "tokens", list, "logprobs")
+        values = field(listed, "token_logprobs", list, "logprobs")
         if not all(isinstance(token, str) for token in tokens):
             raise Failed('the answer has something else than strings in "tokens"')
         if len(tokens) > TOKENS_PER_BYTE * (len(text.encode()) + 1):
@@ -198,7 +201,7 @@ class CompletionsEndpoint(Endpoint):
         offsets = listed.get("text_offset")
         if not isinstance(offsets, list) or not all(type(offset) is int for offset in offsets):
             offsets = None
-        n_generated = MOST_GENERATED[self._scoring.taken or 0]
+        n_generated = N_GENERATED[self._scoring.accepted or 0]
         for n in _prompt_lengths(answer, len(tokens), n_generated):
             aligned = align(text, tokens[:n], offsets and offsets[:n])
             if aligned is not None:
@@ -216,9 +219,9 @@ class CompletionsEndpoint(Endpoint):
 
     def _labels(self, request: TextLabelRequest) -> ListedLabelScores:
         body = {"model": self.model, "prompt": request.prompt, "max_tokens": 1, "temperature": 0}
-        answer = self._listing.post([{**body, "logprobs": n} for n in MOST_LISTED])
-        logprobs = response_fields.take(response_fields.choice(answer), "logprobs", dict)
-        listed = response_fields.take(logprobs, "top_logprobs", list, "logprobs")
+        answer = self._listing.post([{**body, "logprobs": n} for n in N_LISTED])
+        logprobs = field(first_choice(answer), "logprobs", dict)
+        listed = field(logprobs, "top_logprobs", list, "logprobs")
         if not listed or not isinstance(listed[0], dict) or not listed[0]:
             raise Failed("the answer lists no next tokens")
         top = {token: _number(value, None) for token, value in listed[0].items()}
@@ -236,8 +239,8 @@ class CompletionsEndpoint(Endpoint):
         )
 
     def _generate(self, request: GenerationRequest) -> Generated:
-        if local := _local_alone(request):
-            raise Failed(f"{local} is for a local model, not for an endpoint; leave it out")
+        if name := _local_feature(request):
+            raise Failed(f"{name} is for a local model, not for an endpoint; leave it out")
         answer = self.client.post(
             "/completions",
             {
@@ -251,10 +254,10 @@ class CompletionsEndpoint(Endpoint):
             },
             request.max_new_tokens,
         )
-        choice = response_fields.choice(answer)
-        return response_fields.generated(
+        choice = first_choice(answer)
+        return generated(
             request.id,
-            response_fields.take(choice, "text", str),
+            field(choice, "text", str),
             reason=choice.get("finish_reason"),
             stop_reason=choice.get("stop_reason"),
             stop=request.stop,
@@ -282,19 +285,19 @@ def _check(
         raise InputError("an endpoint gives no further measures; use a local model")
 
 
-def _local_alone(request: GenerationRequest) -> str | None:
-    """What of a request is no part of the protocol that servers share."""
-    asked = {
+def _local_feature(request: GenerationRequest) -> str | None:
+    """Name of a feature of a request that the protocol lacks, or None."""
+    features = {
         "a prompt of token ids": not isinstance(request.prompt, str),
         "top_k": request.top_k != 0,
         "repetition_penalty": request.repetition_penalty != 1,
         "eos_ids": request.eos_ids is not None,
     }
-    return next((name for name, there in asked.items() if there), None)
+    return next((name for name, is_used in features.items() if is_used), None)
 
 
 def _prompt_lengths(answer: dict[str, Any], n: int, n_generated: int) -> list[int]:
-    """How many of `n` tokens may be the text's, the likeliest first; the rest was generated."""
+    """Possible numbers of the prompt's tokens among `n`, the likeliest first."""
     usage = answer.get("usage")
     counted = usage.get("prompt_tokens") if isinstance(usage, dict) else None
     guesses = [counted if type(counted) is int else 0, n - n_generated, n]
@@ -302,50 +305,56 @@ def _prompt_lengths(answer: dict[str, Any], n: int, n_generated: int) -> list[in
 
 
 def _number(value: Any, k: int | None) -> float:
-    """A log-probability; only the first token of a text may have none."""
+    """A log-probability; NaN for a first token (`k` 0) without one.
+
+    Raises:
+        Failed: it is no log-probability.
+    """
     if value is None and k == 0:
         return math.nan
     if (usable := _logprob(value)) is None:
         where = "" if k is None else f" for token {k + 1}"
         raise Failed(
-            f"the answer has no log-probability{where}, but {shown(repr(value))}; "
+            f"the answer has no log-probability{where}, but {quote(repr(value))}; "
             "expected a finite number, at most 0"
         )
     return usable
 
 
 def _logprob(value: Any) -> float | None:
-    """A value as a log-probability; None if it is none, or too far below 0 for float32."""
-    # Compared first: `float` of a whole number of 400 digits is an OverflowError.
-    if type(value) in (int, float) and LEAST <= value <= ROUNDING:
+    """A value as a log-probability, or None if it is none or exceeds float32."""
+    # Compared first: `float` of an integer of 400 digits raises OverflowError.
+    if type(value) in (int, float) and LOWEST <= value <= ROUNDING:
         return min(float(value), 0.0)
     return None
 
 
 def _greedy(top: Any, values: list[Any]) -> np.ndarray:
-    """Whether each token is at least as probable as all that are listed for its place.
+    """Whether each token is at least as probable as all those listed at its position.
 
     Returns:
-        bool [tokens]; where the server lists nothing for some token with a log-probability,
-        object, with None for these.
+        bool [tokens]; object [tokens] with None for unknown ones if the server lists none for a
+        token that has a log-probability.
     """
     lists = top if isinstance(top, list) else []
-    out: list[bool | None] = []
+    greedy: list[bool | None] = []
     for listed, value in itertools.zip_longest(lists[: len(values)], values):
         others = listed.values() if isinstance(listed, dict) else ()
         known = [other for other in map(_logprob, others) if other is not None]
-        out.append(min(value, 0.0) >= max(known) if known and value is not None else None)
-    silent = [one is None and value is not None for one, value in zip(out, values, strict=True)]
-    return np.array(out, object) if any(silent) else np.array(list(map(bool, out)), bool)
+        greedy.append(min(value, 0.0) >= max(known) if known and value is not None else None)
+    pairs = zip(greedy, values, strict=True)
+    if any(is_greedy is None and value is not None for is_greedy, value in pairs):
+        return np.array(greedy, object)
+    return np.array(list(map(bool, greedy)), bool)
 
 
 def _scored(request: Request, echoes: dict[str, "_Echo | Failed"], boundary: str) -> ScoredRequest:
-    """The part of a text's echo that is the request's continuation."""
-    echo = echoes[request.context + request.continuation] if request.continuation else NOTHING
+    """Scores of the request's continuation, cut from the echo of its text."""
+    echo = echoes[request.context + request.continuation] if request.continuation else EMPTY
     if isinstance(echo, Failed):
         return failed(request.id, str(echo))
     if boundary == "skip_context":
-        context = echoes[request.context] if request.context and request.continuation else NOTHING
+        context = echoes[request.context] if request.context and request.continuation else EMPTY
         if isinstance(context, Failed):
             return failed(request.id, f"its context alone: {context}")
         start = len(context.tokens) if context.tokens else echo.n_special
@@ -356,13 +365,13 @@ def _scored(request: Request, echoes: dict[str, "_Echo | Failed"], boundary: str
             start = echo.n_special
         elif start < len(echo.ends) and echo.ends[start][0] <= limit:
             return failed(request.id, SPREAD)
-    nothing = np.full(len(echo.tokens[start:]), np.nan, np.float32)
+    unknown = np.full(len(echo.tokens[start:]), np.nan, np.float32)
     return ScoredRequest(
         id=request.id,
-        token_ids=np.full(len(nothing), UNKNOWN_ID, np.int32),
+        token_ids=np.full(len(unknown), UNKNOWN_ID, np.int32),
         tokens=echo.tokens[start:],
         logprob=echo.logprob[start:],
-        entropy=nothing,
-        self_certainty=nothing,
+        entropy=unknown,
+        self_certainty=unknown,
         greedy=echo.greedy[start:],
     )

@@ -25,10 +25,10 @@ from tests.endpoints.server import Answer
 SECRET = "sk-not-to-be-seen-1234567890"
 
 
-def client(url, *, wants_key=True, **limits):
+def client(url, *, sends_key=True, **limits):
     return Client(
         url,
-        wants_key=wants_key,
+        sends_key=sends_key,
         not_found="look again",
         limits=dataclasses.replace(QUICK, **limits),
     )
@@ -384,7 +384,7 @@ def test_no_key_is_sent_where_there_is_none_or_none_is_wanted(serve, monkeypatch
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     ask(client(server.url), [0])
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    ask(client(server.url, wants_key=False), [0])
+    ask(client(server.url, sends_key=False), [0])
     assert not any("Authorization" in seen.headers for seen in server.seen)
 
 
@@ -396,8 +396,8 @@ def test_the_key_goes_to_another_machine_by_https_only(serve, monkeypatch):
     with pytest.raises(InputError, match="is not sent to another machine without encryption"):
         ask(client(server.url), [0])
     assert not any("Authorization" in seen.headers for seen in server.seen)
-    assert client("https://h/v1")._session.auth._send
-    assert not client("http://h/v1")._session.auth._send
+    assert client("https://h/v1")._session.auth._sends_key
+    assert not client("http://h/v1")._session.auth._sends_key
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_ctrl_c_ends_promptly(answer, n_items):
             return {answer}
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
         with Server(behave) as server:
-            one = Client(server.url, wants_key=False, not_found="", limits=Limits(backoff=60.0))
+            one = Client(server.url, sends_key=False, not_found="", limits=Limits(backoff=60.0))
             one._asked = {n_items} > 1  # then all at once
             one.map(lambda item: one.post("/x", {{"item": item}}), range({n_items}))
     """
