@@ -1,13 +1,13 @@
-"""Where in a text the tokens end that a server lists for it.
+"""Aligns the token strings of a server with the text.
 
-The strings that servers give for tokens are not always the text's:
+The strings are not always those of the text:
 
-    <s> | The | ␠cat          a BOS that the text has not, and that shifts vLLM's `text_offset`
-    The | (nothing) | cat     sentencepiece: each token decoded alone has lost a leading blank
-    ␠� | � | �                bytes of one character, each alone no character
-    Ġthe | Ċ                  names of the vocabulary; here only `text_offset` helps
+    <s> | The | ␠cat          a BOS that is not in the text, and shifts vLLM's `text_offset`
+    The | (nothing) | cat     sentencepiece: a token decoded alone loses its leading blank
+    ␠� | � | �                bytes of one character, none of them a character alone
+    Ġthe | Ċ                  names in the vocabulary; only `text_offset` helps
 
-So the strings are laid along the text, and taken only where together they are all of it.
+An alignment is accepted only if the strings together cover the whole text.
 """
 
 import itertools
@@ -16,19 +16,19 @@ import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST_SPECIAL = 2  # tokens before a text that are not of it
+MAX_SPECIAL = 2  # special tokens before a text
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 PARTS = re.compile(f"({BROKEN}+)")
 
 
 class Aligned(NamedTuple):
-    """Tokens along a text.
+    """Tokens aligned with a text.
 
     Attributes:
-        n_special: tokens before the text.
-        ends: for each token the least and the greatest number of characters before its end.
-            They differ only where bytes of several characters are spread over tokens, or
-            where a tokenizer has composed characters.
+        n_special: number of tokens before the text.
+        ends: per token the smallest and largest number of characters before its end. They differ
+            only if tokens split the bytes of several characters, or the tokenizer composes
+            characters.
     """
 
     n_special: int
@@ -36,12 +36,15 @@ class Aligned(NamedTuple):
 
 
 def align(text: str, tokens: Sequence[str], offsets: Sequence[int] | None = None) -> Aligned | None:
-    """Tokens along `text`; None where they are not its tokens.
+    """Align tokens with a text.
 
     Args:
-        text: any but an empty one.
-        tokens: of the whole text, special ones before it included.
-        offsets: where the server says that each token starts, used where the strings do not fit.
+        text: not empty.
+        tokens: of the whole text, including special ones before it.
+        offsets: start of each token by the server, used if the strings do not fit.
+
+    Returns:
+        None if they are not the text's tokens.
     """
     found = _by_strings(text, tokens)
     if found is None and not unicodedata.is_normalized("NFC", text):
@@ -52,7 +55,7 @@ def align(text: str, tokens: Sequence[str], offsets: Sequence[int] | None = None
 
 
 def _by_strings(text: str, tokens: Sequence[str]) -> Aligned | None:
-    for n_special in range(min(MOST_SPECIAL, len(tokens)) + 1):
+    for n_special in range(min(MAX_SPECIAL, len(tokens)) + 1):
         walk = _Walk(text)
         if all(map(walk.take, tokens[n_special:])) and walk.finish():
             return Aligned(n_special, [(0, 0)] * n_special + walk.ends)
@@ -60,13 +63,13 @@ def _by_strings(text: str, tokens: Sequence[str]) -> Aligned | None:
 
 
 def _by_composed_strings(text: str, tokens: Sequence[str]) -> Aligned | None:
-    """As tokenizers with an NFC normalizer read it: e and an accent are one character."""
+    """Align with the text after NFC normalization: e and an accent become one character."""
     pieces = _composed(text)
     composed = [unicodedata.normalize("NFC", piece) for piece in pieces]
     found = _by_strings("".join(composed), tokens)
     if found is None:
         return None
-    # least and greatest end in `text` for each number of composed characters
+    # smallest and largest end in `text` for each number of composed characters
     bounds, at = [(0, 0)], 0
     for piece, short in zip(pieces, composed, strict=True):
         bounds += [(at + 1, at + len(piece))] * (len(short) - 1)
@@ -76,7 +79,7 @@ def _by_composed_strings(text: str, tokens: Sequence[str]) -> Aligned | None:
 
 
 def _composed(text: str) -> list[str]:
-    """The text in pieces that compose by themselves: letters with their marks."""
+    """Split a text into pieces that compose independently: letters with their marks."""
     pieces: list[str] = []
     for c in text:
         last = pieces[-1] if pieces else ""
@@ -89,9 +92,9 @@ def _composed(text: str) -> list[str]:
 
 
 def _by_offsets(text: str, tokens: Sequence[str], offsets: Sequence[int]) -> Aligned | None:
-    """Believed where tokens have the letters of the piece of text that their offset gives them."""
-    for n_special in range(min(MOST_SPECIAL, len(tokens)) + 1):
-        # Bytes of one character start together, and each ends where it does.
+    """Align by offsets, if tokens have the letters of the text at their offsets."""
+    for n_special in range(min(MAX_SPECIAL, len(tokens)) + 1):
+        # Bytes of one character start at the same offset, and end with the character.
         groups = [list(group) for _, group in itertools.groupby(offsets[n_special:])]
         starts = [group[0] for group in groups]
         stops = [*starts[1:], len(text)]
@@ -109,17 +112,17 @@ def _by_offsets(text: str, tokens: Sequence[str], offsets: Sequence[int]) -> Ali
 
 
 class _Walk:
-    """One token after another along a text."""
+    """Walks along a text, one token after another."""
 
     def __init__(self, text: str) -> None:
         self.ends: list[tuple[int, int]] = []
         self._text, self._at = text, 0
-        self._waiting = 0  # tokens just before whose end is not known yet
-        self._empty = 0  # those at the end of them that have no text
-        self._run: int | None = None  # where a run of broken characters started, while it lasts
+        self._waiting = 0  # preceding tokens whose end is not known yet
+        self._empty = 0  # the last ones of these, which have no text
+        self._run: int | None = None  # start of the current run of broken characters
 
     def take(self, token: str) -> bool:
-        """Whether the token stands at this place; the place is then after it."""
+        """Move past a token, and return whether the text has it here."""
         first = True
         for part in PARTS.split(token):
             if not part:
@@ -140,7 +143,7 @@ class _Walk:
         return True
 
     def finish(self) -> bool:
-        """Whether the text has ended with the tokens."""
+        """Whether the text ends with the tokens."""
         if self._run is not None and not self._close_run(len(self._text), whole=True):
             return False
         lost = len(self._text) - self._at
@@ -150,7 +153,7 @@ class _Walk:
         return True
 
     def _blanks(self, most: int) -> int:
-        """How many are at this place, up to a number."""
+        """Number of blanks here, up to `most`."""
         rest = self._text[self._at : self._at + most]
         return len(rest) - len(rest.lstrip(" "))
 
@@ -168,7 +171,7 @@ class _Walk:
         return False
 
     def _empty_tokens_end(self, lost: int) -> None:
-        """Tokens without text: each had a blank, or is a byte of the character that follows."""
+        """End tokens without text: each lost a blank, or is a byte of the next character."""
         for k in range(self._waiting):
             end = self._at + min(k + 1, lost)
             if not lost and not self._text[self._at : self._at + 1].isascii():
@@ -177,10 +180,10 @@ class _Walk:
         self._waiting = self._empty = 0
 
     def _close_run(self, stop: int, whole: bool) -> bool:
-        """The run ends before this character and blanks that are lost.
+        """End the run of broken characters before `stop` and lost blanks.
 
         Args:
-            whole: with the token before.
+            whole: whether the run ends with the preceding token.
         """
         assert self._run is not None
         run = self._text[self._run : max(stop, 0)].rstrip(" ")
