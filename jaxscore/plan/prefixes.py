@@ -12,7 +12,6 @@ The path's last token stays with its subtrees, since the first token of each con
 scored there.
 """
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -150,20 +149,16 @@ def _part(forest: Forest, owner: np.ndarray, k: int, prefix: _Prefix) -> Part:
 
 
 def _reach(depth: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Length of the longest path through each node to a node below it.
+    """Length of the longest path through each node to a node below it, int32 [M].
 
-    Nodes with one child reach as far as it does, so chains of them are compared, one level of
-    branches at a time.
+    All nodes of a chain, in which each is the only child of the one before, reach equally far:
+    to the deepest end of a chain in its subtree.
     """
-    goes_on = end[1:] == end[:-1]
-    start = np.flatnonzero(np.concatenate([np.ones(min(1, len(end)), bool), ~goes_on]))
+    begins = np.ones(len(end), bool)
+    begins[1:] = end[1:] != end[:-1]
+    start = np.flatnonzero(begins)
     stop = np.append(start[1:], len(end))[: len(start)]
-    reach = depth[stop - 1] + 1
-    n_ended = np.searchsorted(np.sort(end[start]), start, side="right")
-    level = np.arange(len(start)) - n_ended  # chains above
-    order = np.argsort(level, kind="stable")
-    levels = np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
-    for parents, children in reversed(list(itertools.pairwise(levels))):
-        parent = parents[np.searchsorted(parents, children) - 1]  # the last before each child
-        np.maximum.at(reach, parent, reach[children])
+    subtrees = np.stack([np.arange(len(start)), np.searchsorted(start, end[start])], axis=1)
+    lengths = np.append(depth[stop - 1] + 1, 0)  # the last subtree ends behind the last chain
+    reach = np.maximum.reduceat(lengths, subtrees.ravel())[::2]
     return np.repeat(reach, stop - start).astype(np.int32)

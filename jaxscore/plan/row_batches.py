@@ -115,24 +115,16 @@ def split_scored(
         target, edge: int [n], token id of each target, and its edge.
         n_tokens: of the batch, padding included.
     """
-
-    def padded(values: np.ndarray, length: int) -> np.ndarray:
-        out = np.zeros(length, np.int32)
-        out[: len(values)] = values
-        return out
-
     room = TARGETS_PER_TOKEN * n_tokens
     positions, slot = np.unique(token, return_inverse=True)
-    query = padded(positions, n_tokens)
+    query = np.zeros(n_tokens, np.int32)
+    query[: len(positions)] = positions
     for low in range(0, len(token), room):
         part = slice(low, low + room)
-        yield ScoredPositions(
-            query,
-            len(positions),
-            padded(slot[part], room),
-            padded(target[part], room),
-            edge[part].astype(np.int32),
-        )
+        n_targets = len(token[part])
+        slots, answers = np.zeros((2, room), np.int32)
+        slots[:n_targets], answers[:n_targets] = slot[part], target[part]
+        yield ScoredPositions(query, len(positions), slots, answers, edge[part].astype(np.int32))
 
 
 @dataclasses.dataclass(frozen=True)
