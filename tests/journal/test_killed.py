@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.journal.contents import JournaledModel
+from jaxscore.journal.contents import JournaledModel, list_models
 from jaxscore.journal.database import unpack_scores
 from tests.conftest import CASES
 
@@ -57,7 +57,7 @@ def finish(process: subprocess.Popen) -> str:
 
 
 def models_in_copy(journal: Path) -> list[JournaledModel]:
-    """What it holds, from a copy, since a run holds the file; nothing where the copy is torn."""
+    """Models of a journal, read from a copy, since a run locks it; [] if the copy is torn."""
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(InputError, OSError):
         for path in (journal, journal.with_name(f"{journal.name}-wal")):
             with contextlib.suppress(FileNotFoundError):
