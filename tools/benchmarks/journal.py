@@ -105,10 +105,10 @@ class Clocked:
         self._journal, self.seconds = journal, 0.0
 
     def read_scores(self, *args: Any) -> Any:
-        return self._clocked(self._journal.found, *args)
+        return self._clocked(self._journal.read_scores, *args)
 
     def write_scores(self, *args: Any) -> Any:
-        return self._clocked(self._journal.keep, *args)
+        return self._clocked(self._journal.write_scores, *args)
 
     def _clocked(self, function: Callable[..., Any], *args: Any) -> Any:
         started = time.perf_counter()

@@ -102,7 +102,7 @@ def test_memory_that_runs_out_is_named_and_what_has_ended_is_kept(
         assert remedy in str(told.value)
     assert "--batch-tokens" not in str(told.value)
     kept = [text.request for some in one.batches for text in some]
-    assert len(own.found_texts(kept)) == len(kept)
+    assert len(own.read_texts(kept)) == len(kept)
     assert bool(kept) == (name == "decode")
     assert writer(own).generate(asked()) == want
 
