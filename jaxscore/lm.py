@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # importing them imports JAX
     from jaxscore.engine.progress import RunStatistics
     from jaxscore.journal.database import Journal
     from jaxscore.text.encoder import Boundary, TextEncoder
-    from jaxscore.text.preparing import Truncate
+    from jaxscore.text.tokenize_requests import Truncate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

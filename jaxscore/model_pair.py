@@ -16,8 +16,8 @@ from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
 from jaxscore.models.model_pair import paired
 from jaxscore.scorer import Scorer
-from jaxscore.text.preparing import Chunk, Encoding
-from jaxscore.text.same_tokenizer import difference
+from jaxscore.text.tokenize_requests import Chunk, WindowTokenizer
+from jaxscore.text.tokenizer import tokenizer_difference
 from jaxscore.types.results import ScoredRequest
 
 # Of `Loaded.about`: what each of two models has of its own.
@@ -149,7 +149,7 @@ class DivergenceScorer(Scorer):
         alike = p.about == q.about
         if same_place and alike:
             raise InputError(ALIKE)
-        if (found := difference(p.encoder, q.encoder)) is not None:
+        if (found := tokenizer_difference(p.encoder.tokenizer, q.encoder.tokenizer)) is not None:
             raise InputError(
                 f"--model {model} and --reference {reference} have other tokenizers: {found}; a "
                 "divergence compares probabilities of the same tokens"
@@ -199,7 +199,7 @@ class DivergenceScorer(Scorer):
     def _stream(
         self,
         given: Iterator[Chunk],
-        encoding: Encoding,
+        encoding: WindowTokenizer,
         n_requests: int | None,
         wanted: dict[str, Any],
     ) -> Iterator[ScoredRequest]:

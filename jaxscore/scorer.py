@@ -25,10 +25,17 @@ from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.text import alike, chat_template
+from jaxscore.text import chat_template, prefix_order
 from jaxscore.text.encoder import BOUNDARIES, Boundary, TextEncoder
-from jaxscore.text.preparing import Chunk, Encoding, Preparer, Truncate, Window, chunks
-from jaxscore.text.scored import choice, label_scores, scored_requests
+from jaxscore.text.result_assembly import assemble_choice, assemble_label_scores, assemble_scores
+from jaxscore.text.tokenize_requests import (
+    Chunk,
+    RequestTokenizer,
+    Truncate,
+    Window,
+    WindowTokenizer,
+    split_chunks,
+)
 from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest, requests_from
 from jaxscore.types.results import Choice, Generated, LabelScores, Results, ScoredRequest
 
@@ -69,7 +76,7 @@ class Scorer:
         self.encoder = encoder
         # At the interpreter's exit too, or when nothing refers to this any more.
         weakref.finalize(self, self.engine.run_journal.close)
-        self._preparer = Preparer(encoder, model.max_positions, self.engine.complaints)
+        self._preparer = RequestTokenizer(encoder, model.max_positions, self.engine.complaints)
         self.about: dict[str, Any] = {}
         self._origin: tuple[Any, ...] = (model.model_type, None, None, None)
 
@@ -308,7 +315,7 @@ class Scorer:
         """Scores of all requests, in their order.
 
         Texts that begin alike are planned together. Many of them are planned in several windows,
-        so that the device computes while the rest is encoded; see `jaxscore.text.alike`.
+        so that the device computes while the rest is encoded; see `jaxscore.text.prefix_order`.
 
         Args:
             requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
@@ -326,10 +333,10 @@ class Scorer:
         Raises:
             ValueError: an option that does not exist.
         """
-        encoding = Encoding(self._preparer, boundary, truncate, special_tokens, WINDOW)
+        encoding = WindowTokenizer(self._preparer, boundary, truncate, special_tokens, WINDOW)
         given = list(requests_from(requests))
-        order, sizes = alike.windows(given)
-        parts = chunks((given[k] for k in order), sizes)
+        order, sizes = prefix_order.order_by_prefix(given)
+        parts = split_chunks((given[k] for k in order), sizes)
         found = self._stream(parts, encoding, len(given), {"measures": measures, "top": top})
         out = Results([None] * len(given))
         for place, one in zip(order, found, strict=True):
@@ -367,16 +374,18 @@ class Scorer:
             ValueError: an option that does not exist.
         """
         first, window = (FIRST_WINDOWS, WINDOW) if window is None else ((), window)
-        encoding = Encoding(
+        encoding = WindowTokenizer(
             self._preparer, boundary, truncate, special_tokens, window, window_tokens
         )
-        parts = chunks(requests_from(requests), itertools.chain(first, itertools.repeat(window)))
+        parts = split_chunks(
+            requests_from(requests), itertools.chain(first, itertools.repeat(window))
+        )
         return self._stream(parts, encoding, n_requests, {"measures": measures, "top": top})
 
     def _stream(
         self,
         given: Iterator[Chunk],
-        encoding: Encoding,
+        encoding: WindowTokenizer,
         n_requests: int | None,
         wanted: dict[str, Any],
     ) -> Iterator[ScoredRequest]:
@@ -389,7 +398,7 @@ class Scorer:
 
         wanted = wanted | {"windows": sequences, "parts_ahead": encoding.chunks_ahead}
         for scores in self.engine.run(given, n_requests, **wanted):
-            yield from scored_requests(waiting.popleft(), scores, self.encoder)
+            yield from assemble_scores(waiting.popleft(), scores, self.encoder)
 
     def label(
         self, requests: Iterable[LabelRequest], *, truncate: Truncate | None = None
@@ -409,7 +418,9 @@ class Scorer:
         [scores] = self.engine.run(iter([[one for item in prepared for one in item.sequences]]))
         left = iter(scores)
         return Results(
-            label_scores(getattr(request, "id", k), item, next(left) if item.sequences else None)
+            assemble_label_scores(
+                getattr(request, "id", k), item, next(left) if item.sequences else None
+            )
             for k, (request, item) in enumerate(zip(requests, prepared, strict=True))
         )
 
@@ -441,7 +452,9 @@ class Scorer:
         if not options:
             raise ValueError("options is empty, expected the texts to compare")
         pairs = [(prompt, option) for option in options]
-        return choice(prompt, options, self.score(pairs, boundary=boundary, truncate=truncate))
+        return assemble_choice(
+            prompt, options, self.score(pairs, boundary=boundary, truncate=truncate)
+        )
 
     def generator(self) -> Generator:
         """A generator that yields each result as soon as it is finished."""

@@ -9,11 +9,9 @@ import pytest
 
 from jaxscore import DivergenceScorer, InputError, evaluate
 from jaxscore.plan.requests import SequenceScores
-from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.preparing import Prepared
-from jaxscore.text.same_tokenizer import difference
-from jaxscore.text.scored import DIVERGENCE_INFINITE, NOT_FINITE, scored_requests
-from jaxscore.text.tokenizer import load_tokenizer
+from jaxscore.text.result_assembly import DIVERGENCE_INFINITE, NOT_FINITE, assemble_scores
+from jaxscore.text.tokenize_requests import TokenizedRequest
+from jaxscore.text.tokenizer import load_tokenizer, tokenizer_difference
 from jaxscore.types.requests import Request
 from tests.cli import adapters
 from tests.cli.conftest import QWEN
@@ -32,8 +30,8 @@ def changed_tokenizer(tmp_path, change, name="changed"):
     return folder
 
 
-def encoder(folder):
-    return TextEncoder(load_tokenizer(Path(folder)))
+def tokenizer(folder):
+    return load_tokenizer(Path(folder))
 
 
 def swapped(held):
@@ -87,7 +85,7 @@ def test_special_tokens_that_one_reads_as_letters_are_a_difference(tmp_path):
     path = folder / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | {"split_special_tokens": True}
     path.write_text(json.dumps(settings), encoding="utf-8")
-    assert "split_special_tokens" in difference(encoder(QWEN), encoder(folder))
+    assert "split_special_tokens" in tokenizer_difference(tokenizer(QWEN), tokenizer(folder))
 
 
 def test_what_moves_no_id_is_no_difference(tmp_path):
@@ -96,10 +94,10 @@ def test_what_moves_no_id_is_no_difference(tmp_path):
         held["added_tokens"][0]["special"] = not held["added_tokens"][0]["special"]
 
     folder = changed_tokenizer(tmp_path, named)
-    assert difference(encoder(QWEN), encoder(folder)) is None
-    one, other = encoder(MODELS / "tiny-gpt2"), encoder(MODELS / "tiny-llama3")
-    assert difference(one, other) is not None
-    assert difference(other, one) is not None
+    assert tokenizer_difference(tokenizer(QWEN), tokenizer(folder)) is None
+    one, other = tokenizer(MODELS / "tiny-gpt2"), tokenizer(MODELS / "tiny-llama3")
+    assert tokenizer_difference(one, other) is not None
+    assert tokenizer_difference(other, one) is not None
 
 
 @pytest.mark.parametrize(
@@ -203,11 +201,11 @@ def test_an_infinite_divergence_fails_its_text_alone(scorers, value, why):
     for k, (context, text) in enumerate(TEXTS[:2]):
         request = Request(k, context, text)
         [sequences] = source.encode([request])
-        window.append((request, Prepared(sequences, 0, None)))
+        window.append((request, TokenizedRequest(sequences, 0, None)))
         n = sequences[0].n_scored
         one = np.full(n, 0.5, np.float32)
         kl = np.full(n, value if k else 0.5, np.float32)
         scores.append(SequenceScores(-one, one, one + np.inf, one > 1, measures={"kl": kl}))
-    good, bad = scored_requests(window, scores, source)
+    good, bad = assemble_scores(window, scores, source)
     assert good.error is None
     assert bad.error == why

@@ -10,7 +10,7 @@ from jaxscore import Request, Scorer
 from jaxscore.engine import planner
 from jaxscore.engine.pipeline import AHEAD
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.text import alike, preparing
+from jaxscore.text import prefix_order, tokenize_requests
 from tests.conftest import CASES, MODELS
 
 COLUMNS = ("logprob", "entropy", "self_certainty")
@@ -158,7 +158,7 @@ def test_texts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     assert len(few.engine.programs.compiled) > 4
 
 
-def test_windows_of_texts_that_begin_alike_give_the_same_scores(monkeypatch, scorers):
+def test_windows_by_shared_prefix_give_the_same_scores(monkeypatch, scorers):
     """In the order of the requests, with what fails at its place, and shared text once."""
     questions = [f"{name} lives in a town" for name in ("Ann", "Bob", "Cid", "Dan", "Eve")]
     requests = [
@@ -169,8 +169,8 @@ def test_windows_of_texts_that_begin_alike_give_the_same_scores(monkeypatch, sco
     whole, parted = (fresh(scorers("tiny-llama3")) for _ in range(2))
     want = whole.score(requests, top=2)
     assert whole.statistics.tokens_unique > 0
-    monkeypatch.setattr(alike, "FIRST", 100)
-    _, sizes = alike.windows([one for one in requests if isinstance(one, Request)])
+    monkeypatch.setattr(prefix_order, "FIRST", 100)
+    _, sizes = prefix_order.order_by_prefix([one for one in requests if isinstance(one, Request)])
     assert len(sizes) > 2
     got = parted.score(requests, top=2)
     assert (
@@ -238,7 +238,7 @@ def test_stream_reads_its_source_window_by_window(scorers):
 @pytest.mark.parametrize("window_tokens", [1, 40, 10**6])
 def test_a_window_ends_at_its_tokens(monkeypatch, scorers, window_tokens):
     """And with each `window`-th request, wherever the tokens have ended others."""
-    monkeypatch.setattr(preparing, "CHUNK", 2)
+    monkeypatch.setattr(tokenize_requests, "CHUNK", 2)
     scorer = fresh(scorers("tiny-llama3"))
     requests = [Request(k, "In Oslo,", f" number {k}" * (1 + k % 5)) for k in range(23)]
     lengths = [scorer.encoder.encode([one])[0][0].n_input_tokens for one in requests]
@@ -265,7 +265,7 @@ def test_a_window_ends_at_its_tokens(monkeypatch, scorers, window_tokens):
 
 
 def test_long_texts_are_encoded_few_at_a_time(monkeypatch, scorers):
-    monkeypatch.setattr(preparing, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(tokenize_requests, "CHUNK_CHARACTERS", 100)
     scorer, seen = fresh(scorers("tiny-llama3")), []
     encode = scorer.encoder.encode
 

@@ -17,10 +17,9 @@ from jaxscore.models.config.accepted_keys import without
 from jaxscore.models.weights import checkpoint
 from jaxscore.scorer import Scorer
 from jaxscore.text import tokenizer_files
-from jaxscore.text.bounded_tokenizer import panics_named
+from jaxscore.text.bounded_tokenizer import panics_as_errors
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
-from jaxscore.text.transformers_log import errors_only
+from jaxscore.text.tokenizer import errors_only, load_tokenizer
 
 LENGTH_ATTRIBUTES = ("n_positions", "max_position_embeddings", "n_ctx")
 DEFAULT_LENGTH = 2048
@@ -110,9 +109,9 @@ def _load_with_bos(folder: Path, args: Arguments) -> Any:
     """transformers' own tokenizer, whose class decides what `add_bos_token` does."""
     from transformers import AutoTokenizer
 
-    with panics_named(f"{folder}: no tokenizer with add_bos_token", error=InputError):
+    with panics_as_errors(f"{folder}: no tokenizer with add_bos_token", error=InputError):
         if (path := folder / tokenizer_files.TRUTH).exists():
-            tokenizer_files.check_parts(path)
+            tokenizer_files.check_tokenizer_file(path)
         with errors_only():
             tokenizer = AutoTokenizer.from_pretrained(
                 str(folder),

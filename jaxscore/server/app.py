@@ -24,7 +24,7 @@ from jaxscore.server.request_models import (
 from jaxscore.server.service import Service
 from jaxscore.server.settings import Settings
 from jaxscore.server.worker import METRICS_TYPE
-from jaxscore.text.bounded_tokenizer import decode
+from jaxscore.text.bounded_tokenizer import decode_ids
 
 OTHER = "other"  # route of a request that reached none, in metrics and the log
 OPEN_PATHS = ("/health",)  # need no key
@@ -203,14 +203,14 @@ async def detokenize(call: Call) -> Answer:
     ids = (await _read(call, DetokenizeRequest)).tokens
     _check_length(service, "tokens", "ids", len(ids))
 
-    def decode_ids() -> str:
+    def checked_text() -> str:
         n_ids = service.scorer.model.vocab_size
         if (unknown := next((id for id in ids if not 0 <= id < n_ids), None)) is not None:
             message = f"tokens has {unknown}, expected ids from 0 to {n_ids - 1}"
             raise invalid_field("tokens", message)
-        return decode(service.encoder.tokenizer, ids)
+        return decode_ids(service.encoder.tokenizer, ids)
 
-    return _json({"prompt": await service.run_in_thread(len(call.body), decode_ids)})
+    return _json({"prompt": await service.run_in_thread(len(call.body), checked_text)})
 
 
 async def tokenizer_info(call: Call) -> Answer:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 from jaxscore.server.errors import CONTEXT_LENGTH, ApiError
 from jaxscore.server.request_models import NDJSON
 from jaxscore.server.service import Service
-from jaxscore.text.bounded_tokenizer import TextError, TooLong
+from jaxscore.text.bounded_tokenizer import TextError, TooLongError
 
 JSON, EVENTS = "application/json", "text/event-stream"
 LAST_PART = 5.0  # seconds for sending that the time is over
@@ -100,7 +100,7 @@ class Endpoint:
         except ApiError as error:
             await response.send_error(error)
         except TextError as error:
-            code = CONTEXT_LENGTH if isinstance(error, TooLong) else None
+            code = CONTEXT_LENGTH if isinstance(error, TooLongError) else None
             await response.send_error(ApiError(400, str(error), code=code))
         except Exception:
             traceback.print_exc()

@@ -34,8 +34,8 @@ from jaxscore.server.request_models import (
 from jaxscore.server.scheduler import ScoringJob
 from jaxscore.server.service import Service
 from jaxscore.systems.score import requests_file
-from jaxscore.text.preparing import Prepared
-from jaxscore.text.scored import label_scores, scored_requests
+from jaxscore.text.result_assembly import assemble_label_scores, assemble_scores
+from jaxscore.text.tokenize_requests import TokenizedRequest
 from jaxscore.types.requests import LabelRequest, Request, Unusable
 
 BATCH_LINES = 1024  # lines that are scored together
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
         records: makes all items' records from the scores of all sequences, in order.
     """
 
-    prepared: list[Prepared]
+    prepared: list[TokenizedRequest]
     records: Callable[[list[SequenceScores]], Iterable[dict[str, Any]]]
 
 
@@ -236,7 +236,7 @@ def prepare_requests(
 
     def records(scores: list[SequenceScores]) -> Iterable[dict[str, Any]]:
         window = [(item.request, ready) for item, ready in zip(parsed, prepared, strict=True)]
-        results = scored_requests(window, scores, service.encoder)  # type: ignore[arg-type]
+        results = assemble_scores(window, scores, service.encoder)  # type: ignore[arg-type]
         for item, scored in zip(parsed, results, strict=True):
             yield requests_file.record(
                 scored, item.extra, summary_only=options.summary_only, arrays=True
@@ -254,14 +254,16 @@ def prepare_labels(
     usable = [request for request in requests if isinstance(request, LabelRequest)]
     found = iter(service.preparer.labels(usable, options.truncate))
     prepared = [
-        Prepared((), 0, request.error) if isinstance(request, Unusable) else next(found)
+        TokenizedRequest((), 0, request.error) if isinstance(request, Unusable) else next(found)
         for request in requests
     ]
 
     def records(scores: list[SequenceScores]) -> Iterable[dict[str, Any]]:
         remaining = iter(scores)
         for item, request, ready in zip(items, requests, prepared, strict=True):
-            result = label_scores(request.id, ready, next(remaining) if ready.sequences else None)
+            result = assemble_label_scores(
+                request.id, ready, next(remaining) if ready.sequences else None
+            )
             if result.error is not None:
                 yield {"id": request.id, "error": result.error}
                 continue

@@ -14,8 +14,8 @@ from jaxscore.server.errors import ApiError
 from jaxscore.server.scheduler import GenerationJob, Job, Piece, ScoringJob, Watch
 from jaxscore.server.settings import MAX_CHARACTERS, TOPS, Settings
 from jaxscore.server.worker import Metrics, Worker
-from jaxscore.text.preparing import Preparer
 from jaxscore.text.token_bytes import TokenBytes
+from jaxscore.text.tokenize_requests import RequestTokenizer
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
@@ -44,7 +44,7 @@ class Service:
         self.worker = Worker(scorer, settings, self.metrics)
         self.encoder = scorer.encoder
         self.token_bytes = TokenBytes(scorer.encoder.tokenizer)
-        self.preparer = Preparer(
+        self.preparer = RequestTokenizer(
             scorer.encoder, scorer.model.max_positions, scorer.engine.complaints
         )
         self.chat_threads = concurrent.futures.ThreadPoolExecutor(CHAT_THREADS, "jaxscore-chat")

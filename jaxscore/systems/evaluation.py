@@ -9,7 +9,7 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, check_choice
 from jaxscore.systems.entries import Entry
-from jaxscore.text.preparing import Truncate
+from jaxscore.text.tokenize_requests import Truncate
 from jaxscore.types.results import Strip
 
 

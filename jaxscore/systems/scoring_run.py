@@ -17,10 +17,10 @@ from jaxscore.systems.answer_sample import (
     spread,
 )
 from jaxscore.systems.prompt_settings import PromptSettings
-from jaxscore.text.boundary_audit import boundary_audit, differing
+from jaxscore.text.boundary_audit import boundary_audit, compare_boundaries
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import Boundary
-from jaxscore.text.preparing import Truncate
+from jaxscore.text.tokenize_requests import Truncate
 from jaxscore.types.requests import LabelRequest, Request
 from jaxscore.types.results import LabelScores, ScoredRequest, failed
 
@@ -202,7 +202,9 @@ class ScoringRun:
         ]
         if not pairs:
             return []
-        if not any(differing(self._lm.encoder, pairs, self.policy, self.policy, self._most)):
+        if not any(
+            compare_boundaries(self._lm.encoder, pairs, self.policy, self.policy, self._most)
+        ):
             self.blank = {"not_scored": PART_OF_ANSWERS}
             return []
         return [other for _, other in pairs]
@@ -336,7 +338,7 @@ class ScoringRun:
             others = [self._rewritten[boundary][place] for place in self._sample.places]
         places = [place for place, scored in enumerate(own) if scored.error is None]
         pairs = [(self._sampled[place][0], others[place]) for place in places]
-        differs = differing(self._lm.encoder, pairs, self.policy, policy, self._most)
+        differs = compare_boundaries(self._lm.encoder, pairs, self.policy, policy, self._most)
         again = [place for place, differ in zip(places, differs, strict=True) if differ]
         with self._lm.uncounted():
             found = self._scores([others[place] for place in again], policy)
@@ -408,7 +410,7 @@ class ScoringRun:
         for name in self._rewritten.keys() & self.changed.keys():
             pairs = [(request, self._rewritten[name][place]) for place, request in audited]
             policy = self._policies[name]
-            self.changed[name] += sum(differing(encoder, pairs, self.policy, policy, most))
+            self.changed[name] += sum(compare_boundaries(encoder, pairs, self.policy, policy, most))
         return part
 
 

@@ -44,7 +44,7 @@ def boundary_audit(
     }
 
 
-def differing(
+def compare_boundaries(
     encoder: TextEncoder,
     pairs: Sequence[tuple[Request, Request]],
     chosen: Boundary,

@@ -31,7 +31,7 @@ class TextError(InputError):
     """A text that the tokenizer cannot read; the others of its batch can be read without it."""
 
 
-class TooLong(TextError):
+class TooLongError(TextError):
     """A text that has more tokens than the model's positions can hold."""
 
 
@@ -51,7 +51,7 @@ class Piece(NamedTuple):
 
 
 @contextlib.contextmanager
-def panics_named(
+def panics_as_errors(
     failure: str = "the tokenizer cannot read the text",
     advice: str = "",
     error: type[InputError] = TextError,
@@ -70,13 +70,13 @@ def panics_named(
         raise error(f"{failure} ({reason[0]}){advice}") from None
 
 
-def decode(tokenizer: Any, ids: Any, **how: Any) -> str:
-    """What a checkpoint's tokenizer makes of some ids; `how` as of its own `decode`.
+def decode_ids(tokenizer: Any, ids: Any, **how: Any) -> str:
+    """What a checkpoint's tokenizer makes of some ids; `how` as of its own `decode_ids`.
 
     Raises:
         TextError: it panics.
     """
-    with panics_named("the tokenizer cannot decode its ids"):
+    with panics_as_errors("the tokenizer cannot decode its ids"):
         text: str = tokenizer.decode(ids, **how)
     return text
 
@@ -115,7 +115,7 @@ class BoundedTokenizer:
         """
         self._check(texts, most)
         short = [text for text in texts if len(text) <= PIECE]
-        with panics_named():
+        with panics_as_errors():
             found = iter(self.backend.encode_batch_fast(short, add_special_tokens=special_tokens))
         out: list[Ids] = []
         for text in texts:
@@ -136,7 +136,7 @@ class BoundedTokenizer:
         """
         self._check(texts, most)
         short = [text for text in texts if len(text) <= PIECE]
-        with panics_named():
+        with panics_as_errors():
             found = iter(self.backend.encode_batch(short, add_special_tokens=False))
         for text in texts:
             if len(text) <= PIECE:
@@ -156,7 +156,7 @@ class BoundedTokenizer:
         for k in range(0, len(starts) - 1, TOGETHER):
             bounds = starts[k : k + TOGETHER + 1]
             some = [text[a + (skips and a > 0) : b] for a, b in itertools.pairwise(bounds)]
-            with panics_named():
+            with panics_as_errors():
                 found = encode(some, add_special_tokens=False)
             for (start, end), one in zip(itertools.pairwise(bounds), found, strict=True):
                 ids, own = np.array(one.ids, np.int32), one.offsets if offsets else []
@@ -165,7 +165,7 @@ class BoundedTokenizer:
                     own = _with_blank(own, one.tokens[0])
                 yield Piece(start, text[start:end], ids, own)
             if most is not None and n_tokens > most + 1:
-                raise TooLong(_too_long(f"at least {n_tokens} tokens", most))
+                raise TooLongError(_too_long(f"at least {n_tokens} tokens", most))
 
     def most_characters(self, n_tokens: int) -> int | None:
         """Characters that a text of so many tokens has at most; None where that is not known."""
@@ -177,7 +177,7 @@ class BoundedTokenizer:
             return
         for text in texts:
             if len(text) > most + 1 and self._limit and self._limit.exceeds(text, most + 1):
-                raise TooLong(_too_long(f"{len(text)} characters", most))
+                raise TooLongError(_too_long(f"{len(text)} characters", most))
 
     def _starts(self, text: str) -> list[int]:
         """Where the pieces of a text start, and its length."""
@@ -207,7 +207,7 @@ class BoundedTokenizer:
     @functools.cached_property
     def _around(self) -> tuple[list[int], list[int]]:
         """Special tokens before and after a text."""
-        with panics_named():
+        with panics_as_errors():
             found = special_tokens_around(
                 lambda text, special: self.backend.encode(text, add_special_tokens=special).ids
             )

@@ -31,8 +31,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from jaxscore.errors import InputError, check_choice
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, Piece, decode
-from jaxscore.text.tokenizer import own_backend, special_prefix
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, Piece, decode_ids
+from jaxscore.text.tokenizer import copy_backend, special_prefix
 from jaxscore.types.requests import Request
 
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
@@ -46,7 +46,7 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.bounded = BoundedTokenizer(own_backend(tokenizer))
+        self.bounded = BoundedTokenizer(copy_backend(tokenizer))
         # What the tokenizer puts after a text (an EOS) would stand between context and
         # continuation, so only what comes before it is kept.
         self.prefix = special_prefix(tokenizer)
@@ -143,7 +143,7 @@ class TextEncoder:
                 target = int(targets[k][step])
                 ids = _with_prefix(prefix, _joined(own, [target]))
                 out[k].append(_sequence(ids, len(ids) - 1))
-                prompts[k] += decode(self.tokenizer, [target])
+                prompts[k] += decode_ids(self.tokenizer, [target])
                 if most is not None and len(ids) - 1 > most:  # the request fails as a whole
                     targets[k] = targets[k][: step + 1]
         return [tuple(sequences) for sequences in out]

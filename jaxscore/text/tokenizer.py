@@ -1,5 +1,9 @@
-"""A checkpoint's tokenizer, and what it puts before a text."""
+"""A checkpoint's tokenizer, what it puts before a text, and how two tokenizers differ."""
 
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,23 +11,27 @@ from tokenizers import Tokenizer
 
 from jaxscore.errors import InputError
 from jaxscore.text import tokenizer_files
-from jaxscore.text.bounded_tokenizer import panics_named, special_tokens_around
-from jaxscore.text.transformers_log import errors_only
+from jaxscore.text.bounded_tokenizer import panics_as_errors, special_tokens_around
 
-# Classes whose tokenizer transformers 4.57 and 5.x make alike from a vocabulary without
-# tokenizer.json, which old checkpoints have not.
+# Classes whose tokenizer transformers 4.57 and 5.x build identically from a vocabulary; old
+# checkpoints have no tokenizer.json.
 FROM_VOCABULARY = {"BertTokenizer": ("vocab.txt",), "GPT2Tokenizer": ("vocab.json", "merges.txt")}
+# Parts of tokenizer.json that change no id. The post-processor does, but only its prefix is used.
+NOT_OF_IDS = frozenset({"version", "truncation", "padding", "post_processor", "decoder"})
+MATCHING_FLAGS = ("content", "single_word", "lstrip", "rstrip", "normalized")
+NO_ADVICE = "TRANSFORMERS_NO_ADVISORY_WARNINGS"
 
 
 def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
-    """The checkpoint's fast tokenizer.
+    """Load the checkpoint's fast tokenizer.
 
     Raises:
-        InputError: no tokenizer there, or only a slow one, which has no offsets; one that brings
-            code without `trust_remote_code`; or files that contradict each other.
+        InputError: the folder has no tokenizer, or only a slow one, which has no offsets; the
+            tokenizer brings code and `trust_remote_code` is False; or its files contradict each
+            other.
     """
     advice = "; expected tokenizer.json beside the model"
-    with panics_named(f"{folder}: no usable tokenizer", advice, InputError):
+    with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
         settings = tokenizer_files.read_settings(folder)
         brings_code = tokenizer_files.brings_code(folder, settings)
         if brings_code and not trust_remote_code:
@@ -34,7 +42,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
         name = tokenizer_files.class_name(folder, settings)
         if (folder / tokenizer_files.TRUTH).exists() and not brings_code:
             with errors_only():
-                return tokenizer_files.read(folder)
+                return tokenizer_files.read_tokenizer(folder)
         files = FROM_VOCABULARY.get(name, (tokenizer_files.TRUTH,))
         missing = [file for file in files if not (folder / file).is_file()]
         if missing and not brings_code:
@@ -44,14 +52,14 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
                 "model, which save_pretrained of transformers' AutoTokenizer writes where the "
                 "class has a fast tokenizer"
             )
-        return _made_by_transformers(folder, trust_remote_code=brings_code)
+        return _load_with_transformers(folder, trust_remote_code=brings_code)
 
 
-def _made_by_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
-    """What transformers' class makes of its own files.
+def _load_with_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
+    """Load the tokenizer by transformers' own class.
 
     Raises:
-        InputError: a tokenizer without offsets.
+        InputError: the tokenizer has no offsets.
     """
     from transformers import AutoTokenizer
 
@@ -68,10 +76,10 @@ def _made_by_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
 
 
 def special_prefix(tokenizer: Any) -> list[int]:
-    """Ids that the tokenizer puts before a text, found on one that it knows."""
+    """Ids that the tokenizer puts before every text, found by encoding a short one."""
 
     def encode(probe: str, special_tokens: bool) -> list[int]:
-        with panics_named(f"{tokenizer.name_or_path}: the tokenizer cannot read {probe!r}"):
+        with panics_as_errors(f"{tokenizer.name_or_path}: the tokenizer cannot read {probe!r}"):
             ids: list[int] = tokenizer(probe, add_special_tokens=special_tokens)["input_ids"]
         return ids
 
@@ -84,21 +92,95 @@ def special_prefix(tokenizer: Any) -> list[int]:
     return found[0]
 
 
-def own_backend(tokenizer: Any) -> Tokenizer:
-    """What encodes, as a copy that neither cuts nor pads.
+def copy_backend(tokenizer: Any) -> Tokenizer:
+    """Copy the tokenizer's backend, without truncation and padding.
 
     A call of the tokenizer with `truncation=True` or `padding=True`, also in another thread, sets
-    this on its backend for everybody. The copy shares what is large: vocabulary and merges.
+    both on its backend for every user. The copy shares the large parts: vocabulary and merges.
     """
-    given = tokenizer.backend_tokenizer
-    backend = Tokenizer(given.model)
+    source = tokenizer.backend_tokenizer
+    backend = Tokenizer(source.model)
     for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
-        part = getattr(given, name)
+        part = getattr(source, name)
         if part is not None:
             setattr(backend, name, part)
-    added = given.get_added_tokens_decoder()
+    added = source.get_added_tokens_decoder()
     backend.add_tokens([added[id] for id in sorted(added)])
     assert backend.get_added_tokens_decoder() == added
-    # Special tokens in a text are read as letters. A call sets the given backend's flag by this.
+    # Whether special tokens in a text are read as letters; each call sets it on the source.
     backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
     return backend
+
+
+def tokenizer_difference(first: Any, second: Any) -> str | None:
+    """Describe what differs between two tokenizers, or None if no id can differ.
+
+    Compares the tokenizers' parts. Two that are written differently and still give the same ids
+    count as different.
+    """
+    ours: dict[str, Any] = json.loads(first.backend_tokenizer.to_str())
+    theirs: dict[str, Any] = json.loads(second.backend_tokenizer.to_str())
+    vocabulary, other = _vocabulary(ours), _vocabulary(theirs)
+    if vocabulary != other:
+        n = sum(other.get(token) != id for token, id in vocabulary.items())
+        n += sum(token not in vocabulary for token in other)
+        return f"{n} tokens of their vocabularies differ, {_first_difference(vocabulary, other)}"
+    if (added := _added_tokens(ours)) != (others := _added_tokens(theirs)):
+        ids = sorted(id for id in {*added, *others} if added.get(id) != others.get(id))
+        return f"{len(ids)} of their added tokens differ, the first one with id {ids[0]}"
+    for name in sorted({*ours, *theirs} - NOT_OF_IDS - {"added_tokens"}):
+        if ours.get(name) != theirs.get(name):
+            return f"their {name.replace('_', ' ')} differs"
+    if first.split_special_tokens != second.split_special_tokens:
+        return "one reads special tokens in a text as letters (split_special_tokens)"
+    prefixes = special_prefix(first), special_prefix(second)
+    if prefixes[0] != prefixes[1]:
+        return f"before a text one puts the ids {prefixes[0]} and the other {prefixes[1]}"
+    return None
+
+
+def _vocabulary(parts: Mapping[str, Any]) -> dict[str, int]:
+    """Token -> id, without added tokens."""
+    vocabulary = (parts.get("model") or {}).get("vocab") or {}
+    if isinstance(vocabulary, Mapping):
+        return dict(vocabulary)
+    return {token: id for id, (token, *_) in enumerate(vocabulary)}  # a unigram model's
+
+
+def _added_tokens(parts: Mapping[str, Any]) -> dict[int, tuple[Any, ...]]:
+    """Id -> the flags that decide where an added token matches a text."""
+    tokens = parts.get("added_tokens") or []
+    return {token["id"]: tuple(token.get(flag) for flag in MATCHING_FLAGS) for token in tokens}
+
+
+def _first_difference(ours: Mapping[str, int], theirs: Mapping[str, int]) -> str:
+    """The lowest id that stands for different tokens."""
+    names = [{id: token for token, id in ids.items()} for ids in (ours, theirs)]
+    id = min(id for id in {*names[0], *names[1]} if names[0].get(id) != names[1].get(id))
+    found = [f"{name[id]!r}" if id in name else "nothing" for name in names]
+    return f"the first one is id {id}, {found[0]} in one and {found[1]} in the other"
+
+
+@contextlib.contextmanager
+def errors_only() -> Iterator[None]:
+    """Silence transformers' log below errors, and restore the host's setting afterwards.
+
+    Its first import is silent too: without PyTorch it would warn that no model is available,
+    which is not true of ours.
+    """
+    before = os.environ.get(NO_ADVICE)
+    os.environ[NO_ADVICE] = "1"
+    try:
+        from transformers.utils import logging
+    finally:
+        if before is None:
+            del os.environ[NO_ADVICE]
+        else:
+            os.environ[NO_ADVICE] = before
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

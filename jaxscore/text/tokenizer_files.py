@@ -32,7 +32,7 @@ ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-fA-F]|[57][0-9aA])")  # a letter, as n
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
 
 
-def read(folder: Path) -> Any:
+def read_tokenizer(folder: Path) -> Any:
     """The tokenizer of a folder that has a tokenizer.json.
 
     Returns:
@@ -47,7 +47,7 @@ def read(folder: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     settings = read_settings(folder)
-    check_parts(folder / TRUTH)
+    check_tokenizer_file(folder / TRUTH)
     backend = Tokenizer.from_file(str(folder / TRUTH))
     _check_growth(folder / TRUTH, backend)
     backend.no_padding()  # to a length that the file names
@@ -83,7 +83,7 @@ def read(folder: Path) -> Any:
     return tokenizer
 
 
-def check_parts(path: Path) -> None:
+def check_tokenizer_file(path: Path) -> None:
     """Read a tokenizer.json in another process first if that may take all memory or for ever.
 
     That is so where a pattern is not a known one, or where the library can end the process.

@@ -14,7 +14,7 @@ from jaxscore.engine.generation.generator import Generator
 from jaxscore.text import bounded_tokenizer, tokenizer_limits
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer, own_backend
+from jaxscore.text.tokenizer import copy_backend, load_tokenizer
 from jaxscore.types.requests import GenerationRequest, LabelRequest
 from jaxscore.types.token_texts import byte_of
 from tests.conftest import CASES, MODELS
@@ -23,7 +23,7 @@ PANICS = "a" * 40 + "b"  # on a pattern of exponential time the regex library gi
 
 
 def backend_of(name="tiny-gpt2"):
-    return own_backend(load_tokenizer(CASES / "models" / name))
+    return copy_backend(load_tokenizer(CASES / "models" / name))
 
 
 def panicking_backend():
@@ -294,7 +294,7 @@ def test_a_panic_is_the_error_of_one_text():
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError])
 def test_what_is_no_panic_stays_what_it_is(problem):
-    with pytest.raises(problem), bounded_tokenizer.panics_named():
+    with pytest.raises(problem), bounded_tokenizer.panics_as_errors():
         raise problem
 
 
@@ -332,9 +332,9 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError
-from jaxscore.text.tokenizer import load_tokenizer, own_backend
+from jaxscore.text.tokenizer import load_tokenizer, copy_backend
 
-bounded = BoundedTokenizer(own_backend(load_tokenizer(Path(sys.argv[1]))))
+bounded = BoundedTokenizer(copy_backend(load_tokenizer(Path(sys.argv[1]))))
 bounded.ids(["a b"] * 64)  # starts the threads
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 limit = pages * resource.getpagesize() + int(sys.argv[2]) * 2**20

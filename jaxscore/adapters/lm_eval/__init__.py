@@ -40,7 +40,7 @@ from jaxscore.adapters.scoring import Answer, Question, answers
 from jaxscore.io import processes
 from jaxscore.io.local_path import local_path
 from jaxscore.io.printable import one_line
-from jaxscore.text.bounded_tokenizer import decode
+from jaxscore.text.bounded_tokenizer import decode_ids
 
 log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness displays its child loggers
 
@@ -119,7 +119,7 @@ class JaxscoreLM(TemplateLM):
 
     def tok_decode(self, tokens: Any, skip_special_tokens: bool = True) -> str:
         """Text of ids."""
-        return decode(self.tokenizer, tokens, skip_special_tokens=skip_special_tokens)
+        return decode_ids(self.tokenizer, tokens, skip_special_tokens=skip_special_tokens)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True

@@ -22,9 +22,9 @@ from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
 from jaxscore.plan.requests import rolling_windows
 from jaxscore.text import checkpoint_process
-from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode, encode_each
+from jaxscore.text.bounded_tokenizer import BoundedTokenizer, TextError, decode_ids, encode_each
 from jaxscore.text.checkpoint_process import TemplateError
-from jaxscore.text.tokenizer import own_backend
+from jaxscore.text.tokenizer import copy_backend
 
 log = logging.getLogger("lm_eval.jaxscore")  # lm-evaluation-harness displays its child loggers
 
@@ -47,9 +47,9 @@ class Encoder:
         self, tokenizer: Any, add_bos_token: bool | None, prefix_token_id: int | None
     ) -> None:
         self.tokenizer, self.prefix_token_id = tokenizer, prefix_token_id
-        self._bounded = BoundedTokenizer(own_backend(tokenizer))
+        self._bounded = BoundedTokenizer(copy_backend(tokenizer))
         self._adds_special = True if add_bos_token is None else add_bos_token
-        self._prefix = None if prefix_token_id is None else decode(tokenizer, prefix_token_id)
+        self._prefix = None if prefix_token_id is None else decode_ids(tokenizer, prefix_token_id)
 
     def encode(self, texts: Sequence[str], add_special: bool | None = None) -> list[list[int]]:
         """Ids of each text.

@@ -25,7 +25,7 @@ from jaxscore.models.weights.generation_config import (
     GenerationDefaults,
 )
 from jaxscore.scorer import Scorer
-from jaxscore.text.bounded_tokenizer import decode
+from jaxscore.text.bounded_tokenizer import decode_ids
 from jaxscore.types.requests import GenerationRequest
 
 # Argument of transformers' `generate` -> values besides None that have no effect
@@ -161,7 +161,7 @@ class TextGenerator:
         self._max_length, self._max_gen_toks = max_length, max_gen_toks
         self._think_end = think_end
         eos = self._tokenizer.eos_token_id
-        self._eos = None if eos is None else decode(self._tokenizer, eos)
+        self._eos = None if eos is None else decode_ids(self._tokenizer, eos)
 
     def generate(
         self, requests: Sequence[tuple[str, Mapping[str, Any]]], name_of: Callable[[int], str]
@@ -244,7 +244,7 @@ class TextGenerator:
         end = self._think_end
         if isinstance(end, int) and end in ids:
             ids = ids[len(ids) - ids[::-1].index(end) :]
-        text = decode(self._tokenizer, ids, skip_special_tokens=True)
+        text = decode_ids(self._tokenizer, ids, skip_special_tokens=True)
         if isinstance(end, int):
             return postprocess_generated_text(text.lstrip(), list(stop), None)
         return postprocess_generated_text(text, list(stop), end)

@@ -12,8 +12,7 @@ from jaxscore.device.generate import GenerationState, NewRequests
 from jaxscore.device.sampling import Sampling
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.bounded_tokenizer import TextError
-from jaxscore.text.decoder import TextDecoder
-from jaxscore.text.stop_search import StopSearch
+from jaxscore.text.decoder import StopSearch, TextDecoder
 
 NOT_FINITE = "the model gave logits that are not finite; check the weights, or use float32"
 ABANDONED = "abandoned"

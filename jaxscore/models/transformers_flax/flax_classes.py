@@ -25,7 +25,7 @@ from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.tensor_files import Tensors, check_float, check_tied
 from jaxscore.plan.requests import TokenRequest
 from jaxscore.plan.row_batches import row_lengths
-from jaxscore.text.transformers_log import errors_only
+from jaxscore.text.tokenizer import errors_only
 
 # Where every class keeps an untied unembedding, [D, V], and its bias where it has one.
 HEAD, HEAD_BIAS = ("lm_head", "kernel"), ("lm_head", "bias")

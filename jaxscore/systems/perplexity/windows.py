@@ -21,7 +21,7 @@ from jaxscore.lm import LocalLM
 from jaxscore.plan.requests import SequenceScores, TokenSequence, rolling_windows
 from jaxscore.systems.entries import Entry
 from jaxscore.text.bounded_tokenizer import TextError, encode_each
-from jaxscore.text.scored import NOT_FINITE
+from jaxscore.text.result_assembly import NOT_FINITE
 from jaxscore.types.requests import Request
 
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20  # documents that are tokenized together

@@ -21,7 +21,7 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.systems.rag.records import Record
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, TextError, encode_each
-from jaxscore.text.tokenizer import load_tokenizer, own_backend
+from jaxscore.text.tokenizer import copy_backend, load_tokenizer
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
 EQUIVALENT = 1  # the class
@@ -96,7 +96,7 @@ class Bem:
                 "not equivalent, equivalent"
             )
         tokenizer = load_tokenizer(folder)
-        self._tokenizer = BoundedTokenizer(own_backend(tokenizer))
+        self._tokenizer = BoundedTokenizer(copy_backend(tokenizer))
         self._cls, self._sep = tokenizer.cls_token_id, tokenizer.sep_token_id
         if self._cls is None or self._sep is None:
             raise InputError(f"{folder}: its tokenizer has no [CLS] or no [SEP]")

@@ -10,8 +10,7 @@ import numpy as np
 from jaxscore.analysis import detection
 from jaxscore.errors import InputError
 from jaxscore.systems.evaluation import check_at_least, check_list, check_setting
-from jaxscore.text.token_bytes import TokenBytes
-from jaxscore.text.words import words_of
+from jaxscore.text.token_bytes import TokenBytes, split_words
 from jaxscore.types.results import ScoredRequest
 
 TOP = "top_k"
@@ -179,7 +178,7 @@ class Measures:
     def _words(self, scored: ScoredRequest, token_bytes: TokenBytes) -> dict[str, Any]:
         scale = -1 / math.log(LOG_BASES[self._settings.log_base])
         surprisal = scored.logprob.astype(np.float64) * scale
-        words = words_of(scored.token_ids.tolist(), token_bytes)
+        words = split_words(scored.token_ids.tolist(), token_bytes)
         values = []
         for word in words:
             blanks = surprisal[list(word.blanks)]

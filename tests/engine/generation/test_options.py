@@ -17,7 +17,7 @@ from tests.conftest import CASES
 from tests.engine.generation.test_generator import requests
 from tests.models.checkpoints import loaded, saved
 from tests.releases import flax_classes
-from tests.text.test_stop_search import fast, slow
+from tests.text.test_decoder import fast, slow
 
 PROMPTS = ["The cat", "Question: how many days did Marek travel?\n", "word " * 40 + "then"]
 

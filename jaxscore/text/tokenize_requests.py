@@ -11,7 +11,7 @@ import numpy as np
 from jaxscore.errors import check_choice
 from jaxscore.io.printable import is_valid_unicode
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.text.bounded_tokenizer import TextError, TooLong, encode_each
+from jaxscore.text.bounded_tokenizer import TextError, TooLongError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.requests import LabelRequest, Request, Unusable
 
@@ -23,7 +23,7 @@ Truncate = Literal["left"]
 Complaints = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
 
 
-class Prepared(NamedTuple):
+class TokenizedRequest(NamedTuple):
     """A request's sequences, how many context tokens they lack, or why there are none."""
 
     sequences: Encoded
@@ -31,10 +31,12 @@ class Prepared(NamedTuple):
     error: str | None
 
 
-NO_TEXT = Prepared((), 0, "its text has half a surrogate pair, which is no character")
+INVALID_UNICODE = TokenizedRequest(
+    (), 0, "its text has half a surrogate pair, which is no character"
+)
 
 
-class Preparer:
+class RequestTokenizer:
     """Encodes requests for one model."""
 
     def __init__(self, encoder: TextEncoder, max_positions: int, complaints: Complaints) -> None:
@@ -50,7 +52,7 @@ class Preparer:
         boundary: Boundary,
         truncate: str | None,
         special_tokens: bool,
-    ) -> list[Prepared]:
+    ) -> list[TokenizedRequest]:
         """One entry for each request; arguments as of `Scorer.score`."""
         usable = [
             request
@@ -67,18 +69,20 @@ class Preparer:
         encoded = encode_each(encode, usable)
         return self._checked(
             [
-                Prepared((), 0, request.error)
+                TokenizedRequest((), 0, request.error)
                 if isinstance(request, Unusable)
-                else NO_TEXT
+                else INVALID_UNICODE
                 if one is not request
-                else Prepared((), 0, _reason(sequences, one.context))
+                else TokenizedRequest((), 0, _reason(sequences, one.context))
                 if isinstance(sequences, TextError)
                 else self._truncated(sequences, truncate)
                 for request, one, sequences in zip(requests, usable, encoded, strict=True)
             ]
         )
 
-    def labels(self, requests: Sequence[LabelRequest], truncate: str | None) -> list[Prepared]:
+    def labels(
+        self, requests: Sequence[LabelRequest], truncate: str | None
+    ) -> list[TokenizedRequest]:
         """One entry for each request: its prompt, and the labels as choices after it."""
         texts = [_prompt(request) for request in requests]
         encode = functools.partial(
@@ -87,13 +91,15 @@ class Preparer:
         prepared = []
         for request, text, ids in zip(requests, texts, encode_each(encode, texts), strict=True):
             if complaint := _label_complaint(request):
-                item = Prepared((), 0, complaint)
+                item = TokenizedRequest((), 0, complaint)
             elif text != request.prompt:
-                item = NO_TEXT
+                item = INVALID_UNICODE
             elif isinstance(ids, TextError):
-                item = Prepared((), 0, _reason(ids, text))
+                item = TokenizedRequest((), 0, _reason(ids, text))
             elif not len(ids):
-                item = Prepared((), 0, "its prompt has no tokens, so nothing comes after it")
+                item = TokenizedRequest(
+                    (), 0, "its prompt has no tokens, so nothing comes after it"
+                )
             else:
                 asked = TokenSequence(ids, len(ids), np.array(request.label_ids))
                 item = self._truncated((asked,), truncate)
@@ -102,21 +108,21 @@ class Preparer:
 
     def sequences(
         self, given: Sequence[TokenSequence | Unusable], truncate: str | None
-    ) -> list[Prepared]:
+    ) -> list[TokenizedRequest]:
         """One entry for each request whose token ids are given; `truncate` as of `Scorer.score`."""
         return self._checked(
             [
-                Prepared((), 0, one.error)
+                TokenizedRequest((), 0, one.error)
                 if isinstance(one, Unusable)
                 else self._truncated((one,), truncate)
                 for one in given
             ]
         )
 
-    def _truncated(self, encoded: Encoded, truncate: str | None) -> Prepared:
+    def _truncated(self, encoded: Encoded, truncate: str | None) -> TokenizedRequest:
         """The sequences without the oldest tokens of those that are too long, if asked for."""
         if truncate is None:
-            return Prepared(encoded, 0, None)
+            return TokenizedRequest(encoded, 0, None)
         sequences, cut = [], 0
         for sequence in encoded:
             over = len(sequence.input_ids) - self._most
@@ -128,9 +134,9 @@ class Preparer:
                 sequence = TokenSequence(ids, sequence.start - over, sequence.choices)
                 cut = max(cut, over)
             sequences.append(sequence)
-        return Prepared(tuple(sequences), cut, None)
+        return TokenizedRequest(tuple(sequences), cut, None)
 
-    def _checked(self, prepared: list[Prepared]) -> list[Prepared]:
+    def _checked(self, prepared: list[TokenizedRequest]) -> list[TokenizedRequest]:
         """The same, and for those that the model cannot score the reason instead."""
         found = self._complaints([one for item in prepared for one in item.sequences])
         if not found:
@@ -140,11 +146,11 @@ class Preparer:
             places = range(first, first + len(item.sequences))
             first = places.stop
             complaint = next((found[k] for k in places if k in found), None)
-            out.append(item if complaint is None else Prepared((), 0, complaint))
+            out.append(item if complaint is None else TokenizedRequest((), 0, complaint))
         return out
 
 
-Window = list[tuple[Request | Unusable, Prepared]]
+Window = list[tuple[Request | Unusable, TokenizedRequest]]
 
 
 class Chunk(NamedTuple):
@@ -154,7 +160,7 @@ class Chunk(NamedTuple):
     last: bool
 
 
-def chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iterator[Chunk]:
+def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iterator[Chunk]:
     """Requests in order, a few at a time.
 
     Args:
@@ -172,7 +178,7 @@ def chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iter
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoding:
+class WindowTokenizer:
     """How requests become windows of token sequences that are planned together.
 
     Attributes:
@@ -185,7 +191,7 @@ class Encoding:
         ValueError: an option that does not exist.
     """
 
-    preparer: Preparer
+    preparer: RequestTokenizer
     boundary: Boundary
     truncate: Truncate | None
     special_tokens: bool
@@ -238,7 +244,7 @@ def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Un
 def _reason(problem: TextError, context: str) -> str:
     """Why a request cannot be encoded, and what else there is to do."""
     hint = ", or drop its oldest tokens with --truncate left"
-    return str(problem) + hint * (isinstance(problem, TooLong) and bool(context))
+    return str(problem) + hint * (isinstance(problem, TooLongError) and bool(context))
 
 
 def _prompt(request: Any) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from jaxscore.plan.requests import NO_TOP_ID, NO_TOP_LOGPROB, SequenceScores
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.text.preparing import Prepared, Window
+from jaxscore.text.tokenize_requests import TokenizedRequest, Window
 from jaxscore.types.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 
 TOGETHER = 256  # requests that are looked at together
@@ -26,7 +26,7 @@ DIVERGENCE_INFINITE = (
 )
 
 
-def scored_requests(
+def assemble_scores(
     window: Window, scores: Sequence[SequenceScores], encoder: TextEncoder
 ) -> Iterator[ScoredRequest]:
     """The results of a window's requests; `error` is set where numbers are not finite.
@@ -65,7 +65,7 @@ def scored_requests(
             )
 
 
-def _whole(item: Prepared, own: Sequence[SequenceScores]) -> SequenceScores:
+def _whole(item: TokenizedRequest, own: Sequence[SequenceScores]) -> SequenceScores:
     """The scores of all sequences of a request, with NaN for tokens that have nothing before them
     (False and -1 where there is no NaN)."""
 
@@ -115,7 +115,7 @@ def _complaint(scores: Sequence[SequenceScores]) -> str | None:
     return None
 
 
-def _scored_ids(item: Prepared) -> np.ndarray:
+def _scored_ids(item: TokenizedRequest) -> np.ndarray:
     """int32: the tokens of the continuation."""
     if len(item.sequences) == 1:
         [one] = item.sequences
@@ -123,7 +123,7 @@ def _scored_ids(item: Prepared) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *(s.ids[s.start :] for s in item.sequences)])
 
 
-def _joined(item: Prepared, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
+def _joined(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
     """All sequences' values, with `fill` for tokens that have nothing before them.
 
     Args:
@@ -141,7 +141,9 @@ def _joined(item: Prepared, values: Sequence[np.ndarray], fill: Any) -> np.ndarr
     return np.concatenate(parts) if parts else np.zeros(0, bool if fill is False else "f4")
 
 
-def label_scores(id: str | int, prepared: Prepared, scores: SequenceScores | None) -> LabelScores:
+def assemble_label_scores(
+    id: str | int, prepared: TokenizedRequest, scores: SequenceScores | None
+) -> LabelScores:
     """The result of one label request; `scores` is None where it was not scored."""
     nothing = np.zeros(0)
     if scores is None:
@@ -156,7 +158,7 @@ def label_scores(id: str | int, prepared: Prepared, scores: SequenceScores | Non
     return LabelScores(id, logprob, weights / weights.sum(), outside, truncated=cut)
 
 
-def choice(prompt: str, options: Sequence[str], scored: Sequence[ScoredRequest]) -> Choice:
+def assemble_choice(prompt: str, options: Sequence[str], scored: Sequence[ScoredRequest]) -> Choice:
     """Which of a few texts comes after a prompt, from the score of each."""
     nothing = np.zeros(0)
     for option, one in zip(options, scored, strict=True):

@@ -1,17 +1,22 @@
-"""What a tokenizer puts before and after a text, and those that cannot be used."""
+"""What a tokenizer puts around a text, those that cannot be used, and what transformers logs."""
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from jaxscore import Request
 from jaxscore.errors import InputError
+from jaxscore.models.load import load
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
-from jaxscore.text.tokenizer import load_tokenizer
-from tests.conftest import CASES
+from jaxscore.text.tokenizer import errors_only, load_tokenizer
+from tests.conftest import CASES, ROOT
+from tests.releases import flax_classes
 
 BOS = "<|begin_of_text|>"
 EOS = "<|eot_id|>"
@@ -172,3 +177,54 @@ def test_a_damaged_tokenizer_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text(whole[:1000], encoding="utf-8")
     with pytest.raises(InputError, match="no usable tokenizer"):
         load_tokenizer(tmp_path)
+
+
+GPT2 = CASES / "models/tiny-gpt2"
+
+
+@pytest.fixture(params=[logging.DEBUG, logging.CRITICAL])
+def level(request):
+    before = logging.get_verbosity()
+    logging.set_verbosity(request.param)
+    yield request.param
+    logging.set_verbosity(before)
+
+
+def test_only_errors_inside(level):
+    with errors_only():
+        assert logging.get_verbosity() == logging.ERROR
+    assert logging.get_verbosity() == level
+
+
+def test_a_tokenizer(level):
+    load_tokenizer(GPT2)
+    assert logging.get_verbosity() == level
+    with pytest.raises(InputError):
+        load_tokenizer(CASES)
+    assert logging.get_verbosity() == level
+
+
+WITHOUT_TORCH = """
+import os, sys
+sys.modules["torch"] = None
+from pathlib import Path
+from jaxscore.text.tokenizer import load_tokenizer
+load_tokenizer(Path(sys.argv[1]))
+print(os.environ.get("TRANSFORMERS_NO_ADVISORY_WARNINGS"))
+"""
+
+
+@pytest.mark.parametrize("told", [None, "0"])
+def test_nothing_is_said_of_a_missing_pytorch(told, monkeypatch):
+    monkeypatch.delenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", raising=False)
+    if told is not None:
+        monkeypatch.setenv("TRANSFORMERS_NO_ADVISORY_WARNINGS", told)
+    command = [sys.executable, "-c", WITHOUT_TORCH, GPT2]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.stderr, done.stdout.strip()) == ("", str(told))
+
+
+@flax_classes
+def test_a_flax_class(level):
+    load(GPT2, dtype="float32", implementation="transformers")
+    assert logging.get_verbosity() == level

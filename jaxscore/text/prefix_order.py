@@ -19,7 +19,7 @@ MOST_SHARED = 32  # characters that two windows may have in common, and compute 
 SEARCHED = 256  # places that are looked at together for where neighbours share the least
 
 
-def windows(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int]]:
+def order_by_prefix(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int]]:
     """An order of the requests, and how many of them each window has.
 
     Less than two windows' worth of text keeps its order and is one window.

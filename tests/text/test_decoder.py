@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxscore.text.decoder import PIECE, TextDecoder
-from jaxscore.text.stop_search import StopSearch
+from jaxscore.text.decoder import PIECE, StopSearch, TextDecoder
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from jaxscore.plan.requests import SequenceScores, TokenSequence
-from jaxscore.text import scored
-from jaxscore.text.preparing import NO_TEXT, Prepared
-from jaxscore.text.scored import scored_requests
+from jaxscore.text import result_assembly
+from jaxscore.text.result_assembly import assemble_scores
+from jaxscore.text.tokenize_requests import INVALID_UNICODE, TokenizedRequest
 from jaxscore.types.requests import Request
 
 
@@ -25,24 +25,24 @@ def scores(*logprob):
 
 
 WINDOW = [
-    (Request("a", "", ""), Prepared((sequence(5, 6, 7, start=0),), 0, None)),
-    (Request("b", "", ""), NO_TEXT),
-    (Request("c", "", ""), Prepared((sequence(1, 2), sequence(1, 3, 4)), 2, None)),
-    (Request("d", "", ""), Prepared((sequence(8, 9),), 0, None)),
-    (Request("e", "", ""), Prepared((), 0, None)),
+    (Request("a", "", ""), TokenizedRequest((sequence(5, 6, 7, start=0),), 0, None)),
+    (Request("b", "", ""), INVALID_UNICODE),
+    (Request("c", "", ""), TokenizedRequest((sequence(1, 2), sequence(1, 3, 4)), 2, None)),
+    (Request("d", "", ""), TokenizedRequest((sequence(8, 9),), 0, None)),
+    (Request("e", "", ""), TokenizedRequest((), 0, None)),
 ]
 SCORES = [scores(-1.5, -0.5), scores(-2), scores(-3, -4), scores(-5)]
 
 
 @pytest.mark.parametrize("together", [1, 2, 256])
 def test_each_request_has_its_own_in_order(monkeypatch, together):
-    monkeypatch.setattr(scored, "TOGETHER", together)
-    a, b, c, d, e = scored_requests(WINDOW, SCORES, Encoder())
+    monkeypatch.setattr(result_assembly, "TOGETHER", together)
+    a, b, c, d, e = assemble_scores(WINDOW, SCORES, Encoder())
     assert [one.id for one in (a, b, c, d, e)] == ["a", "b", "c", "d", "e"]
     # The first token of a text without a context has nothing before it.
     np.testing.assert_array_equal(a.logprob, np.array([np.nan, -1.5, -0.5], np.float32))
     assert (a.tokens, a.greedy.tolist()) == (["t5", "t6", "t7"], [False, False, True])
-    assert b.error == NO_TEXT.error
+    assert b.error == INVALID_UNICODE.error
     assert (c.tokens, c.logprob.tolist(), c.truncated) == (["t2", "t3", "t4"], [-2, -3, -4], 2)
     assert (d.entropy.tolist(), d.self_certainty.tolist()) == ([5], [15])
     assert (e.error, e.n_tokens, e.logprob.dtype, e.greedy.dtype) == (None, 0, np.float32, bool)
@@ -54,7 +54,7 @@ def test_each_request_has_its_own_in_order(monkeypatch, together):
 )
 def test_a_request_whose_numbers_are_not_finite_fails_alone(column, value, why):
     bad = SCORES[2]._replace(**{SequenceScores._fields[column]: np.array([-3, value], np.float32)})
-    found = list(scored_requests(WINDOW, [*SCORES[:2], bad, SCORES[3]], Encoder()))
+    found = list(assemble_scores(WINDOW, [*SCORES[:2], bad, SCORES[3]], Encoder()))
     assert why in found[2].error
     assert [one.error is None for one in found] == [True, False, False, True, True]
     assert found[3].logprob.tolist() == [-5]

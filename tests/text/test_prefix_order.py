@@ -5,16 +5,16 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxscore.text import alike
+from jaxscore.text import prefix_order
 from jaxscore.types.requests import Request, Unusable
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(alike, "FIRST", 1000)
-    monkeypatch.setattr(alike, "LARGEST", 4000)
-    monkeypatch.setattr(alike, "GROWTH", 2.0)
-    monkeypatch.setattr(alike, "SEARCHED", 8)
+    monkeypatch.setattr(prefix_order, "FIRST", 1000)
+    monkeypatch.setattr(prefix_order, "LARGEST", 4000)
+    monkeypatch.setattr(prefix_order, "GROWTH", 2.0)
+    monkeypatch.setattr(prefix_order, "SEARCHED", 8)
 
 
 def texts(n, seed=0, length=60):
@@ -24,7 +24,7 @@ def texts(n, seed=0, length=60):
 
 def in_windows(requests):
     """The windows' texts, checked to hold every request once."""
-    order, sizes = alike.windows(requests)
+    order, sizes = prefix_order.order_by_prefix(requests)
     assert sorted(order) == list(range(len(requests)))
     assert sum(sizes) == len(requests)
     assert min(sizes, default=1) > 0
@@ -41,14 +41,14 @@ def whole(request):
 
 def assert_apart(found):
     """No two windows have texts with a long common beginning."""
-    heads = [{whole(one)[: alike.MOST_SHARED + 1] for one in window} for window in found]
+    heads = [{whole(one)[: prefix_order.MOST_SHARED + 1] for one in window} for window in found]
     assert all(one.isdisjoint(other) for one, other in itertools.combinations(heads, 2))
 
 
 def test_little_text_keeps_its_order_and_is_one_window():
     requests = [Request(k, "", text) for k, text in enumerate(texts(30))]
-    assert alike.windows(requests) == (list(range(30)), [30])
-    assert alike.windows([]) == ([], [])
+    assert prefix_order.order_by_prefix(requests) == (list(range(30)), [30])
+    assert prefix_order.order_by_prefix([]) == ([], [])
 
 
 def test_windows_grow_and_begin_differently():
@@ -74,7 +74,7 @@ def test_no_window_is_small(n):
     assert all(sum(len(whole(one)) for one in window) >= 1000 for window in found)
 
 
-def test_texts_that_begin_alike_stay_together():
+def test_texts_with_a_shared_prefix_stay_in_one_window():
     """Whatever is shared by them is computed once; the last window holds what could not be cut."""
     prompts = texts(3, length=200)
     requests = [
@@ -120,7 +120,7 @@ def test_what_is_no_request_is_in_some_window():
     assert Unusable(7, "why") in in_windows(requests)[0]
 
 
-@pytest.mark.parametrize("shared", [alike.MOST_SHARED, alike.MOST_SHARED + 1])
+@pytest.mark.parametrize("shared", [prefix_order.MOST_SHARED, prefix_order.MOST_SHARED + 1])
 def test_so_many_characters_may_be_shared_and_no_more(shared):
     requests = [Request(k, "", "x" * shared + text) for k, text in enumerate(texts(200))]
-    assert (len(in_windows(requests)) > 1) == (shared == alike.MOST_SHARED)
+    assert (len(in_windows(requests)) > 1) == (shared == prefix_order.MOST_SHARED)
