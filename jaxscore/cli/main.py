@@ -139,9 +139,9 @@ def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
     """What a user can put right about an error of JAX; None for an error of ours."""
     from jax.errors import JaxRuntimeError  # here: `--help` needs no JAX
 
-    from jaxscore.engine.memory import exhausted
+    from jaxscore.engine.memory import is_out_of_memory
 
-    if isinstance(problem, JaxRuntimeError) and exhausted(problem):
+    if isinstance(problem, JaxRuntimeError) and is_out_of_memory(problem):
         return (
             "a batch does not fit in the device's memory; unfinished files are left as they "
             f"were; give less than --batch-tokens {_batch_tokens(args)}"

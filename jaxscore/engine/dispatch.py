@@ -11,7 +11,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.rows import Rows, ScoredPositions, Scores, pack_rows
 from jaxscore.device.sharding import ROWS, DeviceMesh
-from jaxscore.engine.memory import exhausted
+from jaxscore.engine.memory import is_out_of_memory
 from jaxscore.engine.programs import Variant, prefix_cache
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
@@ -128,7 +128,7 @@ class Dispatch:
                 have to agree on it, while only one of them may be out of memory.
         """
         rows, length = shape
-        if not exhausted(problem):
+        if not is_out_of_memory(problem):
             raise problem
         what = f"{rows} x {length} tokens do not fit in the device's memory; "
         if rows == 1:

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxscore.device.rows import Rows, ScoredPositions, packed_size
 from jaxscore.device.score import score_batch, score_shard
 from jaxscore.device.sharding import REPLICATED, ROWS, DeviceMesh, array_specs
-from jaxscore.engine.memory import exhausted
+from jaxscore.engine.memory import is_out_of_memory
 from jaxscore.engine.program_text import Collective, collectives, text_of
 from jaxscore.engine.targets import compiling_for
 from jaxscore.errors import InputError
@@ -116,7 +116,7 @@ def measure(
 
 def refused(problem: JaxRuntimeError, rows: int, length: int) -> Refused | None:
     """What a compiler says that refuses a program for its memory; None for any other problem."""
-    named = NAMED.search(str(problem)) if exhausted(problem) else None
+    named = NAMED.search(str(problem)) if is_out_of_memory(problem) else None
     if named is None:
         return None
     return Refused(rows, length, int(float(named[1]) * 2 ** POWERS[named[2]]))

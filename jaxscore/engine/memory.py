@@ -28,7 +28,7 @@ def _own_bytes(leaf: jax.Array) -> int:
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
-def exhausted(problem: JaxRuntimeError) -> bool:
+def is_out_of_memory(problem: JaxRuntimeError) -> bool:
     """Whether it says that memory ran out, at compilation or at work."""
     return "RESOURCE_EXHAUSTED" in str(problem)
 

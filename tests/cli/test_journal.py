@@ -8,7 +8,7 @@ import pytest
 
 from jaxscore import Scorer
 from jaxscore.cli import demo
-from jaxscore.engine.generation.slots import Lane
+from jaxscore.engine.generation.slots import SlotTable
 from jaxscore.errors import InputError
 from jaxscore.systems.rag.evaluator_file import find
 from tests.cli.conftest import QWEN, strict
@@ -198,7 +198,7 @@ def test_commands_that_write_keep_it_beside_their_output(run, tmp_path, monkeypa
     def written(*args):
         raise AssertionError
 
-    monkeypatch.setattr(Lane, "write", written)
+    monkeypatch.setattr(SlotTable, "generate", written)
     again = run(*words, *(("--force",) if words[0] == "judge" else ()))
     assert again.code == code
     assert outputs() == first

@@ -318,14 +318,14 @@ def test_an_output_that_ends_within_what_is_planned_together(run, place, monkeyp
     assert run(*words, "--journal", folder / "whole").code == 0
     whole = (folder / "out.json").read_bytes()
     (folder / "out.json").unlink()
-    block, seen = slots.Lane._block, []
+    block, seen = slots.SlotTable._decode_block, []
 
     def counted(self, everything):
         seen.append(everything)
         return block(self, everything)
 
     with monkeypatch.context() as patched:
-        patched.setattr(slots.Lane, "_block", counted)
+        patched.setattr(slots.SlotTable, "_decode_block", counted)
         patched.setattr(interrupts, "interrupt_requested", lambda: len(seen) >= n_blocks)
         assert run(*words, "--journal", folder / "cut").code == 130
     assert not (folder / "out.json").exists() or len(result(folder)) < 5

@@ -149,15 +149,15 @@ def written(mesh: str | None) -> list[Any]:
         for one in asked
     ]
     slots.STEPS, decode_slots.GROUPS = 4, (1, 8)
-    begun, rows = slots.Lane._begun, []
+    begun, rows = slots.SlotTable._start, []
 
     def noted(lane: Any, everything: Any, some: Any) -> Any:
         rows.extend(row for row, _ in some)
         return begun(lane, everything, some)
 
-    slots.Lane._begun = noted
+    slots.SlotTable._start = noted
     found = [*generator.generate(asked), *generator.generate(changed)]
-    slots.Lane._begun = begun
+    slots.SlotTable._start = begun
     assert len(rows) == len(found)
     return [len(rows) - 2 * len({*rows}), [one.token_ids.tolist() for one in found]]
 

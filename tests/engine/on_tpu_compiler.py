@@ -32,7 +32,7 @@ from jaxscore.engine import estimates, targets
 from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring
 from jaxscore.engine.generation.prefill import MOST_PREFILL
-from jaxscore.engine.generation.slots import STEPS, fitting, most_rows
+from jaxscore.engine.generation.slots import STEPS, cache_limit, most_rows
 from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
@@ -137,7 +137,7 @@ class Case:
 
     def lane(self, slots: int) -> dict[str, Any]:
         """A block of drawn tokens in a lane with the rows that one chip's memory allows."""
-        fits = fitting(self.model, 0, STEPS, HBM[self.target.name])
+        fits = cache_limit(self.model, 0, STEPS, HBM[self.target.name])
         most = most_rows(self.model)
         rows = max(n for n in GROUPS if n <= most and fits(n, slots))
         function, (params, state, *rest) = self._decoding(rows, slots, STEPS, greedy=False)

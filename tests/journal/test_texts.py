@@ -193,14 +193,14 @@ def writer(monkeypatch, scorers):
         one.scorer.statistics.sequences = one.scorer.statistics.sequences_restored = 0
         one.batches = []
 
-        write = one._texts.writer.write
+        write = one._scheduler.generate
 
         def counted(*args):
             for ended in write(*args):
                 one.batches.append(ended)
                 yield ended
 
-        one._texts.writer.write = counted
+        one._scheduler.generate = counted
         return one
 
     return make

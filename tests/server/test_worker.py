@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from jaxscore.engine.generation import slots
-from jaxscore.engine.generation.slots import Lane
+from jaxscore.engine.generation.slots import SlotTable
 from jaxscore.plan import decode_slots
 from jaxscore.server import choices
 from jaxscore.server.scheduler import GenerationJob, every_token, next_token, run_pieces
@@ -406,13 +406,13 @@ def test_other_work_has_its_turn_in_each_block(scorer, monkeypatch, n_new):
     """Also where no text of a block was there in the block before."""
     monkeypatch.setattr(decode_slots, "GROUPS", (1, 2))
     monkeypatch.setattr(slots, "STEPS", 4)
-    blocks, turns, block = [], [], Lane._block
+    blocks, turns, block = [], [], SlotTable._decode_block
 
     def counted(self, everything):
         blocks.append(len(self._running))
         return block(self, everything)
 
-    monkeypatch.setattr(Lane, "_block", counted)
+    monkeypatch.setattr(SlotTable, "_decode_block", counted)
     ids = np.array([3, 4], np.int32)
     job = GenerationJob([GenerationRequest(k, ids, n, 1.0, seed=k) for k, n in enumerate(n_new)])
     worker = unstarted(scorer)

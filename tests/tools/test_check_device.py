@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxscore.device.lm_head import scores as lm_head
-from jaxscore.engine.generation.slots import Lane
+from jaxscore.engine.generation.slots import SlotTable
 from tools import check_device
 from tools.device_check import (
     bits,
@@ -138,7 +138,7 @@ def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
     """Here the steps of all rows are drawn by how many of them are at work."""
     model = random_model.from_host(bits._config(SMALL), "float32")
     assert resumed.held("right", model, SMALL)
-    right = Lane._block
+    right = SlotTable._decode_block
 
     def wrong(lane, everything):
         (state, sampling, eos), tokens = right(lane, everything)
@@ -146,7 +146,7 @@ def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
         own = sampling._replace(seed=sampling.seed + n)
         return (state, own, eos), tokens
 
-    monkeypatch.setattr(Lane, "_block", wrong)
+    monkeypatch.setattr(SlotTable, "_decode_block", wrong)
     assert not resumed.held("wrong", model, SMALL)
     assert len(fails(capsys.readouterr().out)) == 1
 
@@ -155,7 +155,7 @@ def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
 def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype):
     """One number of one row, which no token shows, in blocks with idle rows."""
     model = random_model.from_host(bits._config(SMALL), dtype)
-    right = Lane._block
+    right = SlotTable._decode_block
 
     def wrong(lane, everything):
         (state, sampling, eos), tokens = right(lane, everything)
@@ -167,7 +167,7 @@ def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype)
             state = state._replace(cache=state.cache._replace(value=moved))
         return (state, sampling, eos), tokens
 
-    monkeypatch.setattr(Lane, "_block", wrong)
+    monkeypatch.setattr(SlotTable, "_decode_block", wrong)
     assert not resumed.held("wrong", model, SMALL)
     [line] = fails(capsys.readouterr().out)
     assert " of 40 texts have other bits" in line

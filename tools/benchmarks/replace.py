@@ -128,9 +128,9 @@ def _lanes(replaced: bool) -> Iterator[None]:
 def _counted() -> Iterator[list[Rows]]:
     """The rows of each block of steps."""
     from jaxscore.device.generate import NONE
-    from jaxscore.engine.generation.slots import Lane
+    from jaxscore.engine.generation.slots import SlotTable
 
-    genuine, blocks = Lane._block, list[Rows]()
+    genuine, blocks = SlotTable._decode_block, list[Rows]()
 
     def counted(self: Any, everything: Any) -> Any:
         everything, tokens = genuine(self, everything)
@@ -138,8 +138,8 @@ def _counted() -> Iterator[list[Rows]]:
         blocks.append(Rows(len(tokens) * int(written.any(axis=0).sum()), int(written.sum())))
         return everything, tokens
 
-    Lane._block = counted  # type: ignore[method-assign]
+    SlotTable._decode_block = counted  # type: ignore[method-assign]
     try:
         yield blocks
     finally:
-        Lane._block = genuine  # type: ignore[method-assign]
+        SlotTable._decode_block = genuine  # type: ignore[method-assign]

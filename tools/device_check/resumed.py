@@ -10,9 +10,9 @@ import numpy as np
 
 from jaxscore.device import generate
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation.scheduler import TextWriter
-from jaxscore.engine.generation.slots import Lane
-from jaxscore.engine.generation.state import Writing
+from jaxscore.engine.generation.scheduler import Scheduler
+from jaxscore.engine.generation.slots import SlotTable
+from jaxscore.engine.generation.state import TextState
 from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import TokenRequest
@@ -36,7 +36,7 @@ def held(name: str, model: Model, options: Options) -> bool:
     Tokens alone would not tell: most of them stay the same when a logit moves by 1e-5. What stands
     in the rows of a text's neighbours, and in its own row before it, differs between the runs.
     """
-    writer = TextWriter(Engine(model), _Silent())
+    writer = Scheduler(Engine(model), _Silent())
     asked = requests(options, model.vocab_size)
     with _bits() as seen:
         whole = _written(writer, asked, {})
@@ -80,21 +80,21 @@ def requests(options: Options, vocab_size: int) -> list[TokenRequest]:
 @contextlib.contextmanager
 def _bits() -> Iterator[Seen]:
     """All that the lanes of the block compute, see `Seen`."""
-    block, seen = Lane._block, Seen()
+    block, seen = SlotTable._decode_block, Seen()
 
     def watched(lane, everything):
         everything, tokens = block(lane, everything)
         sums = np.asarray(_sums(everything[0]))
         for row, text in lane._running.items():
-            key = text.request.digest(), len(text.written)
+            key = text.request.digest(), len(text.token_ids)
             seen[key] = row, sums[row].tobytes(), tokens[row].tobytes()
         return everything, tokens
 
-    Lane._block = watched
+    SlotTable._decode_block = watched
     try:
         yield seen
     finally:
-        Lane._block = block
+        SlotTable._decode_block = block
 
 
 @jax.jit
@@ -118,14 +118,14 @@ def _sums(state: generate.GenerationState) -> jax.Array:
 
 
 def _written(
-    writer: TextWriter, asked: list[TokenRequest], known: dict[int, Writing]
-) -> list[Writing]:
+    writer: Scheduler, asked: list[TokenRequest], known: dict[int, TextState]
+) -> list[TextState]:
     texts = [
-        dataclasses.replace(known[k]) if k in known else Writing(request)
+        dataclasses.replace(known[k]) if k in known else TextState(request)
         for k, request in enumerate(asked)
     ]
     with Progress(False) as progress:
-        for _ in writer.write(texts, progress):
+        for _ in writer.generate(texts, progress):
             pass
     return texts
 

@@ -16,7 +16,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.rows import Rows, ScoredPositions, pack_rows
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.memory import exhausted
+from jaxscore.engine.memory import is_out_of_memory
 from jaxscore.engine.progress import Progress
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import format_bytes
@@ -82,7 +82,7 @@ def _model(name: str, options: Options, peak: Peaks, ends: float) -> bool:
             _shared_prompt(name, config, model, _shapes(options)[0][0])
     except (JaxRuntimeError, InputError) as problem:
         cause = problem.__cause__ if isinstance(problem, InputError) else problem
-        if not isinstance(cause, JaxRuntimeError) or not exhausted(cause):
+        if not isinstance(cause, JaxRuntimeError) or not is_out_of_memory(cause):
             raise
         say(None, f"{name}: the rest skipped, it does not fit in memory")
     return all(verdicts)

@@ -12,7 +12,7 @@ from jaxscore.device.backends import BACKENDS, current_platform
 from jaxscore.device.dots import dot_last, from_storage, to_storage
 from jaxscore.device.lm_head.scores import score_positions
 from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
-from jaxscore.engine.memory import exhausted
+from jaxscore.engine.memory import is_out_of_memory
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
 from tools.device_check.options import Options
@@ -56,7 +56,7 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
     try:
         taken = [measured(function, hidden, weight, asked) for function in (by_blocks, at_once)]
     except JaxRuntimeError as problem:
-        if not exhausted(problem):
+        if not is_out_of_memory(problem):
             raise
         return say(None, f"{what}: skipped, full logits do not fit in memory")
     (fused, fused_s, fused_bytes), (whole, whole_s, whole_bytes) = taken

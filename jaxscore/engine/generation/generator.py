@@ -1,4 +1,4 @@
-"""Prompts in, text out: greedy or seeded sampling with a KV cache."""
+"""Generation: prompts in, text out, greedy or sampled with a seed."""
 
 import contextlib
 import dataclasses
@@ -11,10 +11,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation.checks import complaint, room, unreadable
-from jaxscore.engine.generation.scheduler import TextWriter
+from jaxscore.engine.generation.checks import check_request, check_types, n_free_positions
+from jaxscore.engine.generation.scheduler import Scheduler
 from jaxscore.engine.generation.slots import most_rows
-from jaxscore.engine.generation.state import ABANDONED, Writing
+from jaxscore.engine.generation.state import ABANDONED, TextState
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts, processes
 from jaxscore.models.model import Model
@@ -25,16 +25,15 @@ from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated, Results
 
-# (place of the request, ids written so far, whether they are all) -> whether to go on
+# (place of the request, ids generated so far, whether the text has finished) -> whether to continue
 Watch = Callable[[int, list[int], bool], bool]
 
 NO_IDS = np.zeros(0, np.int32)
-# In the place of what is no request.
-NOTHING = TokenRequest(NO_IDS, 0, 0.0, 1.0, 0, (), ())
+PLACEHOLDER = TokenRequest(NO_IDS, 0, 0.0, 1.0, 0, (), ())  # of a request with an error
 
 
 class EngineOwner(Protocol):
-    """What a `Scorer` has that a generator needs."""
+    """What a generator needs of a `Scorer`."""
 
     @property
     def engine(self) -> Engine: ...
@@ -45,79 +44,83 @@ class EngineOwner(Protocol):
 
 
 class Generator:
-    """Writes text with a scorer's model.
+    """Generates text with a scorer's model.
 
     Example:
         >>> generator = Generator(Scorer.from_pretrained("demo"))
-        >>> [written] = generator.generate([GenerationRequest("0", "The cat", max_new_tokens=10)])
-        >>> written.text
+        >>> [result] = generator.generate([GenerationRequest("0", "The cat", max_new_tokens=10)])
+        >>> result.text
     """
 
     def __init__(self, scorer: EngineOwner) -> None:
         self.scorer, self.encoder, self.model = scorer, scorer.encoder, scorer.model
-        eos = self.model.eos_ids
-        own = self.encoder.tokenizer.eos_token_id
-        self.eos_ids = eos or (() if own is None else (int(own),))
-        self._texts = TextPipeline(scorer.engine, TextDecoder(self.encoder.tokenizer))
+        tokenizer = self.encoder.tokenizer
+        default = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+        self.eos_ids = self.model.eos_ids or default
+        self._engine, self._decoder = scorer.engine, TextDecoder(tokenizer)
+        self._scheduler = Scheduler(self._engine, self._decoder)
 
     @property
     def side_by_side(self) -> int:
-        """Most texts that are written side by side. A few times as many in one call keep them so,
-        since a text that ends makes room for the next one."""
+        """Most texts in one batch. A few times as many requests in one call keep the batch full,
+        since a finished text makes room for the next one."""
         return most_rows(self.model)
 
     def generate(self, requests: Iterable[GenerationRequest]) -> list[Generated]:
         """Continue each prompt.
 
         Args:
-            requests: in any order; what their prompts share is computed once.
+            requests: in any order; text that their prompts share is computed once.
 
         Returns:
             One result for each request, in order; one that cannot be generated has `error` set. A
-            text ends at an EOS, with the token that completes a stop string, at its
-            `max_new_tokens`, or where the model has no positions left.
+            text finishes at an EOS, at the token that completes a stop string, after
+            `max_new_tokens`, or when the model has no positions left.
 
         Raises:
-            InputError: the scorer's journal cannot be used, or the device's memory does not hold
-                the texts that are written side by side. What has ended is in the journal.
-            KeyboardInterrupt: the user wants the run to end. With a journal the texts that have
-                begun end first and are in it; without one, nothing of them is left.
+            InputError: the scorer's journal cannot be used, or a batch does not fit in the
+                device's memory. Finished texts are in the journal.
+            KeyboardInterrupt: an interrupt was requested. With a journal the texts that had
+                started finish first and are journaled; without one they are lost.
         """
-        # Ctrl-C that waits for texts has a use where they are kept; several processes end together.
-        kept = self.scorer.engine.run_journal.journal is not None or processes.is_distributed()
-        found = dict(self._stream(list(requests), None, finishing=kept))
-        return Results(found[place] for place in range(len(found)))
+        # Waiting for started texts only pays if they are kept; processes must stop together.
+        waits = self._engine.run_journal.journal is not None or processes.is_distributed()
+        results = dict(self._stream(list(requests), None, finish_started=waits))
+        return Results(results[place] for place in range(len(results)))
 
     def stream(
         self, requests: Iterable[GenerationRequest], *, watch: Watch | None = None
     ) -> Iterator[tuple[int, Generated]]:
-        """Like `generate`, each result with its request's place, after the block in which it ends.
+        """Like `generate`, but yield each result with its request's place once it is finished.
 
         Args:
             requests: as in `generate`, all planned together.
-            watch: `watch(place, ids, ended)` is called after each block of steps for each text
-                that is being written, with all its ids so far, and not for one that the journal
-                has. Where it gives False nobody wants that text any more: its result has the error
-                "abandoned", nothing of it is journaled, and its row goes to the next text.
+            watch: `watch(place, ids, finished)` is called after each block of steps for each text
+                in generation, with all its ids so far, and not for a journaled one. If it returns
+                False, the text is abandoned: its result has the error "abandoned", it is not
+                journaled, and its row goes to the next text.
 
         Raises:
-            InputError: the scorer's journal cannot be used, or the device's memory does not hold
-                the texts that are written side by side. What has ended is in the journal.
-            ValueError: `watch` in a run of several processes, which must all do the same.
+            InputError: the scorer's journal cannot be used, or a batch does not fit in the
+                device's memory. Finished texts are in the journal.
+            ValueError: `watch` in a multi-process run, whose processes must all do the same.
         """
         if watch is not None and processes.is_distributed():
             raise ValueError("watch is for a run of one process, and this one has several")
-        return self._stream(list(requests), watch, finishing=True)
+        return self._stream(list(requests), watch, finish_started=True)
 
     def _stream(
-        self, given: list[GenerationRequest], watch: Watch | None, *, finishing: bool
+        self, requests: list[GenerationRequest], watch: Watch | None, *, finish_started: bool
     ) -> Iterator[tuple[int, Generated]]:
-        texts = self._texts.stream(self._writings(given), watch, finishing=finishing)
-        return ((place, _result(getattr(given[place], "id", place), one)) for place, one in texts)
+        finished = self._finished(self._states(requests), watch, finish_started)
+        return (
+            (place, _result(getattr(requests[place], "id", place), state))
+            for place, state in finished
+        )
 
-    def _writings(self, requests: list[GenerationRequest]) -> list[Writing]:
-        """A text to write for each request, or why it cannot be written."""
-        errors = [unreadable(request) for request in requests]
+    def _states(self, requests: list[GenerationRequest]) -> list[TextState]:
+        """The initial state of each request, with an error if it cannot be generated."""
+        errors = [check_types(request) for request in requests]
         prompts: list[Any] = [
             NO_IDS if error else request.prompt
             for request, error in zip(requests, errors, strict=True)
@@ -127,25 +130,26 @@ class Generator:
         for k, ids in zip(texts, encode_each(encode, [prompts[k] for k in texts]), strict=True):
             prompts[k] = NO_IDS if isinstance(ids, TextError) else ids
             errors[k] = str(ids) if isinstance(ids, TextError) else None
-        unusable = check_sequences(
+        invalid = check_sequences(
             [TokenSequence(ids, 0) for ids in prompts],
             vocab_size=self.model.vocab_size,
-            max_positions=sys.maxsize,  # `complaint` says it in a generator's words
+            max_positions=sys.maxsize,  # `check_request` names the positions left for new tokens
             placeholders=self.model.placeholders,
         )
         out = []
         for k, (request, prompt, error) in enumerate(zip(requests, prompts, errors, strict=True)):
-            error = error or unusable.get(k)
+            error = error or invalid.get(k)
             ids = NO_IDS if error else np.array(prompt, np.int32)
-            error = error or complaint(request, ids, self.model)
-            out.append(Writing(NOTHING if error else self._asked(request, ids), error=error))
+            error = error or check_request(request, ids, self.model)
+            tokens = PLACEHOLDER if error else self._token_request(request, ids)
+            out.append(TextState(tokens, error=error))
         return out
 
-    def _asked(self, request: GenerationRequest, ids: np.ndarray) -> TokenRequest:
+    def _token_request(self, request: GenerationRequest, ids: np.ndarray) -> TokenRequest:
         eos_ids = self.eos_ids if request.eos_ids is None else tuple(request.eos_ids)
         return TokenRequest(
             ids,
-            min(request.max_new_tokens, room(ids, self.model)),
+            min(request.max_new_tokens, n_free_positions(ids, self.model)),
             request.temperature,
             request.top_p,
             request.seed % 2**32,
@@ -155,113 +159,89 @@ class Generator:
             request.repetition_penalty,
         )
 
-
-def _result(id: str | int, one: Writing) -> Generated:
-    if one.error:
-        return Generated(id, "", NO_IDS, None, one.error)
-    return Generated(id, one.text, np.array(one.written, np.int32), one.finish, eos_id=one.eos_id)
-
-
-class TextPipeline:
-    """Writes texts with an engine's model, and keeps them in its journal.
-
-    Attributes:
-        writer: what runs the model.
-    """
-
-    def __init__(self, engine: Engine, decoder: TextDecoder) -> None:
-        self._engine, self._decoder = engine, decoder
-        self.writer = TextWriter(engine, decoder)
-
-    def stream(
-        self,
-        asked: Sequence[Writing],
-        watch: Watch | None = None,
-        *,
-        finishing: bool = True,
-    ) -> Iterator[tuple[int, Writing]]:
-        """Each text with its place, as it has ended; equal requests share one, as in a journal.
+    def _finished(
+        self, states: Sequence[TextState], watch: Watch | None, finish_started: bool
+    ) -> Iterator[tuple[int, TextState]]:
+        """Each text with its place, once finished; equal requests share one, as in a journal.
 
         Args:
-            asked: texts that nothing is written of; those with an `error` stay as they are.
-            watch: is called after each block of steps for each place whose text is being
-                written. Where it gives False that place has the error `ABANDONED`, and a text that
-                no other place wants is not written further.
-            finishing: the first Ctrl-C lets the texts that have begun end. False where nobody
-                would have them: it ends the run at once.
-
-        Raises:
-            InputError: the journal cannot be used, or the device's memory does not hold a lane.
-            KeyboardInterrupt: the user wants the run to end; with `finishing` no text has begun
-                since then, and those that had begun are finished and kept.
+            finish_started: the first Ctrl-C lets started texts finish; otherwise it aborts.
         """
         places: dict[bytes, list[int]] = {}
-        for place, one in enumerate(asked):
-            if one.error:
-                yield place, one
+        for place, state in enumerate(states):
+            if state.error:
+                yield place, state
             else:
-                places.setdefault(one.request.digest(), []).append(place)
-        texts = [_Shared(asked[some[0]], some, watch) for some in places.values()]
-        statistics = self._engine.statistics
+                places.setdefault(state.request.digest(), []).append(place)
+        shared = [_SharedText(states[own[0]], own, watch) for own in places.values()]
+        statistics, journal = self._engine.statistics, self._engine.run_journal
         statistics.note_plan(hashlib.sha256(b"".join(sorted(places))).digest())
         processes.verify_same("prompts", bytes.fromhex(statistics.plan_hash))
-        waiting = [one.text for one in texts]
-        self._restore(waiting)
+        distinct = [text.state for text in shared]
+        found = journal.read_texts([state.request for state in distinct])
+        for k, journaled in found.items():
+            distinct[k].restore(journaled, self._decoder)
         statistics.count_texts(
-            sum(len(one.places) for one in texts),
-            sum(len(one.places) for one in texts if one.text.ended),
+            sum(len(text.places) for text in shared),
+            sum(len(text.places) for text in shared if text.state.finished),
         )
-        shared = {id(one.text): one for one in texts}
-        shown = self._engine.pipeline.progress
-        way = interrupts.finish_on_interrupt() if finishing else contextlib.nullcontext()
-        with Progress(shown, "writing") as progress, way:
-            progress.extend(sum(one.request.n_new for one in waiting), len(waiting), None)
-            for ended in self._ended(waiting, progress):
-                progress.advance(sum(one.request.n_new for one in ended))
-                for one in ended:
-                    yield from shared[id(one)].results()
+        by_state = {id(text.state): text for text in shared}
+        handler = interrupts.finish_on_interrupt() if finish_started else contextlib.nullcontext()
+        with Progress(self._engine.pipeline.progress, "writing") as progress, handler:
+            progress.extend(sum(s.request.n_new for s in distinct), len(distinct), None)
+            for finished in self._generated(distinct, progress):
+                progress.advance(sum(state.request.n_new for state in finished))
+                for state in finished:
+                    yield from by_state[id(state)].results()
 
-    def _ended(self, waiting: Sequence[Writing], progress: Progress) -> Iterator[list[Writing]]:
-        """What the journal had, then what is written and kept, block after block."""
-        yield [one for one in waiting if one.ended]
-        for ended in self.writer.write(waiting, progress):
-            self._engine.statistics.tokens_written += sum(len(one.written) for one in ended)
-            self._keep(ended)
-            yield ended
-
-    def _restore(self, waiting: Sequence[Writing]) -> None:
-        """Take from the journal what it has, which then is not written again."""
-        found = self._engine.run_journal.read_texts([one.request for one in waiting])
-        for k, written in found.items():
-            waiting[k].restore(written, self._decoder)
-
-    def _keep(self, finished: Sequence[Writing]) -> None:
-        self._engine.run_journal.write_texts(
-            (one.request, GeneratedTokens(np.array(one.written, np.int32), one.finish, one.eos_id))
-            for one in finished
-            if one.finish is not None
-        )
+    def _generated(
+        self, states: Sequence[TextState], progress: Progress
+    ) -> Iterator[list[TextState]]:
+        """Journaled texts, then those of each block of steps, once they are in the journal."""
+        yield [state for state in states if state.finished]
+        for finished in self._scheduler.generate(states, progress):
+            self._engine.statistics.tokens_written += sum(len(s.token_ids) for s in finished)
+            self._engine.run_journal.write_texts(
+                (
+                    state.request,
+                    GeneratedTokens(
+                        np.array(state.token_ids, np.int32), state.finish_reason, state.eos_id
+                    ),
+                )
+                for state in finished
+                if state.finish_reason is not None
+            )
+            yield finished
 
 
-class _Shared:
-    """One text and the places of the equal requests that want it."""
+class _SharedText:
+    """One text and the places of the equal requests that share it."""
 
-    def __init__(self, text: Writing, places: Sequence[int], watch: Watch | None) -> None:
-        self.text, self.places, self._watch = text, places, watch
-        self._left: set[int] = set()  # places that no longer want it
+    def __init__(self, state: TextState, places: Sequence[int], watch: Watch | None) -> None:
+        self.state, self.places, self._watch = state, places, watch
+        self._abandoned: set[int] = set()  # places whose watcher has returned False
         if watch is not None:
-            text.watch = self._wanted
+            state.watch = self._is_wanted
 
-    def results(self) -> Iterator[tuple[int, Writing]]:
-        """The ended text with each of its places."""
+    def results(self) -> Iterator[tuple[int, TextState]]:
+        """The finished text with each of its places."""
+        abandoned = dataclasses.replace(self.state, error=ABANDONED)
         for place in self.places:
-            left = place in self._left
-            yield place, dataclasses.replace(self.text, error=ABANDONED) if left else self.text
+            yield place, abandoned if place in self._abandoned else self.state
 
-    def _wanted(self, ids: list[int], ended: bool) -> bool:
-        """Ask each place that has not left."""
+    def _is_wanted(self, ids: list[int], finished: bool) -> bool:
+        """Call the watcher for each place that has not abandoned the text."""
         assert self._watch is not None
         for place in self.places:
-            if place not in self._left and not self._watch(place, list(ids), ended) and not ended:
-                self._left.add(place)
-        return len(self._left) < len(self.places)
+            if place in self._abandoned:
+                continue
+            if not self._watch(place, list(ids), finished) and not finished:
+                self._abandoned.add(place)
+        return len(self._abandoned) < len(self.places)
+
+
+def _result(request_id: str | int, state: TextState) -> Generated:
+    if state.error:
+        return Generated(request_id, "", NO_IDS, None, state.error)
+    ids = np.array(state.token_ids, np.int32)
+    return Generated(request_id, state.text, ids, state.finish_reason, eos_id=state.eos_id)

@@ -1,6 +1,8 @@
-"""Texts that take turns in the rows of one cache: a row whose text has ended gets the next one.
+"""Slot table: one KV cache whose rows pass from a finished text to the next waiting one.
 
-rows  ──▶  prefill, begin  ──▶  a block of steps  ──▶  texts that have ended  ──▶  rows
+waiting texts ──▶ prefill, start in free rows ──▶ a block of steps ──▶ finished texts, free rows
+
+Memory: parameters | SHARE of the rest: cache, a block's tokens, prompts, prefix | working memory
 """
 
 import contextlib
@@ -19,12 +21,12 @@ from jaxscore.device.sharding import REPLICATED, array_specs
 from jaxscore.engine.generation.prefill import MOST_PREFILL, Prefill, Prompt, cached, empty_cache
 from jaxscore.engine.generation.state import (
     DecodeArrays,
-    Writing,
+    TextState,
     empty_rows,
     sampling_features,
     starting_rows,
 )
-from jaxscore.engine.memory import exhausted, limit_bytes, parameter_bytes
+from jaxscore.engine.memory import is_out_of_memory, limit_bytes, parameter_bytes
 from jaxscore.engine.programs import prefix_slots
 from jaxscore.errors import InputError
 from jaxscore.io import interrupts, processes
@@ -33,236 +35,230 @@ from jaxscore.models.model import Model
 from jaxscore.plan.decode_slots import DecodeGroup, SlotSchedule, refill_size
 from jaxscore.text.decoder import TextDecoder
 
-STEPS = 32  # tokens between two looks at what was written
+STEPS = 32  # tokens that the device generates between two looks at the texts
+# Most bytes of a slot table's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in
+# bfloat16 and 4.3 GB of Llama-3 8B.
+MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
+MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
+SHARE = 0.8  # of the memory beside the parameters; logits and activations take the rest
 
 
-class Lane:
-    """Groups with caches of one shape, in one cache.
+class SlotTable:
+    """Generates the texts of groups whose caches have one shape, in one cache.
 
-    A text begins at the start of a block, in the row that `SlotSchedule` gives it, from keys and
-    values that depend on its group alone. What stands in other rows has no effect on a row:
-    measured on the CPU for dense models and for mixtures, in float32 and bfloat16, no bit moves.
-    Texts that a journal has are not computed. They keep their rows for as many blocks as they
-    took. So a missing text has the same bits as in a run that was not interrupted.
+    A text starts at the start of a block, in the row that `SlotSchedule` assigns, from keys and
+    values that depend on its group alone. Other rows have no effect on a row: measured on the CPU
+    for dense models and mixtures, in float32 and bfloat16, no bit changes. Journaled texts are not
+    computed, but keep their rows for as many blocks as they took. So a missing text has the same
+    bits as in an uninterrupted run.
     """
 
     def __init__(
         self,
         prefill: Prefill,
-        groups: Sequence[tuple[DecodeGroup, Sequence[Writing]]],
+        groups: Sequence[tuple[DecodeGroup, Sequence[TextState]]],
         decoder: TextDecoder,
     ) -> None:
-        """`groups` come with their texts; all have the same rows and slots."""
+        """`groups` come with their texts; all groups have the same rows and slots."""
         self._prefill, self._groups, self._decoder = prefill, groups, decoder
         first, _ = groups[0]
         self._n_rows, self._slots = first.n_slots, first.capacity
-        self._facts = sampling_features([one.request for _, some in groups for one in some])
-        self._running: dict[int, Writing] = {}  # by their row
+        self._features = sampling_features(
+            [state.request for _, states in groups for state in states]
+        )
+        self._running: dict[int, TextState] = {}  # by row
 
-    def write(self) -> Iterator[list[Writing]]:
-        """Write the texts that have not ended; those that end in a block, after each.
+    def generate(self) -> Iterator[list[TextState]]:
+        """Generate the unfinished texts; yield those that finish in a block, after each block.
 
         Raises:
-            InputError: the device's memory does not hold the lane.
-            KeyboardInterrupt: the user wants the run to end; all texts that had begun have ended.
+            InputError: the slot table does not fit in the device's memory.
+            KeyboardInterrupt: an interrupt was requested; all texts that had started are finished.
         """
-        n_left = sum(not one.ended for _, some in self._groups for one in some)
-        rows = SlotSchedule(map(_with_blocks, self._waiting()), self._n_rows)
+        n_left = sum(not state.finished for _, states in self._groups for state in states)
+        waiting = itertools.chain.from_iterable(
+            self._prefill.prompts(states) for _, states in self._groups
+        )
+        schedule = SlotSchedule(map(_with_n_blocks, waiting), self._n_rows)
         explained = functools.partial(
-            out_of_memory_explained, self._prefill.variant.model, self._n_rows, self._slots
+            explain_out_of_memory, self._prefill.variant.model, self._n_rows, self._slots
         )
         with explained():
-            everything = self._idle()
+            arrays = self._empty_arrays()
         while n_left:
-            wished = interrupts.interrupt_requested_anywhere()
-            if not wished:
+            if not interrupts.interrupt_requested_anywhere():
                 with explained():
-                    everything = self._filled(everything, rows.begin())
+                    arrays = self._refill(arrays, schedule.begin())
             elif not self._running:
                 raise KeyboardInterrupt
-            ended = {}
+            finished = {}
             if self._running:
                 with explained():
-                    everything, tokens = self._block(everything)
-                ended = self._taken(tokens)
-            rows.end(ended)
-            if ended:
-                n_left -= len(ended)
-                yield list(ended.values())
+                    arrays, tokens = self._decode_block(arrays)
+                finished = self._collect(tokens)
+            schedule.end(finished)
+            if finished:
+                n_left -= len(finished)
+                yield list(finished.values())
 
-    def _waiting(self) -> Iterator[Prompt]:
-        return itertools.chain.from_iterable(
-            self._prefill.prompts(some) for _, some in self._groups
-        )
-
-    def _idle(self) -> DecodeArrays:
-        """A cache in which no text has begun."""
+    def _empty_arrays(self) -> DecodeArrays:
+        """A cache in which no text has started."""
         variant = self._prefill.variant
         put = variant.programs.put
-        empty = empty_cache(variant, self._n_rows, self._slots, self._prefill.progress)
+        zeros = empty_cache(variant, self._n_rows, self._slots, self._prefill.progress)
         lengths = np.zeros(self._n_rows, np.int32)
-        cache = KVCache(*empty, *put((np.int32(self._prefill.shared), lengths)))
-        return empty_rows(cache, self._n_rows, self._facts, variant.model.vocab_size, put)
+        cache = KVCache(*zeros, *put((np.int32(self._prefill.shared), lengths)))
+        return empty_rows(cache, self._n_rows, self._features, variant.model.vocab_size, put)
 
-    def _filled(
-        self, everything: DecodeArrays, begun: Iterable[tuple[int, Prompt]]
-    ) -> DecodeArrays:
-        """With new texts in some rows, a few at a time: what is written are rows that change."""
-        width, waiting = refill_size(self._n_rows), deque(begun)
-        del begun
-        while waiting:  # nothing else holds a prompt: its batch is let go with its last one
-            some = [waiting.popleft()]
-            batch = some[0][1].batch
-            while waiting and len(some) < width and waiting[0][1].batch is batch:
-                some.append(waiting.popleft())
-            everything = self._begun(everything, some)
-            self._running |= {row: one.text for row, one in some}
-            del some, batch
-        return everything
+    def _refill(self, arrays: DecodeArrays, started: Iterable[tuple[int, Prompt]]) -> DecodeArrays:
+        """Start texts in their rows, a few at a time: a program writes these rows alone."""
+        width, waiting = refill_size(self._n_rows), deque(started)
+        del started
+        while waiting:  # no other reference to a prompt: its batch is freed with its last one
+            together = [waiting.popleft()]
+            batch = together[0][1].batch
+            while waiting and len(together) < width and waiting[0][1].batch is batch:
+                together.append(waiting.popleft())
+            arrays = self._start(arrays, together)
+            self._running |= {row: prompt.state for row, prompt in together}
+            del together, batch
+        return arrays
 
-    def _begun(self, everything: DecodeArrays, some: Sequence[tuple[int, Prompt]]) -> DecodeArrays:
-        """With new texts of one batch of prompts."""
-        variant = self._prefill.variant
-        B, slots, width = self._n_rows, self._slots, refill_size(self._n_rows)
-        batch, paths = some[0][1].batch, [one.path for _, one in some]
+    def _start(self, arrays: DecodeArrays, started: Sequence[tuple[int, Prompt]]) -> DecodeArrays:
+        """Start texts of one prompt batch."""
+        variant, put = self._prefill.variant, self._prefill.variant.programs.put
+        batch, paths = started[0][1].batch, [prompt.path for _, prompt in started]
         n_rows, length = batch.shape
-        source = np.full((width, slots), n_rows * length, np.int32)
-        for own, path in zip(source, paths, strict=False):
-            own[: len(path)] = path
+        width = refill_size(self._n_rows)
+        source = np.full((width, self._slots), n_rows * length, np.int32)
+        for row_source, path in zip(source, paths, strict=False):
+            row_source[: len(path)] = path
         new = starting_rows(
             [
-                (row, len(path), one.text.request)
-                for path, (row, one) in zip(paths, some, strict=True)
+                (row, len(path), prompt.state.request)
+                for path, (row, prompt) in zip(paths, started, strict=True)
             ],
             width,
-            B,
-            self._facts,
+            self._n_rows,
+            self._features,
             variant.model.vocab_size,
-            variant.programs.put,
+            put,
         )
         after: DecodeArrays = variant.programs.run(
-            ("begin", *batch.shape, B, slots),
+            ("begin", *batch.shape, self._n_rows, self._slots),
             generate.begin,
-            (*everything, batch.kept, variant.programs.put(source), new),
+            (*arrays, batch.keys_values, put(source), new),
             self._prefill.progress,
             donate=(0, 1, 2),
-            outputs=array_specs(everything),
+            outputs=array_specs(arrays),
         )
         return after
 
-    def _block(self, everything: DecodeArrays) -> tuple[DecodeArrays, np.ndarray]:
-        """A block of steps: what is decoded after it, and the tokens [rows, STEPS]."""
-        variant, prefix = self._prefill.variant, self._prefill.prefix
-        state, sampling, eos = everything
-        # A stop string ends a text that the device would go on with.
-        idle = np.array([row not in self._running for row in range(self._n_rows)])
-        state = state._replace(done=state.done | variant.programs.put(idle))
+    def _decode_block(self, arrays: DecodeArrays) -> tuple[DecodeArrays, np.ndarray]:
+        """Run a block of steps; return the state after it and the tokens [rows, STEPS]."""
+        variant, features = self._prefill.variant, self._features
+        state, sampling, eos = arrays
+        # The device does not know that a stop string has finished a text.
+        free = np.array([row not in self._running for row in range(self._n_rows)])
+        state = state._replace(done=state.done | variant.programs.put(free))
         step = functools.partial(
             generate.decode,
             cached(variant).extend,
             variant.model.unembedding,
             steps=STEPS,
-            greedy=self._facts.greedy,
-            cut=self._facts.cut,
+            greedy=features.greedy,
+            cut=features.cut,
         )
         sizes = self._n_rows, self._slots, self._prefill.prefix_slots
         state, tokens = variant.programs.run(
-            ("decode", *sizes, self._facts.greedy, self._facts.cut, self._facts.penalties),
+            ("decode", *sizes, features.greedy, features.cut, features.penalties),
             step,
-            (variant.model.params, state, sampling, prefix, eos),
+            (variant.model.params, state, sampling, self._prefill.prefix, eos),
             self._prefill.progress,
             donate=(1,),
             outputs=(array_specs(state), REPLICATED),
         )
         return (state, sampling, eos), np.asarray(tokens)
 
-    def _taken(self, tokens: np.ndarray) -> dict[int, Writing]:
-        """Give each text its tokens; those that have ended leave their rows."""
-        for row, one in self._running.items():
-            one.take(tokens[row][tokens[row] != generate.NONE], self._decoder)
-            one.look()
-        ended = {row: one for row, one in self._running.items() if one.ended}
-        for row in ended:
+    def _collect(self, tokens: np.ndarray) -> dict[int, TextState]:
+        """Append tokens to their texts; remove and return the finished ones, by row."""
+        for row, state in self._running.items():
+            state.append(tokens[row][tokens[row] != generate.NONE], self._decoder)
+            state.notify_watcher()
+        finished = {row: state for row, state in self._running.items() if state.finished}
+        for row in finished:
             del self._running[row]
-        return ended
+        return finished
 
 
-def _with_blocks(one: Prompt) -> tuple[Prompt, int | None]:
-    """With the blocks that its text took, the EOS that ended it counted; None where it has not
-    ended."""
-    text = one.text
-    drawn = len(text.written) + (text.finish == "eos")
-    return one, -(-drawn // STEPS) if text.ended else None
-
-
-# Bytes of a lane's keys and values: 32 requests of 1024 tokens take 1.2 GB of GPT-2 in bfloat16
-# and 4.3 GB of Llama-3 8B.
-MOST_CACHE_CPU, MOST_CACHE_ACCELERATOR = 2**31, 2**32
-MOST_ROWS_CPU, MOST_ROWS_ACCELERATOR = 32, 256  # a step reads all weights for its rows
-SHARE = 0.8  # of the memory beside the parameters; logits and activations take the rest
-
-Fits = Callable[[int, int], bool]  # of rows and slots
+def _with_n_blocks(prompt: Prompt) -> tuple[Prompt, int | None]:
+    """A prompt and the blocks that its text took, counting its EOS; None if it is unfinished."""
+    state = prompt.state
+    drawn = len(state.token_ids) + (state.finish_reason == "eos")
+    return prompt, -(-drawn // STEPS) if state.finished else None
 
 
 def most_rows(model: Model) -> int:
-    """Of a lane."""
+    """Most rows of a slot table."""
     return MOST_ROWS_CPU if model.platform == "cpu" else MOST_ROWS_ACCELERATOR
 
 
-def fitting(model: Model, shared: int, steps: int, limit: int | None = None) -> Fits:
-    """Whether a cache of so many rows and slots may be the one of a lane.
+def cache_limit(
+    model: Model, shared: int, steps: int, limit: int | None = None
+) -> Callable[[int, int], bool]:
+    """Predicate of (rows, slots): whether a slot table may have a cache of this shape.
 
-    That depends on the model, on the prompts and on the size of the device's memory, and on
-    nothing that changes while programs run. So a run that continues has the rows of the first one.
+    It depends on the model, the prompts and the size of the device's memory, and on nothing that
+    changes while programs run. So a resumed run has the rows of the first one.
 
     Args:
-        shared: tokens that all prompts begin with, which no cache of a lane holds.
-        steps: of a block.
-        limit: bytes of each device; None asks the device, of several processes the first one's.
+        shared: tokens that all prompts begin with, which are outside the slot tables.
+        steps: steps of a block.
+        limit: bytes of each device; None asks the device, in a multi-process run the first one's.
     """
     slot = slot_bytes(model)
     most = MOST_CACHE_CPU if model.platform == "cpu" else MOST_CACHE_ACCELERATOR
-    room = _room(model, limit)
-    if room is not None:
+    available = _available_bytes(model, limit)
+    if available is not None:
         prefix = prefix_slots(model, shared) if shared else 0
-        room -= (MOST_PREFILL + prefix) * slot
+        available -= (MOST_PREFILL + prefix) * slot
 
     def fits(rows: int, slots: int) -> bool:
         working = rows * (slots + steps) * slot
-        return rows * slots * slot <= most and (room is None or working <= room)
+        return rows * slots * slot <= most and (available is None or working <= available)
 
     return fits
 
 
 def slot_bytes(model: Model) -> int:
-    """Of the keys and values of one token, all layers, on each device."""
-    cached = model.cached
-    assert cached is not None  # transformers' classes have no lanes
-    slot = jax.eval_shape(lambda: cached.empty_cache(1, 1))
+    """Bytes of the keys and values of one token, all layers, on each device."""
+    functions = model.cached
+    assert functions is not None  # transformers' classes have no slot tables
+    slot = jax.eval_shape(lambda: functions.empty_cache(1, 1))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in slot)
 
 
-def _room(model: Model, limit: int | None) -> int | None:
-    """Bytes that lanes may take; None where the device does not say what it has."""
+def _available_bytes(model: Model, limit: int | None) -> int | None:
+    """Bytes that slot tables may take, or None if the device does not report its memory."""
     limit = limit_bytes() if limit is None else limit
-    # Of several processes one decides: another number of rows would be another plan.
-    told = processes.broadcast_from_first((limit or 0).to_bytes(8, "little"))
-    if not (limit := int.from_bytes(told, "little")):
+    # One process decides for all: another number of rows would be another plan.
+    agreed = processes.broadcast_from_first((limit or 0).to_bytes(8, "little"))
+    if not (limit := int.from_bytes(agreed, "little")):
         return None
     return int(SHARE * (limit - parameter_bytes(model.params)))
 
 
 @contextlib.contextmanager
-def out_of_memory_explained(model: Model, rows: int, slots: int) -> Iterator[None]:
-    """Say what a lane takes and what helps, where memory runs out in the block.
+def explain_out_of_memory(model: Model, rows: int, slots: int) -> Iterator[None]:
+    """Replace an out-of-memory error by one that names the slot table's size and the remedies.
 
     Raises:
-        InputError: it did.
+        InputError: memory ran out in the block.
     """
     try:
         yield
     except JaxRuntimeError as problem:
-        if not exhausted(problem):
+        if not is_out_of_memory(problem):
             raise
         size = format_bytes(rows * slots * slot_bytes(model))
         quantize = "" if model.quantized else "take --quantize int8, "

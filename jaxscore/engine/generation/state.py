@@ -1,4 +1,4 @@
-"""A text while it is written: its tokens so far, and whether it has ended."""
+"""State of a generation: the tokens of each text on the host, its row on the device."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -17,94 +17,97 @@ from jaxscore.text.decoder import StopSearch, TextDecoder
 NOT_FINITE = "the model gave logits that are not finite; check the weights, or use float32"
 ABANDONED = "abandoned"
 
+# Arguments and result of `device.generate.begin`: state, sampling settings, EOS ids.
+DecodeArrays = tuple[GenerationState, Sampling, Any]
+
 
 @dataclasses.dataclass
-class Writing:
-    """A text that is being written: what was asked for, and what is written so far.
+class TextState:
+    """One text during generation.
 
     Attributes:
-        text: empty until the text has ended.
-        finish: "eos", "stop" or "length"; None until then.
-        eos_id: what ended it where `finish` is "eos".
-        watch: is told the ids so far and whether they are all, and says whether to go on.
+        token_ids: generated so far, the EOS left out.
+        text: empty until the text has finished.
+        finish_reason: "eos", "stop" or "length"; None until then.
+        eos_id: the EOS that finished the text, or None.
+        watch: receives the ids so far and whether the text has finished; returns whether to
+            continue.
     """
 
     request: TokenRequest
-    written: list[int] = dataclasses.field(default_factory=list)
+    token_ids: list[int] = dataclasses.field(default_factory=list)
     text: str = ""
-    finish: str | None = None
+    finish_reason: str | None = None
     eos_id: int | None = None
     error: str | None = None
     watch: Callable[[list[int], bool], bool] | None = None
     _search: StopSearch | None = None
 
     @property
-    def ended(self) -> bool:
-        return self.finish is not None or self.error is not None
+    def finished(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
 
-    def take(self, ids: np.ndarray, decoder: TextDecoder) -> None:
-        """Add tokens up to the one that ends the text; one that cannot be decoded has an error."""
+    def append(self, ids: np.ndarray, decoder: TextDecoder) -> None:
+        """Add tokens up to the one that finishes the text; set `error` if they do not decode."""
         try:
-            self._take(ids, decoder)
+            self._append(ids, decoder)
         except TextError as problem:
             self.error = str(problem)
 
-    def _take(self, ids: np.ndarray, decoder: TextDecoder) -> None:
+    def _append(self, ids: np.ndarray, decoder: TextDecoder) -> None:
         search = self._search = self._search or StopSearch(self.request.stop, decoder.shown)
-        for id in ids.tolist():
-            if id == generate.NONFINITE:
+        for token_id in ids.tolist():
+            if token_id == generate.NONFINITE:
                 self.error = NOT_FINITE
                 return
-            if id in self.request.eos_ids:
-                self.finish, self.eos_id = "eos", id
+            if token_id in self.request.eos_ids:
+                self.finish_reason, self.eos_id = "eos", token_id
                 break
-            self.written.append(id)
-            if search.ends_with(id):
-                self.finish = "stop"
+            self.token_ids.append(token_id)
+            if search.ends_with(token_id):
+                self.finish_reason = "stop"
                 break
-            if len(self.written) == self.request.n_new:
-                self.finish = "length"
+            if len(self.token_ids) == self.request.n_new:
+                self.finish_reason = "length"
                 break
-        self._end(decoder)
+        self._decode(decoder)
 
-    def look(self) -> None:
-        """Let the one who watches see what is written; a text that nobody wants has ended."""
-        wanted = self.watch is None or self.watch(self.written, self.ended)
-        if not wanted and not self.ended:
+    def notify_watcher(self) -> None:
+        """Call `watch`; a text that is no longer wanted gets the error `ABANDONED`."""
+        wanted = self.watch is None or self.watch(self.token_ids, self.finished)
+        if not wanted and not self.finished:
             self.error = ABANDONED
 
-    def restore(self, kept: GeneratedTokens, decoder: TextDecoder) -> None:
-        """End as an earlier run did, unless the tokenizer has since come to read it otherwise."""
-        ids = kept.ids.tolist()
+    def restore(self, journaled: GeneratedTokens, decoder: TextDecoder) -> None:
+        """Finish as in an earlier run, unless the tokenizer now decodes the ids differently."""
+        ids = journaled.ids.tolist()
         try:
-            before, whole = (self._holds_stop(decoder.shown(some)) for some in (ids[:-1], ids))
-            if not before and whole == (kept.finish == "stop"):
-                self.written, self.finish, self.eos_id = ids, kept.finish, kept.eos_id
-                self._end(decoder)
+            without_last, whole = (self._has_stop(decoder.shown(part)) for part in (ids[:-1], ids))
+            if not without_last and whole == (journaled.finish == "stop"):
+                self.token_ids, self.eos_id = ids, journaled.eos_id
+                self.finish_reason = journaled.finish
+                self._decode(decoder)
         except TextError as problem:
             self.error = str(problem)
 
-    def _holds_stop(self, text: str) -> bool:
+    def _has_stop(self, text: str) -> bool:
         return any(stop in text for stop in self.request.stop)
 
-    def _end(self, decoder: TextDecoder) -> None:
-        if self.finish == "stop":
-            self.text = decoder.text_before(self.written, self.request.stop)
-        elif self.finish is not None:
-            self.text = decoder.text(self.written)
-
-
-DecodeArrays = tuple[GenerationState, Sampling, Any]  # what `generate.begin` takes and gives
+    def _decode(self, decoder: TextDecoder) -> None:
+        if self.finish_reason == "stop":
+            self.text = decoder.text_before(self.token_ids, self.request.stop)
+        elif self.finish_reason is not None:
+            self.text = decoder.text(self.token_ids)
 
 
 class SamplingFeatures(NamedTuple):
-    """What of all requests of a lane decides its programs.
+    """Properties of all requests of a slot table that select its programs.
 
     Attributes:
-        greedy: none of them samples.
-        cut: some that sample have a `top_k`, or a `top_p` below 1.
-        penalties: some have a repetition penalty.
-        n_eos: most ids that end a text, a power of two: few shapes to compile.
+        greedy: no request samples.
+        cut: some sampling request has a `top_k`, or a `top_p` below 1.
+        penalties: some request has a repetition penalty.
+        n_eos: most EOS ids of a request, rounded up to a power of two so that few shapes compile.
     """
 
     greedy: bool
@@ -113,74 +116,76 @@ class SamplingFeatures(NamedTuple):
     n_eos: int
 
 
-def sampling_features(asked: Sequence[TokenRequest]) -> SamplingFeatures:
-    most = max(len(one.eos_ids) for one in asked)
-    drawn = [one for one in asked if one.temperature > 0]
+def sampling_features(requests: Sequence[TokenRequest]) -> SamplingFeatures:
+    n_eos = max(len(request.eos_ids) for request in requests)
+    sampled = [request for request in requests if request.temperature > 0]
     return SamplingFeatures(
-        not drawn,
-        any(one.top_k or one.top_p < 1 for one in drawn),
-        any(one.repetition_penalty != 1 for one in asked),
-        1 << max(0, most - 1).bit_length(),
+        greedy=not sampled,
+        cut=any(request.top_k or request.top_p < 1 for request in sampled),
+        penalties=any(request.repetition_penalty != 1 for request in requests),
+        n_eos=1 << max(0, n_eos - 1).bit_length(),
     )
 
 
 def empty_rows(
-    cache: KVCache, rows: int, facts: SamplingFeatures, vocab_size: int, put: Callable[[Any], Any]
+    cache: KVCache,
+    rows: int,
+    features: SamplingFeatures,
+    vocab_size: int,
+    put: Callable[[Any], Any],
 ) -> DecodeArrays:
-    """What is decoded before any request has begun: all rows are done.
+    """Decoding state of an empty slot table: all rows are done.
 
     Args:
         cache: on the devices.
-        put: arrays of the host on the devices.
+        put: copies host arrays to the devices.
     """
-    none = starting_rows([], rows, rows, facts, vocab_size, put)
+    unused = starting_rows([], rows, rows, features, vocab_size, put)
     done, drawn = put((np.ones(rows, bool), np.zeros(rows, np.int32)))
-    return (
-        GenerationState(cache, none.token, done, none.left, drawn, none.seen),
-        none.sampling,
-        none.eos,
-    )
+    state = GenerationState(cache, unused.token, done, unused.left, drawn, unused.seen)
+    return state, unused.sampling, unused.eos
 
 
 def starting_rows(
-    some: Sequence[tuple[int, int, TokenRequest]],
+    started: Sequence[tuple[int, int, TokenRequest]],
     width: int,
     rows: int,
-    facts: SamplingFeatures,
+    features: SamplingFeatures,
     vocab_size: int,
     put: Callable[[Any], Any],
 ) -> NewRequests:
-    """Requests that begin: (row, tokens of its prompt in the cache, request).
+    """Device arrays for requests that start.
 
     Args:
-        width: of the arrays; those beyond the requests are of no row.
-        rows: of the cache.
-        put: arrays of the host on the devices.
+        started: row, cached prompt tokens, and request of each.
+        width: length of the arrays, padded with entries for no row.
+        rows: rows of the cache.
+        put: copies host arrays to the devices.
     """
 
-    def of(values: Iterable[Any], fill: Any, dtype: Any) -> Any:
-        given = [*values]
-        return put(np.array([*given, *[fill] * (width - len(given))], dtype))
+    def padded(values: Iterable[Any], fill: Any, dtype: Any) -> Any:
+        entries = [*values]
+        return put(np.array([*entries, *[fill] * (width - len(entries))], dtype))
 
-    asked = [request for *_, request in some]
-    eos = np.full((width, facts.n_eos), -1, np.int32)
-    seen = np.zeros((width, vocab_size), bool) if facts.penalties else None
-    for k, one in enumerate(asked):
-        eos[k, : len(one.eos_ids)] = one.eos_ids
+    requests = [request for *_, request in started]
+    eos = np.full((width, features.n_eos), -1, np.int32)
+    seen = np.zeros((width, vocab_size), bool) if features.penalties else None
+    for k, request in enumerate(requests):
+        eos[k, : len(request.eos_ids)] = request.eos_ids
         if seen is not None:
-            seen[k, one.ids] = True
+            seen[k, request.ids] = True
     return NewRequests(
-        row=of((row for row, *_ in some), rows, np.int32),
-        length=of((length for _, length, _ in some), 0, np.int32),
-        token=of((one.ids[-1] for one in asked), 0, np.int32),
-        left=of((one.n_new for one in asked), 0, np.int32),
+        row=padded((row for row, *_ in started), rows, np.int32),
+        length=padded((length for _, length, _ in started), 0, np.int32),
+        token=padded((request.ids[-1] for request in requests), 0, np.int32),
+        left=padded((request.n_new for request in requests), 0, np.int32),
         seen=put(seen),
         sampling=Sampling(
-            of((one.temperature for one in asked), 0.0, np.float32),
-            of((one.top_p for one in asked), 1.0, np.float32),
-            of((one.top_k for one in asked), 0, np.int32),
-            of((one.repetition_penalty for one in asked), 1.0, np.float32),
-            of((one.seed for one in asked), 0, np.uint32),
+            padded((request.temperature for request in requests), 0.0, np.float32),
+            padded((request.top_p for request in requests), 1.0, np.float32),
+            padded((request.top_k for request in requests), 0, np.int32),
+            padded((request.repetition_penalty for request in requests), 1.0, np.float32),
+            padded((request.seed for request in requests), 0, np.uint32),
         ),
         eos=put(eos),
     )

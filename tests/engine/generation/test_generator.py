@@ -453,10 +453,10 @@ def test_equal_requests_are_written_once(monkeypatch, scorers, implementation):
     one = GenerationRequest("one", "The cat", 6, temperature=0.9, seed=1)
     batch = [one, dataclasses.replace(one, seed=2), dataclasses.replace(one, id="again")]
     written = []
-    take = state.Writing.take
+    take = state.TextState.append
     monkeypatch.setattr(
-        state.Writing,
-        "take",
+        state.TextState,
+        "append",
         lambda self, ids, decode: (written.append(self), take(self, ids, decode)),
     )
     got = writer.generate(batch)

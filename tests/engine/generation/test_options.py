@@ -8,7 +8,7 @@ import pytest
 from jaxscore import GenerationRequest, LabelRequest, Scorer
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.engine.generation.state import Writing
+from jaxscore.engine.generation.state import TextState
 from jaxscore.plan.requests import GeneratedTokens, TokenRequest
 from jaxscore.text.decoder import TextDecoder
 from jaxscore.text.encoder import TextEncoder
@@ -204,15 +204,19 @@ def test_a_special_token_can_end_a_text(scorers):
     [end] = encoder.tokenizer.encode("<|im_end|>", add_special_tokens=False)
     [word] = encoder.tokenizer.encode("a", add_special_tokens=False)
     ids = np.array([word, word, end, word])
-    one = Writing(TokenRequest(np.array([word]), 9, 0.0, 1.0, 0, ("<|im_end|>",), ()))
-    one.take(ids, decoder)
-    assert (one.written, one.text, one.finish) == ([word, word, end], "aa", "stop")
-    again = Writing(one.request)
-    again.restore(GeneratedTokens(np.array(one.written, np.int32), "stop"), decoder)
-    assert (again.written, again.text, again.finish) == (one.written, one.text, one.finish)
-    longer = Writing(one.request)
+    one = TextState(TokenRequest(np.array([word]), 9, 0.0, 1.0, 0, ("<|im_end|>",), ()))
+    one.append(ids, decoder)
+    assert (one.token_ids, one.text, one.finish_reason) == ([word, word, end], "aa", "stop")
+    again = TextState(one.request)
+    again.restore(GeneratedTokens(np.array(one.token_ids, np.int32), "stop"), decoder)
+    assert (again.token_ids, again.text, again.finish_reason) == (
+        one.token_ids,
+        one.text,
+        one.finish_reason,
+    )
+    longer = TextState(one.request)
     longer.restore(GeneratedTokens(ids, "stop"), decoder)  # the text had ended before
-    assert longer.finish is None
+    assert longer.finish_reason is None
 
 
 def test_what_was_drawn_at_random_ends_where_everything_decoded_says(scorers):

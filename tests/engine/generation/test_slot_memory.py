@@ -8,7 +8,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.prefill import MOST_PREFILL
-from jaxscore.engine.generation.slots import MOST_CACHE_CPU, SHARE, fitting, slot_bytes
+from jaxscore.engine.generation.slots import MOST_CACHE_CPU, SHARE, cache_limit, slot_bytes
 from jaxscore.engine.memory import parameter_bytes
 from jaxscore.engine.programs import Programs, prefix_slots
 from jaxscore.errors import InputError
@@ -33,7 +33,7 @@ def limit(model, n_slots):
 
 def test_a_device_that_does_not_say_leaves_the_constant(model):
     most = MOST_CACHE_CPU // slot_bytes(model) // 64
-    fits = fitting(model, 0, STEPS)
+    fits = cache_limit(model, 0, STEPS)
     assert fits(most, 64)
     assert not fits(most + 1, 64)
 
@@ -43,13 +43,13 @@ def test_a_device_that_does_not_say_leaves_the_constant(model):
 def test_the_cache_counts_beside_a_blocks_tokens_prompts_and_prefix(model, rows, slots, shared):
     prefix = prefix_slots(model, shared) if shared else 0
     need = rows * (slots + STEPS) + MOST_PREFILL + prefix
-    assert fitting(model, shared, STEPS, limit(model, need))(rows, slots)
-    assert not fitting(model, shared, STEPS, limit(model, need - 1))(rows, slots)
+    assert cache_limit(model, shared, STEPS, limit(model, need))(rows, slots)
+    assert not cache_limit(model, shared, STEPS, limit(model, need - 1))(rows, slots)
 
 
 def test_more_memory_than_the_constant_asks_for_changes_nothing(model, monkeypatch):
     monkeypatch.setattr(slots, "MOST_CACHE_CPU", 8 * 64 * slot_bytes(model))
-    fits = fitting(model, 0, STEPS, 1 << 50)
+    fits = cache_limit(model, 0, STEPS, 1 << 50)
     assert fits(8, 64)
     assert not fits(9, 64)
 
@@ -63,8 +63,8 @@ def test_of_several_processes_the_first_decides(model, monkeypatch):
             "broadcast_from_first",
             lambda _, own=first: own.to_bytes(8, "little"),
         )
-        assert fitting(model, 0, STEPS)(8, 64)
-        assert fitting(model, 0, STEPS)(9, 64) == fit
+        assert cache_limit(model, 0, STEPS)(8, 64)
+        assert cache_limit(model, 0, STEPS)(9, 64) == fit
 
 
 def test_a_lane_has_fewer_rows_where_memory_is_small_and_the_same_texts(monkeypatch):
@@ -109,7 +109,7 @@ def test_memory_that_runs_out_is_named_and_what_has_ended_is_kept(
 
 def test_int8_is_no_remedy_where_it_is_taken(model):
     one = dataclasses.replace(model, quantized=True)
-    with pytest.raises(InputError) as told, slots.out_of_memory_explained(one, 8, 64):
+    with pytest.raises(InputError) as told, slots.explain_out_of_memory(one, 8, 64):
         raise JaxRuntimeError(NO_ROOM)
     assert "--quantize" not in str(told.value)
 
@@ -117,6 +117,6 @@ def test_int8_is_no_remedy_where_it_is_taken(model):
 def test_another_error_stays_what_it_is(model):
     with (
         pytest.raises(JaxRuntimeError, match="INTERNAL"),
-        slots.out_of_memory_explained(model, 8, 64),
+        slots.explain_out_of_memory(model, 8, 64),
     ):
         raise JaxRuntimeError("INTERNAL: no")

@@ -12,9 +12,9 @@ import pytest
 from jaxscore import Scorer
 from jaxscore.device.decoder_config import Experts
 from jaxscore.engine.generation import prefill, slots
-from jaxscore.engine.generation.scheduler import TextWriter
-from jaxscore.engine.generation.slots import Lane
-from jaxscore.engine.generation.state import Writing
+from jaxscore.engine.generation.scheduler import Scheduler
+from jaxscore.engine.generation.slots import SlotTable
+from jaxscore.engine.generation.state import TextState
 from jaxscore.engine.progress import Progress
 from jaxscore.io import interrupts
 from jaxscore.plan import decode_slots
@@ -58,17 +58,17 @@ def scorer(name="gpt2like", dtype="float32", **options):
 
 def writing(one, asked, known=None):
     """The texts, and which of them ended together; those of `known` have ended before."""
-    texts = [Writing(request) for request in asked]
+    texts = [TextState(request) for request in asked]
     for k, old in (known or {}).items():
         texts[k] = dataclasses.replace(old)
-    writer = TextWriter(one.engine, TextDecoder(one.encoder))
+    writer = Scheduler(one.engine, TextDecoder(one.encoder))
     with Progress(False) as progress:
-        ended = list(writer.write(texts, progress))
+        ended = list(writer.generate(texts, progress))
     return texts, ended
 
 
 def told(texts):
-    return [(one.written, one.finish, one.eos_id, one.error) for one in texts]
+    return [(one.token_ids, one.finish_reason, one.eos_id, one.error) for one in texts]
 
 
 def decoders(one):
@@ -85,8 +85,8 @@ def test_texts_are_those_of_groups_that_wait_for_their_longest(monkeypatch, name
     one, asked = scorer(name, dtype), requests(shared=shared)
     asked += requests(20, shared, repetition_penalty=1.4, top_k=9)
     texts, ended = writing(one, asked)
-    assert all(text.ended for text in texts)
-    assert {text.finish for text in texts} == {"eos", "length"}
+    assert all(text.finished for text in texts)
+    assert {text.finish_reason for text in texts} == {"eos", "length"}
     assert sorted(map(id, texts)) == sorted(id(text) for some in ended for text in some)
     monkeypatch.setattr(
         decode_slots, "group_by_cache_shape", lambda groups: [[group] for group in groups]
@@ -99,20 +99,20 @@ def test_texts_are_those_of_groups_that_wait_for_their_longest(monkeypatch, name
 def bits(monkeypatch):
     """After each block: of each text that is written the row, and every bit of its row."""
     seen = {}
-    block = Lane._block
+    block = SlotTable._decode_block
 
     def watched(self, everything):
         everything, tokens = block(self, everything)
         cache = everything[0].cache
         key, value = np.asarray(cache.key), np.asarray(cache.value)
         for row, text in self._running.items():
-            n = len(text.request.ids) - 1 - int(cache.first) + len(text.written)
+            n = len(text.request.ids) - 1 - int(cache.first) + len(text.token_ids)
             parts = key[:, row, :, :n], value[:, row, :, :n], tokens[row]
             digest = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
-            seen[text.request.digest(), len(text.written)] = row, digest
+            seen[text.request.digest(), len(text.token_ids)] = row, digest
         return everything, tokens
 
-    monkeypatch.setattr(Lane, "_block", watched)
+    monkeypatch.setattr(SlotTable, "_decode_block", watched)
     return seen
 
 
@@ -152,7 +152,7 @@ def test_what_is_known_costs_no_step_and_no_prompt(monkeypatch):
     last = ended[-1][-1]
     known = {k: text for k, text in enumerate(whole) if text is not last}
     assert told(writing(one, asked, known)[0]) == told(whole)
-    n_blocks = -(-(len(last.written) + (last.finish == "eos")) // STEPS)
+    n_blocks = -(-(len(last.token_ids) + (last.finish_reason == "eos")) // STEPS)
     assert names == ["empty cache", "prefill", "begin", *["decode"] * n_blocks]
 
 
@@ -180,7 +180,7 @@ def test_logits_that_are_no_numbers_reach_no_neighbour_and_no_successor(monkeypa
     want, _ = writing(base, asked)
     n_same = 0
     for k, (one, other) in enumerate(zip(texts, want, strict=True)):
-        fed = other.written if other.finish == "eos" else other.written[:-1]
+        fed = other.token_ids if other.finish_reason == "eos" else other.token_ids[:-1]
         if k in bad or NONFINITE in fed:
             assert "not finite" in one.error
         else:
@@ -196,17 +196,17 @@ def test_once_the_user_wants_the_end_no_text_begins_and_those_begun_are_finished
     one, asked = scorer(), requests()
     whole, _ = writing(one, asked)
     seen, blocks = bits(monkeypatch), []
-    watched = Lane._block
+    watched = SlotTable._decode_block
 
     def counted(self, everything):
         blocks.append({text.request.digest() for text in self._running.values()})
         return watched(self, everything)
 
-    monkeypatch.setattr(Lane, "_block", counted)
+    monkeypatch.setattr(SlotTable, "_decode_block", counted)
     monkeypatch.setattr(interrupts, "interrupt_requested", lambda: len(blocks) >= n_blocks)
-    texts = [Writing(request) for request in asked]
-    writer, found = TextWriter(one.engine, TextDecoder(one.encoder)), []
-    some = map(found.extend, writer.write(texts, Progress(False)))
+    texts = [TextState(request) for request in asked]
+    writer, found = Scheduler(one.engine, TextDecoder(one.encoder)), []
+    some = map(found.extend, writer.generate(texts, Progress(False)))
     with pytest.raises(KeyboardInterrupt):
         list(some)
     begun = set().union(*blocks[:n_blocks])
@@ -230,19 +230,19 @@ def test_once_the_user_wants_the_end_no_lane_is_prepared(monkeypatch):
 
 def test_a_batch_of_prompts_is_let_go_when_all_of_them_have_rows(monkeypatch):
     one, asked, alive = scorer(), requests(), []
-    computed = prefill.Batch.__init__
+    computed = prefill.PromptBatch.__init__
 
     def noted(self, *args):
         computed(self, *args)
         alive.append(weakref.ref(self))
 
-    monkeypatch.setattr(prefill.Batch, "__init__", noted)
-    begun, block, computed_now, whole = Lane._begun, Lane._block, [], []
+    monkeypatch.setattr(prefill.PromptBatch, "__init__", noted)
+    begun, block, computed_now, whole = SlotTable._start, SlotTable._decode_block, [], []
 
     def n_alive():
         """Batches whose keys and values are on the device, and all that somebody holds."""
         held = [batch() for batch in alive if batch() is not None]
-        return sum("kept" in vars(batch) for batch in held), len(held)
+        return sum("keys_values" in vars(batch) for batch in held), len(held)
 
     def filled(self, everything, some):
         after = begun(self, everything, some)
@@ -253,8 +253,8 @@ def test_a_batch_of_prompts_is_let_go_when_all_of_them_have_rows(monkeypatch):
         whole.append(n_alive()[1])
         return block(self, everything)
 
-    monkeypatch.setattr(Lane, "_begun", filled)
-    monkeypatch.setattr(Lane, "_block", stepped)
+    monkeypatch.setattr(SlotTable, "_start", filled)
+    monkeypatch.setattr(SlotTable, "_decode_block", stepped)
     writing(one, asked)
     assert len(alive) > 6
     assert max(computed_now) == 1

@@ -8,7 +8,7 @@ import pytest
 from jaxscore import Scorer
 from jaxscore.engine.generation import slots
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.engine.generation.slots import Lane
+from jaxscore.engine.generation.slots import SlotTable
 from jaxscore.io import interrupts, processes
 from jaxscore.plan import decode_slots
 from tests.engine.generation.test_options import asked
@@ -189,7 +189,7 @@ def test_prompts_of_ids_and_of_text_that_are_equal_are_written_once(generator):
 @pytest.fixture
 def blocks(monkeypatch):
     """Presses Ctrl-C in the first block of steps; counts all of them."""
-    run, counted = Lane._block, []
+    run, counted = SlotTable._decode_block, []
 
     def block(self, everything):
         counted.append(len(counted))
@@ -197,7 +197,7 @@ def blocks(monkeypatch):
             press()
         return run(self, everything)
 
-    monkeypatch.setattr(Lane, "_block", block)
+    monkeypatch.setattr(SlotTable, "_decode_block", block)
     return counted
 
 
