@@ -396,7 +396,7 @@ class Scorer:
                 waiting.append(window)
                 yield [sequence for _, item in window for sequence in item.sequences]
 
-        wanted = wanted | {"windows": sequences, "parts_ahead": encoding.chunks_ahead}
+        wanted = wanted | {"windows": sequences, "chunks_ahead": encoding.chunks_ahead}
         for scores in self.engine.run(given, n_requests, **wanted):
             yield from assemble_scores(waiting.popleft(), scores, self.encoder)
 

@@ -98,7 +98,7 @@ def _code(args: argparse.Namespace) -> int:
     try:
         with (
             interrupts.handle_interrupts(atomic.remove_unfinished),
-            stages.calm(),
+            stages.rare_collection(),
             distributed_flags.joined(args),
             streams.stdout_for_data(_outputs(args)),
         ):

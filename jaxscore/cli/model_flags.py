@@ -278,7 +278,7 @@ def load_scorer(
         progress=not args.quiet,
         journal=place,
     )
-    stages.pass_over()
+    stages.freeze_existing()
     for one in args.loaded.models:
         tell_stored_as(args, one)
     by_memory = args.batch_tokens == AUTO or (

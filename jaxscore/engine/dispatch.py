@@ -1,4 +1,4 @@
-"""Batches to the devices and their scores back, in halves where whole ones do not fit."""
+"""Sends batches to the devices and fetches scores; halves batches that do not fit in memory."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -20,26 +20,26 @@ from jaxscore.plan.row_batches import RowBatch, split_scored
 
 
 class InFlight(NamedTuple):
-    """Batches of one shape that are being computed; no scores where they do not fit in memory.
+    """Batches of one shape in flight; `scores` is None if they do not fit in memory.
 
-    `variant` is an index in the dispatch's `variants`.
+    `variant` is an index into the dispatch's `variants`.
     """
 
     variant: int
     batches: Sequence[RowBatch]
     caches: tuple[KVCache, ...]
-    wanted: ScoreOptions
+    options: ScoreOptions
     scores: Scores | None
 
 
 class Dispatch:
-    """Sends batches and fetches what they score.
+    """Sends batches and fetches their scores.
 
     Attributes:
-        variants: of the model.
-        n_together: batches that go at once, one for each device along `data`; None without a
-            mesh, which is one.
-        too_large: shapes that did not fit in memory, which from then on are halved at once.
+        variants: the model's variants.
+        n_together: batches sent at once, one for each device along `data`; None (one batch)
+            without a mesh.
+        too_large: shapes that did not fit in memory, whose batches are halved at once.
     """
 
     def __init__(self, variants: Sequence[Variant], mesh: DeviceMesh | None) -> None:
@@ -48,11 +48,11 @@ class Dispatch:
         self.too_large: set[tuple[int, int]] = set()
 
     def prefix(self, variant: int, ids: np.ndarray, progress: Progress) -> tuple[KVCache, ...]:
-        """The keys and values of a shared prefix; none where it has no tokens."""
+        """Prefix cache of these tokens; empty without tokens."""
         if not len(ids):
             return ()
-        own = self.variants[variant]
-        cache = prefix_cache(own.programs, own.model, ids, progress)
+        model, programs, _ = self.variants[variant]
+        cache = prefix_cache(programs, model, ids, progress)
         progress.advance(len(ids))
         return (cache,)
 
@@ -62,9 +62,9 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
-        wanted: ScoreOptions,
+        options: ScoreOptions,
     ) -> InFlight:
-        """Dispatch batches of one shape, at most `n_together`, and do not wait for them.
+        """Send batches of one shape, at most `n_together`, without waiting for them.
 
         Raises:
             InputError: they do not fit in memory and cannot be halved, see `_give_up`.
@@ -72,32 +72,33 @@ class Dispatch:
         scores = None
         if batches[0].shape not in self.too_large:
             try:
-                scores = self._run(variant, batches, caches, progress, wanted)
+                scores = self._run(variant, batches, caches, progress, options)
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].shape, problem, progress)
-        return InFlight(variant, batches, caches, wanted, scores)
+        return InFlight(variant, batches, caches, options, scores)
 
     def fetched(self, in_flight: InFlight, progress: Progress) -> Iterator[tuple[RowBatch, Scores]]:
-        """Each batch, or each half of one, with its scores on the host.
+        """Yield each batch, or each half of one, with its scores on the host.
 
         Raises:
             InputError: as `send`; a program that ran out of memory while it ran is known only here.
         """
-        variant, batches, caches, wanted, scores = in_flight
+        variant, batches, caches, options, scores = in_flight
         if scores is not None:
             try:
                 columns = jax.device_get(scores)
             except JaxRuntimeError as problem:
                 self._give_up(batches[0].shape, problem, progress)
             else:
-                n = self.n_together or 1
                 for k, batch in enumerate(batches):
-                    yield batch, _share(columns, k, n)
+                    share = functools.partial(_share_of, k, self.n_together or 1)
+                    yield batch, jax.tree.map(share, columns)
                 return
         smaller = [half for batch in batches for half in halves(batch)]
         n = self.n_together or 1
-        for some in (smaller[k : k + n] for k in range(0, len(smaller), n)):
-            yield from self.fetched(self.send(variant, some, caches, progress, wanted), progress)
+        for together in (smaller[k : k + n] for k in range(0, len(smaller), n)):
+            sent = self.send(variant, together, caches, progress, options)
+            yield from self.fetched(sent, progress)
 
     def _run(
         self,
@@ -105,60 +106,62 @@ class Dispatch:
         batches: Sequence[RowBatch],
         caches: tuple[KVCache, ...],
         progress: Progress,
-        wanted: ScoreOptions,
+        options: ScoreOptions,
     ) -> Scores:
-        slots = [one.key.shape[-2] for one in caches]
-        values = side_by_side(batches, self.n_together)
-        own = self.variants[variant]
-        what = f"score with {wanted.name()}" if any(wanted) else "score"
-        return own.programs.run(
-            (what, *batches[0].shape, *slots),
-            functools.partial(own.score, batches[0].shape, **wanted._asdict()),
-            (own.model.params, own.programs.put(values, ROWS), *caches),
+        slots = [cache.key.shape[-2] for cache in caches]
+        values = stack_batches(batches, self.n_together)
+        model, programs, score = self.variants[variant]
+        name = f"score with {options.name()}" if any(options) else "score"
+        return programs.run(
+            (name, *batches[0].shape, *slots),
+            functools.partial(score, batches[0].shape, **options._asdict()),
+            (model.params, programs.put(values, ROWS), *caches),
             progress,
         )
 
     def _give_up(
         self, shape: tuple[int, int], problem: JaxRuntimeError, progress: Progress
     ) -> None:
-        """No more batches of this shape.
+        """Note that batches of this shape do not fit.
 
         Raises:
-            InputError: there are no smaller ones; or there are several processes, which would
-                have to agree on it, while only one of them may be out of memory.
+            InputError: a batch of one row does not fit; or the run has several processes, which
+                would have to agree on smaller batches, while only one may be out of memory.
         """
         rows, length = shape
         if not is_out_of_memory(problem):
             raise problem
-        what = f"{rows} x {length} tokens do not fit in the device's memory; "
+        finding = f"{rows} x {length} tokens do not fit in the device's memory; "
         if rows == 1:
             raise InputError(
-                f"{what}spread the model with --mesh model=N, take --quantize int8, or shorten "
+                f"{finding}spread the model with --mesh model=N, take --quantize int8, or shorten "
                 "the longest texts"
             ) from problem
         if jax.process_count() > 1:
-            raise InputError(f"{what}give --batch-tokens {rows * length // 2}") from problem
+            raise InputError(f"{finding}give --batch-tokens {rows * length // 2}") from problem
         if shape in self.too_large:  # another batch of it was in flight
             return
         self.too_large.add(shape)
-        progress.tell(
-            f"{what}going on with {-(-rows // 2)} x {length}, which --batch-tokens "
+        progress.write_line(
+            f"{finding}going on with {-(-rows // 2)} x {length}, which --batch-tokens "
             f"{rows * length // 2} does at once"
         )
 
 
-def _share(scores: Scores, k: int, n: int) -> Scores:
-    """The k-th batch's of the scores of n batches, one after another."""
-    return jax.tree.map(lambda column: np.split(column, n)[k], scores)
+def _share_of(k: int, n: int, column: np.ndarray) -> np.ndarray:
+    """Part of the k-th of n batches, whose values are concatenated."""
+    return np.split(column, n)[k]
 
 
-def side_by_side(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:
-    """`n` batches, the missing ones without questions, int32 [n, size]; for None one, [size]."""
-    own = [_packed(batch, batch.scored.n_queries, len(batch.edge)) for batch in batches]
+def stack_batches(batches: Sequence[RowBatch], n: int | None) -> np.ndarray:
+    """Pack `n` batches, missing ones without scored positions, as int32 [n, size].
+
+    If `n` is None, pack a single batch as [size].
+    """
+    packed = [_packed(batch, batch.scored.n_queries, len(batch.edge)) for batch in batches]
     if n is None:
-        [one] = own
-        return one
-    return np.stack([*own, *[_packed(batches[0], 0, 0)] * (n - len(batches))])
+        return packed[0]
+    return np.stack([*packed, *[_packed(batches[0], 0, 0)] * (n - len(batches))])
 
 
 def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
@@ -174,10 +177,10 @@ def _packed(batch: RowBatch, n_queries: int, n_answers: int) -> np.ndarray:
 
 
 def halves(batch: RowBatch) -> Iterator[RowBatch]:
-    """The same rows in batches of half as many, the last one filled up with empty rows.
+    """Split a batch into batches of half as many rows, the last one padded with empty rows.
 
-    Every edge of the batch is in exactly one of them; more than two are needed where half of the
-    rows have more than TARGETS_PER_TOKEN answers per token.
+    Every edge of the batch is in exactly one of them. There are more than two if half of the rows
+    have more than TARGETS_PER_TOKEN targets per token.
     """
     n_rows, length = batch.shape
     count = -(-n_rows // 2)

@@ -1,4 +1,4 @@
-"""What runs a model: planner, compiled programs, pipeline, statistics and journal together."""
+"""`Engine`: planner, programs, pipeline, statistics and journal of one model."""
 
 import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -21,9 +21,9 @@ class Engine:
     """Scores token ids under one model.
 
     Attributes:
-        model: on one device, or on all of its mesh.
-        planner, dispatch, statistics, run_journal, pipeline: its parts, see there.
-        variants: the model as short and long requests see it.
+        model: on one device, or on all devices of its mesh.
+        planner, dispatch, statistics, run_journal, pipeline: its parts.
+        variants: the model for short and for long requests.
     """
 
     def __init__(
@@ -39,10 +39,11 @@ class Engine:
 
         Args:
             batch_tokens: tokens in each batch, padding included; decides speed and memory.
-            progress: a bar on stderr with tokens per second and the time left.
-            journal: holds what was scored before, and keeps what is scored.
-            reproducible: every sequence is computed by itself (`jaxscore.plan.row_batches`), so its
-                scores' bits depend on nothing beside it; `batch_tokens` then has no effect.
+            progress: display a bar on stderr with tokens per second and the time left.
+            journal: results of earlier runs, which new results are added to.
+            reproducible: every sequence is computed in a batch of its own
+                (`jaxscore.plan.row_batches.OnePerRow`), so the bits of its scores depend on it
+                alone; `batch_tokens` then has no effect.
 
         Raises:
             ValueError: `batch_tokens` is below the shortest row.
@@ -61,31 +62,32 @@ class Engine:
 
     @property
     def programs(self) -> Programs:
-        """Those of the model as most requests see it."""
+        """Programs of the variant for short requests."""
         return self.variants[0].programs
 
     def variant(self, n_tokens: int) -> Variant:
-        """The model as a request of so many tokens sees it."""
+        """The variant for a request with this many tokens."""
         return self.variants[self.planner.variant(n_tokens)]
 
     def run(
         self,
-        given: Iterable[Any],
+        chunks: Iterable[Any],
         n_expected: int | None = None,
         *,
         top: int = 0,
         measures: Collection[str] = (),
         windows: Windows | None = None,
-        parts_ahead: int = 1,
+        chunks_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, see `Pipeline.run`, also for `given`, `windows`, `parts_ahead`.
+        """Scores of each window, see `Pipeline.run`, also for `chunks`, `windows` and
+        `chunks_ahead`.
 
-        Each choice of `top` and `measures` has programs of its own.
+        Each combination of `top` and `measures` has programs of its own.
 
         Args:
-            top: how many of the most probable tokens to return for each scored token, see
+            top: number of most probable tokens to return for each scored token, see
                 `SequenceScores`.
-            measures: names of `Model.measures`, what else to return for each scored token.
+            measures: names of `Model.measures` to return for each scored token.
 
         Raises:
             ValueError: `top` is below 0 or above the vocabulary, or a measure is not the model's.
@@ -100,8 +102,8 @@ class Engine:
             raise ValueError(
                 f"measures hold {unknown[0]!r}, expected some of {', '.join(known) or 'none'}"
             )
-        wanted = ScoreOptions(top, tuple(name for name in known if name in measures))
-        return self.pipeline.run(given, n_expected, wanted, windows, parts_ahead)
+        options = ScoreOptions(top, tuple(name for name in known if name in measures))
+        return self.pipeline.run(chunks, n_expected, options, windows, chunks_ahead)
 
     def score_sequences(
         self,
@@ -110,7 +112,7 @@ class Engine:
         top: int = 0,
         measures: Collection[str] = (),
     ) -> list[SequenceScores]:
-        """All planned together, one result for each, in order.
+        """Score sequences that are planned together; one result for each, in order.
 
         Args:
             top, measures: as of `run`.
@@ -126,7 +128,7 @@ class Engine:
         return scores
 
     def complaints(self, sequences: Sequence[TokenSequence]) -> dict[int, str]:
-        """By their place, the sequences that the model cannot score, and why."""
+        """Error messages of the sequences that the model cannot score, by their place."""
         vocab_size, positions = self.model.vocab_size, self.model.max_positions
         return check_sequences(
             sequences,
@@ -136,7 +138,7 @@ class Engine:
         )
 
     def facts(self) -> dict[str, Any]:
-        """What an output was made of and what it took, as JSON has it; for its manifest."""
+        """Plan, counts and programs of the current output, for its manifest."""
         where, planner = self.model.mesh, self.planner
         return {
             "batch_tokens": None if planner.reproducible else planner.batch_tokens,

@@ -1,6 +1,10 @@
-"""Windows of sequences in, their scores out: batches in flight, in order, until interrupted."""
+"""Scoring pipeline: windows in, scores out in order, with batches in flight.
 
-import functools
+input ──▶ windows ──▶ plan ──▶ send, two batches in flight, fetch ──▶ scores of each window
+caller    thread      thread   thread, with a journal thread          caller
+"""
+
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -10,36 +14,35 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.device.attention.kv_cache import KVCache
-from jaxscore.engine import stages
 from jaxscore.engine.dispatch import Dispatch, InFlight
 from jaxscore.engine.journal_writer import JournalWriter, RunJournal
 from jaxscore.engine.planner import Planner
 from jaxscore.engine.progress import Progress, RunStatistics
-from jaxscore.engine.stages import Stage
+from jaxscore.engine.stages import Stage, rare_collection
 from jaxscore.io import interrupts, processes
-from jaxscore.plan.prefixes import Part
 from jaxscore.plan.requests import BASE_SCORES, ScoreOptions, SequenceScores, TokenSequence
 from jaxscore.plan.result_assembly import ForestScores, Planned, Window
 from jaxscore.plan.row_batches import RowBatch
+from jaxscore.plan.tries import Part
 
-AHEAD = 2  # windows on their way behind the one whose scores are taken next
+AHEAD = 2  # windows in progress behind the one whose scores are taken next
 IN_FLIGHT = 2  # batches: one computing, one waiting, so that the device never waits for the host
 
 Windows = Callable[[Iterator[Any]], Iterator[list[TokenSequence]]]
-_NO_MORE = object()  # after the last part
+_END = object()  # after the last chunk
 
 
 class _Sent(NamedTuple):
     """Batches in flight, and where their scores belong."""
 
     window: Window
-    work: ForestScores
+    forest_scores: ForestScores
     part: Part
     in_flight: InFlight
 
 
 class Pipeline:
-    """Plans windows, sends their batches and puts the scores back in order."""
+    """Plans windows, sends their batches and returns the scores in input order."""
 
     def __init__(
         self,
@@ -55,41 +58,41 @@ class Pipeline:
 
     def run(
         self,
-        given: Iterable[Any],
+        chunks: Iterable[Any],
         n_expected: int | None = None,
-        wanted: ScoreOptions = BASE_SCORES,
+        options: ScoreOptions = BASE_SCORES,
         windows: Windows | None = None,
-        parts_ahead: int = 1,
+        chunks_ahead: int = 1,
     ) -> Iterator[list[SequenceScores]]:
-        """Scores of each window, in order.
+        """Yield the scores of each window, in order.
 
-        The caller's thread reads what is `given`. A second thread makes windows of it, a third
-        one plans them, and a fourth one keeps the device busy, so that neither reading nor what
-        the caller does with scores makes the device wait.
+        The caller's thread reads `chunks`. A second thread makes windows of them, a third one
+        plans these, and a fourth one keeps the device busy, so that neither reading nor the
+        caller's use of scores makes the device wait.
 
         Args:
-            given: windows of sequences that are planned together, or what `windows` takes.
-            n_expected: sequences in all, where it is known: for the time left.
-            wanted: for each scored token.
-            windows: what makes windows of what is given, in order; None where they are given.
-            parts_ahead: how much of what is given waits at most, at least 1.
+            chunks: input of `windows`; without it, windows of sequences planned together.
+            n_expected: number of sequences in all, if known: for the time left.
+            options: further scores of each scored token.
+            windows: turns chunks into windows, in order.
+            chunks_ahead: most chunks that wait, at least 1.
 
         Raises:
-            KeyboardInterrupt: the user wants the run to end; what was in flight is kept.
+            KeyboardInterrupt: an interrupt was requested; in-flight batches are journaled.
         """
-        parts: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         room = threading.Semaphore(AHEAD + 1)
         stopped, news = threading.Event(), threading.Event()
 
-        def taken() -> Iterator[Any]:
-            for part in iter(parts.get, _NO_MORE):
+        def taken_chunks() -> Iterator[Any]:
+            for chunk in iter(waiting.get, _END):
                 news.set()
                 if stopped.is_set():
                     return
-                yield part
+                yield chunk
 
-        def admitted() -> Iterator[list[TokenSequence]]:
-            source = taken() if windows is None else windows(taken())
+        def admitted_windows() -> Iterator[list[TokenSequence]]:
+            source = taken_chunks() if windows is None else windows(taken_chunks())
             while True:
                 room.acquire()
                 window = None if stopped.is_set() else next(source, None)
@@ -97,60 +100,45 @@ class Pipeline:
                     return
                 yield window
 
-        with Progress(self.progress) as progress, interrupts.finish_on_interrupt(), stages.calm():
-            made = Stage("windows", admitted(), 1)
-            plan = functools.partial(self._planned, wanted)
-            planned = Stage("plan", map(plan, made), 1)
-            computed = self._computed(planned, progress, n_expected, stopped, wanted)
+        def planned_windows() -> Iterator[Window]:
+            for sequences in made:
+                window = self.planner.window(sequences, options)
+                window.lay_out()
+                yield window
+
+        with (
+            Progress(self.progress) as progress,
+            interrupts.finish_on_interrupt(),
+            rare_collection(),
+        ):
+            made = Stage("windows", admitted_windows(), 1)
+            planned = Stage("plan", planned_windows(), 1)
+            computed = self._scored(planned, progress, n_expected, stopped, options)
             scored = Stage("device", computed, 0, news)
-
-            def crowded() -> bool:
-                return parts.qsize() >= parts_ahead or scored.failed
-
             try:
-                for part in given:
-                    parts.put(part)
-                    # Scores are handed out when enough parts wait: nothing is read while the
-                    # caller uses them.
-                    while crowded():
+                for chunk in chunks:
+                    waiting.put(chunk)
+                    # Scores are yielded once enough chunks wait: nothing is read while the caller
+                    # uses them.
+                    while waiting.qsize() >= chunks_ahead or scored.failed:
                         if scored.ready:
                             room.release()
                             yield next(scored).scores()
                             continue
                         news.clear()
-                        if crowded() and not scored.ready:
+                        crowded = waiting.qsize() >= chunks_ahead or scored.failed
+                        if crowded and not scored.ready:
                             news.wait()
-                parts.put(_NO_MORE)
+                waiting.put(_END)
                 for window in scored:
                     room.release()
                     yield window.scores()
             finally:
                 stopped.set()
-                parts.put(_NO_MORE)
+                waiting.put(_END)
                 room.release()
-                made.stop()
-                planned.stop()
-                scored.stop()
-
-    def _planned(self, wanted: ScoreOptions, sequences: list[TokenSequence]) -> Window:
-        window = self.planner.window(sequences, wanted)
-        window.lay_out()
-        return window
-
-    def _computed(
-        self,
-        planned: Stage[Window],
-        progress: Progress,
-        n_expected: int | None,
-        stopped: threading.Event,
-        wanted: ScoreOptions,
-    ) -> Iterator[Window]:
-        """The same windows with their scores, which the journal has when they end."""
-        if self.run_journal.journal is None or not processes.is_first():
-            yield from self._scored(planned, progress, n_expected, stopped, None)
-            return
-        with JournalWriter(self.run_journal, wanted) as writer:
-            yield from self._scored(planned, progress, n_expected, stopped, writer)
+                for stage in (made, planned, scored):
+                    stage.stop()
 
     def _scored(
         self,
@@ -158,97 +146,105 @@ class Pipeline:
         progress: Progress,
         n_expected: int | None,
         stopped: threading.Event,
-        writer: JournalWriter | None,
+        options: ScoreOptions,
     ) -> Iterator[Window]:
-        """The same windows with their scores; `IN_FLIGHT` batches are ahead, across windows."""
-        flight: deque[_Sent] = deque()
+        """Score windows; `IN_FLIGHT` batches are ahead, across windows.
+
+        When it ends, the journal has all scores.
+        """
+        # Over 60 lines: the order of these steps across windows is the mechanism.
+        in_flight: deque[_Sent] = deque()
         open_windows: deque[Window] = deque()
+        journal_writer: contextlib.AbstractContextManager[JournalWriter | None]
+        journal_writer = contextlib.nullcontext()
+        if self.run_journal.journal is not None and processes.is_first():
+            journal_writer = JournalWriter(self.run_journal, options)
 
-        def fetch() -> None:
-            self._fetch(flight.popleft(), progress, writer)
+        def fetch(n_left: int = 0) -> None:
+            while len(in_flight) > n_left:
+                self._fetch(in_flight.popleft(), progress, writer)
 
-        def fetch_all() -> None:
-            while flight:
-                fetch()
-
-        def end_if_wished() -> None:
+        def stop_if_interrupted() -> None:
             if interrupts.interrupt_requested():
-                fetch_all()
+                fetch()
                 raise KeyboardInterrupt
 
         def finished() -> Iterator[Window]:
             while open_windows and open_windows[0].done:
                 yield open_windows.popleft()
 
-        while True:
-            while flight and not planned.ready:  # nothing to send
-                fetch()
+        with journal_writer as writer:
+            while True:
+                while in_flight and not planned.ready:  # nothing to send
+                    fetch(len(in_flight) - 1)
+                    yield from finished()
+                try:
+                    window = next(planned, None)
+                except Exception:  # in reading, tokenizing or planning: computed scores are kept
+                    fetch()
+                    yield from finished()
+                    raise
+                if window is None:
+                    break
+                stop_if_interrupted()
+                self.statistics.count_window(window)
+                # Before any program runs: it would wait forever for a process without a partner.
+                processes.verify_same("requests", bytes.fromhex(self.statistics.plan_hash))
+                open_windows.append(window)
+                progress.extend(window.n_tokens, len(window.sequences), n_expected)
+                if writer is not None and not writer.has_written(window):
+                    # A text that an earlier window has in flight must be found in the journal, or
+                    # it would be computed beside others and its row replaced.
+                    fetch()
+                    writer.flush()
+                self._restore(window)
+                for forest_scores, part, plan in window.planned_parts():
+                    caches: tuple[KVCache, ...] | None = None
+                    for batches in self._together(forest_scores, part, plan, progress):
+                        stop_if_interrupted()
+                        if stopped.is_set():  # nobody takes the scores
+                            return
+                        variant = forest_scores.variant
+                        if caches is None:
+                            caches = self.dispatch.prefix(variant, part.prefix, progress)
+                        window.n_in_flight += 1
+                        sent = self.dispatch.send(
+                            variant, batches, caches, progress, forest_scores.options
+                        )
+                        in_flight.append(_Sent(window, forest_scores, part, sent))
+                        if len(in_flight) > IN_FLIGHT:
+                            fetch(IN_FLIGHT)
+                            yield from finished()
+                window.all_sent = True
                 yield from finished()
-            try:
-                window = next(planned, None)
-            except Exception:  # of reading, encoding or planning: what is computed is kept
-                fetch_all()
-                yield from finished()
-                raise
-            if window is None:
-                break
-            end_if_wished()
-            self.statistics.count_window(window)
-            # Before any program runs that would wait for ever for one that never comes.
-            self._agree()
-            open_windows.append(window)
-            progress.extend(window.n_tokens, len(window.sequences), n_expected)
-            if writer is not None and not writer.has_written(window):
-                # A text of an earlier window must be found, or it would be computed beside
-                # others and its row replaced.
-                fetch_all()
-                writer.flush()
-            self._restore(window)
-            for work, part, plan in window.planned_parts():
-                caches: tuple[KVCache, ...] | None = None
-                for batches in self._together(work, part, plan, progress):
-                    end_if_wished()
-                    if stopped.is_set():  # nobody takes the scores
-                        return
-                    if caches is None:
-                        caches = self.dispatch.prefix(work.variant, part.prefix, progress)
-                    window.n_in_flight += 1
-                    sent = self.dispatch.send(work.variant, batches, caches, progress, work.options)
-                    flight.append(_Sent(window, work, part, sent))
-                    if len(flight) > IN_FLIGHT:
-                        fetch()
-                        yield from finished()
-            window.all_sent = True
-            yield from finished()
-        fetch_all()
-        end_if_wished()
-        if stopped.is_set():  # the windows ended because nobody takes the scores
-            return
-        # A process that has more to score finds the others here, and none of them writes.
-        self._agree(b" and no more")
-        yield from open_windows
-
-    def _agree(self, more: bytes = b"") -> None:
-        processes.verify_same("requests", bytes.fromhex(self.statistics.plan_hash) + more)
+            fetch()
+            stop_if_interrupted()
+            if stopped.is_set():  # the windows ended because nobody takes the scores
+                return
+            # A process that has more to score finds the others here, and none of them writes.
+            end = bytes.fromhex(self.statistics.plan_hash) + b" and no more"
+            processes.verify_same("requests", end)
+            yield from open_windows
 
     def _restore(self, window: Window) -> None:
+        """Take journaled scores."""
         found = self.run_journal.read_scores(window.sequences, window.options)
-        whole = sum(bool(np.isfinite(one.logprob).all()) for one in found.values())
+        whole = sum(bool(np.isfinite(scores.logprob).all()) for scores in found.values())
         self.statistics.sequences_restored += whole
-        for work in window.forests:
-            work.restore(found)
+        for forest_scores in window.forests:
+            forest_scores.restore(found)
 
     def _together(
-        self, work: ForestScores, part: Part, plan: Planned, progress: Progress
+        self, forest_scores: ForestScores, part: Part, plan: Planned, progress: Progress
     ) -> Iterator[list[RowBatch]]:
-        """Batches of one shape, one for each device along `data`, and none that is known.
+        """Batches of one shape, one for each device along `data`, without journaled ones.
 
-        What a journal had is laid out all the same, so that what is missing has the same
-        neighbours, and with them the same last bits, as ever.
+        Journaled sequences are laid out all the same, so that a missing one has the same
+        neighbours, and with them the same last bits, as in an uninterrupted run.
         """
         waiting: list[RowBatch] = []
         for batch in plan.batches():
-            if self.run_journal.journal is not None and work.has_scores(part, batch):
+            if self.run_journal.journal is not None and forest_scores.has_scores(part, batch):
                 progress.advance(batch.n_tokens)
                 continue
             if waiting and (
@@ -261,10 +257,10 @@ class Pipeline:
             yield waiting
 
     def _fetch(self, sent: _Sent, progress: Progress, writer: JournalWriter | None) -> None:
-        window, work, part, in_flight = sent
+        window, forest_scores, part, in_flight = sent
         for batch, scores in self.dispatch.fetched(in_flight, progress):
-            edges = work.add_scores(part, batch, scores)
+            edges = forest_scores.add_scores(part, batch, scores)
             if writer is not None:
-                writer.add_scored(window, work, edges)
+                writer.add_scored(window, forest_scores, edges)
             progress.advance(batch.n_tokens)
         window.n_in_flight -= 1

@@ -1,7 +1,6 @@
-"""Token sequences to batches: which forest, which shared prefixes, which rows.
+"""Planner: token sequences to tries, prefix caches and packed rows.
 
-It needs a few facts of the model and no model, and plans the same for the same sequences whatever
-was asked before.
+It needs a few facts of the model, and its plan for a window depends on that window alone.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Compiled programs, each made once and ahead of time."""
+"""Ahead-of-time compilation, each program once; model variants and prefix caches."""
 
 import functools
 import threading
@@ -22,7 +22,7 @@ from jaxscore.plan.row_batches import row_lengths
 
 
 class Compiled(NamedTuple):
-    """One program, for the record: what it does and its sizes, for people."""
+    """Record of a compiled program: purpose and sizes, time, temporary memory."""
 
     name: tuple[Any, ...]
     seconds: float
@@ -30,9 +30,9 @@ class Compiled(NamedTuple):
 
 
 class Programs:
-    """Programs ahead of time, so that nothing can ever be compiled behind the user's back.
+    """Compiles programs ahead of time, so that nothing ever compiles implicitly.
 
-    A program belongs to its function, to which arguments it may overwrite, and to the abstract
+    The key of a program is its function, the arguments that it may overwrite, and the abstract
     values of its arguments: shape, dtype, weak type and sharding of each array. On a mesh the
     functions are one shard's, see `device.sharding`. Threads may share them: who needs a program
     another one compiles waits for it.
@@ -41,15 +41,15 @@ class Programs:
     def __init__(
         self, mesh: DeviceMesh | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """`options` are the compiler's, see `device.backends.deterministic_options`."""
+        """`options` are compiler options, see `device.backends.deterministic_options`."""
         self.mesh, self.options = mesh, options or {}
         self.compiled: list[Compiled] = []
         self._programs: dict[Hashable, Any] = {}
         self._parameters: tuple[Any, Hashable] | None = None
-        self._making = threading.Lock()
+        self._compiling = threading.Lock()
 
     def put(self, values: Any, where: PartitionSpec = REPLICATED) -> Any:
-        """Arrays of the host on the devices, as `run` takes them."""
+        """Copy host arrays to the devices, as `run` takes them."""
         if self.mesh is None:
             return jax.tree.map(jnp.asarray, values)
         return self.mesh.put(values, where)
@@ -63,22 +63,22 @@ class Programs:
         donate: tuple[int, ...] = (),
         outputs: Any = REPLICATED,
     ) -> Any:
-        """`function(*args)` by its compiled program, made at the first call of its kind.
+        """Return `function(*args)` by its program, compiled at the first call of its kind.
 
         Args:
-            name: what it does and some sizes, for people, who are shown no flags behind them.
-            function: the same object in each call, or `functools.partial`s of the same objects.
+            name: purpose and sizes; flags among them are not displayed.
+            function: the same object in each call, or `functools.partial` of the same objects.
             args: on the devices, see `put`.
-            donate: arguments whose memory the result may take.
-            outputs: how the results lie on a mesh, a spec for each part of the tree.
+            donate: arguments whose memory the result may reuse.
+            outputs: partition specs of the results on a mesh, one for each part of the tree.
         """
         abstract = tuple(map(self._abstract, args))
         key = function_key(function), abstract, donate, outputs if self.mesh is not None else None
         program = self._programs.get(key)
         if program is None:
-            sizes = " x ".join(str(one) for one in name[1:] if not isinstance(one, bool))
-            with self._making, progress.says(f"compiling {name[0]} for {sizes}"):
-                if key not in self._programs:  # no other thread has made it meanwhile
+            sizes = " x ".join(str(size) for size in name[1:] if not isinstance(size, bool))
+            with self._compiling, progress.during(f"compiling {name[0]} for {sizes}"):
+                if key not in self._programs:  # no other thread has compiled it meanwhile
                     if self.mesh is not None:
                         function = self.mesh.over(function, array_specs(args), outputs)
                     self._programs[key] = self._compile(name, function, args, donate)
@@ -86,8 +86,7 @@ class Programs:
         return program(*args)
 
     def _abstract(self, arg: Any) -> Hashable:
-        """See `abstract_value`; of a tree of parameters it is remembered, as it is large and the
-        same for every batch."""
+        """`abstract_value` of an argument, cached for the parameters, a large tree."""
         if not isinstance(arg, dict):
             return abstract_value(arg)
         if self._parameters is None or self._parameters[0] is not arg:
@@ -102,20 +101,20 @@ class Programs:
         self.compiled.append(Compiled(name, time.perf_counter() - started, temporary))
         return program
 
-    def as_text(self, what: str) -> list[str]:
-        """The optimised HLO of the programs whose name begins so."""
-        made = zip(self.compiled, self._programs.values(), strict=True)
-        return [program.as_text() for one, program in made if one.name[0] == what]
+    def as_text(self, purpose: str) -> list[str]:
+        """Optimised HLO of the programs of one purpose, the first part of their name."""
+        programs = zip(self.compiled, self._programs.values(), strict=True)
+        return [program.as_text() for record, program in programs if record.name[0] == purpose]
 
 
 def abstract_value(tree: Any) -> Hashable:
-    """All of a tree of arrays that a compiled program depends on."""
+    """Structure, shapes, types and placement of a tree of arrays: what a program depends on."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, *((x.shape, x.dtype, x.weak_type, x.sharding) for x in leaves)
 
 
 def function_key(function: Any) -> Hashable:
-    """Equal for equal functions, and for `functools.partial`s of equal parts."""
+    """Key that is equal for equal functions, and for `functools.partial` of equal parts."""
     if not isinstance(function, functools.partial):
         return function
     options = tuple(sorted(function.keywords.items()))
@@ -123,13 +122,13 @@ def function_key(function: Any) -> Hashable:
 
 
 def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Progress) -> KVCache:
-    """Keys and values of a path from the root, which rows may continue.
+    """Compute the prefix cache of a path from the root, which rows may continue.
 
     Args:
-        ids: int32 [p], at most the model's positions; padded to a bucket.
+        ids: int32 [p], at most the model's positions; padded to a length bucket.
     """
     cached = model.cached
-    assert cached is not None  # only such a model's rows continue anything
+    assert cached is not None  # the planner shares no prefix otherwise
     slots = prefix_slots(model, len(ids))
     padded = np.zeros((1, slots), np.int32)
     padded[0, : len(ids)] = ids
@@ -143,12 +142,12 @@ def prefix_cache(programs: Programs, model: Model, ids: np.ndarray, progress: Pr
 
 
 def prefix_slots(model: Model, n_tokens: int) -> int:
-    """Of the cache that holds a prefix of so many tokens."""
+    """Slots of the cache of a prefix with this many tokens."""
     return next(n for n in row_lengths(model.max_positions) if n >= n_tokens)
 
 
 def keys_and_values(cached: Cached) -> Any:
-    """(params, ids, position, subtree_end, *caches) -> keys and values of rows, as stored."""
+    """Function (params, ids, position, subtree_end, *caches) -> keys and values of rows."""
     return functools.partial(_keys_and_values, cached.extend)
 
 
@@ -159,7 +158,7 @@ def _keys_and_values(
 
 
 class Variant(NamedTuple):
-    """A model, its programs, and its function (shape, params, batch, *caches) -> scores."""
+    """A model for some request lengths: its programs, (shape, params, batch, *caches) -> scores."""
 
     model: Model
     programs: Programs
@@ -167,16 +166,18 @@ class Variant(NamedTuple):
 
 
 def variants_of(model: Model, options: dict[str, Any]) -> list[Variant]:
-    """One, or two where long requests have other rotary frequencies.
+    """One variant, or two if long requests have other rotary frequencies.
 
     Args:
-        options: the compiler's, see `device.backends.deterministic_options`.
+        options: compiler options, see `device.backends.deterministic_options`.
     """
-    models = [model] if model.longer is None else [model, model.longer[1]]
-    return [_variant(one, options) for one in models]
-
-
-def _variant(model: Model, options: dict[str, Any]) -> Variant:
     run = score_batch if model.mesh is None else score_shard
-    score = functools.partial(run, model.hidden_states, model.unembedding)
-    return Variant(model, Programs(model.mesh, options), score)
+    models = [model] if model.longer is None else [model, model.longer[1]]
+    return [
+        Variant(
+            each,
+            Programs(each.mesh, options),
+            functools.partial(run, each.hidden_states, each.unembedding),
+        )
+        for each in models
+    ]

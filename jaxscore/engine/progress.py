@@ -1,10 +1,9 @@
-"""A bar on stderr: tokens done, tokens per second, time left."""
+"""Progress of a run: a bar on stderr, counters, and the hash of the plan of each output."""
 
 import contextlib
 import hashlib
 import sys
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 from tqdm import tqdm
@@ -13,7 +12,7 @@ from jaxscore.plan.result_assembly import Window
 
 
 class Progress:
-    """Counts tokens that are laid out or written. Silent when not asked for."""
+    """Bar of planned or generated tokens, tokens per second and time left; silent if disabled."""
 
     def __init__(self, enabled: bool, what: str = "scoring") -> None:
         # A log file gets a line every ten seconds, a terminal ten redraws per second.
@@ -32,18 +31,13 @@ class Progress:
     def __enter__(self) -> "Progress":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def extend(self, tokens: int, requests: int, n_expected: int | None) -> None:
-        """Add so many tokens of so many requests to what is to be done, of `n_expected` in all.
+        """Add planned tokens and requests to the total, of `n_expected` requests in all.
 
-        Requests that are not planned yet count with the tokens of those that are.
+        Requests that are not planned yet count with the average tokens of those that are.
         """
         self._tokens += tokens
         self._requests += requests
@@ -52,17 +46,18 @@ class Progress:
         self._bar.refresh()
 
     def advance(self, tokens: int) -> None:
+        """Count finished tokens."""
         self._bar.update(tokens)
 
-    def tell(self, what: str) -> None:
-        """A line for people, above the bar."""
+    def write_line(self, text: str) -> None:
+        """Print a line above the bar."""
         if not self._bar.disable:
-            tqdm.write(what, file=sys.stderr)
+            tqdm.write(text, file=sys.stderr)
 
     @contextlib.contextmanager
-    def says(self, what: str) -> Iterator[None]:
-        """Show what keeps the bar waiting."""
-        self._bar.set_postfix_str(what)
+    def during(self, activity: str) -> Iterator[None]:
+        """Display what the bar is waiting for."""
+        self._bar.set_postfix_str(activity)
         try:
             yield
         finally:
@@ -70,16 +65,17 @@ class Progress:
 
 
 class RunStatistics:
-    """Counters since the scorer was made, and a digest of what was planned for one output.
+    """Counters since the scorer was made, and a hash of the plan of the current output.
 
     Attributes:
-        sequences: texts that were asked for; `sequences_restored` of them a journal had whole.
-        sampled_with_blank: answers of a sample that were scored with a blank too, see
-            `jaxscore.systems.answer_sample`; their texts are in the other counters as well.
-        tokens_given: of all texts, shared or not.
-        tokens_unique: after sharing; `tokens_laid_out` counts paths that rows repeat as well.
-        tokens_scored: whose probability was asked for.
-        tokens_written: by the model, in this run; a text that a journal had has none.
+        sequences: requested texts, `sequences_restored` of which a journal had completely.
+        sampled_with_blank: answers of a sample that were also scored with a blank, see
+            `jaxscore.systems.answer_sample`; the other counters include their texts.
+        tokens_given: tokens of all texts, shared or not.
+        tokens_unique: tokens after prefix sharing; `tokens_laid_out` also counts paths that rows
+            repeat.
+        tokens_scored: tokens with a requested probability.
+        tokens_written: tokens that the model generated in this run, without journaled texts.
     """
 
     def __init__(self) -> None:
@@ -91,35 +87,36 @@ class RunStatistics:
 
     @property
     def plan_hash(self) -> str:
-        """Of all batches planned for this output, hexadecimal. The order of the requests within
-        a window has no effect."""
+        """Hash of all batches planned for this output, hexadecimal. The order of the requests
+        within a window has no effect."""
         return self._digest.hexdigest()
 
     def note_plan(self, digest: bytes) -> None:
-        """Something was planned that has this digest."""
+        """Add the digest of a plan to the hash."""
         self._digest.update(digest)
 
     def count_window(self, window: Window) -> None:
-        """A window was planned."""
+        """Count a planned window."""
         self.sequences += len(window.sequences)
-        for work in window.forests:
-            self.tokens_given += work.forest.n_input_tokens
-            self.tokens_unique += work.forest.n_nodes
-            self.tokens_laid_out += work.n_tokens
-            self.tokens_scored += len(work.forest.edge_of)
-            self.note_plan(work.digest)
+        for forest_scores in window.forests:
+            forest = forest_scores.forest
+            self.tokens_given += forest.n_input_tokens
+            self.tokens_unique += forest.n_nodes
+            self.tokens_laid_out += forest_scores.n_tokens
+            self.tokens_scored += len(forest.edge_of)
+            self.note_plan(forest_scores.digest)
 
     def count_texts(self, n: int, n_restored: int) -> None:
-        """Texts were asked for, `n_restored` of which a journal had."""
+        """Count requested texts, `n_restored` of which a journal had."""
         self.sequences += n
         self.sequences_restored += n_restored
 
     def begin_output(self) -> None:
-        """What is planned and counted from here on belongs to another output, see `facts`."""
+        """Start the plan hash and the counts of another output, see `facts`."""
         self._digest, self._before = hashlib.sha256(), self._counts()
 
     def facts(self) -> dict[str, Any]:
-        """The plan and the counts of this output, as JSON has them."""
+        """Plan hash and counts of this output, for JSON."""
         counts = {name: n - self._before[name] for name, n in self._counts().items()}
         return {"plan": self.plan_hash, "counts": counts}
 

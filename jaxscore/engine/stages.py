@@ -1,32 +1,36 @@
-"""Work in threads of its own, in order, a few items ahead of who takes them."""
+"""Pipeline stages: iterators that run ahead in threads, and rare garbage collection meanwhile."""
 
 import contextlib
 import gc
 import queue
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
-PATIENCE = 0.1  # seconds between two looks at whether anybody still takes items
+PATIENCE = 0.1  # seconds between two checks whether anybody still takes items
 MOMENT = 1.0  # seconds to wait for a thread that was told to stop
 
+# A window of requests is some hundred thousand objects without a cycle among them, beside as many
+# of JAX and transformers. With Python's defaults the garbage collector walks all of them for each
+# quarter that is added, and every thread waits: 0.2 s in a run of 10,000 texts.
+SELDOM = (50_000, 20, 100)  # arguments of `gc.set_threshold`
 
-class _End:
-    """After the last item; with what ended the work, if it did not end well."""
 
-    def __init__(self, problem: BaseException | None = None) -> None:
-        self.problem = problem
+class _End(NamedTuple):
+    """Marks the end of a stage, with the exception that ended it, if any."""
+
+    problem: BaseException | None = None
 
 
 class Stage(Generic[Item]):
     """Iterates over a source in a thread, and is an iterator over the same items.
 
-    What the source raises is raised where the item would be taken, after all items before it.
+    An exception of the source is raised in place of its next item, after all items before it.
 
     Attributes:
-        failed: whether the source has raised something.
+        failed: whether the source has raised an exception.
     """
 
     def __init__(
@@ -36,16 +40,16 @@ class Stage(Generic[Item]):
         room: int,
         news: threading.Event | None = None,
     ) -> None:
-        """Starts at once.
+        """Start at once.
 
         Args:
-            name: of the thread.
-            source: nobody else may iterate over it.
-            room: items that wait at most; 0 is no limit.
-            news: is set whenever there is an item to take, or the end.
+            name: name of the thread.
+            source: iterated over by this stage alone.
+            room: most items that wait; 0 is no limit.
+            news: set whenever an item, or the end, can be taken.
         """
         self._items: queue.SimpleQueue[Item | _End] = queue.SimpleQueue()
-        self._end: _End | None = None  # when it has been taken
+        self._end: _End | None = None  # once taken
         self._room = threading.Semaphore(room) if room else None
         self._news = news or threading.Event()
         self._stopped = threading.Event()
@@ -59,24 +63,17 @@ class Stage(Generic[Item]):
         end = _End()
         try:
             for item in source:
-                if not self._has_room():
+                while self._room is not None and not self._room.acquire(timeout=PATIENCE):
+                    if self._stopped.is_set():
+                        break
+                if self._stopped.is_set():
                     return
-                self._put(item)
+                self._items.put(item)
+                self._news.set()
         except BaseException as problem:
             self.failed = True
             end = _End(problem)
-        self._put(end)
-
-    def _has_room(self) -> bool:
-        """Wait for room for an item; False where nobody takes items any more."""
-        while not self._stopped.is_set():
-            if self._room is None or self._room.acquire(timeout=PATIENCE):
-                return True
-        return False
-
-    def _put(self, item: Item | _End) -> None:
-        """Never waits."""
-        self._items.put(item)
+        self._items.put(end)
         self._news.set()
 
     def __iter__(self) -> Iterator[Item]:
@@ -90,18 +87,18 @@ class Stage(Generic[Item]):
                     self._room.release()
                 return item
             self._end = item
-        # Whoever asks again gets the same answer.
+        # Every later call has the same outcome.
         if self._end.problem is not None:
             raise self._end.problem
         raise StopIteration
 
     @property
     def ready(self) -> bool:
-        """Whether the next item, or the end, is there."""
+        """Whether the next item, or the end, can be taken without waiting."""
         return self._end is not None or not self._items.empty()
 
     def stop(self) -> None:
-        """Take no more items: the thread ends at its next one, and so does who waits for one."""
+        """Take no more items: the thread ends at its next one, and so does a waiting taker."""
         self._stopped.set()
         with contextlib.suppress(queue.Empty):
             while True:
@@ -110,22 +107,19 @@ class Stage(Generic[Item]):
         self._thread.join(MOMENT)
 
 
-SELDOM = (50_000, 20, 100)  # as `gc.set_threshold` takes them
-
-
 class _Blocks:
-    """The blocks of `calm` that have begun in this process and not ended."""
+    """Open `rare_collection` blocks of this process."""
 
     lock = threading.Lock()
     n = 0
     before: tuple[int, int, int] = SELDOM
-    set: tuple[int, int, int] = SELDOM  # as Python tells it: some releases have no third number
-    passed_over = False
+    set: tuple[int, int, int] = SELDOM  # as Python reports it: some releases ignore the third
+    is_frozen = False
 
 
 @contextlib.contextmanager
-def calm() -> Iterator[None]:
-    """Collect seldom until all such blocks have ended, in any order, and then as before."""
+def rare_collection() -> Iterator[None]:
+    """Collect garbage seldom until all such blocks have ended, in any order; then as before."""
     with _Blocks.lock:
         if not _Blocks.n:
             _Blocks.before = gc.get_threshold()
@@ -138,17 +132,17 @@ def calm() -> Iterator[None]:
         with _Blocks.lock:
             _Blocks.n -= 1
             if not _Blocks.n:
-                if gc.get_threshold() == _Blocks.set:  # nobody has asked for another since
+                if gc.get_threshold() == _Blocks.set:  # unless somebody has changed it since
                     gc.set_threshold(*_Blocks.before)
-                if _Blocks.passed_over:
+                if _Blocks.is_frozen:
                     gc.unfreeze()
-                _Blocks.passed_over = False
+                _Blocks.is_frozen = False
 
 
-def pass_over() -> None:
-    """Never look at what exists now until all blocks of `calm` end: modules and a model stay.
+def freeze_existing() -> None:
+    """Exclude existing objects (modules, a model) from collection until all blocks have ended.
 
-    For a process that is ours: what its user has frozen is looked at again afterwards.
+    For processes of ours: objects that the user has frozen are collected again afterwards.
     """
     gc.freeze()
-    _Blocks.passed_over = True
+    _Blocks.is_frozen = True

@@ -8,8 +8,10 @@ from tests.cli.conftest import QWEN
 
 def test_a_command_that_loads_a_model_leaves_it_as_it_was(run, place, monkeypatch):
     before, seen = gc.get_threshold(), []
-    passed = stages.pass_over
-    monkeypatch.setattr(stages, "pass_over", lambda: (passed(), seen.append(gc.get_freeze_count())))
+    passed = stages.freeze_existing
+    monkeypatch.setattr(
+        stages, "freeze_existing", lambda: (passed(), seen.append(gc.get_freeze_count()))
+    )
     folder = place({"continuation": "one two"})
     words = ("score", "--model", QWEN, "--input", folder / "in.jsonl", "--quiet")
     assert run(*words, "--output", folder / "out.jsonl", "--journal", "off").code == 0

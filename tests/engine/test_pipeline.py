@@ -268,7 +268,7 @@ def test_windows_are_made_of_parts_in_a_thread_of_their_own():
             yield window
 
     run, _ = loop()
-    assert_right(given, list(run.run(read(), windows=made, parts_ahead=2)))
+    assert_right(given, list(run.run(read(), windows=made, chunks_ahead=2)))
     assert read_in == {threading.current_thread()}
     assert len(made_in) == 1
     assert made_in.isdisjoint(read_in)
@@ -285,7 +285,7 @@ def test_few_parts_are_read_before_windows_are_made_of_them():
             yield part
 
     run, _ = loop()
-    found = run.run(read(), windows=joined, parts_ahead=3)
+    found = run.run(read(), windows=joined, chunks_ahead=3)
     for k in range(10):
         next(found)
         # Windows that were taken, AHEAD + 1 that are open, and parts that wait.
@@ -301,7 +301,7 @@ def test_parts_that_cannot_become_windows_end_the_run():
 
     run, _ = loop()
     with pytest.raises(ValueError, match="a text has no tokens"):
-        list(run.run(itertools.cycle(halves(windows())), windows=broken, parts_ahead=2))
+        list(run.run(itertools.cycle(halves(windows())), windows=broken, chunks_ahead=2))
     ended()
 
 
@@ -322,7 +322,7 @@ def test_what_is_computed_when_a_window_cannot_be_made_is_handed_out_and_kept():
 
     dispatch.fetched, found = fetched, []
     with pytest.raises(ValueError, match="a text has no tokens"):
-        found.extend(run.run(iter(given), windows=broken, parts_ahead=4))
+        found.extend(run.run(iter(given), windows=broken, chunks_ahead=4))
     ended()
     assert dispatch.n_waiting == 0
     assert set(journal.rows) == {one.digest() for window in given for one in window}

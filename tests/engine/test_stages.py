@@ -112,7 +112,7 @@ def test_it_looks_seldom_and_is_as_before_after_it():
     before = gc.get_threshold()
 
     def run():
-        with stages.calm():
+        with stages.rare_collection():
             assert gc.get_threshold() == stages.SELDOM
             raise ValueError("ends")
 
@@ -124,7 +124,7 @@ def test_it_looks_seldom_and_is_as_before_after_it():
 def test_what_a_user_has_asked_for_meanwhile_stays():
     before = gc.get_threshold()
     try:
-        with stages.calm():
+        with stages.rare_collection():
             gc.set_threshold(123, 4, 5)
         assert gc.get_threshold() == (123, 4, 5)
     finally:
@@ -134,8 +134,8 @@ def test_what_a_user_has_asked_for_meanwhile_stays():
 def test_what_existed_is_passed_over_until_the_end():
     old = Cycle()
     one = weakref.ref(old)
-    with stages.calm():
-        stages.pass_over()
+    with stages.rare_collection():
+        stages.freeze_existing()
         del old
         new = weakref.ref(Cycle())
         gc.collect()
@@ -148,7 +148,7 @@ def test_what_existed_is_passed_over_until_the_end():
 def test_blocks_may_end_in_any_order():
     """As streams do that are read in turns."""
     before = gc.get_threshold()
-    one, other = stages.calm(), stages.calm()
+    one, other = stages.rare_collection(), stages.rare_collection()
     one.__enter__()
     other.__enter__()
     one.__exit__(None, None, None)
@@ -160,7 +160,7 @@ def test_blocks_may_end_in_any_order():
 def test_what_a_user_has_frozen_stays_so():
     gc.freeze()
     try:
-        with stages.calm():
+        with stages.rare_collection():
             pass
         assert gc.get_freeze_count() > 10_000
     finally:

@@ -38,7 +38,7 @@ class SimulatedDevice:
         self, variant: int, batches: Sequence[RowBatch], caches: Any, progress: Any, *top: int
     ) -> "dispatch.InFlight":
         # The other checkout of a comparison may have the other name, and the other arrays below.
-        laid_out = getattr(dispatch, "side_by_side", None) or dispatch._side_by_side
+        laid_out = getattr(dispatch, "stack_batches", None) or dispatch.side_by_side
         rows = laid_out(batches, None)
         sent = jax.device_put(rows)
         del sent
