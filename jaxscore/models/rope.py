@@ -1,7 +1,7 @@
-"""Rotary frequencies from a Hugging Face config, for every scaling.
+"""Rotary frequencies from a Hugging Face config, for every rope type.
 
-Values are rounded to float32 where PyTorch's are: at position 100,000 the last bit of a frequency
-turns a head by a hundredth of a radian.
+Values are rounded to float32 in the same places as PyTorch's: at position 100,000 the last bit of
+a frequency rotates a head by a hundredth of a radian.
 """
 
 import math
@@ -13,17 +13,17 @@ import numpy as np
 from jaxscore.device.decoder_config import Rotary
 from jaxscore.errors import InputError
 
-MOST = 1e30  # below the largest float32
+MAX_REAL = 1e30  # below the largest float32
 ORIGINAL = "original_max_position_embeddings"
-ALPHA = "ntk_alpha"  # a "dynamic" that does not depend on the length, as transformers 5 names it
+ALPHA = "ntk_alpha"  # a "dynamic" type independent of the length, as transformers 5 names it
 YARN = {"factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"}
-# rope_type -> the keys that it reads, beside its own name, the base and the share
+# rope_type -> keys that it reads beside its name, the base and the share
 KEYS: dict[str, set[str]] = {
     "default": set(),
     "dynamic": {"factor", ORIGINAL},
     "linear": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", ORIGINAL},
-    # The published files have yarn's keys besides, which nobody reads.
+    # Published files also have yarn's keys, which are not read.
     ALPHA: {"alpha", ORIGINAL} | YARN,
     "proportional": {"factor"},
     "yarn": {ORIGINAL, "truncate"} | YARN,
@@ -38,21 +38,23 @@ REQUIRED = {
 
 
 def rotary(head_width: int, parameters: Mapping[str, Any]) -> Rotary:
-    """A table of frequencies in radians per position, one for each pair of channels that turn.
+    """Frequencies in radians per position, one per pair of rotary channels.
 
     Args:
-        head_width: channels of a head, of which `partial_rotary_factor` turn.
-        parameters: `rope_theta`, base of the wavelengths (RoPE, arXiv 2104.09864), and, where
-            the frequencies are scaled, `rope_type` with its keys: "linear" (arXiv 2306.15595),
-            "llama3" (the Llama 3.1 release), "yarn" (arXiv 2309.00071), "proportional" (Gemma 4:
-            the exponent is over the whole head, and what does not turn has frequency 0),
-            "ntk_alpha" (Hunyuan: the base times alpha^(d / (d - 2))). "dynamic" starts where
-            `max_position_embeddings` ends, and longer requests are refused anyway.
+        head_width: channels of a head, of which the share `partial_rotary_factor` rotates.
+        parameters: `rope_theta`, base of the wavelengths (RoPE, arXiv 2104.09864), and for scaled
+            frequencies `rope_type` with its keys: "linear" (arXiv 2306.15595), "llama3" (the
+            Llama 3.1 release), "yarn" (arXiv 2309.00071), "proportional" (Gemma 4: the exponent is
+            over the whole head, and channels that do not rotate have frequency 0), "ntk_alpha"
+            (Hunyuan: the base times alpha^(d / (d - 2))). "dynamic" applies beyond
+            `max_position_embeddings`, and such requests are refused anyway.
 
     Raises:
         InputError: a type or key that is not handled, or a key that is missing.
     """
-    kind, theta, share, values = _checked(parameters)
+    theta, share, values = _theta_and_share(parameters)
+    kind = values.pop("rope_type", "default")
+    _check_keys(kind, values)
     width = head_width if kind == "proportional" else int(head_width * share)
     if kind == ALPHA:
         if width < 4:
@@ -76,19 +78,17 @@ def rotary(head_width: int, parameters: Mapping[str, Any]) -> Rotary:
 def longrope(
     head_width: int, parameters: Mapping[str, Any], max_positions: int
 ) -> tuple[Rotary, Rotary]:
-    """LongRoPE's tables (arXiv 2402.13753): for requests of up to the original length, and longer.
+    """LongRoPE's tables (arXiv 2402.13753): up to the original length, and for longer requests.
 
     Args:
-        head_width, parameters: as of `rotary`, of type "longrope".
-        max_positions: over the original length it gives the factor of sine and cosine.
+        head_width, parameters: as for `rotary`, with type "longrope".
+        max_positions: its ratio to the original length determines the factor of sine and cosine.
 
     Raises:
         InputError: a key that is not handled, a list of another length.
     """
-    _check_object(parameters)
-    values = {key: value for key, value in parameters.items() if value is not None}
+    theta, share, values = _theta_and_share(parameters)
     values.pop("rope_type", None)
-    theta, share = values.pop("rope_theta"), _share(values)
     original = values.pop(ORIGINAL)
     known = {"short_factor", "long_factor", "attention_factor", "factor"}
     if unknown := sorted(set(values) - known):
@@ -97,11 +97,11 @@ def longrope(
         )
     _check_positive(ORIGINAL, original)
     ratio = max_positions / original
-    # transformers 4.57 takes the ratio whatever it says, 5 takes it.
-    if (said := values.get("factor", ratio)) != ratio:
+    # transformers 4.57 ignores `factor` and uses the ratio; 5 uses `factor`.
+    if (factor := values.get("factor", ratio)) != ratio:
         raise InputError(
-            f"rope_scaling has factor {said!r}, expected max_position_embeddings over {ORIGINAL}, "
-            f"{ratio}"
+            f"rope_scaling has factor {factor!r}, expected max_position_embeddings over "
+            f"{ORIGINAL}, {ratio}"
         )
     factor = values.get("attention_factor")
     if factor is None:
@@ -110,23 +110,26 @@ def longrope(
     width = int(head_width * share)
     tables = []
     for key in ("short_factor", "long_factor"):
-        found = values.get(key)
-        stretches = found if isinstance(found, list) else []
-        if len(stretches) != width // 2 or not all(map(_is_positive, stretches)):
+        given = values.get(key)
+        factors = given if isinstance(given, list) else []
+        if len(factors) != width // 2 or not all(map(_is_positive, factors)):
             raise InputError(
-                f"rope_scaling has {key} {str(found)[:60]}, expected {width // 2} numbers above 0"
+                f"rope_scaling has {key} {str(given)[:60]}, expected {width // 2} numbers above 0"
             )
-        stretch = np.asarray(stretches, np.float32)
+        stretch = np.asarray(factors, np.float32)
         tables.append(_table(np.float32(1.0) / (stretch * _wavelengths(width, theta)), factor))
     return tables[0], tables[1]
 
 
-def _share(values: dict[str, Any]) -> float:
-    """Take `partial_rotary_factor` out: of a head's channels those that turn."""
-    share = values.pop("partial_rotary_factor", 1.0)
+def _theta_and_share(parameters: Mapping[str, Any]) -> tuple[float, float, dict[str, Any]]:
+    """Base, share of a head's channels that rotate, and the other keys that are not null."""
+    if not isinstance(parameters, Mapping):
+        raise InputError(f"rope_scaling is {str(parameters)[:60]}, expected an object")
+    values = {key: value for key, value in parameters.items() if value is not None}
+    theta, share = values.pop("rope_theta"), values.pop("partial_rotary_factor", 1.0)
     if not _is_positive(share) or share > 1:
         raise InputError(f"partial_rotary_factor is {share!r}, expected a number above 0 up to 1")
-    return share
+    return theta, share, values
 
 
 def _wavelengths(width: int, theta: float) -> np.ndarray:
@@ -137,8 +140,8 @@ def _wavelengths(width: int, theta: float) -> np.ndarray:
         raise InputError(f"rotary channels of a head come out as {width}, expected an even number")
     exponent = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     # NumPy's float32 power depends on the processor and differs from PyTorch's in one of six
-    # frequencies, by up to 2 units in the last place. This one is the same everywhere, and differs
-    # in about one of a hundred, in which PyTorch's own depends on the processor.
+    # frequencies by up to 2 ulp. The float64 power is the same everywhere and differs in about one
+    # of a hundred, in which PyTorch's own depends on the processor.
     power = np.float64(np.float32(theta)) ** exponent.astype(np.float64)
     return power.astype(np.float32)
 
@@ -147,12 +150,7 @@ def _table(frequencies: np.ndarray, factor: float) -> Rotary:
     return Rotary(tuple(float(f) for f in frequencies.astype(np.float32)), float(factor))
 
 
-def _checked(parameters: Mapping[str, Any]) -> tuple[str, float, float, dict[str, Any]]:
-    """Type, base, share, and the other keys that are not null."""
-    _check_object(parameters)
-    values = {key: value for key, value in parameters.items() if value is not None}
-    kind = values.pop("rope_type", "default")
-    theta, share = values.pop("rope_theta"), _share(values)
+def _check_keys(kind: str, values: Mapping[str, Any]) -> None:
     if kind not in KEYS:
         handled = ", ".join(sorted(set(KEYS) - {ALPHA}))
         raise InputError(
@@ -167,17 +165,11 @@ def _checked(parameters: Mapping[str, Any]) -> tuple[str, float, float, dict[str
             _check_positive(key, value)
         elif type(value) is not bool:
             raise InputError(f"rope_scaling has truncate {value!r}, expected true or false")
-    return kind, theta, share, values
-
-
-def _check_object(scaling: Any) -> None:
-    if not isinstance(scaling, Mapping):
-        raise InputError(f"rope_scaling is {str(scaling)[:60]}, expected an object")
 
 
 def _is_positive(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 < value < MOST  # nor NaN
+    return number and 0 < value < MAX_REAL  # nor NaN
 
 
 def _check_positive(key: str, value: Any) -> None:
@@ -186,7 +178,7 @@ def _check_positive(key: str, value: Any) -> None:
 
 
 def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
-    """Slow turns are divided by the factor, fast ones kept, those between blended.
+    """Divide low frequencies by the factor, keep high ones, blend those between.
 
     Llama 4 Scout has two equal bounds, so that nothing lies between them.
     """
@@ -208,12 +200,12 @@ def _llama3(frequencies: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
 def _yarn(
     wavelengths: np.ndarray, theta: float, values: Mapping[str, Any]
 ) -> tuple[np.ndarray, float]:
-    """Ramp, by channel, from the kept to the interpolated frequency."""
+    """Ramp by channel from the original to the interpolated frequency."""
     factor, width = values["factor"], 2 * len(wavelengths)
     length = values[ORIGINAL]
 
     def channel(turns: float) -> float:
-        """The channel pair that makes so many turns in the original length."""
+        """Channel pair that makes this many turns in the original length."""
         return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low = channel(values.get("beta_fast") or 32)
@@ -224,7 +216,7 @@ def _yarn(
     high = high + 0.001 if low == high else high
     ramp = np.clip((np.arange(width // 2, dtype=np.float32) - low) / (high - low), 0, 1)
     ramp = ramp.astype(np.float32)
-    kept, interpolated = 1 / wavelengths, 1 / (np.float32(factor) * wavelengths)
+    original, interpolated = 1 / wavelengths, 1 / (np.float32(factor) * wavelengths)
 
     def magnitude(scale: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
@@ -233,4 +225,4 @@ def _yarn(
     if attention is None:
         mscale, overall = values.get("mscale"), values.get("mscale_all_dim")
         attention = magnitude(mscale) / magnitude(overall) if mscale and overall else magnitude(1.0)
-    return interpolated * ramp + kept * (1 - ramp), attention
+    return interpolated * ramp + original * (1 - ramp), attention

@@ -15,7 +15,7 @@ DECISIVE = {"model_type", TEXT, "vision_config", "audio_config", "quantization_c
 
 
 def without(raw: dict[str, Any], accepted: Sequence[str]) -> dict[str, Any]:
-    """A raw `config.json` without some keys, also of the text model in a wrapper."""
+    """A raw `config.json` without some keys, of the text model in a wrapper too."""
     out = {name: value for name, value in raw.items() if name not in accepted}
     if isinstance(text := out.get(TEXT), dict):
         out[TEXT] = {name: value for name, value in text.items() if name not in accepted}
@@ -25,18 +25,18 @@ def without(raw: dict[str, Any], accepted: Sequence[str]) -> dict[str, Any]:
 def accept(
     raw: dict[str, Any], accepted: Sequence[str], where: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Take the keys that a user vouches for out of a raw `config.json`.
+    """Remove the keys that a user vouches for from a raw `config.json`.
 
     Args:
         accepted: names of keys of the file, or of its text_config.
-        where: names the file in errors.
+        where: the file, for errors.
 
     Returns:
         The config without them, and each key with its value.
 
     Raises:
         InputError: a key that the file does not have, that is handled already, or that the family
-            reads, so that leaving it out would change the numbers.
+            reads, so that removing it would change the numbers.
     """
     if not accepted:
         return raw, {}

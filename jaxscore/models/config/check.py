@@ -1,4 +1,4 @@
-"""Refuse a config attribute that changes the function and is not handled."""
+"""Checks of config attributes: types, sizes, and whether each one is handled."""
 
 import re
 from collections.abc import Mapping, Set
@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 
-# Attributes that decide nothing about a forward pass: names, training, generation defaults.
+# Attributes that do not affect a forward pass: names, training, generation defaults.
 INERT = frozenset(
     "_attn_implementation_autoset _commit_hash _name_or_path _num_labels architectures auto_map "
     "attention_dropout attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id "
@@ -23,19 +23,19 @@ INERT = frozenset(
     "transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache "
     "gradient_checkpointing is_llama_config max_sequence_length n_ctx n_special output_past "
     "predict_special_tokens transformers.js_config "
-    # How many layers have a window is in `layer_types` or `sliding_window_pattern`; a file in
-    # which neither stands is refused where this one says something else than the default.
+    # The windows are in `layer_types` or `sliding_window_pattern`; a file without either is
+    # refused if this one differs from the default.
     "_sliding_window_pattern".split()
 )
-# The same in families that do not read them: what transformers keeps for itself, names, token ids,
-# and training
+# Also inert in families that do not read them: internals of transformers, names, token ids,
+# training
 INERT_FORMS = re.compile(
     r"_.*|name_or_path|(unk|cls|mask)_token_id|(\w+_)?dropout(_prob|_p|_rate)?"
     r"|init_std|layerdrop|output_router_logits|router_aux_loss_coef"
 )
 FLAG = "--accept-config"
 REMEDY = f"; if you know that one cannot, vouch for it: {FLAG} NAME (accept_config in Python)"
-# Of transformers' base class, with the values that change nothing
+# Attributes of transformers' base class, with the values that change nothing
 BASE: dict[str, Any] = {
     "add_cross_attention": False,
     "chunk_size_feed_forward": 0,
@@ -46,21 +46,21 @@ BASE: dict[str, Any] = {
     "tie_encoder_decoder": False,
 }
 
-# None says that there is none, whatever the class has by default.
+# For these null means "none", whatever the default of the class.
 MAY_BE_NULL = frozenset(
     "attention_chunk_size attn_logit_softcapping final_logit_softcapping q_lora_rank "
     "sliding_window sliding_window_pattern".split()
 )
-# A pattern such as "LLLG" is refused where it would count, see `derived`; EXAONE 4's files have it
+# A pattern such as "LLLG" is refused if it is needed, see `derived`; EXAONE 4's files have it
 # beside `layer_types`.
 MAY_BE_STRING = frozenset({"sliding_window_pattern"})
-# None leaves it to the other sizes, as for every attribute whose default is null.
+# For these null means "derived from other sizes", as for every attribute whose default is null.
 MAY_BE_DERIVED = frozenset({"head_dim", "num_key_value_heads"})
-# Real numbers, though some class writes its default as an integer.
+# Real numbers, though the defaults of some classes are integers.
 REALS = frozenset(
     {"query_pre_attn_scalar", "rope_theta", "rotary_emb_base", "rope_local_base_freq"}
 )
-# What an attribute is whose default, null, does not say it
+# Types of attributes whose default is null
 KINDS: dict[str, type] = dict.fromkeys(
     "ffn_hidden_size head_dim intermediate_size moe_intermediate_size n_group n_inner num_experts "
     "num_experts_per_tok num_global_key_value_heads num_key_value_heads num_kv_heads "
@@ -75,49 +75,44 @@ KINDS |= dict.fromkeys(
     list,
 )
 EXAMPLES: dict[type, Any] = {int: 1, float: 1.0, str: "silu", list: []}
-MOST_REAL = 1e30  # below the largest float32
-# Sizes decide what is allocated before any tensor is looked at: lists of as many entries as there
-# are layers, and a head's table of frequencies.
-MOST_ENTRIES = 10_000
-MOST_SIZE = 1 << 22
-POSITIONS = frozenset(  # lengths of text, of which nothing is made
+MAX_REAL = 1e30  # below the largest float32
+# Sizes determine what is allocated before any tensor is read: lists with an entry per layer, and a
+# head's table of frequencies.
+MAX_LAYERS = 10_000
+MAX_SIZE = 1 << 22
+POSITIONS = frozenset(  # lengths of text, for which nothing is allocated
     "max_position_embeddings n_positions original_max_position_embeddings sliding_window "
     "attention_chunk_size floor_scale model_max_length seq_length".split()
 )
 
 
 def check_sizes(raw: Mapping[str, Any], where: str) -> None:
-    """No integer may ask for lists or tables that fill the memory.
+    """Refuse integers that would allocate lists or tables that fill the memory.
 
     Raises:
-        InputError: naming one that does.
+        InputError: an attribute is too large.
     """
     for name, value in raw.items():
         if type(value) is not int or name in INERT | POSITIONS | REALS:
             continue
         counts = ("layer" in name and not name.endswith("_layer_input")) or name.endswith("labels")
-        most = MOST_ENTRIES if counts else MOST_SIZE
+        most = MAX_LAYERS if counts else MAX_SIZE
         if value > most:
             raise InputError(f"{where}: {name} is {value}, expected at most {most}")
 
 
 def is_real(value: Any) -> bool:
-    """Whether a value is a number that float32 has."""
+    """Whether a value is a number within the range of float32."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) < MOST_REAL  # nor NaN
+    return number and abs(value) < MAX_REAL  # nor NaN
 
 
-def _off(value: Any) -> bool:
-    """Whether an unknown attribute says that it does nothing. A zero does not say so."""
+def _is_off(value: Any) -> bool:
+    """Whether the value of an unknown attribute means "off". Zero does not."""
     return value is None or value is False or value in ({}, [])
 
 
-def _same(value: Any, default: Any) -> bool:
-    """Whether a value does what the default does."""
-    return bool(value == default) or (_off(value) and _off(default))
-
-
-def _like(name: str, value: Any, default: Any) -> bool:
+def _has_type_of_default(name: str, value: Any, default: Any) -> bool:
     """Whether a value has the type of its default; integers are floats too."""
     if value is None and (default is None or name in MAY_BE_NULL | MAY_BE_DERIVED):
         return True
@@ -128,20 +123,24 @@ def _like(name: str, value: Any, default: Any) -> bool:
             return True
         default = EXAMPLES[KINDS[name]]
     if isinstance(default, float) or name in REALS:
-        # An integer that is no real for its class goes to the device as one.
-        small = type(value) is not int or name in REALS or abs(value) < MOST_SIZE
+        # Such an integer reaches the device as an integer.
+        small = type(value) is not int or name in REALS or abs(value) < MAX_SIZE
         return is_real(value) and small
     return not isinstance(default, bool | int | str | list) or type(value) is type(default)
 
 
 def check_types(given: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
-    """Every attribute that a file gives must have the type of its default.
+    """Require every attribute of a file to have the type of its default.
 
     Raises:
-        InputError: naming one that has another.
+        InputError: an attribute has another type.
     """
     for name, value in sorted(given.items()):
-        if name in defaults and name not in INERT and not _like(name, value, defaults[name]):
+        if (
+            name in defaults
+            and name not in INERT
+            and not _has_type_of_default(name, value, defaults[name])
+        ):
             default = defaults[name]
             like = f"a value like {default!r}"
             if default is None:
@@ -153,11 +152,11 @@ def check_types(given: Mapping[str, Any], defaults: Mapping[str, Any], where: st
 def unhandled(
     given: Mapping[str, Any], defaults: Mapping[str, Any], reads: Set[str]
 ) -> dict[str, Any]:
-    """Attributes that are neither read, nor inert, nor at the default that they have anyway.
+    """Attributes that are neither read, nor inert, nor at their default.
 
     Args:
-        given: what a file gives, under the names of `defaults`.
-        reads: the attributes whose values the family handles or refuses itself.
+        given: the attributes of a file, under the names of `defaults`.
+        reads: attributes whose values the family handles or refuses itself.
     """
     known = BASE | dict(defaults)
     return {
@@ -166,7 +165,8 @@ def unhandled(
         if name not in reads
         and name not in INERT
         and not INERT_FORMS.fullmatch(name)
-        and not (_same(value, known[name]) if name in known else _off(value))
+        and not (name in known and value == known[name])
+        and not (_is_off(value) and _is_off(known.get(name)))
     }
 
 
@@ -178,16 +178,17 @@ def check_attributes(
     kind: str,
     remedy: str = REMEDY,
 ) -> None:
-    """No attribute may be `unhandled`, whose arguments these are.
+    """Refuse attributes that are `unhandled`.
 
     Args:
+        given, defaults, reads: see `unhandled`.
         remedy: the end of the message.
 
     Raises:
-        InputError: naming those that are.
+        InputError: with the attributes and their values.
     """
-    if strange := unhandled(given, defaults, reads):
-        listed = ", ".join(f"{name}={value!r}" for name, value in sorted(strange.items()))
+    if found := unhandled(given, defaults, reads):
+        listed = ", ".join(f"{name}={value!r}" for name, value in sorted(found.items()))
         raise InputError(
             f"{where}: attributes that are not handled for model_type {kind!r}: "
             f"{listed}; refusing to score, since they may change the numbers{remedy}"

@@ -1,7 +1,7 @@
-"""Attributes that follow from others where a `config.json` leaves them out, or has null.
+"""Attributes that are derived from others if a `config.json` lacks them or has null.
 
-The rules are those of the families' documentation; `layer_types`, where a file has it, is the
-truth, and patterns and intervals are read only where it is missing.
+The rules are those of the families' documentation. If a file has `layer_types`, patterns and
+intervals are ignored.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ RENAMED = {
 
 
 def derive(kind: str, config: Any) -> None:
-    """Fill a config object's attributes that are None and follow from others.
+    """Fill attributes of a config object that are None and derived from others.
 
     Raises:
-        InputError: sizes from which they do not follow.
+        InputError: sizes from which they cannot be derived.
     """
     for name in ("num_key_value_heads", "num_kv_heads"):
         if getattr(config, name, 0) is None:
@@ -33,21 +33,21 @@ def derive(kind: str, config: Any) -> None:
         config.layer_types = [RENAMED.get(t, t) if isinstance(t, str) else t for t in types]
 
 
-def _every(config: Any, interval: Any, own: str, other: str) -> list[str]:
-    """`own` for every `interval`-th layer, `other` for those between."""
+def _layer_types(config: Any, interval: Any) -> list[str]:
+    """Full attention in every `interval`-th layer, a window in the others."""
     if type(interval) is not int or interval < 1:
         raise InputError(f"sliding_window_pattern is {interval!r}, expected a number of at least 1")
-    return [own if not (i + 1) % interval else other for i in range(config.num_hidden_layers)]
+    return [FULL if not (i + 1) % interval else SLIDING for i in range(config.num_hidden_layers)]
 
 
 def _alternating(config: Any) -> None:
     """A window in the first layer and in every other one."""
     if config.layer_types is None:
-        config.layer_types = _every(config, 2, FULL, SLIDING)
+        config.layer_types = _layer_types(config, 2)
 
 
 def _pattern(config: Any) -> None:
-    """A window everywhere but in every n-th layer, n being `sliding_window_pattern`."""
+    """A window in all but every n-th layer, n being `sliding_window_pattern`."""
     if config.layer_types is None:
         interval = config.sliding_window_pattern
         if (other := getattr(config, "_sliding_window_pattern", interval)) != interval:
@@ -55,24 +55,24 @@ def _pattern(config: Any) -> None:
                 f"_sliding_window_pattern is {other!r}, which transformers does not read; give "
                 "layer_types"
             )
-        config.layer_types = _every(config, interval, FULL, SLIDING)
+        config.layer_types = _layer_types(config, interval)
 
 
 def _olmo3(config: Any) -> None:
-    """A window everywhere but in every fourth layer."""
+    """A window in all but every fourth layer."""
     if config.layer_types is None:
-        config.layer_types = _every(config, 4, FULL, SLIDING)
+        config.layer_types = _layer_types(config, 4)
 
 
-def _asked_window(config: Any) -> None:
-    """A window only where `use_sliding_window` is on."""
+def _optional_window(config: Any) -> None:
+    """A window only if `use_sliding_window` is on."""
     if not config.use_sliding_window:
         config.sliding_window = None
 
 
 def _last_layers(config: Any) -> None:
     """A window from layer `max_window_layers` on."""
-    _asked_window(config)
+    _optional_window(config)
     if config.layer_types is None:
         first, n = config.max_window_layers, config.num_hidden_layers
         first = n if config.sliding_window is None else first
@@ -80,27 +80,27 @@ def _last_layers(config: Any) -> None:
 
 
 def _mixture(config: Any) -> None:
-    _asked_window(config)
+    _optional_window(config)
     if config.mlp_only_layers is None:
         config.mlp_only_layers = []
 
 
 def _no_windows(config: Any) -> None:
-    """Its class has none."""
+    """Its class has no windows."""
     config.sliding_window = None
     if config.layer_types is None:
         config.layer_types = [FULL] * config.num_hidden_layers
 
 
 def _qwen2_moe(config: Any) -> None:
-    """With windows asked for, its class would mix; the family refuses them."""
+    """With windows on, its class mixes layer types, which the family refuses."""
     _mixture(config)
     if config.layer_types is None and not config.use_sliding_window:
         config.layer_types = [FULL] * config.num_hidden_layers
 
 
 def _no_rope(config: Any) -> None:
-    """1 for the layers that are told positions, 0 for every `no_rope_layer_interval`-th one."""
+    """1 for rotary layers, 0 for every `no_rope_layer_interval`-th one, which is NoPE."""
     if config.no_rope_layers is None:
         interval = config.no_rope_layer_interval
         if interval < 1:
@@ -112,12 +112,12 @@ def _no_rope(config: Any) -> None:
 
 
 def _smollm3(config: Any) -> None:
-    """A window, where it is asked for, in the layers that are not told positions."""
+    """A window, if it is on, in the NoPE layers."""
     _no_rope(config)
     if config.layer_types is None:
         window = config.use_sliding_window and config.sliding_window is not None
         config.layer_types = [
-            SLIDING if window and not turns else FULL for turns in config.no_rope_layers
+            SLIDING if window and not has_rotary else FULL for has_rotary in config.no_rope_layers
         ]
 
 
@@ -126,7 +126,9 @@ def _llama4(config: Any) -> None:
         config.no_rope_layers = None
     _no_rope(config)
     if config.layer_types is None:
-        config.layer_types = [CHUNKED if turns else FULL for turns in config.no_rope_layers]
+        config.layer_types = [
+            CHUNKED if has_rotary else FULL for has_rotary in config.no_rope_layers
+        ]
     if config.moe_layers is None:
         step = config.interleave_moe_layer_step
         if step < 1:
@@ -135,7 +137,7 @@ def _llama4(config: Any) -> None:
 
 
 def _exaone4(config: Any) -> None:
-    """No windows where `sliding_window` is null."""
+    """No windows if `sliding_window` is null."""
     if config.layer_types is None and config.sliding_window is None:
         config.layer_types = [FULL] * config.num_hidden_layers
     _pattern(config)
@@ -147,7 +149,7 @@ def _cohere2(config: Any) -> None:
 
 
 def _check_quotient(config: Any) -> None:
-    """Its class takes the quotient, whatever `head_dim` says."""
+    """Require `head_dim` to be the quotient, which its class always takes."""
     if config.head_dim is None:
         config.head_dim = config.hidden_size // config.num_attention_heads
     if config.head_dim * config.num_attention_heads != config.hidden_size:
@@ -158,9 +160,9 @@ def _check_quotient(config: Any) -> None:
 
 
 def _latent(config: Any) -> None:
-    """Queries and keys of deepseek: a part with positions beside one without."""
-    turning, whole = config.qk_rope_head_dim, config.qk_nope_head_dim + config.qk_rope_head_dim
-    for name, value in (("head_dim", turning), ("qk_head_dim", whole)):
+    """Queries and keys of deepseek: a rotary part beside a NoPE part."""
+    rotary, whole = config.qk_rope_head_dim, config.qk_nope_head_dim + config.qk_rope_head_dim
+    for name, value in (("head_dim", rotary), ("qk_head_dim", whole)):
         if (found := getattr(config, name)) not in (None, value):
             raise InputError(f"{name} is {found!r}, expected {value} of qk_rope_head_dim")
         setattr(config, name, value)
@@ -169,10 +171,10 @@ def _latent(config: Any) -> None:
 def _gemma4(config: Any) -> None:
     """Full layers have heads of their own width, and the last layer is one.
 
-    `per_layer_config` comes out with the layers' numbers as keys.
+    The keys of `per_layer_config` become layer indices.
     """
     if config.layer_types is None:
-        config.layer_types = _every(config, 6, FULL, SLIDING)
+        config.layer_types = _layer_types(config, 6)
         config.layer_types[-1] = FULL
     elif config.layer_types and config.layer_types[-1] == SLIDING:
         raise InputError(
@@ -183,11 +185,11 @@ def _gemma4(config: Any) -> None:
         own = {"head_dim": config.global_head_dim}
         if config.attention_k_eq_v and config.num_global_key_value_heads is not None:
             own["num_key_value_heads"] = config.num_global_key_value_heads
-        full = (i for i, one in enumerate(config.layer_types) if one == FULL)
+        full = (i for i, layer_type in enumerate(config.layer_types) if layer_type == FULL)
         config.per_layer_config = {i: dict(own) for i in full}
     elif not isinstance(given := config.per_layer_config, dict):
         raise InputError(f"per_layer_config is {str(given)[:60]}, expected an object")
-    else:  # JSON has no other keys than strings, and transformers pads them with zeros
+    else:  # JSON keys are strings, which transformers pads with zeros
         config.per_layer_config = {int(layer): own for layer, own in given.items()}
 
 
@@ -202,7 +204,7 @@ def _falcon(config: Any) -> None:
 
 
 def _gpt_neo(config: Any) -> None:
-    """`attention_types` as runs of kinds of layers: [[["global", "local"], 12]]."""
+    """`attention_types` is run-length encoded: [[["global", "local"], 12]]."""
     if config.attention_layers is not None:
         return
     runs = config.attention_types

@@ -1,9 +1,9 @@
-"""All that a `config.json` says of rotary positions, in one form: `rope_parameters`.
+"""All rotary attributes of a `config.json` in one form: `rope_parameters`.
 
 transformers 4.57 writes `rope_theta`, `rope_scaling` and, by family, `partial_rotary_factor`,
 `rotary_pct`, `rotary_emb_base`, `rope_local_base_freq` or `rotary_dim`; transformers 5 writes one
-`rope_parameters`, flat or with layer types as keys. Where two of them name one number they must
-agree: the lines differ in which one counts.
+`rope_parameters`, flat or with layer types as keys. If two of them name one number they must
+agree, since the versions differ in which one counts.
 """
 
 from collections.abc import Mapping
@@ -14,23 +14,22 @@ from jaxscore.models.config.check import REALS, is_real
 from jaxscore.models.rope import ALPHA, ORIGINAL
 
 TYPES = ("full_attention", "sliding_attention")
-# Where transformers reads the length that a model was trained for, beside or instead of the
-# longest one
+# Types for which transformers reads the length that a model was trained for
 WITH_ORIGINAL = ("llama3", "longrope", "yarn")
-# model type -> other names that stand for the base and for the share of a head that turns
+# model type -> other names of the base and of the share of a head that rotates
 BASES = {"gpt_neox": ("rope_theta", "rotary_emb_base")}
 SHARES = {"gpt_neox": ("partial_rotary_factor", "rotary_pct")}
-# model type -> keys that no frequency depends on; the family reads them, or they only repeat
+# model type -> keys that change no frequency: the family reads them, or they repeat others
 RIDING = {"ministral3": frozenset({"llama_4_scaling_beta"})}
-# Position streams of images and videos. Those of a text token are equal, so that how the channels
-# are shared among them decides nothing.
+# With position streams of images and videos. Those of a text token are equal, so the division of
+# channels among them changes nothing.
 STREAMS = frozenset({"qwen2_5_vl_text", "qwen2_vl_text", "qwen3_vl_text"})
 OLD = ("rope_scaling", "rope_theta", "rope_local_base_freq")
 
 
 def names_of(kind: str, default: Mapping[str, Any]) -> frozenset[str]:
-    """The attributes that `normal` reads of a model type."""
-    if _by_type(default):
+    """Attributes that `normal` reads for a model type."""
+    if has_layer_types(default):
         old = {"gemma3_text": OLD, "olmo3": OLD[:2]}.get(kind, ())
         return frozenset({"rope_parameters", *old})
     found = {"rope_parameters", "rope_scaling", *BASES.get(kind, ("rope_theta",))}
@@ -42,26 +41,26 @@ def names_of(kind: str, default: Mapping[str, Any]) -> frozenset[str]:
 def normal(
     kind: str, raw: Mapping[str, Any], default: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The `rope_parameters` of a file.
+    """Normalized `rope_parameters` of a file.
 
-    `rope_type` and `rope_theta` are always there; `partial_rotary_factor` where the family turns a
-    part of each head; `original_max_position_embeddings` where the type has use for it. With layer
-    types as keys (`default` has them), each type has its own, or null, which turns nothing.
+    `rope_type` and `rope_theta` are always present, `partial_rotary_factor` if the family rotates
+    a part of each head, `original_max_position_embeddings` if the type uses it. With layer types
+    as keys (if `default` has them), each type has its own, or null for no rotation.
 
     Args:
-        raw: the file, less other attributes of the family if that suits.
-        default: of a file without any.
+        raw: the rotary attributes of the file.
+        default: parameters of a file without any.
         sizes: attributes that lengths and shares are read from.
 
     Raises:
-        InputError: two names of one number that differ, a value of the wrong type, or a number
-            that is missing and differs between transformers' lines.
+        InputError: two names of one number that differ, a value of the wrong type, or a missing
+            number that differs between transformers' versions.
     """
-    if _by_type(default):
+    if has_layer_types(default):
         return _for_types(kind, raw, default, sizes)
     both = {name: raw[name] for name in ("rope_scaling", "rope_parameters") if raw.get(name)}
     found = [
-        _flat(kind, raw, _object(name, one), sizes, default) for name, one in both.items()
+        _flat(kind, raw, _object(name, value), sizes, default) for name, value in both.items()
     ] or [_flat(kind, raw, {}, sizes, default)]
     if found[0] != found[-1]:
         raise InputError("rope_scaling and rope_parameters say different things; leave one out")
@@ -69,11 +68,11 @@ def normal(
     if "partial_rotary_factor" not in default:
         _check_whole(out)
     if "rope_type" in default:
-        # transformers 4.57 takes a null for no scaling, 5 for the default; and with an object
-        # that has no base they take different ones.
+        # transformers 4.57 reads null as no scaling, 5 as the default; for an object without a
+        # base they take different ones.
         if not both and "rope_scaling" in raw:
             raise InputError("rope_scaling is null, expected an object; or leave it out")
-        # With no object at all 5 takes its own base, whatever stands beside.
+        # Without any object 5 takes its own base and ignores `rope_theta`.
         theta = out.get("rope_theta", default["rope_theta"])
         if not both and theta != default["rope_theta"]:
             raise InputError(
@@ -88,7 +87,8 @@ def normal(
     return _with_theta(out, default["rope_theta"])
 
 
-def _by_type(default: Mapping[str, Any]) -> bool:
+def has_layer_types(default: Mapping[str, Any]) -> bool:
+    """Whether the rotary parameters have layer types as keys."""
     return any(name in default for name in TYPES)
 
 
@@ -99,8 +99,8 @@ def _flat(
     sizes: Mapping[str, Any],
     default: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """One object with what stands beside it in the file."""
-    out = _one(kind, given, sizes)
+    """One object, merged with the attributes beside it in the file."""
+    out = _clean(kind, given, sizes)
     bases = [(name, raw[name]) for name in BASES.get(kind, ("rope_theta",)) if name in raw]
     _fill(out, "rope_theta", bases)
     shares = []
@@ -116,7 +116,7 @@ def _flat(
 def _for_types(
     kind: str, raw: Mapping[str, Any], default: Mapping[str, Any], sizes: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One object for each layer type; an old `rope_scaling` is of the full layers."""
+    """One object per layer type; an old `rope_scaling` is that of full layers."""
     old = names_of(kind, default) - {"rope_parameters"}
     given = _object("rope_parameters", raw.get("rope_parameters") or {})
     if given and raw.get("rope_scaling"):
@@ -126,35 +126,35 @@ def _for_types(
             f"rope_parameters has {', '.join(sorted(given))}, expected {', '.join(default)}"
         )
     out: dict[str, Any] = {}
-    for layer_type, otherwise in default.items():
+    for layer_type, defaults in default.items():
         full = layer_type == "full_attention"
         if given:
             found = given[layer_type]
             if found is None and old:
-                # transformers 5 reads the default into it, and null elsewhere as no rotation.
+                # transformers 5 takes the default for it; elsewhere null is no rotation.
                 raise InputError(f"rope_parameters.{layer_type} is null, expected an object")
             if found is None:
                 out[layer_type] = None
                 continue
         else:
             found = (full and raw.get("rope_scaling")) or {}
-        one = _one(kind, _object(f"rope_parameters.{layer_type}", found), sizes)
-        if one.get("rope_type") != "proportional":
-            _check_whole(one)
-        if one.get("truncate", True) is not True:
-            # transformers 5 looks for it beside the layer types, 4.57 in the object.
+        own = _clean(kind, _object(f"rope_parameters.{layer_type}", found), sizes)
+        if own.get("rope_type") != "proportional":
+            _check_whole(own)
+        if own.get("truncate", True) is not True:
+            # transformers 5 reads it beside the layer types, 4.57 in the object.
             raise InputError(f"rope_parameters.{layer_type} has truncate, which is not handled")
         base = "rope_theta" if full or OLD[2] not in old else OLD[2]
         if base in old and base in raw:
-            _fill(one, "rope_theta", [(base, raw[base])])
+            _fill(own, "rope_theta", [(base, raw[base])])
         if not given and not found:
-            one = {**otherwise, **one}
-        out[layer_type] = _with_theta(one, otherwise["rope_theta"])
+            own = {**defaults, **own}
+        out[layer_type] = _with_theta(own, defaults["rope_theta"])
     return out
 
 
-def _one(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """An object with its type under one name, its original length, and without nulls."""
+def _clean(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """An object without nulls, with its type under one name and its original length."""
     out = {key: value for key, value in given.items() if value is not None}
     older = out.pop("type", None)
     rope_type = out.get("rope_type", older)
@@ -170,10 +170,10 @@ def _one(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[
     if rope_type is not None:
         out["rope_type"] = rope_type
     if rope_type in WITH_ORIGINAL:
-        said = sizes.get(ORIGINAL)
-        _fill(out, ORIGINAL, [] if said is None else [(ORIGINAL, said)])
+        original = sizes.get(ORIGINAL)
+        _fill(out, ORIGINAL, [] if original is None else [(ORIGINAL, original)])
         out.setdefault(ORIGINAL, sizes["max_position_embeddings"])
-    if kind == "ministral3":  # repeated there
+    if kind == "ministral3":  # whose object repeats it
         longest = "max_position_embeddings"
         _fill(out, longest, [(longest, sizes[longest])])
         del out[longest]
@@ -181,7 +181,7 @@ def _one(kind: str, given: Mapping[str, Any], sizes: Mapping[str, Any]) -> dict[
 
 
 def _check_whole(given: Mapping[str, Any]) -> None:
-    """PyTorch's classes of families that turn whole heads do not read a share of them."""
+    """Refuse a share for families that rotate whole heads, whose classes do not read it."""
     if (share := given.get("partial_rotary_factor", 1)) != 1:
         raise InputError(
             f"rope_parameters has partial_rotary_factor {share!r}, which transformers' class of "
@@ -190,7 +190,7 @@ def _check_whole(given: Mapping[str, Any]) -> None:
 
 
 def _check_streams(out: dict[str, Any], sizes: Mapping[str, Any]) -> None:
-    """Take out how many pairs of channels turn by time, height and width: all of them together."""
+    """Drop the numbers of channel pairs for time, height and width, which must be all pairs."""
     section = out.pop("mrope_section", None)
     interleaved = out.pop("mrope_interleaved", False)
     if type(interleaved) is not bool:
@@ -207,7 +207,7 @@ def _check_streams(out: dict[str, Any], sizes: Mapping[str, Any]) -> None:
 
 
 def _fill(out: dict[str, Any], key: str, beside: list[tuple[str, Any]]) -> None:
-    """Take a number from beside the object; where both have it they must agree."""
+    """Take a number from beside the object; if both have it they must agree."""
     for name, value in beside:
         if not is_real(value):
             like = 10000.0 if name in REALS else 0.5
@@ -219,9 +219,9 @@ def _fill(out: dict[str, Any], key: str, beside: list[tuple[str, Any]]) -> None:
             )
 
 
-def _with_theta(given: dict[str, Any], otherwise: Any) -> dict[str, Any]:
+def _with_theta(given: dict[str, Any], default: Any) -> dict[str, Any]:
     given.setdefault("rope_type", "default")
-    theta = given.setdefault("rope_theta", otherwise)
+    theta = given.setdefault("rope_theta", default)
     if theta is None:
         raise InputError("rope_theta is missing; transformers' versions take different ones")
     if not is_real(theta):

@@ -1,8 +1,8 @@
-"""Device arrays out of views of mapped files: read in parallel, each byte copied once.
+"""Device arrays from views of mapped files: read in parallel, each byte copied once.
 
-A parameter is stacked from many tensors (one a layer), so its buffer is filled piece by piece
-by a pool of threads; NumPy copies and casts without Python's lock. While one parameter goes to
-the device the next is filled, and no third is begun: on an accelerator the host holds two
+A parameter is stacked from many tensors (one per layer), so a pool of threads fills its buffer
+piece by piece; NumPy copies and casts without Python's lock. While one parameter goes to the
+device the next one is filled, and no third is started: on an accelerator the host has at most two
 parameters beside the mapped pages. On the CPU the device array is the buffer itself.
 """
 
@@ -18,26 +18,26 @@ import jax
 import numpy as np
 from jax.sharding import Sharding
 
-ALIGNED = 64  # bytes: where a buffer starts that JAX takes for a CPU device array as it is
+ALIGNMENT = 64  # bytes: JAX takes an aligned buffer as a CPU device array without a copy
 PIECE = 16 << 20  # bytes of a buffer that one thread fills at a time
-TILE = (2048, 128, 16)  # rows, columns and columns at a time of what is transposed: measured
-MOST_THREADS = 16  # more of them saturate no memory that we know
+TILE = (2048, 128, 16)  # rows, columns and columns at a time of a transposed copy: measured
+MAX_THREADS = 16  # more do not increase the bandwidth
 
 Bounds = tuple[tuple[int, int], ...]  # (start, stop) on each axis
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A parameter that is to be read.
+    """How to read a parameter.
 
     Attributes:
         shape: of the parameter.
-        dtype: what its values are rounded to.
-        kept: what the array is kept as, of the same width; see `device.dots.storage_dtype`.
-        n_leading: axes along which tensors are stacked: layers, experts.
-        reads: for each place along these axes, in C order, what gives its view
+        dtype: that its values are rounded to.
+        kept: dtype of the array, of the same width; see `device.dots.storage_dtype`.
+        n_leading: number of axes along which tensors are stacked: layers, experts.
+        reads: for each place along these axes, in C order, a function that returns its view
             [shape[n_leading:]].
-        computed: whether `reads` compute what they give, so that a piece is a whole one.
+        computed: whether `reads` compute their values, so that a piece is a whole tensor.
     """
 
     shape: tuple[int, ...]
@@ -48,73 +48,92 @@ class Leaf:
     computed: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class _Filling:
+    """A parameter whose buffers are being filled.
+
+    Attributes:
+        buffers: of `leaf.dtype`, one for each distinct shard on this host.
+        pieces: the copies that fill them.
+    """
+
+    leaf: Leaf
+    sharding: Sharding
+    buffers: dict[Bounds, np.ndarray]
+    pieces: list[Future[None]]
+
+    def place(self) -> jax.Array:
+        """Wait for the copies and put the buffers on the devices."""
+        for piece in self.pieces:
+            piece.result()
+        shape = self.leaf.shape
+        return jax.make_array_from_callback(
+            shape,
+            self.sharding,
+            lambda index: self.buffers[_bounds(index, shape)].view(self.leaf.kept),
+        ).block_until_ready()
+
+
 def device_arrays(leaves: Iterable[tuple[Leaf, Sharding]]) -> Iterator[jax.Array]:
-    """Each parameter on its devices, in order."""
+    """Read each parameter to its devices, in order."""
     pool = ThreadPoolExecutor(n_threads(), thread_name_prefix="load")
     try:
-        begun: collections.deque[_Begun] = collections.deque()
+        started: collections.deque[_Filling] = collections.deque()
         for leaf, sharding in leaves:
-            begun.append(_begin(pool, leaf, sharding))
-            if len(begun) > 1:
-                yield _placed(begun.popleft())
-        while begun:
-            yield _placed(begun.popleft())
+            started.append(_start(pool, leaf, sharding))
+            if len(started) > 1:
+                yield started.popleft().place()
+        while started:
+            yield started.popleft().place()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def n_threads() -> int:
-    """Threads that read: one a core that this process may use."""
-    ours = hasattr(os, "sched_getaffinity")  # macOS and Windows do not tell
-    return min(len(os.sched_getaffinity(0)) if ours else os.cpu_count() or 1, MOST_THREADS)
+    """Number of threads that read: one per core that this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS and Windows
+    n_cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(n_cores, MAX_THREADS)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Begun:
-    leaf: Leaf
-    sharding: Sharding
-    buffers: dict[Bounds, np.ndarray]  # of `leaf.dtype`, one a different shard on this host
-    pieces: list[Future[None]]
-
-
-def _begin(pool: ThreadPoolExecutor, leaf: Leaf, sharding: Sharding) -> _Begun:
-    indices = sharding.addressable_devices_indices_map(leaf.shape).values()
+def _start(pool: ThreadPoolExecutor, leaf: Leaf, sharding: Sharding) -> _Filling:
+    """Allocate a parameter's buffers and submit the copies that fill them."""
     buffers: dict[Bounds, np.ndarray] = {}
-    for index in indices:
+    for index in sharding.addressable_devices_indices_map(leaf.shape).values():
         bounds = _bounds(index, leaf.shape)
         if bounds not in buffers:
             buffers[bounds] = _aligned([stop - start for start, stop in bounds], leaf.dtype)
-    leading, one = leaf.shape[: leaf.n_leading], leaf.shape[leaf.n_leading :]
-    places = list(itertools.product(*map(range, leading)))
-    wanted = [
+    leading, own_shape = leaf.shape[: leaf.n_leading], leaf.shape[leaf.n_leading :]
+    places = itertools.product(*map(range, leading))
+    needed = [
         (place, read)
         for place, read in zip(places, leaf.reads, strict=True)
-        if any(_within(place, bounds) for bounds in buffers)
+        if any(_contains(bounds, place) for bounds in buffers)
     ]
-    size = math.prod(one) * leaf.dtype.itemsize
-    step = one[0] if leaf.computed else max(1, PIECE * one[0] // max(1, size))
-    # Small ones together: a piece costs a thread some 50 us, whatever it holds.
-    together = max(1, PIECE // max(1, size)) if not leaf.computed else 1
+    n_rows, size = own_shape[0], math.prod(own_shape) * leaf.dtype.itemsize
+    step = n_rows if leaf.computed else max(1, PIECE * n_rows // max(1, size))
+    # Small tensors share a piece, which costs a thread some 50 us whatever it contains.
+    per_piece = 1 if leaf.computed else max(1, PIECE // max(1, size))
     pieces = [
-        pool.submit(_fill, leaf, buffers, wanted[k : k + together], start, start + step)
-        for k in range(0, len(wanted), together)
-        for start in range(0, one[0], step)
+        pool.submit(_fill, leaf, buffers, needed[k : k + per_piece], start, start + step)
+        for k in range(0, len(needed), per_piece)
+        for start in range(0, n_rows, step)
     ]
-    return _Begun(leaf, sharding, buffers, pieces)
+    return _Filling(leaf, sharding, buffers, pieces)
 
 
 def _fill(
     leaf: Leaf,
     buffers: dict[Bounds, np.ndarray],
-    wanted: Sequence[tuple[tuple[int, ...], Callable[[], np.ndarray]]],
+    tensors: Sequence[tuple[tuple[int, ...], Callable[[], np.ndarray]]],
     start: int,
     stop: int,
 ) -> None:
-    """Rows [start, stop) of some tensors into every shard that holds some of them."""
-    for place, read in wanted:
+    """Copy rows [start, stop) of some tensors into every shard that contains any of them."""
+    for place, read in tensors:
         view = read()
         for bounds, buffer in buffers.items():
-            if not _within(place, bounds):
+            if not _contains(bounds, place):
                 continue
             corner = tuple(at - low for at, (low, _) in zip(place, bounds, strict=False))
             (low, high), *others = bounds[leaf.n_leading :]
@@ -125,10 +144,10 @@ def _fill(
 
 
 def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Cast and copy.
+    """Copy and cast.
 
-    What is transposed becomes straight first, a tile at a time, in strips and without a cast:
-    NumPy's own order takes ten times as long, and it casts bfloat16 fast along rows alone.
+    A transposed source is first straightened, one tile at a time, in strips and without a cast:
+    NumPy's own order takes ten times as long, and it casts bfloat16 fast only along rows.
     """
     if source.ndim != 2 or abs(source.strides[0]) >= abs(source.strides[1]):
         target[...] = source
@@ -148,23 +167,12 @@ def _copy(source: np.ndarray, target: np.ndarray) -> None:
             out[...] = straight
 
 
-def _placed(begun: _Begun) -> jax.Array:
-    for piece in begun.pieces:
-        piece.result()
-    leaf = begun.leaf
-
-    def shard(index: tuple[slice, ...] | None) -> np.ndarray:
-        return begun.buffers[_bounds(index, leaf.shape)].view(leaf.kept)
-
-    return jax.make_array_from_callback(leaf.shape, begun.sharding, shard).block_until_ready()
-
-
 def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An array that is not filled yet, where JAX need not copy it."""
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.empty(size + ALIGNED, np.uint8)
-    start = -raw.ctypes.data % ALIGNED
-    return raw[start : start + size].view(dtype).reshape(shape)
+    """Uninitialized array that JAX need not copy."""
+    n_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(n_bytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def _bounds(index: tuple[slice, ...] | None, shape: Sequence[int]) -> Bounds:
@@ -173,5 +181,5 @@ def _bounds(index: tuple[slice, ...] | None, shape: Sequence[int]) -> Bounds:
     return tuple((start, stop) for start, stop, _ in ranges)
 
 
-def _within(place: tuple[int, ...], bounds: Bounds) -> bool:
+def _contains(bounds: Bounds, place: tuple[int, ...]) -> bool:
     return all(low <= at < high for at, (low, high) in zip(place, bounds, strict=False))

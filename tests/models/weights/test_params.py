@@ -180,4 +180,4 @@ def test_fewer_threads_than_cores_that_are_not_ours(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     assert filling.n_threads() == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(200)))
-    assert filling.n_threads() == filling.MOST_THREADS
+    assert filling.n_threads() == filling.MAX_THREADS
