@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from jaxscore.errors import InputError
 from jaxscore.lm import LM
@@ -19,117 +19,10 @@ from jaxscore.plan.row_batches import SHORTEST_ROW
 
 # lm-evaluation-harness' command line passes these if its user gives nothing.
 HARNESS_DEFAULTS = {"batch_size": 1, "device": "cuda:0"}
-MAX_GEN_TOKS = 256  # as hf
 
 
 class ArgumentError(InputError, TypeError):
     """An unknown name in `model_args`, or an invalid value."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Arguments:
-    """Checked `model_args`.
-
-    Attributes:
-        pretrained: a folder, a hub id, "demo", or a `Scorer`.
-        tokenizer: a folder or hub id of another tokenizer.
-        max_length: maximum tokens of a text, or None for the config's, see `model.max_length`.
-        add_bos_token: None leaves it to the tokenizer.
-        prefix_token_id: precedes a text without context; None is BOS, or EOS if there is none.
-        think_end_token: text or id after which the answer starts.
-        peft: a LoRA adapter.
-        details: JSONL file for per-token numbers.
-        audit_noise: number of requests per call that are scored again in other layouts.
-        device, dtype, mesh, quantize, batch_tokens, journal, reproducible, implementation,
-            accept_config, cache_dir, revision, trust_remote_code: as of `Scorer.from_pretrained`.
-    """
-
-    pretrained: Any
-    tokenizer: str | None = None
-    revision: str | None = None
-    trust_remote_code: bool = False
-    dtype: str = "auto"
-    device: str | None = None
-    max_length: int | None = None
-    max_gen_toks: int = MAX_GEN_TOKS
-    add_bos_token: bool | None = None
-    prefix_token_id: int | None = None
-    chat_template_args: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    enable_thinking: bool | None = None
-    think_end_token: str | int | None = None
-    peft: str | None = None
-    quantize: str | None = None
-    mesh: str | None = None
-    batch_tokens: int | str | None = None
-    journal: str | None = None
-    reproducible: bool = False
-    implementation: str = "auto"
-    accept_config: tuple[str, ...] = ()
-    cache_dir: str | None = None
-    details: str | None = None
-    audit_noise: int = 0
-
-
-# Arguments that make a scorer, and so have no place beside one that is already made.
-SCORER_ARGUMENTS = (
-    "tokenizer revision trust_remote_code dtype device peft quantize mesh batch_tokens journal "
-    "reproducible implementation accept_config cache_dir"
-).split()
-# Arguments that only requests of lm-evaluation-harness use.
-LM_EVAL_ARGUMENTS = frozenset(
-    "audit_noise chat_template_args details enable_thinking max_gen_toks prefix_token_id "
-    "think_end_token".split()
-)
-
-
-def read_arguments(values: Mapping[str, Any]) -> tuple[Arguments, list[str]]:
-    """Check `model_args` together with `batch_size`, `max_batch_size` and `device`.
-
-    Args:
-        values: name -> Python value, or its text.
-
-    Returns:
-        The arguments, and the names given by the user that have no effect.
-
-    Raises:
-        ArgumentError: an unknown name, or an invalid value.
-    """
-    read: dict[str, Any] = {}
-    idle = []
-    for name, value in values.items():
-        if name in READERS:
-            read[name] = READERS[name](name, value)
-        elif name in IDLE:
-            if value is not None and not IDLE[name].accepts(value):
-                raise ArgumentError(f"model_args: {name}={value!r}: {IDLE[name].advice}")
-            if value is not None and HARNESS_DEFAULTS.get(name) != value:
-                idle.append(name)
-        else:
-            near = difflib.get_close_matches(name, [*READERS, *IDLE], n=2)
-            known = f"known are {', '.join(sorted(READERS))}"
-            hint = f"is it {' or '.join(near)}?" if near else known
-            raise ArgumentError(f"model_args: {name} is no argument of jaxscore; {hint}")
-    if read.get("pretrained") is None:
-        raise ArgumentError(
-            "model_args: pretrained is missing; give a folder, a hub id or demo: "
-            "--model_args pretrained=NAME"
-        )
-    args = Arguments(**{name: value for name, value in read.items() if value is not None})
-    if args.enable_thinking is not None:
-        template = {**args.chat_template_args, "enable_thinking": args.enable_thinking}
-        args = dataclasses.replace(args, chat_template_args=template)
-    if args.enable_thinking and args.think_end_token is None:
-        raise ArgumentError(
-            "model_args: enable_thinking needs think_end_token, the text or id after which the "
-            "answer begins, such as think_end_token=</think>"
-        )
-    made = [name for name in SCORER_ARGUMENTS if read.get(name) not in (None, False)]
-    if made and not isinstance(args.pretrained, str):
-        raise ArgumentError(
-            f"model_args: {', '.join(made)} beside a Scorer as pretrained; make the scorer with "
-            "it, or give the name of the model"
-        )
-    return args, idle
 
 
 def _invalid(name: str, value: Any, expected: str) -> ArgumentError:
@@ -259,32 +152,66 @@ def _keys(name: str, value: Any) -> tuple[str, ...] | None:
     return tuple(keys)
 
 
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Checked `model_args`, each annotated with the function that reads it from (name, value).
+
+    Attributes:
+        pretrained: a folder, a hub id, "demo", or a `Scorer`.
+        tokenizer: a folder or hub id of another tokenizer.
+        max_length: maximum tokens of a text, or None for the config's, see `model.max_length`.
+        add_bos_token: None leaves it to the tokenizer.
+        prefix_token_id: precedes a text without context; None is BOS, or EOS if there is none.
+        think_end_token: text or id after which the answer starts.
+        peft: a LoRA adapter.
+        details: JSONL file for per-token numbers.
+        audit_noise: number of requests per call that are scored again in other layouts.
+        device, dtype, mesh, quantize, batch_tokens, journal, reproducible, implementation,
+            accept_config, cache_dir, revision, trust_remote_code: as of `Scorer.from_pretrained`.
+    """
+
+    pretrained: Annotated[Any, _pretrained]
+    tokenizer: Annotated[str | None, _path] = None
+    revision: Annotated[str | None, _revision] = None
+    trust_remote_code: Annotated[bool, read_flag] = False
+    dtype: Annotated[str, _dtype] = "auto"
+    device: Annotated[str | None, _device] = None
+    max_length: Annotated[int | None, _integer(1)] = None
+    max_gen_toks: Annotated[int, _integer(1)] = 256  # as hf
+    add_bos_token: Annotated[bool | None, read_flag] = None
+    prefix_token_id: Annotated[int | None, _integer(0)] = None
+    chat_template_args: Annotated[Mapping[str, Any], _template_args] = dataclasses.field(
+        default_factory=dict
+    )
+    enable_thinking: Annotated[bool | None, read_flag] = None
+    think_end_token: Annotated[str | int | None, _token] = None
+    peft: Annotated[str | None, _path] = None
+    quantize: Annotated[str | None, _one_of(*QUANTIZED)] = None
+    mesh: Annotated[str | None, _text] = None
+    batch_tokens: Annotated[int | str | None, _batch_tokens] = None
+    journal: Annotated[str | None, _path] = None
+    reproducible: Annotated[bool, read_flag] = False
+    implementation: Annotated[str, _one_of(*IMPLEMENTATIONS)] = "auto"
+    accept_config: Annotated[tuple[str, ...], _keys] = ()
+    cache_dir: Annotated[str | None, _path] = None
+    details: Annotated[str | None, _path] = None
+    audit_noise: Annotated[int, _integer(0)] = 0
+
+
 READERS: dict[str, Callable[[str, Any], Any]] = {
-    "pretrained": _pretrained,
-    "tokenizer": _path,
-    "revision": _revision,
-    "trust_remote_code": read_flag,
-    "dtype": _dtype,
-    "device": _device,
-    "max_length": _integer(1),
-    "max_gen_toks": _integer(1),
-    "add_bos_token": read_flag,
-    "prefix_token_id": _integer(0),
-    "chat_template_args": _template_args,
-    "enable_thinking": read_flag,
-    "think_end_token": _token,
-    "peft": _path,
-    "quantize": _one_of(*QUANTIZED),
-    "mesh": _text,
-    "batch_tokens": _batch_tokens,
-    "journal": _path,
-    "reproducible": read_flag,
-    "implementation": _one_of(*IMPLEMENTATIONS),
-    "accept_config": _keys,
-    "cache_dir": _path,
-    "details": _path,
-    "audit_noise": _integer(0),
+    name: annotation.__metadata__[0]
+    for name, annotation in get_type_hints(Arguments, include_extras=True).items()
 }
+# Arguments that make a scorer, and so have no place beside one that is already made.
+SCORER_ARGUMENTS = (
+    "tokenizer revision trust_remote_code dtype device peft quantize mesh batch_tokens journal "
+    "reproducible implementation accept_config cache_dir"
+).split()
+# Arguments that only requests of lm-evaluation-harness use.
+LM_EVAL_ARGUMENTS = frozenset(
+    "audit_noise chat_template_args details enable_thinking max_gen_toks prefix_token_id "
+    "think_end_token".split()
+)
 
 
 class Idle(NamedTuple):
@@ -297,10 +224,6 @@ class Idle(NamedTuple):
 
     accepts: Callable[[Any], bool]
     advice: str = ""
-
-
-def _any(value: Any) -> bool:
-    return True
 
 
 def _only(*values: Any) -> Callable[[Any], bool]:
@@ -317,28 +240,80 @@ INT8 = "leave it out, and give quantize=int8 for 8-bit weights"
 MESH = "leave it out, and give mesh=auto or mesh=data=N;model=M to spread the model"
 GPTQ = "GPTQ checkpoints need no argument here; leave it out"
 IDLE = {
+    **dict.fromkeys(
+        (
+            "logits_cache",
+            "low_cpu_mem_usage",
+            "attn_implementation",
+            "device_map",
+            "max_memory_per_gpu",
+            "max_cpu_memory",
+            "offload_folder",
+        ),
+        Idle(lambda value: True),
+    ),
     "batch_size": Idle(_batch_size, "expected a whole number, auto or auto:N"),
     "max_batch_size": Idle(_batch_size, "expected a whole number"),
     "truncation": Idle(OFF, "it cuts prompts at the right; max_length cuts them at the left"),
-    "logits_cache": Idle(_any),
     "use_fast_tokenizer": Idle(_only(True, "true"), "slow tokenizers give no offsets"),
-    "low_cpu_mem_usage": Idle(_any),
-    "attn_implementation": Idle(_any),
-    "device_map": Idle(_any),
-    "max_memory_per_gpu": Idle(_any),
-    "max_cpu_memory": Idle(_any),
-    "offload_folder": Idle(_any),
     "backend": Idle(_only("default", "causal"), "jaxscore has causal language models alone"),
     "subfolder": Idle(_only(""), "give the folder itself as pretrained"),
     "softmax_dtype": Idle(_only("float32", "torch.float32"), "the softmax is float32 always"),
     "mixed_precision_dtype": Idle(_only(), "give dtype=bfloat16"),
     "parallelize": Idle(OFF, MESH),
     "tp_plan": Idle(_only(), MESH),
-    "load_in_8bit": Idle(OFF, INT8),
-    "load_in_4bit": Idle(OFF, INT8),
-    "autogptq": Idle(OFF, GPTQ),
-    "gptqmodel": Idle(OFF, GPTQ),
+    **dict.fromkeys(("load_in_8bit", "load_in_4bit"), Idle(OFF, INT8)),
+    **dict.fromkeys(("autogptq", "gptqmodel"), Idle(OFF, GPTQ)),
     "gguf_file": Idle(_only(), "GGUF is not read; give the original checkpoint"),
-    "delta": Idle(_only(), NO_CODE),
-    "steer_path": Idle(_only(), NO_CODE),
+    **dict.fromkeys(("delta", "steer_path"), Idle(_only(), NO_CODE)),
 }
+
+
+def read_arguments(values: Mapping[str, Any]) -> tuple[Arguments, list[str]]:
+    """Check `model_args` together with `batch_size`, `max_batch_size` and `device`.
+
+    Args:
+        values: name -> Python value, or its text.
+
+    Returns:
+        The arguments, and the names given by the user that have no effect.
+
+    Raises:
+        ArgumentError: an unknown name, or an invalid value.
+    """
+    read: dict[str, Any] = {}
+    idle = []
+    for name, value in values.items():
+        if name in READERS:
+            read[name] = READERS[name](name, value)
+        elif name in IDLE:
+            if value is not None and not IDLE[name].accepts(value):
+                raise ArgumentError(f"model_args: {name}={value!r}: {IDLE[name].advice}")
+            if value is not None and HARNESS_DEFAULTS.get(name) != value:
+                idle.append(name)
+        else:
+            near = difflib.get_close_matches(name, [*READERS, *IDLE], n=2)
+            known = f"known are {', '.join(sorted(READERS))}"
+            hint = f"is it {' or '.join(near)}?" if near else known
+            raise ArgumentError(f"model_args: {name} is no argument of jaxscore; {hint}")
+    if read.get("pretrained") is None:
+        raise ArgumentError(
+            "model_args: pretrained is missing; give a folder, a hub id or demo: "
+            "--model_args pretrained=NAME"
+        )
+    args = Arguments(**{name: value for name, value in read.items() if value is not None})
+    if args.enable_thinking is not None:
+        template = {**args.chat_template_args, "enable_thinking": args.enable_thinking}
+        args = dataclasses.replace(args, chat_template_args=template)
+    if args.enable_thinking and args.think_end_token is None:
+        raise ArgumentError(
+            "model_args: enable_thinking needs think_end_token, the text or id after which the "
+            "answer begins, such as think_end_token=</think>"
+        )
+    made = [name for name in SCORER_ARGUMENTS if read.get(name) not in (None, False)]
+    if made and not isinstance(args.pretrained, str):
+        raise ArgumentError(
+            f"model_args: {', '.join(made)} beside a Scorer as pretrained; make the scorer with "
+            "it, or give the name of the model"
+        )
+    return args, idle

@@ -5,6 +5,7 @@ windows     at most 2,048 distinct questions and 4 million tokens, planned toget
 answers     yielded per window, each with the places of all equal questions
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -55,7 +56,7 @@ class Answer(NamedTuple):
         return bool(self.scores.greedy.all())
 
 
-class _Planned(NamedTuple):
+class _Distinct(NamedTuple):
     places: list[int]
     sequence: TokenSequence
     cut: int
@@ -87,16 +88,16 @@ def answers(
     for place, question in enumerate(questions):
         if why := _complaint(question, max_length):
             raise InputError(f"{name_of(place)}: {why}")
-    order = _Order(questions)
+    distinct = _distinct_places(questions)
 
-    def windows() -> Iterator[list[_Planned]]:
-        return _windows(questions, order, max_length, window, window_tokens)
+    def windows() -> Iterator[list[_Distinct]]:
+        return _windows(questions, distinct, max_length, window, window_tokens)
 
     for planned in windows():  # all of them first: an error in the last would end hours of work
         if complaints := lm.engine.complaints([question.sequence for question in planned]):
             first = min(complaints)
             raise InputError(f"{name_of(planned[first].places[0])}: {complaints[first]}")
-    waiting: deque[list[_Planned]] = deque()
+    waiting: deque[list[_Distinct]] = deque()
 
     def sequences() -> Iterator[list[TokenSequence]]:
         for planned in windows():
@@ -105,13 +106,13 @@ def answers(
 
     for all_scores in lm.engine.run(sequences(), len(questions)):
         window_answers = []
-        for distinct, scores in zip(waiting.popleft(), all_scores, strict=True):
+        for group, scores in zip(waiting.popleft(), all_scores, strict=True):
             if not (np.isfinite(scores.logprob).all() and np.isfinite(scores.entropy).all()):
                 raise InputError(
-                    f"{name_of(distinct.places[0])}: the model gives a log-probability that is "
+                    f"{name_of(group.places[0])}: the model gives a log-probability that is "
                     "not finite; check the weights, or use dtype=float32"
                 )
-            window_answers.append(Answer(distinct.places, distinct.sequence, scores, distinct.cut))
+            window_answers.append(Answer(group.places, group.sequence, scores, group.cut))
         yield window_answers
 
 
@@ -132,46 +133,40 @@ def _complaint(question: Question, max_length: int) -> str | None:
     return None
 
 
-class _Order:
-    """Questions sorted by their ids.
-
-    Attributes:
-        keys: of each question; equal ones have equal keys.
-        places: of all questions, in the order of the keys.
-    """
-
-    def __init__(self, questions: Sequence[Question]) -> None:
-        # Equal contexts share one array, so each is converted once.
-        contexts = {id(question.context): question.context for question in questions}
-        as_bytes = {key: _bytes(context) for key, context in contexts.items()}
-        rank = {ids: k for k, ids in enumerate(sorted(set(as_bytes.values())))}
-        self.keys = [
-            (rank[as_bytes[id(question.context)]], _bytes(question.continuation))
-            for question in questions
-        ]
-        self.places = sorted(range(len(questions)), key=self.keys.__getitem__)
+def _distinct_places(questions: Sequence[Question]) -> list[list[int]]:
+    """Places of each distinct question, sorted by its ids."""
+    # Equal contexts share one array, so each is converted once.
+    contexts = {id(question.context): question.context for question in questions}
+    as_bytes = {key: _bytes(context) for key, context in contexts.items()}
+    rank = {ids: k for k, ids in enumerate(sorted(set(as_bytes.values())))}
+    keys = [
+        (rank[as_bytes[id(question.context)]], _bytes(question.continuation))
+        for question in questions
+    ]
+    places = sorted(range(len(questions)), key=keys.__getitem__)
+    return [list(equal) for _, equal in itertools.groupby(places, key=keys.__getitem__)]
 
 
 def _windows(
-    questions: Sequence[Question], order: _Order, max_length: int, most: int, most_tokens: int
-) -> Iterator[list[_Planned]]:
+    questions: Sequence[Question],
+    distinct: Sequence[list[int]],
+    max_length: int,
+    most: int,
+    most_tokens: int,
+) -> Iterator[list[_Distinct]]:
     """Distinct questions that are planned together."""
-    planned: list[_Planned] = []
-    n_tokens, last_key = 0, None
-    for place in order.places:
-        if order.keys[place] == last_key:
-            planned[-1].places.append(place)
-            continue
+    planned: list[_Distinct] = []
+    n_tokens = 0
+    for places in distinct:
         if planned and (len(planned) == most or n_tokens >= most_tokens):
             yield planned
             planned, n_tokens = [], 0
-        last_key = order.keys[place]
-        question = questions[place]
+        context, continuation = questions[places[0]]
         # The last token is predicted and not read, so one more fits.
-        cut = max(0, len(question.context) + len(question.continuation) - (max_length + 1))
-        ids = np.concatenate([question.context[cut:], question.continuation])
-        sequence = TokenSequence(ids, len(ids) - len(question.continuation))
-        planned.append(_Planned([place], sequence, cut))
+        cut = max(0, len(context) + len(continuation) - (max_length + 1))
+        ids = np.concatenate([context[cut:], continuation])
+        sequence = TokenSequence(ids, len(ids) - len(continuation))
+        planned.append(_Distinct(places, sequence, cut))
         n_tokens += sequence.n_input_tokens
     if planned:
         yield planned

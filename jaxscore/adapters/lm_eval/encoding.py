@@ -175,26 +175,25 @@ class Rolling:
         max_length: maximum tokens that the model reads.
 
     Attributes:
-        questions: all windows; a text without tokens has none.
+        questions: all windows, text by text; a text without tokens has none.
         text_of: index of each window's text.
     """
 
     def __init__(self, texts: Sequence[list[int]], prefix_token: int, max_length: int) -> None:
         self.questions: list[Question] = []
         self.text_of: list[int] = []
-        self._index: list[int] = []  # of each window among those of its text
-        self._answers: list[list[Answer | None]] = []
+        self._windows_of: list[range] = []
+        self._answers: dict[int, Answer] = {}  # by window, until a text has all of its answers
         for place, ids in enumerate(texts):
+            first = len(self.questions)
             whole = np.array([prefix_token, *ids], np.int32)
-            windows = rolling_windows(whole, 1, max_length, max_length)
             self.questions += [
                 Question(window.ids[: window.start], window.ids[window.start :])
-                for window in windows
+                for window in rolling_windows(whole, 1, max_length, max_length)
             ]
-            self.text_of += [place] * len(windows)
-            self._index += range(len(windows))
-            self._answers.append([None] * len(windows))
-        self._n_missing = [len(answers) for answers in self._answers]
+            self._windows_of.append(range(first, len(self.questions)))
+            self.text_of += [place] * len(self._windows_of[-1])
+        self._n_missing = [len(windows) for windows in self._windows_of]
 
     def add(self, window: int, answer: Answer) -> list[Answer] | None:
         """Store the answer of a window.
@@ -202,13 +201,12 @@ class Rolling:
         Returns:
             All answers of its text, in order, if this was the last one, or None.
         """
-        place = self.text_of[window]
-        self._answers[place][self._index[window]] = answer
-        self._n_missing[place] -= 1
-        if self._n_missing[place]:
+        text = self.text_of[window]
+        self._answers[window] = answer
+        self._n_missing[text] -= 1
+        if self._n_missing[text]:
             return None
-        answers, self._answers[place] = self._answers[place], []
-        return [known for known in answers if known is not None]
+        return [self._answers.pop(k) for k in self._windows_of[text]]
 
 
 class ChatTemplate:
