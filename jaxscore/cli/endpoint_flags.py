@@ -1,13 +1,15 @@
 """`--api-base`: a server computes in place of a local model. What it cannot do is refused."""
 
 import argparse
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from jaxscore.cli import model_flags
 from jaxscore.cli.messages import remark
-from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.errors import InputError
 from jaxscore.lm import Capabilities
+
+if TYPE_CHECKING:
+    from jaxscore.endpoints.completions import CompletionsEndpoint
 
 
 class Settings(Protocol):
@@ -28,7 +30,7 @@ def add(parser: argparse._ActionsContainer) -> None:
 
 def endpoint(
     args: argparse.Namespace, url: str | None, settings: Settings
-) -> CompletionsEndpoint | None:
+) -> "CompletionsEndpoint | None":
     """The server's model, by the name that `--model` gives.
 
     Args:
@@ -40,6 +42,8 @@ def endpoint(
     """
     if url is None:
         return None
+    from jaxscore.endpoints.completions import CompletionsEndpoint  # imports an HTTP client
+
     settings.check_model(CompletionsEndpoint.CAPABILITIES)
     if args.lora or args.quantize:
         raise InputError(

@@ -143,17 +143,16 @@ def test_a_model_that_is_not_served(run, url, tmp_path):
 
 
 def test_vllm_asks_the_server_of_the_published_script(run, monkeypatch, tmp_path):
-    from jaxscore.cli import endpoint_flags
-    from jaxscore.endpoints.completions import CompletionsEndpoint
+    from jaxscore.endpoints import completions
 
     asked = []
 
-    class Endpoint(CompletionsEndpoint):
+    class Endpoint(completions.CompletionsEndpoint):
         def __init__(self, model, url, *, progress):
             asked.append((model, url, progress))
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(endpoint_flags, "CompletionsEndpoint", Endpoint)
+    monkeypatch.setattr(completions, "CompletionsEndpoint", Endpoint)
     words = ("--vllm", "--full-eval", "--output-dir", tmp_path, "--quiet")
     assert run("chronologic", "served", QUESTIONS, *words).code == 130
     assert asked == [("served", "http://localhost:9011/v1", False)]
