@@ -1,14 +1,12 @@
-"""Files that appear whole or not at all.
-
-Temporary files and folders beside an output, and those that killed runs have left there.
+"""Files that appear whole or not at all, by temporary files and folders beside the output.
 
     .NAME.HOST.xxxxxxxx.tmp     HOST is a digest of the host's name and of Linux's boot id
 
-Whoever makes one holds a lock on it until it has its final name. The lock ends with its process,
-however that ends. A file whose lock is free is abandoned. On some shared file systems a host does
-not see the locks of others: only files of this host are removed. Names of hosts repeat, and so do
-machine ids of equal images; boot ids do not. So what was left before a reboot stays, and so does
-what a container left, if the next one has another host name.
+A process locks its temporary file until the file has its final name. The lock ends with the
+process, so a file whose lock is free was abandoned by a killed run, and the next run of the same
+output removes it. On some shared file systems a host does not see the locks of others: only files
+of this host are removed. Names of hosts repeat, and so do machine ids of equal images; boot ids do
+not. So files from before a reboot stay, and so do those of a container with another host name.
 """
 
 import contextlib
@@ -32,23 +30,24 @@ try:
 except ImportError:  # Windows: nothing is locked there, and nothing is removed
     fcntl = None  # type: ignore[assignment]
 
-# Bytes that are collected before the file is written: each write lets other threads run, and then
-# waits for them.
-BUFFER = 1 << 20
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # what writing itself can meet
+BUFFER = 1 << 20  # bytes; each write lets other threads run and then waits for them
+WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+END = ".tmp"
+LONGEST = 200  # most bytes of the output's name in it; most file systems allow 255 in all
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+TRIES = 100  # of a new random name
+_open: set[str] = set()  # this process's temporary files and folders
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[TextIO]:
-    """A UTF-8 file that takes its name when the block ends well, and leaves nothing otherwise.
+    """Open a UTF-8 file that appears when the block succeeds, and never otherwise.
 
-    A stream, see `io.streams`, is written as it is.
-
-    Open it before the work starts: a place that cannot be written is then known at once. Of
-    several processes the first writes, and what the others write goes nowhere.
+    A stream is written directly. Open the file before the work starts: a path that is not
+    writable is then refused at once. In a multi-process run only the first process writes.
 
     Raises:
-        InputError: the folder cannot be made or written, or is full; `path` is a folder or a
+        InputError: the folder cannot be created or written, or is full; `path` is a folder or a
             device that is no stream.
     """
     if not processes.is_first():
@@ -56,13 +55,22 @@ def atomic(path: Path) -> Iterator[TextIO]:
             yield nowhere
         return
     if streams.is_stream(path):
-        with _full_is_said(path), streams.open_stream(path) as stream:
+        with _explain_write_errors(path), streams.open_stream(path) as stream:
             yield stream
         return
-    path = Path(os.path.realpath(path))  # a link stays, and what it points to is replaced
+    path = Path(os.path.realpath(path))  # keep a link and replace its target
     with contextlib.ExitStack() as stack:
-        handle, name = _opened(path, stack)
-        stack.enter_context(_full_is_said(path))
+        try:
+            _check_target(path)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = stack.enter_context(temporary_file(path))
+        except OSError as problem:
+            in_the_way = isinstance(problem, FileExistsError)
+            reason = f"{path.parent} is no folder" if in_the_way else problem.strerror
+            raise InputError(
+                f"{path}: cannot be written ({reason}); give a place that can"
+            ) from None
+        stack.enter_context(_explain_write_errors(path))
         with os.fdopen(handle, "w", BUFFER, encoding="utf-8", newline="\n") as file:
             yield file
             file.flush()
@@ -74,77 +82,65 @@ def atomic(path: Path) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def _full_is_said(path: Path) -> Iterator[None]:
+def _explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        if problem.errno not in NO_ROOM:
+        if problem.errno not in WRITE_ERRORS:
             raise
         raise InputError(
             f"{path}: cannot be written ({problem.strerror}); make room or give another place"
         ) from None
 
 
-def _opened(path: Path, stack: contextlib.ExitStack) -> tuple[int, str]:
-    """`temporary_file`, until the stack is closed."""
-    try:
-        if path.is_dir():
-            raise InputError(f"{path}: found a folder, expected the name of a file to write")
-        if path.exists() and not path.is_file():  # a file would take the place of /dev/null
-            raise InputError(f"{path}: found a device or a socket, expected the name of a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return stack.enter_context(temporary_file(path))
-    except OSError as problem:
-        in_the_way = isinstance(problem, FileExistsError)
-        reason = f"{path.parent} is no folder" if in_the_way else problem.strerror
-        raise InputError(f"{path}: cannot be written ({reason}); give a place that can") from None
-
-
-END = ".tmp"
-LONGEST = 200  # bytes of the output's name in it; most file systems take 255 in all
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-TRIES = 100  # for a name that nobody has; each has 2**32 of them
-_open: set[str] = set()  # what this process has not given its final name yet
+def _check_target(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"{path}: found a folder, expected the name of a file to write")
+    if path.exists() and not path.is_file():  # a file would replace /dev/null
+        raise InputError(f"{path}: found a device or a socket, expected the name of a file")
 
 
 @contextlib.contextmanager
 def temporary_file(path: Path) -> Iterator[tuple[int, str]]:
-    """A new temporary file for an output: its descriptor, which the caller closes, and its name.
+    """Create a temporary file beside an output.
 
-    It is removed when the block ends, unless it has another name by then. Files that killed runs
-    of the same output have left are removed first.
+    Removes it when the block ends, unless it was renamed. Removes abandoned files of the same
+    output first.
+
+    Yields:
+        Its descriptor, which the caller closes, and its name.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder is not writable.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    with _made(path, lambda name: os.open(name, flags, 0o600)) as (handle, name):
+    with _temporary(path, lambda name: os.open(name, flags, 0o600)) as (handle, name):
         yield handle if fcntl is None else os.dup(handle), name
 
 
 @contextlib.contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """A new temporary folder for an output that is a folder; see `temporary_file`."""
+    """Create a temporary folder beside an output that is a folder; see `temporary_file`."""
 
     def make(name: str) -> int:
         os.mkdir(name, 0o700)
         return -1 if fcntl is None else os.open(name, os.O_RDONLY)
 
-    with _made(path, make) as (_, name):
+    with _temporary(path, make) as (_, name):
         yield Path(name)
 
 
 def remove_unfinished() -> None:
-    """Remove what this process has not finished; it ends now."""
+    """Remove this process's temporary files, before it exits at once."""
     for name in list(_open):
         with contextlib.suppress(OSError):
             _remove(name)
 
 
 @contextlib.contextmanager
-def _made(path: Path, make: Callable[[str], int]) -> Iterator[tuple[int, str]]:
+def _temporary(path: Path, make: Callable[[str], int]) -> Iterator[tuple[int, str]]:
     remove_abandoned(path)
-    handle, name = _locked(path, make)
+    handle, name = _create_locked(path, make)
     _open.add(name)
     try:
         yield handle, name
@@ -153,16 +149,16 @@ def _made(path: Path, make: Callable[[str], int]) -> Iterator[tuple[int, str]]:
             _remove(name)
         _open.discard(name)
         if fcntl is not None:
-            os.close(handle)  # the lock, last
+            os.close(handle)  # releases the lock, last
 
 
-def _locked(path: Path, make: Callable[[str], int]) -> tuple[int, str]:
-    """A new file or folder, which we hold a lock on where there are locks."""
+def _create_locked(path: Path, make: Callable[[str], int]) -> tuple[int, str]:
+    """Create a file or folder under a new name and lock it, if the system has locks."""
     for _ in range(TRIES):
         name = f"{_prefix(path)}{secrets.token_hex(4)}{END}"
         with contextlib.suppress(FileExistsError):
             handle = make(name)
-            # Another run may have taken it for abandoned before the lock was ours.
+            # Another run may have removed it as abandoned before we got the lock.
             if fcntl is None or (_lock(handle) is not False and _is_at(handle, name)):
                 return handle, name
             os.close(handle)
@@ -170,14 +166,14 @@ def _locked(path: Path, make: Callable[[str], int]) -> tuple[int, str]:
 
 
 def remove_abandoned(path: Path) -> None:
-    """Remove the temporary files of this output whose process is gone."""
+    """Remove this output's temporary files whose process has ended."""
     if fcntl is None:
         return
     prefix = re.escape(os.path.basename(_prefix(path)))
     ours = re.compile(f"{prefix}[0-9a-f]{{8}}{re.escape(END)}")
     found: list[str] = []
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-        found += [one.path for one in entries if ours.fullmatch(one.name)]
+        found += [entry.path for entry in entries if ours.fullmatch(entry.name)]
     for name in found:
         with contextlib.suppress(OSError):
             _remove_if_abandoned(name)
@@ -186,7 +182,7 @@ def remove_abandoned(path: Path) -> None:
 def _remove_if_abandoned(name: str) -> None:
     if name in _open:
         return
-    # NFS locks only what is open for writing, which a folder never is: there it stays.
+    # NFS locks only files open for writing, which a folder never is: there it stays.
     access = os.O_RDONLY if stat.S_ISDIR(os.lstat(name).st_mode) else os.O_RDWR
     handle = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -202,7 +198,7 @@ def _prefix(path: Path) -> str:
         host += BOOT.read_bytes()
     digest = hashlib.sha256(host).hexdigest()[:8]
     name = os.fsencode(path.name)
-    if LONGEST < len(name) <= 255:  # a longer one fits nowhere, as making the file says
+    if LONGEST < len(name) <= 255:  # a longer one is refused when the file is created
         name = name[:LONGEST]
     return str(path.parent / f".{os.fsdecode(name)}.{digest}.")
 

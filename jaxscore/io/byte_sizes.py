@@ -1,4 +1,4 @@
-"""Bytes as people write and read them."""
+"""Sizes in bytes as people write and read them: 16GB."""
 
 import re
 
@@ -12,13 +12,13 @@ UNITS = {
 
 
 def parse_bytes(text: str, *, unit_required: bool = True) -> int:
-    """Bytes from a number with its unit: 16GB is 16 * 1000**3, 16GiB 16 * 1024**3.
+    """Parse a size in bytes: 16GB is 16 * 1000**3, 16GiB is 16 * 1024**3.
 
     Args:
         unit_required: if False, a plain whole number is a size in bytes.
 
     Raises:
-        InputError: no such number or unit, or nothing at all.
+        InputError: the number or the unit is invalid, or the size is 0.
     """
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)", text)
     if not unit_required and re.fullmatch(r"[0-9]{1,18}", text):
@@ -37,7 +37,7 @@ def parse_bytes(text: str, *, unit_required: bool = True) -> int:
 
 
 def format_bytes(size: int) -> str:
-    """Three digits and the unit that suits, by thousands: 16.1 GB."""
+    """Format a size with three digits and a decimal unit: 16.1 GB."""
     unit = next((unit for unit in ("TB", "GB", "MB", "kB") if size >= UNITS[unit]), "B")
     if unit == "B":
         return f"{size} B"
@@ -45,5 +45,5 @@ def format_bytes(size: int) -> str:
 
 
 def format_three_digits(value: float) -> str:
-    """Three digits of what is at least 1, more where there are more before the point."""
+    """Format a number of at least 1 with three digits, or all digits of its integer part."""
     return f"{value:.{max(0, 3 - len(str(int(value))))}f}"

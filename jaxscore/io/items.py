@@ -1,6 +1,6 @@
-"""Rows of users' items in any form: JSONL, a JSON array, CSV, Parquet, a folder of `datasets`.
+"""Reads users' items: JSONL, a JSON array, CSV, Parquet, or a folder of `datasets`.
 
-ending                           what is read
+ending                           format
 .csv, .tsv                       the first row has the names; every cell is text
 .parquet                         a table, some rows at a time
 .json                            an array of objects, or JSONL
@@ -30,14 +30,17 @@ from jaxscore.io.streams import is_stream
 from jaxscore.io.tables import DELIMITERS, is_dataset, read_csv, read_dataset, read_parquet
 
 NOTHING: Mapping[str, str] = {}
+NAME_FIELDS = ("question_id", "id", "session_id")
+LENIENT = json.JSONDecoder()  # with NaN and infinities
 
 
 class Row(NamedTuple):
     """One item of a file.
 
     Attributes:
-        number: the line of a text file on which it begins, else its place from 1.
-        where: file and place, for messages.
+        number: first line of the item in a text file, otherwise its position from 1.
+        where: file and position, for messages.
+        item: fields of the item.
     """
 
     number: int
@@ -48,16 +51,16 @@ class Row(NamedTuple):
 def read_rows(
     path: Path, columns: Mapping[str, str] = NOTHING, lists: Collection[str] = ()
 ) -> Iterator[Row]:
-    """Every item of a file, in order, some of them in memory at a time; of a JSON array all.
+    """Read a file's items in order; only a JSON array is in memory as a whole.
 
     Args:
-        path: its ending decides what is read, see above.
-        columns: name of a field -> name that the file has for it. A field of the file that has
-            the first name is then left out. The first item must have all of them.
-        lists: fields that hold a list, which a table may have as JSON text; other text stays.
+        path: its ending decides the format, see above.
+        columns: name of a field -> its name in the file. A field of the file with the first name
+            is left out. The first item must have all of these fields.
+        lists: fields with lists, which a table may have as JSON text; other text stays.
 
     Raises:
-        InputError: the file cannot be read, is not what its name says, or holds no item; or its
+        InputError: the file cannot be read, does not match its ending, or has no item; or its
             first item lacks a field of `columns`.
     """
     found = _rows(path, lists if not columns else [columns.get(name, name) for name in lists])
@@ -97,19 +100,26 @@ def _numbered(path: Path, items: Iterable[dict[str, Any]], lists: Collection[str
 
 
 def _with_lists(item: dict[str, Any], lists: Collection[str], where: str) -> dict[str, Any]:
-    """The item with lists in place of JSON text that holds one, and null in place of no text."""
+    """Parse JSON text of lists in place, and replace blank text in these fields by null."""
     for name in lists:
         text = item.get(name)
         if not isinstance(text, str):
             continue
         if not text.strip():
             item[name] = None
-        with contextlib.suppress(ValueError, RecursionError):
-            value = STRICT.decode(text)
-            if isinstance(value, list) and not nests_beyond(value, MOST_NESTED):
-                check_unicode(value, where)
-                item[name] = value
+        elif (value := _parse_list(text, STRICT)) is not None:
+            check_unicode(value, where)
+            item[name] = value
     return item
+
+
+def _parse_list(text: str, decoder: json.JSONDecoder) -> list[Any] | None:
+    """The list that a JSON text contains, or None if it contains something else."""
+    with contextlib.suppress(ValueError, RecursionError):
+        value = decoder.decode(text)
+        if isinstance(value, list) and not nests_beyond(value, MOST_NESTED):
+            return value
+    return None
 
 
 def _renamed(found: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Row]:
@@ -134,32 +144,29 @@ def _check_columns(row: Row, columns: Mapping[str, str]) -> None:
         )
 
 
-NAME_FIELDS = ("question_id", "id", "session_id")
-
-
 def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Every item of a `.json` file, an array of objects or one object, or of a table.
+    """Read all items of a `.json` file (an array of objects or one object) or of a table.
+
+    A JSON array may contain NaN and infinities, as Python writes them, and half surrogate pairs,
+    since one bad item must not fail the others. Dates and times of a table become ISO 8601
+    strings, and decimals numbers.
 
     Args:
-        path: decides by its ending: `.json`, `.jsonl`, `.csv`, `.tsv`, `.parquet`; or a folder
-            that `save_to_disk` of `datasets` wrote.
-        list_fields: columns in which a table may hold a list as JSON text; other text stays.
-
-    In an array NaN and infinities are taken, as Python writes and reads them; so are halves of
-    surrogate pairs in strings, since one bad item must not cost the others. Of a table, dates and
-    times become ISO 8601 strings and decimals numbers, as JSON has them.
+        path: its ending decides the format: `.json`, `.jsonl`, `.csv`, `.tsv`, `.parquet`, or a
+            folder of `datasets`.
+        list_fields: columns with lists, which a table may have as JSON text; other text stays.
 
     Raises:
-        InputError: the file cannot be read, is of another kind, or holds no item; an item is
-            no object; a column holds what JSON cannot.
+        InputError: the file cannot be read, has another format, or has no item; an item is no
+            object; a column has values that JSON lacks.
     """
     kind = path.suffix.lower()
     if kind == ".parquet":
-        items = [_lenient_lists(row, list_fields) for row in read_parquet(path)]
+        items = [_with_lenient_lists(row, list_fields) for row in read_parquet(path)]
     elif kind == ".json":
         items = read_array(path, lone_object=True)
     elif kind == ".jsonl" or kind in DELIMITERS or is_dataset(path):
-        items = [_lenient_lists(row.item, list_fields) for row in read_rows(path)]
+        items = [_with_lenient_lists(row.item, list_fields) for row in read_rows(path)]
     else:
         raise InputError(
             f"{path}: found a name ending in {kind!r}, expected .json, .jsonl, .csv, .tsv, "
@@ -171,10 +178,10 @@ def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, An
 
 
 def read_previous_output(path: Path) -> list[dict[str, Any]]:
-    """What an earlier run left at the place of this run's output; empty where no file exists.
+    """Read the array that an earlier run wrote to this run's output; empty if no file exists.
 
     Raises:
-        InputError: the file that exists is no array of objects.
+        InputError: the file is no array of objects.
     """
     if is_stream(path) or not path.is_file() or not path.stat().st_size:
         return []
@@ -186,24 +193,22 @@ def read_previous_output(path: Path) -> list[dict[str, Any]]:
         ) from None
 
 
-def _lenient_lists(row: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-    for field in fields:
-        if isinstance(row.get(field), str):
-            with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(row[field])
-                if isinstance(value, list) and not nests_beyond(value, MOST_NESTED):
-                    row[field] = value
-    return row
+def _with_lenient_lists(item: dict[str, Any], lists: Sequence[str]) -> dict[str, Any]:
+    """Parse JSON text of lists in place; NaN and infinities are accepted, other text stays."""
+    for name in lists:
+        text = item.get(name)
+        if isinstance(text, str) and (value := _parse_list(text, LENIENT)) is not None:
+            item[name] = value
+    return item
 
 
 def item_label(index: int, item: dict[str, Any]) -> str:
-    """An item's place, counted from 1, and its own name if it has one: "item 3 (id s2)".
+    """Label of an item for messages: its position from 1 and its name, as in "item 3 (id s2)".
 
-    On one line, and what does not print is escaped: an id must not steer the terminal, turn the
-    rest of the line around, or be half a surrogate pair, which no stream takes.
+    Unprintable characters are escaped: an id must not control the terminal.
     """
     for field in NAME_FIELDS:
         if isinstance(item.get(field), (str, int)):
-            own = " ".join(str(item[field]).split())[:60]
-            return f"item {index + 1} ({field} {one_line(own)})"
+            name = " ".join(str(item[field]).split())[:60]
+            return f"item {index + 1} ({field} {one_line(name)})"
     return f"item {index + 1}"

@@ -16,9 +16,15 @@ import orjson
 from jaxscore.io.atomic import atomic
 from jaxscore.io.streams import is_stream
 
+HALF_PAIR = re.compile("[\ud800-\udfff]")  # half a surrogate pair, which UTF-8 cannot encode
+OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
+PLAIN_TYPES = {str, int, bool, type(None)}  # types whose every value is valid JSON
+PAUSE = 20.0  # least seconds between two writes of a growing array
+SHARE = 30  # and least multiple of the last write's seconds: each writes the whole file
+
 
 def json_number(value: float | None) -> float | str | None:
-    """What stands for a number in JSON, which has neither NaN nor Infinity: null, "Infinity"."""
+    """Replace a number that JSON lacks: NaN by null, infinities by "Infinity" and "-Infinity"."""
     if value is None or math.isnan(value):
         return None
     if math.isinf(value):
@@ -27,7 +33,7 @@ def json_number(value: float | None) -> float | str | None:
 
 
 def json_safe(value: Any) -> Any:
-    """`json_number` throughout a structure."""
+    """Apply `json_number` to every number in dicts and lists."""
     if isinstance(value, dict):
         return {key: json_safe(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -35,18 +41,14 @@ def json_safe(value: Any) -> Any:
     return json_number(value) if isinstance(value, float) else value
 
 
-HALF_PAIR = re.compile("[\ud800-\udfff]")  # a half surrogate pair, which UTF-8 does not have
-
-
 def to_json_value(value: Any) -> Any:
-    """What JSON has: a dataclass becomes a dict of its fields, a tuple a list; see `json_number`.
+    """Convert dataclasses to dicts, tuples to lists, and numbers by `json_number`.
 
-    What is none of these stays as it is.
+    Other values stay unchanged.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            one.name: to_json_value(getattr(value, one.name)) for one in dataclasses.fields(value)
-        }
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: to_json_value(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -55,75 +57,65 @@ def to_json_value(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Strict JSON, indented, with a line end; a dataclass is an object of its fields.
+    """Strict, indented JSON with a line end, of values as of `to_json_value`.
 
-    Numbers that JSON does not have stand as in `json_number`, and a half surrogate pair, which
-    a user's JSON may hold and UTF-8 does not have, as its escape.
+    Half a surrogate pair, which a user's JSON may contain, is escaped.
 
     Raises:
-        TypeError: something in it is neither JSON's nor a dataclass.
+        TypeError: a value is neither JSON nor a dataclass.
     """
     text = json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, indent=2)
     return HALF_PAIR.sub(lambda found: f"\\u{ord(found.group()):04x}", text) + "\n"
 
 
-OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
-SAFE = {str, int, bool, type(None)}  # types whose values JSON has, all of them
-WRITTEN = SAFE | {np.ndarray}  # and those that orjson writes as they should stand
-
-
 def json_line(record: Mapping[str, Any]) -> bytes:
-    """An object with a line end, in UTF-8; float32 in its shortest form, NaN of an array as null.
+    """One line of JSONL in UTF-8: float32 in its shortest form, NaN in an array as null.
 
-    Numbers that JSON does not have stand as in `json_number`, outside arrays.
+    Outside arrays, numbers that JSON lacks are written as by `json_number`.
 
     Raises:
-        TypeError: something in it has no JSON.
+        TypeError: a value has no JSON.
     """
-    value = {
-        key: item if type(item) in WRITTEN or _is_safe(item) else json_safe(item)
-        for key, item in record.items()
-    }
+    value = {key: item if _is_plain(item) else json_safe(item) for key, item in record.items()}
     try:
         return orjson.dumps(value, option=OPTIONS)
-    except TypeError:  # a whole number beyond 64 bits: only Python's own library writes it
+    except TypeError:  # an integer over 64 bits, which only Python's own library writes
         lists = {
-            key: _listed(item) if isinstance(item, np.ndarray) else item
+            key: _to_list(item) if isinstance(item, np.ndarray) else item
             for key, item in value.items()
         }
         text = json.dumps(lists, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return f"{text}\n".encode()
 
 
-def extra(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
-    """The fields of a record that are none of a table's columns, as JSON text; None without one."""
+def extra_fields(record: Mapping[str, Any], columns: Collection[str]) -> str | None:
+    """JSON text of the fields that are no columns of a table, or None if there are none."""
     others = {name: value for name, value in record.items() if name not in columns}
     return json_line(others).decode().rstrip() if others else None
 
 
-def _listed(array: np.ndarray) -> Any:
-    """A list of the numbers that the other records of a file have for such an array."""
+def _to_list(array: np.ndarray) -> Any:
+    """The list that orjson writes for an array, so that all records of a file agree."""
     try:
         return orjson.loads(orjson.dumps(np.asarray(array, order="C"), option=OPTIONS))
-    except TypeError:  # of texts, objects or another byte order
+    except TypeError:  # strings, objects or another byte order
         return json_safe(array.tolist())
 
 
-def _is_safe(item: Any) -> bool:
-    """Whether orjson writes a value of another type than `WRITTEN` as it should stand."""
-    if type(item) is float:
+def _is_plain(item: Any) -> bool:
+    """Whether orjson writes a value of a record as `json_safe` would."""
+    kind = type(item)
+    if kind is float:
         return math.isfinite(item)
-    return type(item) is list and SAFE.issuperset(map(type, item))
-
-
-PAUSE = 20.0  # seconds between two writings, at least
-SHARE = 30  # and at least this many times what the last one took: each writes the whole file
+    if kind is list:
+        return PLAIN_TYPES.issuperset(map(type, item))
+    return kind in PLAIN_TYPES or kind is np.ndarray
 
 
 class GrowingArray:
-    """Writes an array of objects again and again, each time with more of them.
+    """Rewrites a growing JSON array; the file is valid JSON at every moment.
 
-    A run that ends early, whatever ends it, leaves the last whole file that was written.
+    A run that ends early for any reason leaves the last complete file.
 
     Example:
         >>> growing = GrowingArray(path, lambda: records)
@@ -133,34 +125,36 @@ class GrowingArray:
         ...         growing.offer()
 
     Attributes:
-        kept: whether a run that has not ended well has written something to the file.
+        kept: whether the file contains a partial array that was written before the end.
     """
 
     def __init__(self, path: Path, finished: Callable[[], Iterable[dict[str, Any]]]) -> None:
-        """`finished` gives all objects that are finished by now."""
+        """Args:
+        path: the file; a stream is written once, at the end.
+        finished: returns all objects that are finished so far.
+        """
         self.path, self._finished = path, finished
         self.kept = self._has_more = False
-        # A stream is written once, at the end.
         self._due = math.inf if is_stream(path) else time.monotonic() + PAUSE
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Write everything when the block ends, whether well or not.
+        """Write all finished objects when the block ends, also after an exception.
 
         Raises:
-            InputError: as `io.atomic`, which knows at once that a place cannot be written.
+            InputError: as of `atomic`, before the block starts.
         """
         with atomic(self.path) as file:
             try:
                 yield
                 write_array(file, self._finished())
-            except BaseException:  # out of memory, interrupted: what was computed stays
+            except BaseException:  # out of memory, interrupted: keep the finished objects
                 if self._has_more and not is_stream(self.path):
                     self._write()
                 raise
 
     def offer(self) -> None:
-        """More is finished than before: write it, unless the last writing was just now."""
+        """Write the finished objects, unless the last write was too recent."""
         self._has_more = True
         if time.monotonic() >= self._due:
             self._write()
@@ -175,9 +169,9 @@ class GrowingArray:
 
 
 def write_array(file: TextIO, items: Iterable[dict[str, Any]]) -> None:
-    """The published scripts' layout: four blanks, other scripts than ASCII escaped.
+    """Write a JSON array in the published scripts' layout: indented by four, ASCII only.
 
-    One object after the other is made text, never all of them at once.
+    Objects are encoded one at a time, to bound memory.
     """
     opening = "["
     for item in items:

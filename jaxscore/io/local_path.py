@@ -1,4 +1,4 @@
-"""Paths that users name, and the cache folder: local files, and a refusal of addresses."""
+"""Local paths from users, a refusal of remote addresses, and the cache folder."""
 
 import os
 import re
@@ -8,12 +8,12 @@ import platformdirs
 
 from jaxscore.errors import InputError
 
-# Two characters before the colon at least: `C:` is a drive.
+# At least two characters before the colon: `C:` is a drive.
 ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 def local_path(text: str) -> Path:
-    """The path of a local file or folder.
+    """Convert a user's text to a local path.
 
     Raises:
         InputError: an address such as `gs://bucket/file`, which `Path` would take for the folder
@@ -27,7 +27,7 @@ def check_local(text: str, expected: str = "a local path") -> None:
     """Refuse an address such as `gs://bucket/file`; a colon elsewhere is part of a name.
 
     Args:
-        expected: what is needed in its place.
+        expected: what the message asks for instead.
 
     Raises:
         InputError: naming the scheme.
@@ -43,22 +43,21 @@ def check_local(text: str, expected: str = "a local path") -> None:
 
 
 def cache_folder(kind: str) -> Path | None:
-    """The folder for one kind of cached files; it may not exist yet.
+    """The folder for one kind of cached files, which may not exist yet.
 
-    JAXSCORE_CACHE names another folder than the user's cache folder; JAXSCORE_CACHE=off keeps
-    nothing.
+    JAXSCORE_CACHE overrides the user's cache folder; JAXSCORE_CACHE=off disables the cache.
 
     Args:
         kind: the name of the folder: "xla" for compiled programs, "weights" for digests.
 
     Returns:
-        None where nothing is to be kept.
+        The folder, or None if the cache is disabled.
 
     Raises:
         InputError: JAXSCORE_CACHE is an address.
     """
-    chosen = os.environ.get("JAXSCORE_CACHE")
-    if chosen == "off":
+    override = os.environ.get("JAXSCORE_CACHE")
+    if override == "off":
         return None
-    folder = local_path(chosen) if chosen else Path(platformdirs.user_cache_dir("jaxscore"))
+    folder = local_path(override) if override else Path(platformdirs.user_cache_dir("jaxscore"))
     return folder / kind

@@ -1,4 +1,4 @@
-"""Records as JSONL, CSV or Parquet, by the name of the file: written, and read back."""
+"""Writes records as JSONL, CSV or Parquet, by the ending of the file, and reads them back."""
 
 import codecs
 import contextlib
@@ -15,15 +15,15 @@ import orjson
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import check_encoding, json_kind, unreadable_file
-from jaxscore.io.json_output import extra, json_line, json_number, json_safe
+from jaxscore.io.json_output import extra_fields, json_line, json_number, json_safe
 from jaxscore.io.tables import DELIMITERS
 
 
 def csv_line(row: Iterable[object], delimiter: str = ",") -> str:
-    """One row of the table, its line end included.
+    """One row of CSV with its line end.
 
-    Before Python 3.13 a cell is quoted only for those line ends that are the writer's own, and a
-    reader takes a carriage return without quotes for the end of its row.
+    Before Python 3.13 the writer quotes a cell only for its own line ends, and a reader takes an
+    unquoted carriage return for the end of the row.
     """
     line = io.StringIO(newline="")
     csv.writer(line, delimiter=delimiter, lineterminator="\r\n").writerow(row)
@@ -37,15 +37,15 @@ Write = Callable[[Mapping[str, Any]], None]
 
 @contextlib.contextmanager
 def record_writer(path: Path, file: TextIO, columns: Mapping[str, str]) -> Iterator[Write]:
-    """What takes each record and writes it.
+    """Open a function that writes one record per call.
 
     Args:
-        path: its ending decides the form; any other than those of `FORMS` is JSONL.
-        file: open under that name; a table is complete when the block ends.
-        columns: of a table, see `ParquetWriter`; JSONL has the fields as they are.
+        path: its ending decides the format, see `FORMS`.
+        file: open file of that name; a table is complete when the block ends.
+        columns: columns of a table, see `ParquetWriter`; JSONL has all fields of a record.
 
     Raises:
-        InputError: a Parquet file, and pyarrow is not installed.
+        InputError: the output is Parquet and pyarrow is not installed.
     """
     kind = path.suffix.lower()
     if kind == ".parquet":
@@ -57,7 +57,7 @@ def record_writer(path: Path, file: TextIO, columns: Mapping[str, str]) -> Itera
 
         def write_row(record: Mapping[str, Any]) -> None:
             cells = [_cell(record.get(name)) for name in names]
-            file.write(csv_line([*cells, extra(record, names) or ""], delimiter))
+            file.write(csv_line([*cells, extra_fields(record, names) or ""], delimiter))
 
         yield write_row
     else:
@@ -69,7 +69,7 @@ def record_writer(path: Path, file: TextIO, columns: Mapping[str, str]) -> Itera
 
 
 def _cell(value: Any) -> str:
-    """A value as text: as in JSON, but for null, which is nothing, and text, which is itself."""
+    """Text of a cell: JSON, except that null is empty and a string has no quotes."""
     if value is None or (isinstance(value, float) and json_number(value) is None):
         return ""
     if isinstance(value, str):
@@ -80,15 +80,14 @@ def _cell(value: Any) -> str:
     return safe if isinstance(safe, str) else json.dumps(safe, ensure_ascii=False)
 
 
-TOGETHER = 1024  # records in each row group: what a reader holds of a column at a time
+TOGETHER = 1024  # records per row group, which bounds a reader's memory
 
 
 class ParquetWriter:
     """Writes records as rows of one table.
 
-    Columns have the names of the fields. `id` is text; `error` says why an item failed; `extra`
-    has all other fields of a record as JSON text. What a record lacks is null, and so is NaN in
-    an array.
+    Columns have the names of the fields. `id` is text, `error` is the reason of a failed item,
+    and `extra` has all other fields as JSON text. Missing fields and NaN in arrays are null.
 
     Example:
         >>> columns = {"sum_logprob": "float64", "logprob": "[float32]"}
@@ -98,8 +97,8 @@ class ParquetWriter:
 
     def __init__(self, file: BinaryIO, columns: Mapping[str, str]) -> None:
         """Args:
-            columns: name -> Arrow's name of its type, in brackets for a list of them; `id`,
-                `error` and `extra` are there in any case.
+            columns: name -> Arrow's name of its type, in brackets for a list; `id`, `error` and
+                `extra` are added.
 
         Raises:
             InputError: pyarrow is not installed.
@@ -133,7 +132,7 @@ class ParquetWriter:
         self._writer.close()
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Add a row; arrays are NumPy arrays or lists."""
+        """Add a record as a row; arrays are NumPy arrays or lists."""
         self._waiting.append(record)
         if len(self._waiting) == TOGETHER:
             self._flush()
@@ -154,36 +153,37 @@ class ParquetWriter:
         if self._columns.get(name, "").startswith("["):
             return self._lists(field)
         if name == "extra":
-            values = [extra(one, self._columns) for one in self._waiting]
+            values = [extra_fields(record, self._columns) for record in self._waiting]
         elif name == "id":
-            values = [str(one["id"]) for one in self._waiting]
+            values = [str(record["id"]) for record in self._waiting]
         else:
-            values = [one.get(name) for one in self._waiting]
+            values = [record.get(name) for record in self._waiting]
         return self._arrow.array(values, field.type)
 
     def _lists(self, field: Any) -> Any:
-        """Lists of one column, null for a record without them."""
-        found = [one.get(field.name) for one in self._waiting]
-        sizes = [0 if one is None else len(one) for one in found]
+        """One column of lists, null for a record without one."""
+        lists = [record.get(field.name) for record in self._waiting]
+        present = [values for values in lists if values is not None]
+        sizes = [0 if values is None else len(values) for values in lists]
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-        if all(isinstance(one, np.ndarray) for one in found if one is not None):
-            own = [one for one in found if one is not None]
-            flat: Any = np.concatenate(own) if own else np.zeros(0)
+        flat: Any
+        if all(isinstance(values, np.ndarray) for values in present):
+            flat = np.concatenate(present) if present else np.zeros(0)
         else:
-            flat = [item for one in found if one is not None for item in one]
-        values = self._arrow.array(flat, field.type.value_type, from_pandas=True)
-        missing = self._arrow.array([one is None for one in found])
-        return self._arrow.ListArray.from_arrays(offsets, values, field.type, mask=missing)
+            flat = [value for values in present for value in values]
+        column = self._arrow.array(flat, field.type.value_type, from_pandas=True)
+        missing = self._arrow.array([values is None for values in lists])
+        return self._arrow.ListArray.from_arrays(offsets, column, field.type, mask=missing)
 
 
 def read_jsonl_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank, several times as fast as `read_jsonl`.
+    """(line number, object) of every line that is not blank, for files that commands wrote.
 
-    It is for what commands have written. Values that lie deep are not refused, since nothing of
-    them is written again.
+    Several times as fast as `read_jsonl`. Deep nesting is not refused, since nothing is written
+    again.
 
     Raises:
-        InputError: the file cannot be read, a line is no JSON object, or there is no line.
+        InputError: the file cannot be read, a line is no JSON object, or no line exists.
     """
     found = False
     try:
@@ -213,11 +213,11 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
 
 
 def read_parquet_records(path: Path, lists: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-    """The rows of a table that `ParquetWriter` wrote, without `extra`.
+    """Rows of a table that `ParquetWriter` wrote, without `extra`.
 
     Args:
-        lists: the columns of lists that are read. Most are values per token, which take much
-            longer to read than all else.
+        lists: names of the list columns to read. Most are values per token, which take much
+            longer to read than the rest.
 
     Raises:
         InputError: pyarrow is not installed, or the file is no such table.

@@ -1,4 +1,4 @@
-"""Files of a run: their names, digests, manifests, and writing over nothing that exists."""
+"""Files of a run: names, digests, manifests, and writing without overwriting."""
 
 import contextlib
 import hashlib
@@ -16,12 +16,13 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import UNPRINTABLE
 
-MANIFEST = ".run.json"  # ends the name of what says how an output was made
-LONGEST = 120  # bytes of a model's name in a file's; a whole name may have 255 in most places
+MANIFEST = ".run.json"  # ending of the manifest, which describes how an output was made
+LONGEST = 120  # most bytes of a model's name in a file name, which may have 255 on most systems
+NO_FLAGS = {"run", "command", "loaded", "scorer"}  # attributes of argparse's result beside flags
 
 
 class RunFile(NamedTuple):
-    """One file of a run: `<stem><suffix>`, or `<stem>_2<suffix>` where that is taken."""
+    """One file of a run: `<stem><suffix>`, or `<stem>_2<suffix>` if that exists."""
 
     stem: str
     suffix: str
@@ -29,12 +30,12 @@ class RunFile(NamedTuple):
 
 
 def manifest_path(output: Path) -> Path:
-    """Where the manifest of an output lies."""
+    """Path of an output's manifest."""
     return output.parent / f"{output.name}{MANIFEST}"
 
 
 def shorten_name(name: str, longest: int = LONGEST) -> str:
-    """The name, or where it has too many bytes its end and a digest of the whole."""
+    """The name; if it is too long, a digest of the whole and its end."""
     raw = name.encode(errors="backslashreplace")
     if len(raw) <= longest:
         return name
@@ -42,18 +43,17 @@ def shorten_name(name: str, longest: int = LONGEST) -> str:
 
 
 def model_file_name(model: str) -> str:
-    """A model's name in a file's: `:` and `/` become `_`, as published scripts have it.
+    """A model's name as part of a file name: `:` and `/` become `_`, as in published scripts.
 
-    So does what is legal in the name of a served model and not in a file's on some system, and
-    what would garble a list of files.
+    So do characters that some file system refuses, and unprintable ones.
     """
     return shorten_name(UNPRINTABLE.sub("_", re.sub(r'[:/\\<>"|?*]', "_", model)))
 
 
 def distinct_file_name(name: str) -> str:
-    """The name with `_` for what is no letter, digit or one of `.+-`; with a digest if it had any.
+    """The name with `_` for all but letters, digits and `.+-`, and with a digest if it changed.
 
-    Names that differ only there stay apart.
+    Different names stay different.
     """
     plain = re.sub(r"[^\w.+-]", "_", name)
     if plain != name:
@@ -63,10 +63,10 @@ def distinct_file_name(name: str) -> str:
 
 
 def check_writable_folder(folder: Path) -> None:
-    """Make the folder and see that it can be written, before the work starts.
+    """Create the folder and check that it is writable, before the work starts.
 
     Raises:
-        InputError: it cannot.
+        InputError: the folder is not writable.
     """
     if not processes.is_first():
         return
@@ -83,16 +83,15 @@ def check_writable_folder(folder: Path) -> None:
 
 
 def write_new_files(folder: Path, parts: Sequence[RunFile]) -> list[Path]:
-    """Write all parts or none, and over nothing that is there.
+    """Write all files or none, without overwriting.
 
-    Two runs that end in the same second would give their files the same names: the second
-    counts up.
+    Two runs that end in the same second have the same names: the second one gets a number.
 
     Returns:
-        Where they lie, in order.
+        Paths of the files, in order.
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the folder is not writable.
     """
     for attempt in itertools.count(1):
         count = f"_{attempt}" if attempt > 1 else ""
@@ -110,22 +109,22 @@ def write_new_files(folder: Path, parts: Sequence[RunFile]) -> list[Path]:
 
 
 def _reserve(paths: Sequence[Path]) -> bool:
-    """Make all as empty files; False, and none of them, where one is there already."""
+    """Create all as empty files; if one exists, create none and return False."""
     if not processes.is_first():
         return True
-    made: list[Path] = []
+    created: list[Path] = []
     for path in paths:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
-            _remove(made)
+            _remove(created)
             return False
         except OSError as problem:
-            _remove(made)
+            _remove(created)
             raise InputError(
                 f"{path}: cannot be written ({problem.strerror}); give another place"
             ) from None
-        made.append(path)
+        created.append(path)
     return True
 
 
@@ -136,36 +135,31 @@ def _remove(paths: Sequence[Path]) -> None:
 
 
 def file_digest(path: Path) -> str | None:
-    """SHA-256 of a file, hexadecimal; None for a pipe, which can be read only once."""
+    """SHA-256 of a file in hexadecimal, or None for a pipe, which can be read only once."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# what argparse carries beside flags
-FLAGS_LEFT_OUT = {"run", "command", "loaded", "scorer"}
-
-
 def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
     """Write an output's manifest beside it.
 
     Args:
-        flags: as argparse has them, defaults included, with `command`.
-        facts: of the run: versions, machine, model, plan, counts, failures, seconds, as JSON has
-            them.
+        flags: argparse's result, including defaults and `command`.
+        facts: JSON values about the run: versions, machine, model, plan, counts, failures,
+            seconds.
 
     Returns:
-        Where it lies.
+        Path of the manifest.
 
     Raises:
-        InputError: as `io.atomic`.
+        InputError: as of `atomic`.
     """
-    given = {k: _plain(v) for k, v in sorted(flags.items()) if k not in FLAGS_LEFT_OUT}
     record = {
         "command": flags["command"],
-        "output": _plain(output),
-        "flags": given,
+        "output": _flag_value(output),
+        "flags": {k: _flag_value(v) for k, v in sorted(flags.items()) if k not in NO_FLAGS},
         **facts,
     }
     path = manifest_path(output)
@@ -174,9 +168,9 @@ def write_manifest(output: Path, flags: Mapping[str, Any], facts: Mapping[str, A
     return path
 
 
-def _plain(value: Any) -> Any:
+def _flag_value(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_flag_value(item) for item in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return str(value).encode("utf-8", "backslashreplace").decode()  # names of files may be no text
+    return str(value).encode("utf-8", "backslashreplace").decode()  # a path may be no valid Unicode

@@ -1,7 +1,7 @@
-"""Outputs that are no files: standard output, as `-`, and devices and pipes, as /dev/stdout.
+"""Outputs that are no files: standard output (`-`), devices and pipes such as /dev/stdout.
 
-Nothing is written beside them: no manifest, report or journal. Where standard output carries the
-data, what people read goes to standard error.
+A stream gets no manifest, report or journal. If standard output carries the data, messages go to
+standard error.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from typing import TextIO
 from jaxscore.errors import InputError
 from jaxscore.io import processes
 
-NOWHERE = Path(os.devnull)  # stands for a file that is not written
+NOWHERE = Path(os.devnull)  # the path of a file that is not written
 STANDARD = {"-": 1, "/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
 class _Data:
-    stdout: TextIO | None = None  # as it was before people's text went to standard error
+    stdout: TextIO | None = None  # before messages were redirected to standard error
 
 
 def descriptor(path: Path) -> int | None:
-    """The descriptor that a path stands for, open or not; None for the path of a file."""
+    """The file descriptor that a path names, or None for the path of a file."""
     name = str(path)
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d{1,9})", name)
     return int(numbered[1]) if numbered else STANDARD.get(name)
@@ -37,18 +37,18 @@ def is_stream(path: Path) -> bool:
         return True
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):  # writing it tells why
+    except (OSError, ValueError):  # writing to it reports the reason
         return False
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
 
 
 @contextlib.contextmanager
 def open_stream(path: Path) -> Iterator[TextIO]:
-    """A stream for UTF-8 text; what is written has left when the block ends.
+    """Open a stream for UTF-8 text, flushed when the block ends.
 
     Raises:
-        InputError: it is not open, or cannot be opened.
-        BrokenPipeError: whoever read it has ended.
+        InputError: the descriptor is closed, or the stream cannot be opened.
+        BrokenPipeError: the reader has ended.
     """
     try:
         number = descriptor(path)
@@ -68,10 +68,10 @@ def open_stream(path: Path) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def stdout_for_data(outputs: Iterable[Path]) -> Iterator[None]:
-    """Print to standard error in the block, if an output is standard output.
+    """Redirect printing to standard error in the block, if an output is standard output.
 
     Raises:
-        InputError: it is closed.
+        InputError: standard output is closed.
     """
     if not processes.is_first() or 1 not in map(descriptor, outputs):
         yield
@@ -87,10 +87,10 @@ def stdout_for_data(outputs: Iterable[Path]) -> Iterator[None]:
 
 
 def refuse_stream(path: Path, flag: str) -> None:
-    """Refuse a stream in place of a folder.
+    """Refuse a stream where a folder is required.
 
     Raises:
-        InputError: naming the flag.
+        InputError: `path` is a stream; the message names the flag.
     """
     if is_stream(path):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Rows of CSV and TSV files, Parquet files and folders of `datasets`, as JSON has them."""
+"""Reads rows of CSV, TSV and Parquet files and of folders of `datasets` as JSON values."""
 
 import csv
 import datetime
@@ -10,22 +10,24 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import check_column_names, json_kind, read_lines, unreadable_file
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}  # ending of the name -> what separates two cells
-LONGEST_CELL = 1 << 24  # characters of a cell; where more come, a quote is not closed
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # ending -> delimiter
+LONGEST_CELL = 1 << 24  # characters; a longer cell has an unclosed quote
+INSTALL = "pip install pyarrow"
+TOGETHER = 256  # rows in memory at a time
+DATASET, SPLITS = "state.json", "dataset_dict.json"  # files that `save_to_disk` writes
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line on which the row begins, column -> cell) of every row that is not blank.
+    """(first line of the row, column -> text) of every row that is not blank.
 
-    The first row has the names of the columns. A cell that holds the delimiter, a quote or a line
-    end stands in double quotes, and a quote in it is doubled (RFC 4180).
+    The first row has the column names. Quoting follows RFC 4180.
 
     Raises:
-        InputError: the file cannot be read, has no row, has two columns of one name, or quotes
-            that match nothing; a row has more or fewer cells than the first one; a cell has more
-            than `LONGEST_CELL` characters.
+        InputError: the file cannot be read, has no row, two columns of one name or unmatched
+            quotes; a row differs from the first one in its number of cells; a cell has more than
+            `LONGEST_CELL` characters.
     """
-    # The limit belongs to the whole process. It is only ever raised.
+    # The limit is global to the process, so it is only ever raised.
     csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
     lines = (text for _, text in read_lines(path, ends=True))
     rows = csv.reader(lines, delimiter=DELIMITERS[path.suffix.lower()], strict=True)
@@ -62,20 +64,15 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         )
 
 
-INSTALL = "pip install pyarrow"
-TOGETHER = 256  # rows that are held at a time
-DATASET, SPLITS = "state.json", "dataset_dict.json"  # what `save_to_disk` puts into a folder
-
-
 def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, some at a time.
+    """Read the rows of a Parquet file, `TOGETHER` at a time.
 
-    NaN is null, as pandas writes what is missing; dates and times are ISO 8601 strings, and
-    decimals are numbers.
+    NaN becomes null, as pandas writes missing values; dates and times become ISO 8601 strings, and
+    decimals numbers.
 
     Raises:
-        InputError: pyarrow is not installed; the file cannot be read; a column holds what JSON
-            cannot.
+        InputError: pyarrow is not installed; the file cannot be read; a column has values that
+            JSON lacks.
     """
     try:
         import pyarrow
@@ -86,7 +83,7 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
             "or save the items as .json"
         ) from None
     expected = "a readable Parquet file"
-    failing = (OSError, pyarrow.ArrowException, ValueError)  # all three of damaged files
+    failures = (OSError, pyarrow.ArrowException, ValueError)  # a damaged file raises any of them
     number = 0
     try:
         # Opened here: pyarrow takes a folder of files too, and names neither file nor reason.
@@ -96,29 +93,29 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
                 for row in batch.to_pylist():
                     number += 1
                     yield _plain_row(row, f"{path}: item {number}")
-    except failing as problem:
+    except failures as problem:
         raise _unreadable(path, problem, expected) from None
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether the folder is one that `save_to_disk` of `datasets` wrote."""
+    """Whether `save_to_disk` of `datasets` wrote the folder."""
     return (path / DATASET).is_file() or (path / SPLITS).is_file()
 
 
 def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a folder that `save_to_disk` of `datasets` wrote, some at a time.
+    """Read the rows of a folder that `save_to_disk` of `datasets` wrote, `TOGETHER` at a time.
 
-    The folder is memory-mapped. Values are as of `read_parquet`.
+    The folder is memory-mapped. Values are converted as by `read_parquet`.
 
     Raises:
-        InputError: `datasets` is not installed; the folder cannot be read, or holds several
-            splits; a column holds what JSON cannot.
+        InputError: `datasets` is not installed; the folder cannot be read or has several splits;
+            a column has values that JSON lacks.
     """
     if (path / SPLITS).is_file():
-        splits = sorted(one.name for one in path.iterdir() if (one / DATASET).is_file())
-        some = ", ".join(splits) or "none"
+        splits = sorted(split.name for split in path.iterdir() if (split / DATASET).is_file())
         raise InputError(
-            f"{path}: found a DatasetDict, whose splits are {some}; give the folder of one split, "
+            f"{path}: found a DatasetDict, whose splits are {', '.join(splits) or 'none'}; "
+            "give the folder of one split, "
             f"such as {path / (splits[0] if splits else 'test')}"
         )
     try:
@@ -138,7 +135,7 @@ def read_dataset(path: Path) -> Iterator[dict[str, Any]]:
                 yield _plain_row(row, f"{path}: item {number}")
     except InputError:
         raise
-    except Exception as problem:  # of a damaged folder it raises what its own code meets
+    except Exception as problem:  # a damaged folder may raise anything
         raise _unreadable(path, problem, "a folder that save_to_disk of datasets wrote") from None
 
 
@@ -154,11 +151,11 @@ def _plain_row(row: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """A table's value as JSON has it."""
+    """Convert a table's value to a JSON value."""
     if isinstance(value, (list, tuple)):  # a map comes as pairs
-        return [_plain(one, where) for one in value]
+        return [_plain(item, where) for item in value]
     if isinstance(value, dict):
-        return {name: _plain(one, where) for name, one in value.items()}
+        return {name: _plain(item, where) for name, item in value.items()}
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
