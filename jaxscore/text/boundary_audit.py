@@ -1,4 +1,4 @@
-"""How often another boundary policy would change what is scored."""
+"""Counts requests whose scored tokens another boundary policy would change."""
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,8 +9,8 @@ from jaxscore.text.bounded_tokenizer import TextError, encode_each
 from jaxscore.text.encoder import Boundary, Encoded, TextEncoder
 from jaxscore.types.requests import Request
 
-# With an empty context these policies score the same tokens, so there is nothing to compare.
-ALIKE_WITHOUT_CONTEXT: set[Boundary] = {"joint", "exact", "separate"}
+# These policies score the same tokens if the context is empty.
+EQUAL_WITHOUT_CONTEXT: set[Boundary] = {"joint", "exact", "separate"}
 
 
 def boundary_audit(
@@ -20,17 +20,17 @@ def boundary_audit(
     others: Sequence[Boundary],
     most: int | None = None,
 ) -> dict[Boundary, int]:
-    """For how many requests another boundary policy would change the scores.
+    """Count the requests whose scores another boundary policy would change.
 
     Args:
-        most: positions of the model, if longer texts fail; they are not compared.
+        most: positions of the model if longer texts fail, which are not compared; otherwise None.
 
     Returns:
-        For each policy of `others` the number of requests whose scored tokens, or the tokens
-        before them, are not those of `chosen`.
+        For each policy of `others`, the number of requests whose scored tokens, or the tokens
+        before them, differ from those of `chosen`.
     """
-    if {chosen, *others} <= ALIKE_WITHOUT_CONTEXT:
-        requests = [one for one in requests if one.context]
+    if {chosen, *others} <= EQUAL_WITHOUT_CONTEXT:
+        requests = [request for request in requests if request.context]
     else:
         requests = list(requests)
 
@@ -51,14 +51,14 @@ def compare_boundaries(
     other: Boundary,
     most: int | None = None,
 ) -> list[bool]:
-    """Whether the second request of each pair scores other tokens, or after other ones.
+    """Whether the two requests of each pair score different tokens, or after different contexts.
 
     Args:
-        pairs: the first of each is encoded by `chosen`, the second by `other`.
+        pairs: requests to encode by `chosen` (first) and by `other` (second).
         most: as of `boundary_audit`.
     """
-    first = _encoded(encoder, [one for one, _ in pairs], chosen, most)
-    second = _encoded(encoder, [one for _, one in pairs], other, most)
+    first = _encoded(encoder, [request for request, _ in pairs], chosen, most)
+    second = _encoded(encoder, [request for _, request in pairs], other, most)
     return [_differ(a, b) for a, b in zip(first, second, strict=True)]
 
 
@@ -68,20 +68,20 @@ def _encoded(
     return encode_each(functools.partial(encoder.encode, boundary=policy, most=most), requests)
 
 
-def _differ(one: Encoded | TextError, other: Encoded | TextError) -> bool:
-    """Whether the two score other tokens, or the same after another context."""
-    if isinstance(one, TextError) or isinstance(other, TextError):
-        return False  # a text that the tokenizer cannot read is not scored
-    if len(one) == len(other) == 1:
-        (a,), (b,) = one, other
+def _differ(first: Encoded | TextError, second: Encoded | TextError) -> bool:
+    """Whether two encodings score different tokens, or after different contexts."""
+    if isinstance(first, TextError) or isinstance(second, TextError):
+        return False  # neither is scored
+    if len(first) == len(second) == 1:
+        (a,), (b,) = first, second
         return a.first_scored != b.first_scored or not np.array_equal(a.ids, b.ids)
-    pairs = zip(_scored_paths(one), _scored_paths(other), strict=False)
-    same = sum(s.n_scored for s in one) == sum(s.n_scored for s in other)
+    pairs = zip(_scored_paths(first), _scored_paths(second), strict=False)
+    same = sum(s.n_scored for s in first) == sum(s.n_scored for s in second)
     return not same or any(not np.array_equal(a, b) for a, b in pairs)
 
 
 def _scored_paths(encoded: Encoded) -> Iterator[np.ndarray]:
-    """For each scored token the ids up to and with it."""
+    """Ids up to and including each scored token."""
     for sequence in encoded:
         for stop in range(sequence.first_scored, len(sequence.ids)):
             yield sequence.ids[: stop + 1]

@@ -1,8 +1,8 @@
-"""Encodes and decodes with bounded memory, and makes errors of a tokenizer's panics.
+"""Encodes and decodes with bounded memory, and turns a tokenizer's panics into errors.
 
-A text of up to `PIECE` characters is encoded as it is. A longer one is encoded in pieces where the
-tokenizer always splits (`tokenizer_limits.cuts`), and as a whole, up to `MOST_WHOLE`
-characters, where that is not certain. The ids are those of the whole text either way.
+A text of up to `PIECE` characters is encoded as a whole. A longer one is encoded in pieces that
+end where the tokenizer always splits (`tokenizer_limits.cuts`); without such a place, as a whole up
+to `MOST_WHOLE` characters. Either way the ids are those of the whole text.
 """
 
 import contextlib
@@ -17,31 +17,31 @@ from tokenizers import Tokenizer
 from jaxscore.errors import InputError
 from jaxscore.text import tokenizer_limits
 
-# Encoding takes 100 to 500 bytes for each character until the ids are taken from the result.
-PIECE, TOGETHER = 1 << 18, 4  # characters of a piece, and pieces that are encoded together
-MOST_WHOLE = 1 << 21  # characters of a text, or of a part without a place to split it
+# Encoding takes 100 to 500 bytes per character until the ids are extracted.
+PIECE, TOGETHER = 1 << 18, 4  # characters of a piece, and pieces encoded at a time
+MOST_WHOLE = 1 << 21  # most characters of a text, or of a part, that cannot be split
 PROBES = ("a", "0", "e", ".", " ")  # a tokenizer may lack tokens for some
 
 Item = TypeVar("Item")
 Encoded = TypeVar("Encoded")
-Ids = list[int] | np.ndarray  # an int32 array of a text that was encoded in pieces
+Ids = list[int] | np.ndarray  # int32 array for a text encoded in pieces
 
 
 class TextError(InputError):
-    """A text that the tokenizer cannot read; the others of its batch can be read without it."""
+    """The tokenizer cannot read a text; other texts of the batch are not affected."""
 
 
 class TooLongError(TextError):
-    """A text that has more tokens than the model's positions can hold."""
+    """A text has more tokens than the model has positions."""
 
 
 class Piece(NamedTuple):
     """A part of a text.
 
     Attributes:
-        start: the characters of the text before it.
+        start: number of characters of the text before the piece.
         ids: int32; a list if the piece is the whole text.
-        offsets: the first and the last character + 1 of each token, in the piece.
+        offsets: start and end of each token, in characters of the piece.
     """
 
     start: int
@@ -56,10 +56,10 @@ def panics_as_errors(
     advice: str = "",
     error: type[InputError] = TextError,
 ) -> Iterator[None]:
-    """Raise what a tokenizer raises as an `error`; a panic of its Rust code is no `Exception`.
+    """Turn any exception of a tokenizer into an `error`; a Rust panic is no `Exception`.
 
     Raises:
-        InputError: an `error` of `failure`, the reason and `advice`.
+        InputError: an `error` with `failure`, the reason and `advice`.
     """
     try:
         yield
@@ -70,21 +70,21 @@ def panics_as_errors(
         raise error(f"{failure} ({reason[0]}){advice}") from None
 
 
-def decode_ids(tokenizer: Any, ids: Any, **how: Any) -> str:
+def decode_ids(tokenizer: Any, ids: Any, **options: Any) -> str:
     """What a checkpoint's tokenizer makes of some ids; `how` as of its own `decode_ids`.
 
     Raises:
         TextError: it panics.
     """
     with panics_as_errors("the tokenizer cannot decode its ids"):
-        text: str = tokenizer.decode(ids, **how)
+        text: str = tokenizer.decode(ids, **options)
     return text
 
 
 def encode_each(
     encode: Callable[[Sequence[Item]], Iterable[Encoded]], items: Sequence[Item]
 ) -> list[Encoded | TextError]:
-    """What `encode` gives for each item; where it fails, halves find the items that fail."""
+    """Encode all items; if it fails, bisect to find the items that fail."""
     try:
         return [*encode(items)]
     except TextError as problem:
@@ -95,7 +95,7 @@ def encode_each(
 
 
 class BoundedTokenizer:
-    """Wraps a backend that neither pads nor truncates; threads may share it."""
+    """Wraps a backend that neither pads nor truncates. Thread-safe."""
 
     def __init__(self, backend: Tokenizer) -> None:
         self.backend = backend
@@ -103,15 +103,15 @@ class BoundedTokenizer:
     def ids(
         self, texts: Sequence[str], *, most: int | None = None, special_tokens: bool = False
     ) -> list[Ids]:
-        """The ids of each text.
+        """Encode each text.
 
         Args:
-            most: tokens that a text may have; None is no limit.
-            special_tokens: whether the tokenizer's special tokens stand around each text.
+            most: most tokens of a text; None is no limit.
+            special_tokens: whether to add the tokenizer's special tokens.
 
         Raises:
-            TextError: a text that certainly has more than `most` tokens, that is too long to be
-                encoded, or on which the tokenizer panics.
+            TextError: a text certainly has more than `most` tokens, is too long to be encoded, or
+                makes the tokenizer panic.
         """
         self._check(texts, most)
         short = [text for text in texts if len(text) <= PIECE]
@@ -130,9 +130,9 @@ class BoundedTokenizer:
     def pieces_of_each(
         self, texts: Sequence[str], *, most: int | None = None
     ) -> Iterator[Iterator[Piece]]:
-        """The pieces of each text with offsets; arguments and errors as of `ids`.
+        """Encode each text in pieces with offsets; arguments and errors as of `ids`.
 
-        The pieces of a text must be taken before the next text.
+        Consume the pieces of a text before the next text.
         """
         self._check(texts, most)
         short = [text for text in texts if len(text) <= PIECE]
@@ -140,35 +140,36 @@ class BoundedTokenizer:
             found = iter(self.backend.encode_batch(short, add_special_tokens=False))
         for text in texts:
             if len(text) <= PIECE:
-                one = next(found)
-                yield iter([Piece(0, text, one.ids, one.offsets)])
+                encoding = next(found)
+                yield iter([Piece(0, text, encoding.ids, encoding.offsets)])
             else:
                 yield self.pieces(text, most=most)
 
     def pieces(
         self, text: str, *, most: int | None = None, offsets: bool = True
     ) -> Iterator[Piece]:
-        """A long text in pieces, at most `TOGETHER` of them in memory; see `ids`."""
+        """Encode a long text in pieces, at most `TOGETHER` in memory; see `ids`."""
         starts = self._starts(text)
         skips = self._cuts is not None and self._cuts.leaves_blank_out
         encode = self.backend.encode_batch if offsets else self.backend.encode_batch_fast
         n_tokens = 0
         for k in range(0, len(starts) - 1, TOGETHER):
             bounds = starts[k : k + TOGETHER + 1]
-            some = [text[a + (skips and a > 0) : b] for a, b in itertools.pairwise(bounds)]
+            pieces = [text[a + (skips and a > 0) : b] for a, b in itertools.pairwise(bounds)]
             with panics_as_errors():
-                found = encode(some, add_special_tokens=False)
-            for (start, end), one in zip(itertools.pairwise(bounds), found, strict=True):
-                ids, own = np.array(one.ids, np.int32), one.offsets if offsets else []
+                found = encode(pieces, add_special_tokens=False)
+            for (start, end), encoding in zip(itertools.pairwise(bounds), found, strict=True):
+                ids = np.array(encoding.ids, np.int32)
+                places = encoding.offsets if offsets else []
                 n_tokens += len(ids)
                 if offsets and skips and start:
-                    own = _with_blank(own, one.tokens[0])
-                yield Piece(start, text[start:end], ids, own)
+                    places = _with_blank(places, encoding.tokens[0])
+                yield Piece(start, text[start:end], ids, places)
             if most is not None and n_tokens > most + 1:
                 raise TooLongError(_too_long(f"at least {n_tokens} tokens", most))
 
     def most_characters(self, n_tokens: int) -> int | None:
-        """Characters that a text of so many tokens has at most; None where that is not known."""
+        """Most characters of a text with `n_tokens` tokens, or None if that is unknown."""
         limit = self._limit
         return None if limit is None or limit.counted else n_tokens * limit.characters
 
@@ -180,7 +181,7 @@ class BoundedTokenizer:
                 raise TooLongError(_too_long(f"{len(text)} characters", most))
 
     def _starts(self, text: str) -> list[int]:
-        """Where the pieces of a text start, and its length."""
+        """Starts of the pieces of a text, and its length."""
         starts = [0]
         while len(text) - starts[-1] > PIECE:
             cut = self._cuts and self._cuts.pattern.search(text, starts[-1] + PIECE)
@@ -225,7 +226,7 @@ def special_tokens_around(
     """Special tokens before and after a text; None if no probe has tokens.
 
     Args:
-        encode: the ids of a text, without or with special tokens.
+        encode: returns the ids of a text; its second argument says whether to add special tokens.
     """
     for probe in PROBES:
         bare, full = encode(probe, False), encode(probe, True)
@@ -236,7 +237,7 @@ def special_tokens_around(
 
 
 def _with_blank(offsets: list[tuple[int, int]], first: str) -> list[tuple[int, int]]:
-    """Offsets in a piece with the blank that was left out; its first token has the blank."""
+    """Offsets after restoring the leading blank, which belongs to the first token."""
     moved = [(a + 1, b + 1) for a, b in offsets]
     moved[0] = (0, 1 if first == tokenizer_limits.MARK else moved[0][1])
     return moved

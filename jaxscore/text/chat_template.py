@@ -1,4 +1,4 @@
-"""A conversation as the text that a chat model reads, by its tokenizer's template."""
+"""Renders conversations as prompts by the tokenizer's chat template."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ PROBE = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
 
 
 def render(tokenizer: Any, messages: Sequence[Message]) -> str:
-    """The prompt, ending where the assistant's next message begins.
+    """Render a prompt that ends where the assistant's next message starts.
 
-    A template that writes a BOS writes it into the text; `text.TextEncoder` adds no second one.
+    A BOS of the template is part of the text; `TextEncoder` adds no second one.
 
     Raises:
-        InputError: there is no template, or it does not take these messages, or takes too much
-            time or memory.
+        InputError: there is no template, or it refuses these messages, or takes too much time or
+            memory.
     """
     _template(tokenizer)
     try:
         return checkpoint_process.render(tokenizer, messages, add_generation_prompt=True)
-    except InputError as problem:  # a template is a program and fails in its own way
+    except InputError as problem:
         roles = ", ".join(message["role"] for message in messages)
         raise InputError(
             f"{_name(tokenizer)}: its chat template refuses messages of {roles} ({problem})"
@@ -42,7 +42,7 @@ def check(tokenizer: Any) -> None:
     """Refuse a template that takes too much time or memory for a short conversation.
 
     Raises:
-        InputError: it does, or it fails; not if it refuses the conversation.
+        InputError: it does, or it fails. Refusing the conversation is no failure.
     """
     try:
         checkpoint_process.render(tokenizer, PROBE[1:], add_generation_prompt=True)
@@ -53,10 +53,9 @@ def check(tokenizer: Any) -> None:
 
 
 def takes_system(tokenizer: Any) -> bool:
-    """Whether the template mentions `system` and, mentioning it, does not refuse it.
+    """Whether the template mentions `system` and does not refuse it.
 
-    The first is the rule of published scripts. Templates that mention it in order to raise an
-    error (Gemma's) would end them.
+    Published scripts check the first alone. Gemma's template mentions it only to raise an error.
 
     Raises:
         InputError: there is no template.
@@ -71,15 +70,14 @@ def takes_system(tokenizer: Any) -> bool:
 
 
 def check_keeps(tokenizer: Any, n_answered: int, *, system: bool) -> None:
-    """Refuse a template that refuses or leaves out messages of a conversation.
+    """Refuse a template that refuses, drops or reorders messages of a conversation.
 
     Args:
-        n_answered: user messages with an answer, before the last user message.
-        system: whether a system message stands first.
+        n_answered: number of answered user messages before the last one.
+        system: whether the conversation starts with a system message.
 
     Raises:
-        InputError: there is no template, or it does not take such messages, or it does not write
-            what they say in their order.
+        InputError: there is no template, or it refuses, drops or reorders messages.
     """
     roles = ["user", "assistant"] * n_answered + ["user"]
     messages = [{"role": role, "content": f"probe {k}."} for k, role in enumerate(roles)]
@@ -93,23 +91,23 @@ def check_keeps(tokenizer: Any, n_answered: int, *, system: bool) -> None:
     for message in messages:
         at = text.find(message["content"], at)
         if at < 0:
-            told = NO_SYSTEM if message["role"] == "system" else LEAVES_OUT
-            raise InputError(f"{_name(tokenizer)}: {told}")
+            reason = NO_SYSTEM if message["role"] == "system" else LEAVES_OUT
+            raise InputError(f"{_name(tokenizer)}: {reason}")
 
 
 def answer_start(tokenizer: Any) -> str:
-    """Blanks that the template puts before an assistant's message, after the prompt's end.
+    """Blanks that the template writes between a prompt's end and the assistant's message.
 
-    Llama 2's template ends a prompt with `[/INST]` and writes an answer after it as ` text </s>`:
-    there it is one blank. Most others end the prompt with a line end or a special token, and
-    there it is empty. So it is where a template writes more than blanks, as empty reasoning.
+    Llama 2's template ends a prompt with `[/INST]` and writes an answer as ` text </s>`: one blank.
+    Most others end the prompt with a line end or a special token: empty. It is empty too if the
+    template writes more than blanks, such as empty reasoning.
     """
-    asked = [{"role": "user", "content": "a"}]
-    answered = [*asked, {"role": "assistant", "content": "probe."}]
-    prompt = render(tokenizer, asked)
+    question = [{"role": "user", "content": "a"}]
+    answered = [*question, {"role": "assistant", "content": "probe."}]
+    prompt = render(tokenizer, question)
     try:
         whole = checkpoint_process.render(tokenizer, answered)
-    except InputError:  # it takes no answer, so nothing is known of what stands before one
+    except InputError:  # it refuses answers
         return ""
     start, found, _ = whole.removeprefix(prompt).partition("probe.")
     known = whole.startswith(prompt) and found and not start.strip(" ")
@@ -128,7 +126,7 @@ def digest(tokenizer: Any) -> str:
 def _template(tokenizer: Any) -> str:
     try:
         return tokenizer.get_chat_template()
-    except ValueError:  # none, or several of which none is the default
+    except ValueError:  # none, or several without a default
         raise InputError(
             f"{_name(tokenizer)}: its tokenizer has no chat template, by which a conversation "
             "becomes a prompt; give a chat model, or put a chat_template.jinja beside its "

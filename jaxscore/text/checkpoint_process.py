@@ -1,8 +1,8 @@
-"""Chat templates and tokenizers of a checkpoint in a process with limits of time and memory.
+"""Runs a checkpoint's chat template and tokenizer in a process with time and memory limits.
 
-A template is a program, and a pattern of a tokenizer may take for ever. Nothing inside a process
-can stop either, so another one runs them: the renderer, which starts with the first conversation
-and renders all of them, and a process that reads a tokenizer before this one does.
+A template is a program, and a tokenizer's pattern may run forever. Nothing inside a process can
+stop either, so other processes run them: the renderer, which starts with the first conversation and
+renders all, and one that reads a tokenizer before this process does.
 """
 
 import atexit
@@ -16,17 +16,17 @@ from jaxscore.io.child_process import ChildProcess, Reply
 from jaxscore.text.checkpoint_worker import MEMORY
 
 WORKER = Path(__file__).with_name("checkpoint_worker.py")
-RENDER_LIMIT, READ_LIMIT = 10.0, 30.0  # seconds of one conversation, and of reading a tokenizer
-# The process needs no torch, which takes seconds to import, and one thread of NumPy.
+RENDER_LIMIT, READ_LIMIT = 10.0, 30.0  # seconds per conversation, and per tokenizer
+# Without torch, which takes seconds to import, and with one thread of NumPy.
 ENVIRONMENT = {"USE_TORCH": "0", "USE_TF": "0", "USE_FLAX": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class TemplateError(InputError):
-    """A conversation that a chat template refuses."""
+    """A chat template refuses a conversation."""
 
 
 class _Renderer:
-    """The process that renders; threads may share it."""
+    """The rendering process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,7 +35,7 @@ class _Renderer:
     def ask(self, question: Mapping[str, Any]) -> Reply | None:
         with self._lock:
             if self._process is None:
-                self._process = _started("render", RENDER_LIMIT)
+                self._process = _start("render", RENDER_LIMIT)
             reply = None
             try:
                 reply = self._process.ask(question, RENDER_LIMIT)
@@ -59,11 +59,11 @@ atexit.register(_RENDERER.end)
 
 
 def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **more: Any) -> str:
-    """What `tokenizer.apply_chat_template(messages, tokenize=False, **more)` gives.
+    """Result of `tokenizer.apply_chat_template(messages, tokenize=False, **more)`.
 
     Raises:
         TemplateError: the template raises an error.
-        InputError: it takes too much time or memory, or fails in another way.
+        InputError: the template takes too much time or memory, or fails in another way.
         ValueError: there is no template.
     """
     template = tokenizer.get_chat_template()
@@ -84,12 +84,12 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **more: Any) -
 
 
 def check_tokenizer(path: Path) -> None:
-    """Read a tokenizer.json, and some texts with it, within the limits.
+    """Read a tokenizer.json and encode some texts with it, within the limits.
 
     Raises:
-        InputError: it cannot be read within them, or not at all.
+        InputError: that fails or exceeds the limits.
     """
-    process = _started("read", READ_LIMIT)
+    process = _start("read", READ_LIMIT)
     try:
         reply = process.ask({"tokenizer": str(path)}, READ_LIMIT)
     finally:
@@ -99,7 +99,7 @@ def check_tokenizer(path: Path) -> None:
         raise InputError(f"{path}: cannot be read ({why if reply is None else reply['error']})")
 
 
-def _started(task: str, limit: float) -> ChildProcess:
+def _start(task: str, limit: float) -> ChildProcess:
     process = ChildProcess(WORKER, [str(limit), task], ENVIRONMENT)
     if process.started is None:
         process.end()

@@ -5,11 +5,14 @@ from typing import Any
 
 from jaxscore.text.bounded_tokenizer import decode_ids
 
-PIECE = "\ufffd"  # what stands for bytes that are no whole character
+PIECE = "\ufffd"  # decoded from an incomplete character
+# Most characters at either end of a decoded piece that may differ from those of the whole text: a
+# tokenizer drops a blank before a text and cleans up blanks before punctuation.
+SLACK = 16
 
 
 class TextDecoder:
-    """What a tokenizer makes of token ids, as its own `decode` does.
+    """Decodes token ids as the tokenizer's own `decode` does.
 
     Each method raises a `TextError` if the tokenizer panics.
     """
@@ -18,23 +21,23 @@ class TextDecoder:
         self._tokenizer = tokenizer
 
     def text(self, ids: Sequence[int]) -> str:
-        """Without special tokens."""
+        """Text without special tokens."""
         return decode_ids(self._tokenizer, ids, skip_special_tokens=True)
 
     def shown(self, ids: Sequence[int]) -> str:
-        """With special tokens by name."""
+        """Text with special tokens by name."""
         return decode_ids(self._tokenizer, ids, skip_special_tokens=False)
 
     def text_before(self, ids: Sequence[int], stop: Sequence[str]) -> str:
-        """The text up to where a stop string begins first, special tokens left out.
+        """Text without special tokens, up to the earliest stop string, if any.
 
-        Where none of `stop` is in `shown(ids)` it is all of the text.
+        Stop strings are searched in `shown(ids)`, since one may be the name of a special token.
         """
         text, shown = self.text(ids), self.shown(ids)
-        at = min((place for one in stop if (place := shown.find(one)) >= 0), default=len(shown))
+        at = min((k for text in stop if (k := shown.find(text)) >= 0), default=len(shown))
         if text == shown:
             return text[:at]
-        # Tokens wholly before the stop string, up to one that ends with a whole character.
+        # Tokens before the stop string, up to one that ends with a complete character.
         n, head = len(ids), shown
         while n and (len(head) > at or head.endswith(PIECE)):
             n -= 1
@@ -43,39 +46,33 @@ class TextDecoder:
         return self.text(ids[:n]) + ("" if begins_in_special else shown[len(head) : at])
 
 
-# Characters. At either end of a decoded piece so many may differ from those of the whole text: a
-# tokenizer drops a blank before a text, and cleans up blanks before punctuation.
-SLACK = 16
-
-
 class StopSearch:
-    """Finds the first token by which some stop string is complete in the decoded text.
+    """Finds the first token that completes a stop string in the decoded text.
 
-    The whole text is not decoded again with each token, which would take quadratic time, but a
-    window of its last tokens. The window begins where the text before it ended with a whole
-    character, so that no character is cut, and holds so much that what its own beginning changes
-    lies outside of what is searched.
+    Decodes a window of the last tokens instead of the whole text, which would take quadratic time.
+    The window starts after a complete character, and is so long that differences at its start lie
+    outside the searched part.
     """
 
     def __init__(self, stop: Sequence[str], shown: Callable[[Sequence[int]], str]) -> None:
         """
         Args:
             stop: strings, none of them empty or with U+FFFD.
-            shown: ids to text, special tokens by name.
+            shown: decodes ids, special tokens by name.
         """
         self._stop, self._shown = tuple(stop), shown
         self._back = max(map(len, self._stop), default=0) + SLACK
         self._window: list[int] = []
-        # After which tokens of the window the text ended with a whole character, and its length.
+        # (tokens, characters) of the window at each token that ended with a complete character.
         self._whole: list[tuple[int, int]] = []
 
     def ends_with(self, id: int) -> bool:
-        """Whether the text ends with this token, which is the next one."""
+        """Whether the next token of the text completes a stop string."""
         if not self._stop:
             return False
         self._window.append(id)
         text = self._shown(self._window)
-        # What was there at the last whole character is searched already.
+        # The text up to the last complete character is searched already.
         start = max(0, (self._whole[-1][1] if self._whole else 0) - self._back)
         if any(text.find(stop, start) >= 0 for stop in self._stop):
             return True
@@ -85,7 +82,7 @@ class StopSearch:
         return False
 
     def _move(self, length: int) -> None:
-        """Drop tokens from the window's beginning where half of it is enough."""
+        """Drop the window's first tokens once half of it is enough."""
         enough = self._back + SLACK
         if length < 2 * enough:
             return

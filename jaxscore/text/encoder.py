@@ -1,6 +1,6 @@
-"""(context, continuation) to token ids and where the continuation starts.
+"""Encodes a context and a continuation, and finds where the continuation starts.
 
-Where it starts is a policy, since a token may straddle the two:
+A token may straddle the two, so a policy decides where it starts:
 
     context "ANSWER: "   continuation "Oslo"      tokens  ANSWER | : | ␠Oslo
     joint         encode once; from the first token that ends after the context's last non-blank
@@ -10,13 +10,13 @@ Where it starts is a policy, since a token may straddle the two:
     last_query    encode once; keep as many tokens as the continuation alone has, its special
                   tokens and, on a GPT-2 tokenizer, a leading blank included
     reencoded     separate, but after each token decode it, append it and encode the whole again
-    after         separate, but each token's terms are read after it instead of before it: it is
-                  the next token that is scored, and after the last one id 0, whose
-                  log-probability means nothing
+    after         separate, but each token's terms are read after it instead of before it: the
+                  next token is scored, and after the last one id 0, whose log-probability is
+                  meaningless
 
-The last four are what published scripts do (ChronoLogic, ProbSem, Path Evaluation,
-Self-Certainty). They can count a token too few or too many, or score other ids;
-`jaxscore.text.boundary_audit` says how often.
+The last four repeat published scripts (ChronoLogic, ProbSem, Path Evaluation, Self-Certainty). They
+can count a token too few or too many, or score other ids; `jaxscore.text.boundary_audit` counts how
+often.
 """
 
 import functools
@@ -38,17 +38,17 @@ from jaxscore.types.requests import Request
 Boundary = Literal["joint", "exact", "separate", "skip_context", "last_query", "reencoded", "after"]
 BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary)
 
-Encoded = tuple[TokenSequence, ...]  # of one request: one sequence, or one per token if reencoded
+Encoded = tuple[TokenSequence, ...]  # one request: one sequence, or one per token if reencoded
 
 
 class TextEncoder:
-    """Batches of text to `TokenSequence`s, by any boundary policy."""
+    """Encodes batches of text as `TokenSequence`s by any boundary policy."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.bounded = BoundedTokenizer(copy_backend(tokenizer))
-        # What the tokenizer puts after a text (an EOS) would stand between context and
-        # continuation, so only what comes before it is kept.
+        # Only the special tokens before a text: an EOS after it would separate context and
+        # continuation.
         self.prefix = special_prefix(tokenizer)
         self._names = _Names(tokenizer)
 
@@ -60,22 +60,21 @@ class TextEncoder:
         special_tokens: bool = True,
         most: int | None = None,
     ) -> list[Encoded]:
-        """Token ids and start of each request's continuation.
+        """Encode requests.
 
         Args:
-            requests: any number.
             boundary: one of `BOUNDARIES`.
-            special_tokens: whether the tokenizer's BOS is put before a text that has none.
-            most: positions of the model, if a longer text is not cut; None is no limit.
+            special_tokens: whether to add the tokenizer's BOS to a text without one.
+            most: positions of the model if longer texts fail; None is no limit.
 
         Returns:
-            For each request one sequence; with "reencoded" one for each token of the
-            continuation, with that token alone to score.
+            One sequence for each request; with "reencoded" one for each token of the
+            continuation, which scores that token alone.
 
         Raises:
-            ValueError: a policy that does not exist.
-            TextError: a text that the tokenizer cannot read, or that certainly has more than `most`
-                tokens and one; `bounded_tokenizer.encode_each` finds which.
+            ValueError: the policy does not exist.
+            TextError: the tokenizer cannot read a text, or the text certainly has more than
+                `most` + 1 tokens; `bounded_tokenizer.encode_each` finds which.
         """
         check_choice("boundary", boundary, BOUNDARIES)
         prefix = self.prefix if special_tokens else []
@@ -115,9 +114,9 @@ class TextEncoder:
     def _parted(
         self, texts: list[str], limits: list[int], prefix: list[int], most: int | None
     ) -> tuple[list[Ids], list[int]]:
-        """The ids of each text, and the first of them that reaches beyond so many characters.
+        """Ids of each text, and the index of the first one that ends after its limit.
 
-        Where the limit is 0 that is the first of the text, which takes no offsets.
+        Texts with limit 0 are encoded without offsets, which is faster.
         """
         cut = [k for k, limit in enumerate(limits) if limit]
         parted = self.bounded.pieces_of_each([texts[k] for k in cut], most=most)
@@ -144,22 +143,14 @@ class TextEncoder:
                 ids = _with_prefix(prefix, _joined(own, [target]))
                 out[k].append(_sequence(ids, len(ids) - 1))
                 prompts[k] += decode_ids(self.tokenizer, [target])
-                if most is not None and len(ids) - 1 > most:  # the request fails as a whole
+                if most is not None and len(ids) - 1 > most:  # the whole request fails
                     targets[k] = targets[k][: step + 1]
         return [tuple(sequences) for sequences in out]
 
     def prompt_ids(
         self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None
     ) -> list[np.ndarray]:
-        """int32 ids of each prompt, the tokenizer's BOS before one that writes none.
-
-        Args:
-            special_tokens: whether the tokenizer's BOS is put before a prompt that writes none.
-            most: positions of the model, if a longer prompt is not cut; None is no limit.
-
-        Raises:
-            TextError: as `encode`.
-        """
+        """Encode prompts as int32 ids; arguments and errors as of `encode`."""
         found = self._ids(list(prompts), most)
         prefix = self.prefix if special_tokens else []
         return [np.array(_with_prefix(prefix, ids), np.int32) for ids in found]
@@ -167,17 +158,10 @@ class TextEncoder:
     def prompts(
         self, prompts: Sequence[str], *, special_tokens: bool = True, most: int | None = None
     ) -> list[tuple[np.ndarray, list[int]]]:
-        """int32 ids of each prompt, and how many of its characters stand before each token.
+        """Encode prompts as int32 ids, with the number of characters before each token.
 
-        What lies between two tokens, as a blank that a tokenizer leaves out of its offsets, belongs
-        to the second one. A BOS that the prompt does not write has no characters.
-
-        Args:
-            special_tokens: whether the tokenizer's BOS is put before a prompt that writes none.
-            most: as of `prompt_ids`.
-
-        Raises:
-            TextError: as `encode`.
+        Characters between two tokens, such as a blank without offsets, belong to the second one.
+        An added BOS has no characters. Arguments and errors as of `encode`.
         """
         prefix = self.prefix if special_tokens else []
         out = []
@@ -197,11 +181,10 @@ class TextEncoder:
         return out
 
     def first_ids(self, labels: Sequence[str]) -> tuple[int, ...]:
-        """The id of each label's first token, encoded alone.
+        """Id of each label's first token, encoded alone.
 
         Raises:
-            InputError: a label without tokens, or two that share their first, which a
-                distribution over first tokens cannot tell apart.
+            InputError: a label has no tokens, or two labels have the same first token.
         """
         first: dict[int, str] = {}
         for label in labels:
@@ -219,29 +202,26 @@ class TextEncoder:
         return tuple(first)
 
     def tokens(self, ids: np.ndarray) -> list[str]:
-        """The tokenizer's names of token ids."""
+        """Names of token ids in the vocabulary."""
         return self._names.of(ids)
 
     def _ids(self, texts: list[str], most: int | None = None) -> list[Ids]:
-        """Without offsets, which takes a quarter less time."""
+        """Encode without offsets, which takes a quarter less time."""
         return self.bounded.ids(texts, most=most)
 
     @functools.cached_property
     def _spaced(self) -> BoundedTokenizer:
-        """As if loaded with `add_prefix_space=True`, which only plain ByteLevel heeds."""
-        own = self.bounded.backend
-        spaced = Tokenizer.from_str(own.to_str())  # without what is no part of a file
-        spaced.encode_special_tokens = own.encode_special_tokens
+        """The tokenizer with `add_prefix_space=True`, which affects only a plain ByteLevel."""
+        backend = self.bounded.backend
+        spaced = Tokenizer.from_str(backend.to_str())
+        spaced.encode_special_tokens = backend.encode_special_tokens  # not in its file
         if isinstance(spaced.pre_tokenizer, ByteLevel):
             spaced.pre_tokenizer.add_prefix_space = True
         return BoundedTokenizer(spaced)
 
 
 class _Names:
-    """The tokenizer's names of token ids, each asked for once, in one array by id.
-
-    Threads may share it.
-    """
+    """Caches the names of token ids in an array by id. Thread-safe."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -250,7 +230,7 @@ class _Names:
         self._lock = threading.Lock()
 
     def of(self, ids: np.ndarray) -> list[str]:
-        """The names of ids, which are not negative."""
+        """Names of non-negative ids."""
         ids = ids.astype(np.intp)
         with self._lock:
             more = int(ids.max(initial=-1)) + 1 - len(self._names)
@@ -266,7 +246,7 @@ class _Names:
 
 
 def _with_prefix(prefix: list[int], ids: Ids) -> Ids:
-    """A text that writes its own BOS, as chat templates do, gets no second one."""
+    """Add the prefix, unless the text has its own BOS, as chat templates write it."""
     if not prefix or [*ids[: len(prefix)]] == prefix:
         return ids
     return _joined(prefix, ids)
@@ -279,11 +259,11 @@ def _joined(a: Ids, b: Ids) -> Ids:
 
 
 def _parted(pieces: Iterator[Piece], limit: int) -> tuple[Ids, int]:
-    """The ids of a text in pieces, and the index of the first one that ends after `limit`."""
+    """Ids of a text in pieces, and the index of the first one that ends after `limit`."""
     ids: list[Any] = []
     first = n_tokens = 0
     for piece in pieces:
-        # A piece ends where the tokenizer splits, so that no token reaches into the next one.
+        # Pieces end where the tokenizer splits, so no token straddles two pieces.
         if piece.start <= limit:
             first = n_tokens + _first_after(piece.offsets, limit - piece.start, piece.text)
         ids.append(piece.ids)
@@ -296,20 +276,20 @@ def _parted(pieces: Iterator[Piece], limit: int) -> tuple[Ids, int]:
 def _first_after(offsets: list[tuple[int, int]], limit: int, text: str) -> int:
     """Index of the first token that ends after character `limit`.
 
-    A normalizer that composes gives "é" the offsets of its "e" alone; a mark
-    after `limit` that is in no token of its own therefore takes the token of its letter with it.
+    A composing normalizer gives "é" the offsets of its "e" alone. So if a mark after `limit` has no
+    token of its own, the tokens of its letter count too.
     """
     first = next((k for k, (_, end) in enumerate(offsets) if end > limit), len(offsets))
     in_no_token = first == len(offsets) or offsets[first][0] > limit
     if first and in_no_token and _composes(text, limit):
         end = offsets[first - 1][1]
-        while first and offsets[first - 1][1] == end:  # all that hold bytes of the letter
+        while first and offsets[first - 1][1] == end:  # all tokens with bytes of the letter
             first -= 1
     return first
 
 
 def _composes(text: str, at: int) -> bool:
-    """Whether the character at this index becomes one with those before it under NFC."""
+    """Whether NFC composes the character at this index with those before it."""
     before = text[max(0, at - 8) : at]  # more marks than any letter has
     together = unicodedata.normalize("NFC", before + text[at : at + 1])
     return at < len(text) and len(together) == len(unicodedata.normalize("NFC", before))

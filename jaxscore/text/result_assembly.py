@@ -1,4 +1,4 @@
-"""Scores of token sequences as the results of the requests that asked for them."""
+"""Assembles the results of requests from the scores of their token sequences."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenize_requests import TokenizedRequest, Window
 from jaxscore.types.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 
-TOGETHER = 256  # requests that are looked at together
+TOGETHER = 256  # requests assembled at a time
 NOT_FINITE = (
     "the model gave a log-probability or entropy that is not finite; "
     "check the weights, or score in float32"
@@ -29,10 +29,10 @@ DIVERGENCE_INFINITE = (
 def assemble_scores(
     window: Window, scores: Sequence[SequenceScores], encoder: TextEncoder
 ) -> Iterator[ScoredRequest]:
-    """The results of a window's requests; `error` is set where numbers are not finite.
+    """Assemble the results of a window's requests; non-finite scores become an error.
 
     Args:
-        scores: of all sequences of the window, in order.
+        scores: scores of all sequences of the window, in order.
     """
     left = iter(scores)
     for first in range(0, len(window), TOGETHER):
@@ -40,12 +40,12 @@ def assemble_scores(
         found = [[*itertools.islice(left, len(item.sequences))] for _, item in some]
         ids = [_scored_ids(item) for _, item in some]
         names = encoder.tokens(np.concatenate(ids))
-        finite = _complaint([one for own in found for one in own]) is None
+        finite = _error([scores for sequences in found for scores in sequences]) is None
         at = 0
         for (request, item), own, token_ids in zip(some, found, ids, strict=True):
             tokens = names[at : at + len(token_ids)]
             at += len(token_ids)
-            if (why := item.error or (None if finite else _complaint(own))) is not None:
+            if (why := item.error or (None if finite else _error(own))) is not None:
                 yield failed(request.id, why)
                 continue
             terms = own[0] if len(own) == 1 and len(own[0].logprob) == len(tokens) else None
@@ -66,11 +66,13 @@ def assemble_scores(
 
 
 def _whole(item: TokenizedRequest, own: Sequence[SequenceScores]) -> SequenceScores:
-    """The scores of all sequences of a request, with NaN for tokens that have nothing before them
-    (False and -1 where there is no NaN)."""
+    """Join the scores of a request's sequences.
+
+    Tokens with nothing before them have NaN, or False and -1 in arrays without NaN.
+    """
 
     def joined(name: str, fill: Any) -> np.ndarray:
-        return _joined(item, [getattr(one, name) for one in own], fill)
+        return _joined(item, [getattr(scores, name) for scores in own], fill)
 
     return SequenceScores(
         joined("logprob", np.nan),
@@ -80,54 +82,56 @@ def _whole(item: TokenizedRequest, own: Sequence[SequenceScores]) -> SequenceSco
         joined("top_id", -1) if own else NO_TOP_ID,
         joined("top_logprob", np.nan) if own else NO_TOP_LOGPROB,
         {
-            name: _joined(item, [one.measures[name] for one in own], np.nan)
+            name: _joined(item, [scores.measures[name] for scores in own], np.nan)
             for name in (own[0].measures if own else ())
         },
     )
 
 
 def _top(terms: SequenceScores, encoder: TextEncoder) -> TopTokens | None:
-    """The most probable tokens at each place; None where none are there."""
+    """The most probable tokens at each position, or None if they were not requested."""
     id, logprob = terms.top_id, terms.top_logprob
     if not id.shape[1]:
         return None
     known, place = np.unique(id, return_inverse=True)
     names = [
-        "" if one < 0 else name
-        for one, name in zip(known, encoder.tokens(known.clip(0)), strict=True)
+        "" if token_id < 0 else name
+        for token_id, name in zip(known, encoder.tokens(known.clip(0)), strict=True)
     ]
     return TopTokens(id, logprob, [[names[k] for k in row] for row in place.reshape(id.shape)])
 
 
-def _complaint(scores: Sequence[SequenceScores]) -> str | None:
-    """What is not finite in some sequences' scores; None where all is."""
+def _error(scores: Sequence[SequenceScores]) -> str | None:
+    """What is not finite in the sequences' scores, or None."""
     if not scores:
         return None
-    terms = [one.logprob for one in scores] + [one.entropy for one in scores]
-    measures = [values for one in scores for values in one.measures.values()]
-    if not np.isfinite(np.concatenate(terms)).all() or any(np.isnan(one).any() for one in measures):
+    terms = [part.logprob for part in scores] + [part.entropy for part in scores]
+    measures = [values for part in scores for values in part.measures.values()]
+    if not np.isfinite(np.concatenate(terms)).all() or any(
+        np.isnan(values).any() for values in measures
+    ):
         return NOT_FINITE
-    if "kl" in scores[0].measures:  # where no self-certainty is told
-        infinite = any(np.isinf(one).any() for one in measures)
+    if "kl" in scores[0].measures:  # the scores of a model pair have no self-certainty
+        infinite = any(np.isinf(values).any() for values in measures)
         return DIVERGENCE_INFINITE if infinite else None
-    if not np.isfinite(np.concatenate([one.self_certainty for one in scores])).all():
+    if not np.isfinite(np.concatenate([part.self_certainty for part in scores])).all():
         return CERTAINTY_INFINITE
     return None
 
 
 def _scored_ids(item: TokenizedRequest) -> np.ndarray:
-    """int32: the tokens of the continuation."""
+    """Token ids of the continuation, int32."""
     if len(item.sequences) == 1:
-        [one] = item.sequences
-        return one.ids[one.start :]
+        [sequence] = item.sequences
+        return sequence.ids[sequence.start :]
     return np.concatenate([np.zeros(0, np.int32), *(s.ids[s.start :] for s in item.sequences)])
 
 
 def _joined(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
-    """All sequences' values, with `fill` for tokens that have nothing before them.
+    """Join the sequences' values, with `fill` for tokens with nothing before them.
 
     Args:
-        values: of each sequence, [n_scored] or [n_scored, k].
+        values: values of each sequence, [n_scored] or [n_scored, k].
     """
     parts = []
     for sequence, part in zip(item.sequences, values, strict=True):
@@ -144,7 +148,7 @@ def _joined(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> 
 def assemble_label_scores(
     id: str | int, prepared: TokenizedRequest, scores: SequenceScores | None
 ) -> LabelScores:
-    """The result of one label request; `scores` is None where it was not scored."""
+    """Assemble the result of a label request; `scores` is None if it was not scored."""
     nothing = np.zeros(0)
     if scores is None:
         return LabelScores(id, nothing, nothing, 0.0, prepared.error)
@@ -159,7 +163,7 @@ def assemble_label_scores(
 
 
 def assemble_choice(prompt: str, options: Sequence[str], scored: Sequence[ScoredRequest]) -> Choice:
-    """Which of a few texts comes after a prompt, from the score of each."""
+    """Assemble the choice among texts after a prompt from their scores."""
     nothing = np.zeros(0)
     for option, one in zip(options, scored, strict=True):
         if one.error is not None or not 0 < one.n_scored == one.n_tokens:

@@ -1,7 +1,7 @@
-"""The bytes that each token stands for, and text from them.
+"""Bytes of each token, and the text and words that tokens make.
 
-A token alone may be a part of a character, and a tokenizer's `decode` drops the blank before a
-text's first word. Bytes lose neither: those of a text's tokens, joined, are the text.
+A token may be a part of a character, and a tokenizer's `decode` drops the blank before a text's
+first word. Bytes lose neither: the joined bytes of a text's tokens are the text.
 """
 
 import codecs
@@ -36,32 +36,32 @@ class TokenBytes:
         self._bytes: dict[int, bytes] = {}
 
     def is_special(self, id: int) -> bool:
-        """Whether a token is no text, as BOS and EOS are none."""
+        """Whether the token is special, such as BOS and EOS."""
         return id in self._special
 
     def of(self, id: int) -> bytes:
-        """The bytes of one token; of a special one its name; none of an id without a token."""
+        """Bytes of a token: the name of a special one, empty for an id without a token."""
         found = self._bytes.get(id)
         if found is None:
             found = self._bytes[id] = self._found(id)
         return found
 
     def text(self, id: int) -> str:
-        """One token alone; a part of a character is U+FFFD."""
+        """Text of one token; an incomplete character is U+FFFD."""
         return self.of(id).decode("utf-8", "replace")
 
     def joined(self, ids: Iterable[int]) -> str:
-        """The text of tokens that continue others, special ones left out."""
+        """Text of tokens that continue a text, without special tokens."""
         return b"".join(self.of(id) for id in ids if id not in self._special).decode(
             "utf-8", "replace"
         )
 
     def placed(self, ids: Iterable[int], *, first: bool) -> tuple[str, list[int]]:
-        """The text of tokens, special ones left out, and how many characters stand before each.
+        """Text of tokens without special ones, and the number of characters before each token.
 
         Args:
-            first: the text begins here, so that a blank which the tokenizer puts before each text
-                is left out.
+            first: whether the text starts here; the blank that the tokenizer puts before every
+                text is then left out.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         parts, starts, n = [], [], 0
@@ -95,7 +95,7 @@ class TokenBytes:
         return str(name).encode("utf-8", "replace")
 
     def _after_another(self, id: int) -> str:
-        """What a token adds to a text that has begun, as the tokenizer decodes it."""
+        """Text that the tokenizer's `decode` adds for a token after another one."""
         before = self._before
         return decode_ids(self._tokenizer, [*before, id])[
             len(decode_ids(self._tokenizer, before)) :
@@ -123,15 +123,14 @@ def _strips(part: Mapping[str, Any]) -> bool:
 
 
 class Word(NamedTuple):
-    """A word, and the places of its tokens.
+    """A word and the indices of its tokens.
 
     Attributes:
-        text: without blanks around it. Two words that share a token are one, with the blank
-            between them.
-        tokens: places of the tokens that hold its characters, in order. A leading blank that is
-            part of such a token cannot be told apart from it.
-        blanks: places of tokens before them that are blanks alone, as tokenizers make of line
-            ends and indentation.
+        text: its characters, without blanks around them. Two words that share a token are one,
+            with the blank between them.
+        tokens: indices of the tokens with its characters, in order. They may include a leading
+            blank.
+        blanks: indices of preceding tokens that are only blanks, such as line ends.
     """
 
     text: str
@@ -140,15 +139,15 @@ class Word(NamedTuple):
 
 
 def split_words(ids: Sequence[int], token_bytes: TokenBytes) -> list[Word]:
-    """The words of tokens that follow each other, in order.
+    """Split consecutive tokens into words at blanks.
 
-    Blanks after the last word belong to none, and neither do special tokens, which end a word.
+    A special token ends a word and belongs to none, and so do blanks after the last word.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     out: list[Word] = []
     blanks: list[int] = []  # before the next word
-    parts: list[int] = []  # of a character that a later token completes
-    is_open = False  # whether the last word goes on with the next character
+    parts: list[int] = []  # tokens of an incomplete character
+    is_open = False  # whether the next character continues the last word
 
     def add(own: str, places: list[int]) -> None:
         if is_open and not own[0].isspace():
@@ -158,7 +157,7 @@ def split_words(ids: Sequence[int], token_bytes: TokenBytes) -> list[Word]:
             out.append(Word(own, tuple(places), tuple(blanks)))
 
     def end() -> None:
-        if (own := decoder.decode(b"", True)) and parts:  # bytes that are no character
+        if (own := decoder.decode(b"", True)) and parts:  # an incomplete character
             add(own, parts)
 
     for place, id in enumerate(ids):
@@ -173,7 +172,7 @@ def split_words(ids: Sequence[int], token_bytes: TokenBytes) -> list[Word]:
         elif not own.isspace():
             add(own, [*parts, place])
             blanks, parts, is_open = [], [], unfinished or not own[-1].isspace()
-        elif unfinished:  # blanks and the first bytes of a word
+        elif unfinished:  # blanks and the first bytes of a word's character
             blanks, parts, is_open = [*blanks, *parts], [place], False
         else:
             blanks, parts, is_open = [*blanks, *parts, place], [], False

@@ -1,4 +1,4 @@
-"""Requests as token sequences that a model can score, or why it cannot."""
+"""Tokenizes requests, or finds the reason why a model cannot score one."""
 
 import dataclasses
 import functools
@@ -15,16 +15,22 @@ from jaxscore.text.bounded_tokenizer import TextError, TooLongError, encode_each
 from jaxscore.text.encoder import BOUNDARIES, Boundary, Encoded, TextEncoder
 from jaxscore.types.requests import LabelRequest, Request, Unusable
 
-# Texts are encoded so many at a time: the tokenizer's own results take 50 bytes for each token.
+# Most requests and characters encoded at a time: the tokenizer's results take 50 bytes per token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
-NOTHING = Request(0, "", "")  # encoded in place of what cannot be
+EMPTY = Request(0, "", "")  # encoded instead of an unusable request
 
 Truncate = Literal["left"]
-Complaints = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
+FindErrors = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
 
 
 class TokenizedRequest(NamedTuple):
-    """A request's sequences, how many context tokens they lack, or why there are none."""
+    """Token sequences of a request.
+
+    Attributes:
+        sequences: one, or several for the policy "reencoded"; none if `error` is set.
+        truncated: most context tokens that were dropped from a sequence.
+        error: why the request cannot be scored, or None.
+    """
 
     sequences: Encoded
     truncated: int
@@ -37,14 +43,15 @@ INVALID_UNICODE = TokenizedRequest(
 
 
 class RequestTokenizer:
-    """Encodes requests for one model."""
+    """Tokenizes requests for one model."""
 
-    def __init__(self, encoder: TextEncoder, max_positions: int, complaints: Complaints) -> None:
+    def __init__(self, encoder: TextEncoder, max_positions: int, find_errors: FindErrors) -> None:
         """Args:
-        max_positions: longest path that the model takes.
-        complaints: for sequences, place -> why the model cannot score that one.
+        max_positions: most tokens of a text.
+        find_errors: maps sequences to {index: why the model cannot score that one}.
         """
-        self._encoder, self._most, self._complaints = encoder, max_positions, complaints
+        self._encoder, self._max_positions = encoder, max_positions
+        self._find_errors = find_errors
 
     def texts(
         self,
@@ -53,15 +60,15 @@ class RequestTokenizer:
         truncate: str | None,
         special_tokens: bool,
     ) -> list[TokenizedRequest]:
-        """One entry for each request; arguments as of `Scorer.score`."""
+        """Tokenize scoring requests; arguments as of `Scorer.score`."""
         usable = [
             request
             if isinstance(request, Request)
             and is_valid_unicode(request.context + request.continuation)
-            else NOTHING
+            else EMPTY
             for request in requests
         ]
-        most = self._most if truncate is None else None
+        most = self._max_positions if truncate is None else None
 
         def encode(some: Sequence[Request]) -> list[Encoded]:
             return self._encoder.encode(some, boundary, special_tokens=special_tokens, most=most)
@@ -83,15 +90,15 @@ class RequestTokenizer:
     def labels(
         self, requests: Sequence[LabelRequest], truncate: str | None
     ) -> list[TokenizedRequest]:
-        """One entry for each request: its prompt, and the labels as choices after it."""
+        """Tokenize label requests: the prompt, and the labels as choices after it."""
         texts = [_prompt(request) for request in requests]
         encode = functools.partial(
-            self._encoder.prompt_ids, most=self._most if truncate is None else None
+            self._encoder.prompt_ids, most=self._max_positions if truncate is None else None
         )
         prepared = []
         for request, text, ids in zip(requests, texts, encode_each(encode, texts), strict=True):
-            if complaint := _label_complaint(request):
-                item = TokenizedRequest((), 0, complaint)
+            if error := _label_error(request):
+                item = TokenizedRequest((), 0, error)
             elif text != request.prompt:
                 item = INVALID_UNICODE
             elif isinstance(ids, TextError):
@@ -101,34 +108,34 @@ class RequestTokenizer:
                     (), 0, "its prompt has no tokens, so nothing comes after it"
                 )
             else:
-                asked = TokenSequence(ids, len(ids), np.array(request.label_ids))
-                item = self._truncated((asked,), truncate)
+                sequence = TokenSequence(ids, len(ids), np.array(request.label_ids))
+                item = self._truncated((sequence,), truncate)
             prepared.append(item)
         return self._checked(prepared)
 
     def sequences(
-        self, given: Sequence[TokenSequence | Unusable], truncate: str | None
+        self, sequences: Sequence[TokenSequence | Unusable], truncate: str | None
     ) -> list[TokenizedRequest]:
-        """One entry for each request whose token ids are given; `truncate` as of `Scorer.score`."""
+        """Check and truncate sequences of token ids; `truncate` as of `Scorer.score`."""
         return self._checked(
             [
-                TokenizedRequest((), 0, one.error)
-                if isinstance(one, Unusable)
-                else self._truncated((one,), truncate)
-                for one in given
+                TokenizedRequest((), 0, sequence.error)
+                if isinstance(sequence, Unusable)
+                else self._truncated((sequence,), truncate)
+                for sequence in sequences
             ]
         )
 
     def _truncated(self, encoded: Encoded, truncate: str | None) -> TokenizedRequest:
-        """The sequences without the oldest tokens of those that are too long, if asked for."""
+        """Drop the oldest tokens of sequences that are too long, if `truncate` is set."""
         if truncate is None:
             return TokenizedRequest(encoded, 0, None)
         sequences, cut = [], 0
         for sequence in encoded:
-            over = len(sequence.input_ids) - self._most
+            over = len(sequence.input_ids) - self._max_positions
             prefix = self._encoder.prefix
             keep = len(prefix) if sequence.ids[: len(prefix)].tolist() == prefix else 0
-            # Without a BOS one context token must stay, or the continuation's first has none.
+            # Without a BOS keep one context token: the continuation's first token needs one.
             if 0 < over <= sequence.start - max(keep, 1):
                 ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
                 sequence = TokenSequence(ids, sequence.start - over, sequence.choices)
@@ -137,16 +144,16 @@ class RequestTokenizer:
         return TokenizedRequest(tuple(sequences), cut, None)
 
     def _checked(self, prepared: list[TokenizedRequest]) -> list[TokenizedRequest]:
-        """The same, and for those that the model cannot score the reason instead."""
-        found = self._complaints([one for item in prepared for one in item.sequences])
+        """Replace requests that the model cannot score by their error."""
+        found = self._find_errors([sequence for item in prepared for sequence in item.sequences])
         if not found:
             return prepared
         out, first = [], 0
         for item in prepared:
-            places = range(first, first + len(item.sequences))
-            first = places.stop
-            complaint = next((found[k] for k in places if k in found), None)
-            out.append(item if complaint is None else TokenizedRequest((), 0, complaint))
+            indices = range(first, first + len(item.sequences))
+            first = indices.stop
+            error = next((found[k] for k in indices if k in found), None)
+            out.append(item if error is None else TokenizedRequest((), 0, error))
         return out
 
 
@@ -154,17 +161,17 @@ Window = list[tuple[Request | Unusable, TokenizedRequest]]
 
 
 class Chunk(NamedTuple):
-    """Requests that are encoded together, and whether a window ends with them."""
+    """Requests that are encoded together; `last` if a window ends with them."""
 
     requests: list[Request | Unusable]
     last: bool
 
 
 def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -> Iterator[Chunk]:
-    """Requests in order, a few at a time.
+    """Split requests into chunks, in order.
 
     Args:
-        sizes: requests of each window, one after the other; in all at least as many as `requests`.
+        sizes: number of requests of each window; their sum is at least that of `requests`.
     """
     source = iter(requests)
     for size in sizes:
@@ -179,16 +186,16 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
 
 @dataclasses.dataclass(frozen=True)
 class WindowTokenizer:
-    """How requests become windows of token sequences that are planned together.
+    """Groups requests in windows of token sequences that are planned together.
 
     Attributes:
         boundary, truncate, special_tokens: as of `Scorer.score`.
-        window: requests that wait to be encoded, at most.
-        window_tokens: a window ends earlier where its texts have so many tokens, and the next one
-            has the rest of its requests; None is no limit.
+        window: most requests that wait to be encoded.
+        window_tokens: tokens at which a window ends earlier, its other requests being the next
+            one; None is no limit.
 
     Raises:
-        ValueError: an option that does not exist.
+        ValueError: an option is invalid.
     """
 
     preparer: RequestTokenizer
@@ -208,19 +215,21 @@ class WindowTokenizer:
 
     @property
     def chunks_ahead(self) -> int:
-        """Chunks that wait to be encoded, at most."""
+        """Most chunks that wait to be encoded."""
         return -(-self.window // CHUNK)
 
-    def windows(self, given: Iterable[Chunk]) -> Iterator[Window]:
-        """Windows in order, as their last chunk comes."""
+    def windows(self, chunks: Iterable[Chunk]) -> Iterator[Window]:
+        """Tokenize chunks; yields each window after its last chunk."""
         out: Window = []
         n_tokens = 0
-        for requests, last in given:
+        for requests, last in chunks:
             prepared = self.preparer.texts(
                 requests, self.boundary, self.truncate, self.special_tokens
             )
             out += zip(requests, prepared, strict=True)
-            n_tokens += sum(one.n_input_tokens for item in prepared for one in item.sequences)
+            n_tokens += sum(
+                sequence.n_input_tokens for item in prepared for sequence in item.sequences
+            )
             if last or (self.window_tokens is not None and n_tokens >= self.window_tokens):
                 yield out
                 out, n_tokens = [], 0
@@ -229,7 +238,7 @@ class WindowTokenizer:
 
 
 def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Unusable]:
-    """Requests that are encoded together."""
+    """The requests of one chunk."""
     out: list[Request | Unusable] = []
     n_characters = 0
     for request in itertools.islice(source, most):
@@ -242,19 +251,19 @@ def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Un
 
 
 def _reason(problem: TextError, context: str) -> str:
-    """Why a request cannot be encoded, and what else there is to do."""
+    """Why a request cannot be encoded, and what to do."""
     hint = ", or drop its oldest tokens with --truncate left"
     return str(problem) + hint * (isinstance(problem, TooLongError) and bool(context))
 
 
 def _prompt(request: Any) -> str:
-    """The text to encode, empty in place of what is none."""
+    """The prompt to encode, empty if it is no valid text."""
     prompt = getattr(request, "prompt", None)
     return prompt if isinstance(prompt, str) and is_valid_unicode(prompt) else ""
 
 
-def _label_complaint(request: Any) -> str | None:
-    """What is wrong with a label request, whatever the model."""
+def _label_error(request: Any) -> str | None:
+    """What is wrong with a label request for every model, or None."""
     if not isinstance(request, LabelRequest):
         return f"it is of type {type(request).__name__}, expected a LabelRequest"
     if not isinstance(request.prompt, str):
