@@ -64,7 +64,7 @@ class JoinedHeads(self_attention.Attention):
 
     turned_as_one = False
 
-    def heads(self, x, own, given):
+    def heads(self, x, own, only_queries):
         c = self.config
         n, k = c.n_heads, c.n_kv_heads
         y = Linear((n + 2 * k) * c.head_width, c.qkv_bias, name="qkv")(x)

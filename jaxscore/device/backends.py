@@ -1,11 +1,13 @@
-"""The implementation of each operation per platform, as data, and how a program is built from it.
+"""Implementations of each operation per platform, as data, and compiler options.
 
 A program's platform is an argument, and is not read from JAX while the function is traced, so that
 a program can be compiled for a platform that is not present.
 """
 
 import dataclasses
-from typing import Literal, get_args
+import importlib
+from collections.abc import Callable
+from typing import Any, Literal, get_args
 
 import jax
 
@@ -21,19 +23,19 @@ LMHeadName = Literal["buckets", "kernel_tpu", "position_blocks"]
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """Functions and their sizes.
+    """Implementations and block sizes of one platform.
 
     Attributes:
         attention: of the rows' own tokens, see `attention.interval`.
         cache_by_head: attention to a KV cache takes one head at a time, so that its scores stay
-            in cache; else all heads are one product.
+            in the processor's cache; otherwise all heads are one product.
         experts: the products of a mixture, see `experts`.
-        mlp_tokens: most tokens that an MLP takes at a time; None is all.
-        lm_head: the pass over a batch's queries, see `vocabulary.queries`.
-        lm_head_columns: in one step of a pass in XLA's operations.
-        position_blocks: queries in each pass of the form of that name: the first number while so
-            many are left, then the second.
-        integers: bfloat16 arrays are kept as uint16, see `dots.as_integers`.
+        mlp_tokens: most tokens that an MLP takes at a time; None is unlimited.
+        lm_head: at a batch's scored positions, see `lm_head.scores`.
+        lm_head_columns: vocabulary columns per step of the LM head in XLA's operations.
+        position_blocks: scored positions per pass of the implementation of that name: the first
+            number while that many are left, then the second.
+        integers: bfloat16 arrays are stored as uint16, see `dots.as_integers`.
         interpreted: kernels run as JAX's own operations, for tests on another platform.
     """
 
@@ -82,11 +84,20 @@ BACKENDS: dict[Platform, Backend] = {
 }
 
 
+def lazy(module: str, name: str) -> Callable[..., Any]:
+    """A function that imports its module when it is called: Pallas takes 0.2 s to import."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*args, **kwargs)
+
+    return call
+
+
 def current_platform() -> Platform:
-    """Where JAX runs programs in this process.
+    """Platform on which JAX runs programs in this process.
 
     Raises:
-        ValueError: jaxscore has no backend for it.
+        ValueError: it is not cpu, tpu or gpu.
     """
     found = jax.default_backend()
     for platform in get_args(Platform):
@@ -96,7 +107,7 @@ def current_platform() -> Platform:
 
 
 def current_backend() -> Backend:
-    """Those of the device that JAX runs programs on; without kernels on a GPU that cannot run them.
+    """Backend of JAX's device; without kernels on a GPU that cannot run them.
 
     Raises:
         ValueError: as `current_platform`.
@@ -109,21 +120,22 @@ def current_backend() -> Backend:
 
 
 def supports_kernels(compute_capability: str) -> bool:
-    """Whether a GPU is NVIDIA's and at least an A100 ("8.0"), as Triton's kernels need."""
+    """Whether a GPU runs Triton's kernels: NVIDIA's, and at least an A100 ("8.0")."""
     major = compute_capability.partition(".")[0]
     return major.isdigit() and int(major) >= 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """Backend, and heads, inner widths, experts and vocabulary over the devices of the axis MODEL.
+    """How a decoder's program is built, beside the config that says what it computes.
 
-    Functions of a decoder that is split run inside `jax.shard_map`, on parameters as
-    `device.sharding` places them; the sizes of a `DecoderConfig` are the whole model's.
+    A split decoder's functions run inside `jax.shard_map`, on parameters as `device.sharding`
+    places them; the sizes of a `DecoderConfig` are those of the whole model.
 
     Attributes:
         backend: for the platform that the program is compiled for.
-        shards: how many devices; 1 is no split.
+        shards: devices along the mesh axis MODEL, over which heads, MLP channels, experts and
+            vocabulary are split; 1 is no split.
     """
 
     backend: Backend = BACKENDS["cpu"]
@@ -135,15 +147,15 @@ class Build:
 
     @property
     def axis(self) -> str | None:
-        """The mesh axis to sum over, None on one device."""
+        """Mesh axis to sum over, or None on one device."""
         return MODEL if self.shards > 1 else None
 
     def vocabulary_axis(self, config: DecoderConfig) -> str | None:
-        """The same for embedding and unembedding, which are whole where they do not divide."""
+        """`axis` of embedding and unembedding, or None if the vocabulary does not divide."""
         return self.axis if not config.vocab_size % self.shards else None
 
     def whole_kv(self, config: DecoderConfig) -> bool:
-        """Whether each shard computes all key heads and keeps the one that its queries use."""
+        """Whether each shard computes all key heads and selects the one that its queries use."""
         return config.n_kv_heads % self.shards != 0
 
 
@@ -151,9 +163,9 @@ ON_CPU = Build()
 
 
 def deterministic_options() -> dict[str, bool]:
-    """Compiler options with which a program gives equal inputs equal bits in every run.
+    """Compiler options under which equal inputs give equal bits in every run.
 
-    On a GPU XLA otherwise times several kernels and takes the fastest, and some of them add up
-    in the order in which threads come along. A CPU and a TPU need no option.
+    On a GPU XLA otherwise times several kernels and takes the fastest, and some of them add up in
+    the order in which threads arrive. A CPU and a TPU need no option.
     """
     return {"xla_gpu_deterministic_ops": True} if jax.default_backend() == "gpu" else {}

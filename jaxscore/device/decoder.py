@@ -1,7 +1,7 @@
-"""One decoder for every family: what differs between them is `DecoderConfig`, data.
+"""One decoder for every model family; `DecoderConfig` holds the differences between families.
 
-The layers' parameters are stacked along a leading axis and scanned, so that a program of 80
-layers compiles as fast as one of two.
+The layers' parameters are stacked along a leading axis and scanned, so that a program of 80 layers
+compiles as fast as one of two.
 """
 
 import functools
@@ -28,12 +28,12 @@ Params = dict[str, Any]
 KeysValues = tuple[Num[Array, "N R K L H"], Num[Array, "N R K L H"]]  # of all N layers, as stored
 
 
-def by_tokens(
+def map_token_blocks(
     function: Callable[[Array], Array], x: Float[Array, "R L D"], most: int | None
 ) -> Array:
-    """`function` of at most so many tokens at a time, where a wide MLP would fill the memory.
+    """Maps a function over blocks of at most `most` tokens, which bounds the memory of wide MLPs.
 
-    4096 tokens of a width of 18944 are 310 MB, three times over; blocks also stay in cache.
+    4096 tokens of width 18944 take three times 310 MB; blocks also stay in the processor's cache.
     """
     n_tokens = x.shape[0] * x.shape[1]
     if most is None or n_tokens <= most:
@@ -55,11 +55,12 @@ def hidden_states(
     """Final normed hidden state of every token, float32.
 
     Args:
-        position: a token's depth in its trie, the tokens of `caches` counted.
+        params: of one shard, as from `init_params`.
+        ids, position, subtree_end: see `rows.Rows`; `position` counts the tokens of `caches`.
         caches: keys and values before the rows, of all layers.
-        build: backend and mesh; `params` are those of one shard.
+        build: backend and mesh.
     """
-    return _run(params, config, ids, position, subtree_end, caches, build, keep=False)[0]
+    return _run(params, config, ids, position, subtree_end, caches, build, keep_kv=False)[0]
 
 
 def extend(
@@ -72,13 +73,14 @@ def extend(
     build: Build = ON_CPU,
 ) -> tuple[Float[Array, "R L D"], KeysValues]:
     """`hidden_states`, and every layer's keys and values [layers, R, K, L, H] as stored."""
-    return _run(params, config, ids, position, subtree_end, caches, build, keep=True)
+    return _run(params, config, ids, position, subtree_end, caches, build, keep_kv=True)
 
 
-def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
-    embed = params["embed"]
-    axis = build.vocabulary_axis(config)
-    x = _looked_up(embed["token"], ids, axis) * config.embedding_scale
+def _embed(
+    embed: Params, config: DecoderConfig, ids: Array, position: Array, axis: str | None
+) -> Array:
+    """Embeddings [R, L, D], with learned or sinusoidal positions."""
+    x = _lookup(embed["token"], ids, axis) * config.embedding_scale
     if config.embedding_width:
         x = dot_last(x, from_storage(embed["into"]["weight"]))
     if config.learned_positions:
@@ -87,55 +89,73 @@ def _run(params, config, ids, position, subtree_end, caches, build, *, keep):
         x += _sinusoidal(position + config.sinusoidal_from, config.width)
     if config.embedding_norm:
         x = Norm(config).apply({"params": embed["norm"]}, x)
-    layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
-    turns = _turns(config, position)
-    given = ()
-    if config.per_layer_width:
-        rows = _looked_up(embed["per_layer"]["token"], ids, axis)
-        given = per_layer_inputs(embed, config, x, rows)
+    return x
 
-    def step(carry, layer):
+
+def _run(
+    params: Params,
+    config: DecoderConfig,
+    ids: Array,
+    position: Array,
+    subtree_end: Array,
+    caches: tuple[KVCache, ...],
+    build: Build,
+    *,
+    keep_kv: bool,
+) -> tuple[Array, Any]:
+    embed = params["embed"]
+    axis = build.vocabulary_axis(config)
+    x = _embed(embed, config, ids, position, axis)
+    layout = Layout(position, subtree_end, compute_dtype(embed["token"]))
+    rotary = _rotary_tables(config, position)
+    per_layer: Any = ()
+    if config.per_layer_width:
+        rows = _lookup(embed["per_layer"]["token"], ids, axis)
+        per_layer = per_layer_inputs(embed, config, x, rows)
+
+    def step(carry: Any, layer: Any) -> Any:
         x, sources = carry
-        weights, before, index, own, given = layer
+        weights, cached, index, own, embedding = layer
         weights = from_storage(weights)
         caches_here = tuple(
-            one._replace(key=key, value=value)
-            for one, (key, value) in zip(caches, before, strict=True)
+            cache._replace(key=key, value=value)
+            for cache, (key, value) in zip(caches, cached, strict=True)
         )
         table = own.pop("table", None)
-        angles = {} if table is None else {"cos": turns[0][table], "sin": turns[1][table]}
+        angles = {} if table is None else {"cos": rotary[0][table], "sin": rotary[1][table]}
         own = PerLayer(own.pop("window", None), caches_here, **angles, **own)
-        added, kept, sources = attention_kinds.attention_half(
+        added, keys_values, sources = attention_kinds.attention_half(
             params, config, build, weights, index, x, layout, own, sources
         )
         added = added * config.residual_scale
-        read = x if config.parallel != "no" else _joined(config, weights, "attention", x, added)
+        read = (
+            x if config.parallel != "no" else _add_residual(config, weights, "attention", x, added)
+        )
         more = _mlp_half(params, config, build, weights, index, read) * config.residual_scale
         if config.parallel != "no":
             x = x + added + more
         else:
-            x = _joined(config, weights, "mlp", read, more)
+            x = _add_residual(config, weights, "mlp", read, more)
         if config.per_layer_width:
-            x += PerLayerInput(config).apply({"params": weights["per_layer"]}, x, given)
+            x += PerLayerInput(config).apply({"params": weights["per_layer"]}, x, embedding)
         if config.layer_scale:
             x *= weights["layer_scale"]
-        return (x, sources), kept if keep else None
+        return (x, sources), keys_values if keep_kv else None
 
-    before = tuple((one.key, one.value) for one in caches)
+    cached = tuple((cache.key, cache.value) for cache in caches)
     layers = jnp.arange(config.n_layers)
-    stacked = params["layers"], before, layers, _own_of_layers(config), given
+    stacked = params["layers"], cached, layers, _layer_inputs(config), per_layer
     sources = attention_kinds.empty_sources(x, config, build)
-    (x, _), kept = lax.scan(step, (x, sources), stacked)
+    (x, _), keys_values = lax.scan(step, (x, sources), stacked)
     if config.final_norm:
         x = Norm(config).apply({"params": params["final_norm"]}, x)
     if config.embedding_width:
         x = dot_last(x, from_storage(params["out_of"]["weight"]))
-    return x, kept
+    return x, keys_values
 
 
-def _own_of_layers(config):
-    """What of `PerLayer` differs from layer to layer, stacked, and the index of its rotary table;
-    what no layer has is left out."""
+def _layer_inputs(config: DecoderConfig) -> dict[str, Array]:
+    """Per-layer inputs stacked over layers. Omits features that no layer uses."""
     own = {}
     if any(config.windows):
         own["window"] = jnp.asarray(config.windows, jnp.int32)
@@ -148,19 +168,20 @@ def _own_of_layers(config):
     return own
 
 
-def _mlp_half(params, config, build, weights, layer, x):
-    """What the MLP of this layer adds, of the kind that the layer has.
+def _mlp_half(
+    params: Params, config: DecoderConfig, build: Build, weights: Params, layer: Array, x: Array
+) -> Array:
+    """What the layer's MLP or mixture adds to the residual stream.
 
-    Where layers have one of two kinds, each kind's parameters are stacked on their own, and the
-    program branches.
+    If layers have two kinds of MLP, parameters are stacked per kind and the program branches.
     """
     most, other = build.backend.mlp_tokens, config.other_mlp
 
-    def plain(own, width=None):
+    def plain(own: Params, width: int | None = None) -> Array:
         half = MlpHalf(config, build, width)
-        return by_tokens(lambda part: half.apply({"params": own}, part), x, most)
+        return map_token_blocks(lambda part: half.apply({"params": own}, part), x, most)
 
-    def main(own, nth):
+    def main(own: Params, nth: Array) -> Array:
         if config.experts is None:
             return plain(own)
         run = functools.partial(
@@ -177,12 +198,12 @@ def _mlp_half(params, config, build, weights, layer, x):
     if other is None:
         return main(weights, layer)
 
-    def of_kind(kind, nth):
+    def of_kind(kind: str, nth: Array) -> Params:
         stacked = params["mlps"][kind]
         return weights | {"mlp": from_storage(jax.tree.map(lambda leaf: leaf[nth], stacked))}
 
     is_other = [n in other.layers for n in range(config.n_layers)]
-    nth = [is_other[:n].count(is_other[n]) for n in range(config.n_layers)]  # of its own kind
+    nth = [is_other[:n].count(is_other[n]) for n in range(config.n_layers)]  # within its kind
     here = jnp.asarray(nth, jnp.int32)[layer]
     return lax.cond(
         jnp.asarray(is_other)[layer],
@@ -191,7 +212,7 @@ def _mlp_half(params, config, build, weights, layer, x):
     )
 
 
-def _sinusoidal(position, width):
+def _sinusoidal(position: Array, width: int) -> Array:
     """Sines, then cosines, of wavelengths from 2 pi to 10,000 * 2 pi (arXiv 1706.03762)."""
     half = width // 2
     frequency = jnp.exp(jnp.arange(half, dtype=jnp.float32) * -(math.log(10_000) / (half - 1)))
@@ -199,8 +220,8 @@ def _sinusoidal(position, width):
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
-def _looked_up(table, ids, axis):
-    """float32 rows of the embedding; of a split one each shard adds those that it has."""
+def _lookup(table: Array, ids: Array, axis: str | None) -> Array:
+    """float32 rows of the embedding; the shards of a split one add up theirs."""
     if axis is None:
         return from_storage(table[ids]).astype(jnp.float32)
     own = ids - lax.axis_index(axis) * table.shape[0]
@@ -209,18 +230,20 @@ def _looked_up(table, ids, axis):
     return lax.psum(jnp.where(here[..., None], rows, 0.0), axis)
 
 
-def _turns(config, position):
-    """Cosines and sines of every table, [tables, R, L, 1, pairs]; nothing without tables."""
+def _rotary_tables(config: DecoderConfig, position: Array) -> tuple[Array, ...]:
+    """Cosines and sines of every rotary table, [tables, R, L, 1, pairs]; () without tables."""
     if not config.rotary:
         return ()
-    frequencies = jnp.asarray([one.frequencies for one in config.rotary], jnp.float32)
-    factor = jnp.asarray([one.factor for one in config.rotary], jnp.float32)
+    frequencies = jnp.asarray([table.frequencies for table in config.rotary], jnp.float32)
+    factor = jnp.asarray([table.factor for table in config.rotary], jnp.float32)
     angle = position[None, :, :, None, None] * frequencies[:, None, None, None]
     return tuple(f(angle) * factor[:, None, None, None, None] for f in (jnp.cos, jnp.sin))
 
 
-def _joined(config, weights, half, x, added):
-    """The residual stream after one half, normed where that is this model's place for it."""
+def _add_residual(
+    config: DecoderConfig, weights: Params, half: str, x: Array, added: Array
+) -> Array:
+    """The residual stream after one half of a layer, normed if the model norms there."""
     x = x + added
     if config.norm_place != "residual":
         return x
@@ -228,7 +251,7 @@ def _joined(config, weights, half, x, added):
 
 
 def unembedding(params: Params, config: DecoderConfig, build: Build = ON_CPU) -> Unembedding:
-    """What turns a hidden state into logits."""
+    """The LM head of a decoder, on one shard."""
     weight = params["embed"]["token"] if config.tied else params["unembed"]["weight"]
     bias = params["unembed"]["bias"] if config.head_bias else None
     scale, softcap = config.logit_scale, config.logit_softcap

@@ -1,5 +1,7 @@
 """Matrix products and the 16-bit storage rule, the same everywhere in `device/`."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,36 +24,36 @@ def dot_last(x: jax.Array, weight: jax.Array) -> jax.Array:
     )
 
 
-def as_integers(tree):
-    """bfloat16 leaves as uint16: on the CPU whatever is sliced inside a loop is kept so.
+def as_integers(tree: Any) -> Any:
+    """bfloat16 leaves as uint16, the storage of arrays that a loop slices on the CPU.
 
     XLA:CPU turns a bfloat16 dynamic slice into a float32 one and hoists a float32 copy of the
-    whole array out of the loop (1256 MB for a 152k x 2048 head). An integer it leaves alone.
-    Parameters are stored so for good: a bitcast inside the program would copy them each call.
+    whole array out of the loop (1256 MB for a 152k x 2048 head), but not an integer one.
+    Parameters stay so: a bitcast inside the program would copy them in each call.
     """
     return jax.tree.map(
         lambda x: lax.bitcast_convert_type(x, jnp.uint16) if x.dtype == jnp.bfloat16 else x, tree
     )
 
 
-def to_storage(tree, integers: bool):
-    """The leaves as a platform keeps them, see `backends.Backend.integers`."""
+def to_storage(tree: Any, integers: bool) -> Any:
+    """The leaves as a platform stores them, see `backends.Backend.integers`."""
     return as_integers(tree) if integers else tree
 
 
-def from_storage(tree):
-    """Undo `as_integers` on a slice; other leaves stay."""
+def from_storage(tree: Any) -> Any:
+    """Inverse of `as_integers`; other leaves are unchanged."""
     return jax.tree.map(
         lambda x: lax.bitcast_convert_type(x, jnp.bfloat16) if x.dtype == jnp.uint16 else x, tree
     )
 
 
-def storage_dtype(dtype, integers: bool) -> np.dtype:
-    """What `to_storage` keeps an array of this dtype as."""
+def storage_dtype(dtype: Any, integers: bool) -> np.dtype:
+    """Dtype as which `to_storage` stores an array of this dtype."""
     dtype = np.dtype(dtype)
     return np.dtype(np.uint16) if integers and dtype == jnp.bfloat16 else dtype
 
 
-def compute_dtype(stored) -> np.dtype:
-    """The dtype that a stored array stands for."""
+def compute_dtype(stored: Any) -> np.dtype:
+    """Dtype that a stored array represents."""
     return np.dtype(jnp.bfloat16) if stored.dtype == jnp.uint16 else stored.dtype

@@ -8,6 +8,7 @@ other; on accelerators a kernel computes all of them.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,22 +17,26 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxscore.device.backends import ON_CPU, Build, ExpertsName
+from jaxscore.device.backends import ON_CPU, Build, ExpertsName, lazy
 from jaxscore.device.decoder_config import Experts
 from jaxscore.device.dots import compute_dtype, dot_last, from_storage
-from jaxscore.device.grouped_matmul import grouped_gpu, grouped_tpu, supports_grouped_gpu
 
 NEVER = -jnp.inf  # chosen after all others
+TRITON_MULTIPLE = 16  # of the sizes that Triton's products take
 
 
 def route_tokens(
     logits: Float[Array, "R L E"], correction: Float[Array, " E"] | None, experts: Experts
 ) -> tuple[Float[Array, "R L k"], Int[Array, "R L k"]]:
-    """Weights of each token's experts, and the experts, by the rules of `Experts`.
+    """Experts of each token and their weights.
 
     Args:
         logits: the router's products, float32.
-        correction: added to the scores for the choice alone.
+        correction: bias on the scores for the choice alone (arXiv 2408.15664), or None.
+        experts: the rules.
+
+    Returns:
+        Weights, and indices of the experts.
     """
     if experts.scores == "sparsemixer":
         share, chosen = _sparsemixer(logits, experts)
@@ -48,8 +53,8 @@ def route_tokens(
     return share * experts.scale, chosen
 
 
-def _within_groups(ranked, experts):
-    """Scores of experts in groups that are not among the best are out of the running.
+def _within_groups(ranked: Array, experts: Experts) -> Array:
+    """Scores with `NEVER` for experts outside the best groups.
 
     Groups of neighbours are ranked by the sum of their `group_rank` best scores (arXiv
     2412.19437, section 2.1.2).
@@ -63,10 +68,10 @@ def _within_groups(ranked, experts):
     return jnp.where(mine[..., None], groups, NEVER).reshape(ranked.shape)
 
 
-def _sparsemixer(logits, experts):
-    """One expert after the other, each weighed by a softmax over those not far below it.
+def _sparsemixer(logits: Array, experts: Experts) -> tuple[Array, Array]:
+    """Chooses experts one by one, each weighed by a softmax over those not far below it.
 
-    With the best logit m of those that are left, an expert with logit s counts where
+    With the best logit m of the remaining experts, an expert with logit s counts if
     (m - s) / max(|s|, m) <= 2 jitter (arXiv 2409.12136, appendix).
     """
     left, share, chosen = logits, [], []
@@ -95,17 +100,18 @@ def mixture(
     build: Build = ON_CPU,
     weighs_input: bool = False,
 ) -> Float[Array, "R L D"]:
-    """`sum_k share_k * down(gate(gate_k(x), up_k(x)))` of each token's chosen experts.
+    """`sum_k share_k * down_k(gate(gate_k(x), up_k(x)))` over each token's chosen experts.
 
     Args:
         experts: "gate" and "up" [layers, experts, F, D], "down" [layers, experts, D, F], as
-            stored; quantized ones have a scale for each of their output channels, and some a bias.
-            All layers, since a loop over layers would copy the slice that it is handed.
-        layer: among those that have experts.
+            stored; quantized ones have a scale per output channel, and some have a bias. Of all
+            layers, since a loop over layers would copy its slice.
+        layer: index among the layers that have experts.
         gate: see `feed_forward.gate_function`.
-        weighs_input: see `Experts`.
-        quantized: see `DecoderConfig`.
-        build: backend and mesh; a shard has some of the experts, in order.
+        x: input of the experts.
+        share, chosen: from `route_tokens`.
+        quantized, weighs_input: see `DecoderConfig` and `Experts`.
+        build: backend and mesh; each shard has consecutive experts.
     """
     axis = build.axis
     if axis is not None:
@@ -115,7 +121,7 @@ def mixture(
     form = build.backend.experts
     if form == "kernel_gpu" and not build.backend.interpreted:
         stored = (experts[name]["weight"] for name in ("up", "down"))
-        if not all(supports_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
+        if not all(fits_grouped_gpu(weight.shape, weight.dtype) for weight in stored):
             form = "blocked"
     if form == "blocked":
         out = blocked(experts, layer, gate, *flat, quantized, weighs_input)
@@ -127,12 +133,12 @@ def mixture(
 
 
 class Blocks(NamedTuple):
-    """Where the (token, expert) pairs lie in blocks of rows.
+    """Layout of the (token, expert) pairs in blocks of rows.
 
     Attributes:
-        order: pairs, those of the first expert first.
-        rows: how many pairs each expert has.
-        row_end, block_end: of each expert, in all rows and in all blocks.
+        order: pairs sorted by expert.
+        rows: number of pairs of each expert.
+        row_end, block_end: where each expert ends, in rows and in blocks.
     """
 
     order: Int[Array, " pairs"]
@@ -140,12 +146,12 @@ class Blocks(NamedTuple):
     row_end: Int[Array, " experts"]
     block_end: Int[Array, " experts"]
 
-    def expert(self, block):
-        """Whose a block is."""
+    def expert(self, block: int | Array) -> Array:
+        """Expert index of each block."""
         return _first_above(self.block_end, block)
 
-    def pairs(self, block):
-        """Of a block's rows the (token, expert) pair, and whether there is one."""
+    def pairs(self, block: int | Array) -> tuple[Array, Array]:
+        """Token-expert pair of each row of a block, with a validity mask."""
         expert = jnp.minimum(self.expert(block), len(self.rows) - 1)
         first = self.block_end[expert] - (self.rows[expert] + BLOCK - 1) // BLOCK
         within = (block - first) * BLOCK + jnp.arange(BLOCK)
@@ -154,32 +160,41 @@ class Blocks(NamedTuple):
         return self.order[jnp.clip(row, 0, len(self.order) - 1)], mine
 
 
-def _first_above(rising, values):
-    """Where in a rising array the first number is that is above each value.
+def _first_above(rising: Array, values: int | Array) -> Array:
+    """Index of the first number of a rising array that is above each value.
 
-    All are compared at once: a binary search is a loop, and each of its steps a program of a GPU.
+    Compares all at once: each step of a binary search would be a program of its own on a GPU.
     """
     return jnp.searchsorted(rising, values, side="right", method="compare_all")
 
 
-def _blocks(chosen_Tk, count) -> Blocks:
-    """Pairs of experts that are elsewhere come last and are in no block."""
+def _blocks(chosen_Tk: Array, count: int) -> Blocks:
+    """Layout of the pairs; pairs of other shards' experts come last and are in no block."""
     flat = chosen_Tk.reshape(-1)
     expert = jnp.where((flat >= 0) & (flat < count), flat, count)
     order = jnp.argsort(expert, stable=True)
-    # Counted where each expert ends; of a scatter the TPU compiler has no estimate.
+    # Not a scatter, for which the TPU compiler has no estimate of time.
     row_end = _first_above(expert[order], jnp.arange(count)).astype(jnp.int32)
     rows = jnp.diff(row_end, prepend=0)
     blocks = (rows + BLOCK - 1) // BLOCK
     return Blocks(order, rows, row_end, jnp.cumsum(blocks))
 
 
-def blocked(experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", weighs_input=False):
-    """A block of rows of one expert at a time; as many blocks as these tokens fill.
+def blocked(
+    experts: Any,
+    layer: Array,
+    gate: Callable[[Array, Array], Array],
+    x_TD: Float[Array, "T D"],
+    share_Tk: Float[Array, "T k"],
+    chosen_Tk: Int[Array, "T k"],
+    quantized: str = "",
+    weighs_input: bool = False,
+) -> Float[Array, "T D"]:
+    """`mixture` one block of rows at a time, as many blocks as these tokens fill.
 
     Args:
-        experts: as of `mixture`.
-        x_TD, share_Tk, chosen_Tk: of T tokens; experts that are not here are left out.
+        experts, layer, gate, quantized, weighs_input: see `mixture`.
+        x_TD, share_Tk, chosen_Tk: of T tokens; experts of other shards are skipped.
 
     Returns:
         float32 [T, D].
@@ -188,18 +203,18 @@ def blocked(experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", weigh
     k, count = chosen_Tk.shape[1], experts["up"]["weight"].shape[1]
     blocks, share = _blocks(chosen_Tk, count), share_Tk.reshape(-1)
 
-    def step(b, out):
+    def step(b: Array, out: Array) -> Array:
         expert = blocks.expert(b)
         pair, mine = blocks.pairs(b)
         token = jnp.where(mine, pair // k, T)  # beyond the end: read as zeros, dropped when added
         x = x_TD.at[token].get(mode="fill", fill_value=0)
         weight = share[pair][:, None]
 
-        def own(stacked):
-            start = (layer, expert, *[0] * (stacked.ndim - 2))
+        def own(stacked: Array) -> Array:
+            start: Any = (layer, expert, *[0] * (stacked.ndim - 2))
             return lax.dynamic_slice(stacked, start, (1, 1, *stacked.shape[2:]))[0, 0]
 
-        def product(rows, name):
+        def product(rows: Array, name: str) -> Array:
             matrix = from_storage(own(experts[name]["weight"]))
             y = dot_last(rows, matrix.astype(quantized) if quantized else matrix)
             if quantized:
@@ -213,13 +228,21 @@ def blocked(experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", weigh
     return lax.fori_loop(0, blocks.block_end[-1], step, jnp.zeros((T, D), jnp.float32))
 
 
-def grouped(run, experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", weighs_input=False):
-    """What `blocked` computes, all blocks in each of three products.
-
-    The experts of all layers are handed over, since a slice of one layer would be copied.
+def grouped(
+    run: Callable[..., Array],
+    experts: Any,
+    layer: Array,
+    gate: Callable[[Array, Array], Array],
+    x_TD: Float[Array, "T D"],
+    share_Tk: Float[Array, "T k"],
+    chosen_Tk: Int[Array, "T k"],
+    quantized: str = "",
+    weighs_input: bool = False,
+) -> Float[Array, "T D"]:
+    """`blocked` with all blocks in each of three products.
 
     Args:
-        run: `grouped_tpu` or `grouped_gpu`.
+        run: `grouped_matmul.grouped_tpu` or `grouped_gpu`.
     """
     T, D = x_TD.shape
     k, (n_layers, count) = chosen_Tk.shape[1], experts["up"]["weight"].shape[:2]
@@ -229,7 +252,7 @@ def grouped(run, experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", 
     pair, mine = jax.vmap(blocks.pairs)(every)
     matrix = layer * count + jnp.minimum(blocks.expert(every), count - 1).astype(jnp.int32)
 
-    def product(rows_BRD, name):
+    def product(rows_BRD: Array, name: str) -> Array:
         weight = from_storage(experts[name]["weight"])
         scale = experts[name].get("channel_scale")
         scale = None if scale is None else scale.reshape(n_layers * count, -1)
@@ -245,12 +268,23 @@ def grouped(run, experts, layer, gate, x_TD, share_Tk, chosen_Tk, quantized="", 
     share = share_Tk.reshape(-1)[pair][..., None]
     x = x * share if weighs_input else x
     y = product(gate(product(x, "gate"), product(x, "up")), "down")
-    # Blocks that are not computed hold anything, also what is no number.
+    # Blocks that are not computed may hold anything, NaN included.
     y = jnp.where(mine[..., None], y if weighs_input else y * share, 0.0)
     return jnp.zeros((T, D), jnp.float32).at[token].add(y, mode="drop")
 
 
+def fits_grouped_gpu(weights_shape: tuple[int, ...], dtype: Any) -> bool:
+    """Whether `grouped_gpu` accepts matrices of this shape, [..., F, D], and dtype.
+
+    F and D must be multiples of 16. Triton's addresses have 32 bits up to 2**32 bytes, which is too
+    few for more than 2**31 numbers of one byte.
+    """
+    n, itemsize = math.prod(weights_shape), jnp.dtype(dtype).itemsize
+    wide = all(size % TRITON_MULTIPLE == 0 for size in weights_shape[-2:])
+    return wide and not (itemsize == 1 and 2**31 <= n <= 2**32)
+
+
 GROUPED: dict[ExpertsName, Callable[..., Any]] = {
-    "kernel_gpu": grouped_gpu,
-    "kernel_tpu": grouped_tpu,
+    "kernel_gpu": lazy("jaxscore.device.grouped_matmul", "grouped_gpu"),
+    "kernel_tpu": lazy("jaxscore.device.grouped_matmul", "grouped_tpu"),
 }

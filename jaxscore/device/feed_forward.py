@@ -10,10 +10,12 @@ where x is the scaled embedding in the first line.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
 from jaxscore.device.backends import ON_CPU, Build
 from jaxscore.device.decoder_config import (
@@ -28,7 +30,7 @@ from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.experts import route_tokens
 from jaxscore.device.layers import Linear, Norm
 
-ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
+ACTIVATIONS: dict[Activation, Callable[[Array], Array]] = {
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
     "relu": jax.nn.relu,
@@ -36,33 +38,33 @@ ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
     "silu": jax.nn.silu,
 }
 
-Gate = Callable[[jax.Array, jax.Array], jax.Array]
+Gate = Callable[[Array, Array], Array]
 
 
 def gate_function(config: DecoderConfig) -> Gate:
-    """What a gated MLP makes of the outputs of `gate` and `up`."""
+    """Function of a gated MLP: inner activations from the outputs of `gate` and `up`."""
     if (rule := config.clamped) is not None:
         return lambda gate, up: clamped(rule, gate, up)
     act = ACTIVATIONS[config.activation]
     return lambda gate, up: act(gate) * up
 
 
-def clamped(rule: Clamped, gate: jax.Array, up: jax.Array) -> jax.Array:
-    """See `Clamped`."""
+def clamped(rule: Clamped, gate: Array, up: Array) -> Array:
+    """The gate of `Clamped`."""
     gate = jnp.minimum(gate, rule.limit)
     up = jnp.clip(up, -rule.limit, rule.limit)
     return (up + 1.0) * gate * jax.nn.sigmoid(rule.slope * gate)
 
 
 class XIelu(nn.Module):
-    """An activation with parameters of its own in each layer (arXiv 2411.13010).
+    """xIELU, an activation with parameters in each layer (arXiv 2411.13010).
 
     x > 0     softplus(above) x^2 + slope x
     x <= 0    (e^min(x, least) - 1 - x) (slope + softplus(below)) + slope x
     """
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         above, below, slope, least = (
             self.param(name, nn.initializers.zeros, (1,))
             for name in ("above", "below", "slope", "least")
@@ -73,15 +75,17 @@ class XIelu(nn.Module):
 
 
 class Mlp(nn.Module):
+    """`down(gate(x))`, gated or not, with an inner width."""
+
     config: DecoderConfig
     inner_width: int
     build: Build = ON_CPU
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         c, build = self.config, self.build
 
-        def inward(name):
+        def inward(name: str) -> Array:
             return Linear(self.inner_width // build.shards, c.mlp_bias, c.quantized, name=name)(x)
 
         if c.gated:
@@ -94,17 +98,21 @@ class Mlp(nn.Module):
 
 
 class Mixture(nn.Module):
-    """A token's experts, and the MLP that all tokens share.
-
-    `x` is normed, `residual` is the residual stream, which some of `Experts` read.
-    """
+    """Routed experts, and the MLP that all tokens share."""
 
     config: DecoderConfig
     experts: Experts
     build: Build = ON_CPU
 
     @nn.compact
-    def __call__(self, x, residual, run):
+    def __call__(self, x: Array, residual: Array, run: Callable[..., Array]) -> Array:
+        """Runs the experts.
+
+        Args:
+            x: normed input [R, L, D].
+            residual: the residual stream, which the router or the experts may read instead.
+            run: `experts.mixture` with the layer's experts.
+        """
         c, experts = self.config, self.experts
         read = x
         if experts.router_norm:
@@ -133,9 +141,10 @@ class Mixture(nn.Module):
 
 
 class MlpHalf(nn.Module):
-    """What the MLP adds to the residual stream; `run` is what its experts do, if it has any.
+    """What the MLP adds to the residual stream.
 
-    `plain_width` is the inner width of a plain MLP that stands in place of the config's.
+    Attributes:
+        plain_width: inner width of a plain MLP in place of the config's, see `OtherMlp`.
     """
 
     config: DecoderConfig
@@ -143,7 +152,7 @@ class MlpHalf(nn.Module):
     plain_width: int | None = None
 
     @nn.compact
-    def __call__(self, x, run=None):
+    def __call__(self, x: Array, run: Callable[..., Array] | None = None) -> Array:
         c = self.config
         name = "attention_norm" if c.parallel == "shared" else "mlp_norm"
         residual = x
@@ -151,12 +160,13 @@ class MlpHalf(nn.Module):
         if self.plain_width is not None or c.experts is None:
             y = Mlp(c, self.plain_width or c.mlp_width, self.build, name="mlp")(x)
         else:
+            assert run is not None
             y = Mixture(c, c.experts, self.build, name="mlp")(x, residual, run)
         return Norm(c, name="mlp_after_norm")(y) if c.norm_place in NORMS_AFTER else y
 
 
-def per_layer_inputs(embed, config: DecoderConfig, x, looked_up):
-    """What each layer is given, [layers, R, L, P].
+def per_layer_inputs(embed: Any, config: DecoderConfig, x: Array, looked_up: Array) -> Array:
+    """Per-layer embeddings e_l of every token, [layers, R, L, P].
 
     Args:
         embed: the embedding's parameters.
@@ -171,13 +181,13 @@ def per_layer_inputs(embed, config: DecoderConfig, x, looked_up):
 
 
 class PerLayerInput(nn.Module):
-    """What a layer's own channels add to the residual stream."""
+    """What a layer's per-layer embedding adds to the residual stream."""
 
     config: DecoderConfig
 
     @nn.compact
-    def __call__(self, x, given):
+    def __call__(self, x: Array, embedding: Array) -> Array:
         c = self.config
         gate = Linear(c.per_layer_width, False, c.quantized, name="gate")(x)
-        inner = ACTIVATIONS[c.activation](gate) * given
+        inner = ACTIVATIONS[c.activation](gate) * embedding
         return Norm(c, name="norm")(Linear(c.width, False, c.quantized, name="out")(inner))

@@ -1,12 +1,12 @@
 """Greedy and sampled decoding over a KV cache of static shape.
 
     prefill   prompts as packed tries, each shared token once -> keys and values of all tokens
-    begin     some requests' paths gathered from them into rows of the cache, and what else the
-              device has to know of these requests
-    decode    token after token for all rows at once, until each is done or the buffer is full
+    start     copies the paths of new requests from them into slots of the cache
+    decode    one token per step for all slots, until all are done or the buffer is full
 
-Rows that are done may begin again between two calls of `decode`. The cache holds a prompt without
-its last token; that token is the first one decoded, so every step is the same program.
+Slots that are done may take new requests between two calls of `decode` (continuous batching). The
+cache holds a prompt without its last token, which is the first input of `decode`, so that every
+step is the same program.
 """
 
 from collections.abc import Callable
@@ -26,16 +26,19 @@ from jaxscore.device.sampling import Sampling, apply_repetition_penalty, sample_
 
 Extend = Callable[..., tuple[Float[Array, "R L D"], KeysValues]]
 
-NONE = -1  # in place of a token: the request had ended
-NONFINITE = -2  # in place of a token: its logits were not all finite, so it has no argmax
+NO_TOKEN = -1  # instead of a token: the request was finished
+NONFINITE = -2  # instead of a token: its logits were not all finite, so it has no argmax
 
 
 class GenerationState(NamedTuple):
-    """B requests that are being decoded.
+    """The requests in B slots.
 
-    `cache` holds their keys and values, `token` is what is fed next, `left` how many tokens a
-    request may still get, `drawn` how many it has. `seen` says which ids its prompt and its text
-    hold; None where no request has a repetition penalty.
+    Attributes:
+        cache: their keys and values.
+        token: the next input of each.
+        done: whether the request is finished.
+        left, drawn: tokens that a request may still get, and has.
+        seen: ids in its prompt and generated text, or None if no request has a repetition penalty.
     """
 
     cache: KVCache
@@ -47,13 +50,14 @@ class GenerationState(NamedTuple):
 
 
 class NewRequests(NamedTuple):
-    """W requests that begin, each in one of B rows; the number B means no row.
+    """W requests that start, each in one of B slots; slot B is none.
 
-    `length` counts a prompt's tokens in the cache; `eos` and the others are as in
-    `GenerationState` and `decode`.
+    Attributes:
+        length: tokens of the prompt in the cache.
+        token, left, seen, eos: see `GenerationState` and `decode`.
     """
 
-    row: Int[Array, " W"]
+    slot: Int[Array, " W"]
     length: Int[Array, " W"]
     token: Int[Array, " W"]
     left: Int[Array, " W"]
@@ -62,60 +66,65 @@ class NewRequests(NamedTuple):
     eos: Int[Array, "W E"]
 
 
-def store(
+def fill_slots(
     cache: KVCache,
-    kept: KeysValues,
+    prefilled: KeysValues,
     source: Int[Array, "W S"],
-    row: Int[Array, " W"],
+    slot: Int[Array, " W"],
 ) -> KVCache:
-    """The cache with some of its rows filled from a prefill; the others are not touched.
+    """Copies prompts from a prefill into slots of the cache.
 
-    A row is filled to its end, so that nothing of it depends on who had it before.
+    A slot is filled to its end, so that nothing in it depends on its previous request.
 
     Args:
         cache: of all layers, [layers, B, K, S, H].
-        kept: keys and values of a batch of rows, [layers, R, K, L, H].
-        source: for each slot the token of the flattened [R * L] that it takes; R * L is none,
-            and a zero.
-        row: of the cache, for each of `source`; B is none.
+        prefilled: keys and values of a batch of rows, [layers, R, K, L, H].
+        source: for each entry of a slot the index of its token in the flattened [R * L]; R * L is
+            none, and a zero.
+        slot: for each row of `source`; B is none.
     """
 
-    def taken(cache: Num[Array, "N B K S H"], rows: Num[Array, "N R K L H"]) -> jax.Array:
+    def copy(cache: Num[Array, "N B K S H"], rows: Num[Array, "N R K L H"]) -> jax.Array:
         row_of, token_of = jnp.divmod(source, rows.shape[3])
         own = rows.at[:, row_of, :, token_of].get(mode="fill", fill_value=0)  # [W, S, N, K, H]
-        return cache.at[:, row].set(own.transpose(2, 0, 3, 1, 4), mode="drop")
+        return cache.at[:, slot].set(own.transpose(2, 0, 3, 1, 4), mode="drop")
 
-    key, value = kept
-    return cache._replace(key=taken(cache.key, key), value=taken(cache.value, value))
+    key, value = prefilled
+    return cache._replace(key=copy(cache.key, key), value=copy(cache.value, value))
 
 
-def begin(
+def start(
     state: GenerationState,
     sampling: Sampling,
     eos: Int[Array, "B E"],
-    kept: KeysValues,
+    prefilled: KeysValues,
     source: Int[Array, "W S"],
-    begun: NewRequests,
+    new: NewRequests,
 ) -> tuple[GenerationState, Sampling, Int[Array, "B E"]]:
-    """All that decoding takes, with some rows given to new requests.
+    """Starts new requests in some slots.
 
     Args:
-        kept, source: of their prompts, see `store`.
+        state, sampling, eos: of all slots, see `decode`.
+        prefilled, source: keys and values of the new prompts, see `fill_slots`.
+        new: the requests.
+
+    Returns:
+        `state`, `sampling` and `eos` with the new requests.
     """
 
-    def given(old, new):
-        return old.at[begun.row].set(new, mode="drop")
+    def put(old: Any, value: Any) -> Array:
+        return old.at[new.slot].set(value, mode="drop")
 
-    cache = store(state.cache, kept, source, begun.row)
+    cache = fill_slots(state.cache, prefilled, source, new.slot)
     state = state._replace(
-        cache=cache._replace(length=given(cache.length, begun.length)),
-        token=given(state.token, begun.token),
-        done=given(state.done, False),
-        left=given(state.left, begun.left),
-        drawn=given(state.drawn, 0),
-        seen=None if begun.seen is None else given(state.seen, begun.seen),
+        cache=cache._replace(length=put(cache.length, new.length)),
+        token=put(state.token, new.token),
+        done=put(state.done, False),
+        left=put(state.left, new.left),
+        drawn=put(state.drawn, 0),
+        seen=None if new.seen is None else put(state.seen, new.seen),
     )
-    return state, jax.tree.map(given, sampling, begun.sampling), given(eos, begun.eos)
+    return state, jax.tree.map(put, sampling, new.sampling), put(eos, new.eos)
 
 
 def decode(
@@ -135,32 +144,34 @@ def decode(
 
     Args:
         extend: see `decoder.extend`.
-        prefix: keys and values of what all prompts begin with.
-        eos: ids that end each request's text, -1 is none; one that is drawn is in the output.
+        unembedding: the LM head from `params`.
+        state, sampling: of all slots.
+        prefix: prefix caches that all prompts start with.
+        eos: ids that finish each request, -1 for none; a drawn one is in the output.
         steps: T.
-        greedy: no request samples; saves the [B, V] logits where none has a penalty either.
+        greedy: no request samples; without penalties this saves the [B, V] logits.
         cut: see `sampling.draw`.
 
     Returns:
-        The state and the tokens, `NONE` after a request's last one. `NONFINITE` ends a request.
+        The state and the tokens, `NO_TOKEN` after a request's last one. `NONFINITE` finishes it.
     """
     head = unembedding(params)
     B = state.token.shape[0]
 
-    def next_token(hidden_BD, drawn, seen):
+    def next_token(hidden_BD: Array, drawn: Array, seen: Array | None) -> Array:
         if greedy and seen is None:
             terms = lm_head_terms(hidden_BD, head)
             return jnp.where(jnp.isfinite(terms.entropy), terms.greedy_id, NONFINITE)
         logits_BV = all_logits(hidden_BD, head)
         if seen is not None:
             logits_BV = apply_repetition_penalty(logits_BV, seen, sampling.penalty)
-        # A logit of minus infinity is a token that is never drawn; the largest is NaN if one is.
+        # A logit of minus infinity is a token that is never drawn; the maximum is NaN if one is.
         sound = jnp.isfinite(logits_BV.max(axis=1))
         best = jnp.argmax(logits_BV, axis=1).astype(jnp.int32)
         chosen = best if greedy else sample_tokens(logits_BV, sampling, drawn, cut=cut)
         return jnp.where(sound, chosen, NONFINITE)
 
-    def step(carry):
+    def step(carry: Any) -> Any:
         t, new, (cache, token, done, left, drawn, seen), out = carry
         before = (*prefix, cache, new)
         at = new.first + t
@@ -173,7 +184,7 @@ def decode(
             length=new.length + jnp.where(done, 0, 1),
         )
         drawn_token = next_token(hidden[:, 0], drawn, seen)
-        out = out.at[:, t].set(jnp.where(done, NONE, drawn_token))
+        out = out.at[:, t].set(jnp.where(done, NO_TOKEN, drawn_token))
         left, drawn = left - jnp.where(done, 0, 1), drawn + jnp.where(done, 0, 1)
         broken = drawn_token == NONFINITE
         token = jnp.where(done | broken, token, drawn_token)
@@ -182,46 +193,46 @@ def decode(
             seen = seen.at[jnp.arange(B), token].set(True)
         return t + 1, new, GenerationState(cache, token, done, left, drawn, seen), out
 
-    def more(carry):
+    def unfinished(carry: Any) -> Array:
         t, _, state, _ = carry
         return (t < steps) & ~state.done.all()
 
-    empty = jnp.full((B, steps), NONE, jnp.int32)
+    empty = jnp.full((B, steps), NO_TOKEN, jnp.int32)
     _, new, state, out = lax.while_loop(
-        more, step, (jnp.int32(0), _new(state.cache, steps), state, empty)
+        unfinished, step, (jnp.int32(0), _empty_behind(state.cache, steps), state, empty)
     )
-    return state._replace(cache=_joined(state.cache, new)), out
+    return state._replace(cache=_append(state.cache, new)), out
 
 
-def _new(cache: KVCache, steps: int) -> KVCache:
-    """Room for the tokens of some steps behind those of a cache.
+def _empty_behind(cache: KVCache, steps: int) -> KVCache:
+    """An empty cache for the tokens of some steps after those of a cache.
 
-    Every row's token of a step has the same slot here, so that a step writes one slice. In the
-    cache itself each row has another slot, and a step would scatter, see `_joined`.
+    All slots' tokens of a step have the same index here, so that a step writes one slice. In the
+    cache itself the indices differ, and a step would scatter, see `_append`.
     """
     n, B, K, _, H = cache.key.shape
     room = jnp.zeros((n, B, K, steps, H), cache.key.dtype)
     return KVCache(room, room, cache.first + cache.length, jnp.zeros(B, jnp.int32))
 
 
-def _joined(cache: KVCache, new: KVCache) -> KVCache:
-    """The cache with the tokens of `_new` behind those that it had.
+def _append(cache: KVCache, new: KVCache) -> KVCache:
+    """Appends the tokens of `_empty_behind` to the cache, layer by layer.
 
-    One layer after the other: for a scatter into all of them, the compiler for a TPU copies the
-    whole cache into another layout and back, where heads have 64 channels or where there is one.
+    For a scatter into all layers the TPU compiler copies the whole cache into another layout and
+    back, if heads have 64 channels or if there is one head.
     """
     n, B, _, S, _ = cache.key.shape
     step = jnp.arange(new.key.shape[3])
     slot = jnp.where(step < new.length[:, None], cache.length[:, None] + step, S)  # S is none
     rows = jnp.arange(B)[:, None]
 
-    def of_layer(layer, stored):
-        def joined(old, fresh):
+    def of_layer(layer: Array, stored: Any) -> Any:
+        def append(old: Array, fresh: Array) -> Array:
             by_token = fresh[layer].transpose(0, 2, 1, 3)  # [B, T, K, H]
             own = old[layer].at[rows, :, slot].set(by_token, mode="drop")
             return lax.dynamic_update_index_in_dim(old, own, layer, 0)
 
-        return jax.tree.map(joined, stored, (new.key, new.value))
+        return jax.tree.map(append, stored, (new.key, new.value))
 
     key, value = lax.fori_loop(0, n, of_layer, (cache.key, cache.value))
     return cache._replace(key=key, value=value, length=cache.length + new.length)

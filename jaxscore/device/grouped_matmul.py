@@ -31,10 +31,14 @@ def grouped_tpu(
     *,
     interpret: bool = False,
 ) -> Float[Array, "B R F"]:
-    """`x[b] @ weights[matrix[b]].T * scale[matrix[b]]` of the first `n_blocks` blocks.
+    """`x[b] @ weights[matrix[b]].T * scale[matrix[b]]` for the first `n_blocks` blocks.
+
+    The other blocks of the result are undefined.
 
     Args:
-        x_BRD: in the type of the products; others are undefined.
+        x_BRD: B blocks of R rows, in the dtype of the products.
+        weights_MFD, scale_MF: M matrices [F, D] and, if they are int8, a scale per output.
+        matrix_B: index of each block's matrix.
         interpret: run the kernel's operations as JAX's own, on any platform.
     """
     B, R, D = x_BRD.shape
@@ -72,7 +76,7 @@ def grouped_tpu(
     )(matrix_B, *inputs)
 
 
-def _kernel_tpu(matrix_ref, x_ref, weight_ref, *refs):
+def _kernel_tpu(matrix_ref: Any, x_ref: Any, weight_ref: Any, *refs: Any) -> None:
     *scale_ref, out_ref = refs
     x = x_ref[0]
     sums = lax.dot_general(
@@ -86,7 +90,6 @@ def _kernel_tpu(matrix_ref, x_ref, weight_ref, *refs):
 
 
 GPU_COLUMNS, GPU_DEPTH = 64, 32  # most of a matrix in one product; not tuned on a device
-GPU_LEAST = 16  # of each that Triton's products take
 GPU_WARPS, GPU_STAGES = 4, 3
 
 
@@ -123,29 +126,27 @@ def grouped_gpu(
     )(*inputs)
 
 
-def supports_grouped_gpu(weights_shape: tuple[int, ...], dtype: Any) -> bool:
-    """Whether `grouped_gpu` computes matrices of this shape, [..., F, D], and type.
-
-    Their widths are multiples of 16. Triton's addresses have 32 bits up to 2**32 bytes, which is
-    too few for more than 2**31 numbers of one byte.
-    """
-    n, itemsize = math.prod(weights_shape), jnp.dtype(dtype).itemsize
-    wide = all(size % GPU_LEAST == 0 for size in weights_shape[-2:])
-    return wide and not (itemsize == 1 and 2**31 <= n <= 2**32)
-
-
-def _zeros(n, *_):
+def _zeros(n: int, *_: Any) -> tuple[int, ...]:
     return (0,) * n
 
 
-def _kernel_gpu(x_ref, weights_ref, matrix_ref, n_blocks_ref, *refs, columns, depth, n_steps):
+def _kernel_gpu(
+    x_ref: Any,
+    weights_ref: Any,
+    matrix_ref: Any,
+    n_blocks_ref: Any,
+    *refs: Any,
+    columns: int,
+    depth: int,
+    n_steps: int,
+) -> None:
     *scale_ref, out_ref = refs
     block, matrix = pl.program_id(0), matrix_ref[pl.program_id(0)]
     own = pl.ds(pl.program_id(1) * columns, columns)
 
     @pl.when(block < n_blocks_ref[0])
-    def compute():
-        def step(k, sums):
+    def compute() -> None:
+        def step(k: Array, sums: Array) -> Array:
             part = pl.ds(k * depth, depth)
             x = x_ref[:, part]
             return sums + lax.dot_general(

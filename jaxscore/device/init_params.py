@@ -1,6 +1,8 @@
-"""Random parameters of a decoder, and with that the shapes that a checkpoint must have."""
+"""Random parameters of a decoder, which also define the shapes that a checkpoint must have."""
 
 import functools
+from collections.abc import Iterator
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -29,18 +31,18 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     layout = Layout(at, at + 1, jnp.float32)
     own = PerLayer(jnp.int32(0), (), turn, turn, normed, growth)
 
-    def norm(key):
+    def norm(key: jax.Array) -> Any:
         return Norm(c).init(key, x).get("params", {})
 
-    def mlp_half(key, width=None):
+    def mlp_half(key: jax.Array, width: int | None = None) -> Any:
         return MlpHalf(c, plain_width=width).init(key, x, lambda x, *_: x).get("params", {})
 
-    def layer(key):
+    def layer(key: jax.Array) -> Any:
         main = c.kinds()[0]
-        half = AttentionHalf(main).init(key, x, layout, attention_kinds.turning(own, main))[
+        half = AttentionHalf(main).init(key, x, layout, attention_kinds.trim_rotary(own, main))[
             "params"
         ]
-        if attention_kinds.apart(c):
+        if attention_kinds.stacked_by_kind(c):
             half.pop("attention")  # stacked on its own
         half |= mlp_half(jax.random.fold_in(key, 1))
         if c.other_mlp is not None:
@@ -48,8 +50,8 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         if c.norm_place == "residual":
             half |= {"attention_norm": norm(key), "mlp_norm": norm(key)}
         if c.per_layer_width:
-            given = jnp.zeros((1, 1, c.per_layer_width))
-            half["per_layer"] = PerLayerInput(c).init(key, x, given)["params"]
+            embedding = jnp.zeros((1, 1, c.per_layer_width))
+            half["per_layer"] = PerLayerInput(c).init(key, x, embedding)["params"]
         if c.layer_scale:
             half["layer_scale"] = jnp.ones(1)
         return half
@@ -73,7 +75,7 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
         embed["per_layer"] = {"token": normal(next(keys), (c.vocab_size, columns))}
         embed["per_layer_in"] = {"weight": normal(next(keys), (columns, c.width))}
         embed["per_layer_norm"] = {"scale": jnp.ones(c.per_layer_width)}
-    if attention_kinds.apart(c):
+    if attention_kinds.stacked_by_kind(c):
         params["attentions"] = _attentions(next(keys), c, x, layout, own)
     n_main = c.n_layers
     if c.other_mlp is not None:
@@ -98,8 +100,9 @@ def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     return params
 
 
-def _experts(keys, c, n_layers):
-    """Random experts of the layers that have some."""
+def _experts(keys: Iterator[jax.Array], c: DecoderConfig, n_layers: int) -> Params:
+    """Random experts of the layers that have experts."""
+    assert c.experts is not None
     normal = nn.initializers.normal(0.02)
     inward = (n_layers, c.experts.count, c.mlp_width, c.width)
     outward = (*inward[:2], c.width, c.mlp_width)
@@ -113,15 +116,17 @@ def _experts(keys, c, n_layers):
     return made
 
 
-def _attentions(key, c, x, layout, own):
-    """Random attention of each kind, stacked over its layers; keys over those that have some."""
+def _attentions(
+    key: jax.Array, c: DecoderConfig, x: jax.Array, layout: Layout, own: PerLayer
+) -> Params:
+    """Random attention of each kind, stacked over its layers; keys over those that have keys."""
     out = {}
     for kind, here in enumerate(c.kinds()):
-        mine = attention_kinds.turning(own, here)
+        mine = attention_kinds.trim_rotary(own, here)
         one = functools.partial(Attention(here).init, x=x, layout=layout, own=mine)
         layers, with_keys = attention_kinds.layers_of(c, kind)
         made = jax.vmap(lambda key, one=one: one(key)["params"])(jax.random.split(key, len(layers)))
-        for name in set(attention_kinds.OF_KEYS) & set(made):
+        for name in set(attention_kinds.KEY_PARAMETERS) & set(made):
             first = functools.partial(lax.slice_in_dim, start_index=0, limit_index=len(with_keys))
             made[name] = jax.tree.map(first, made[name])
         out[attention_kinds.KINDS[kind]] = made

@@ -1,4 +1,4 @@
-"""What the halves of a decoder layer are made of, as Flax modules."""
+"""Building blocks of a decoder layer, as Flax modules."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from jaxscore.device.attention.kv_cache import KVCache
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import dot_last
 
-SCALE = "channel_scale"  # of an int8 weight, beside it in the tree
+SCALE = "channel_scale"  # name of the scale beside an int8 weight in the tree
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where the tokens of the rows stand, the same for every layer."""
+    """Positions and mask of the rows' tokens, the same for every layer, and the compute dtype."""
 
     position: jax.Array
     subtree_end: jax.Array
@@ -26,9 +26,14 @@ class Layout:
 
 
 class PerLayer(NamedTuple):
-    """What differs between layers beside parameters; cosine and sine are [R, L, 1, pairs].
+    """Inputs of one layer beside its parameters; None if no layer has the feature.
 
-    `qk_normed` and `growth` are this layer's `qk_norm_of` and share of `query_growth`.
+    Attributes:
+        window: see `DecoderConfig.windows`.
+        caches: KV caches before the rows.
+        cos, sin: of the rotary angles, [R, L, 1, pairs].
+        qk_normed: whether queries and keys are normed in this layer.
+        growth: the layer's entry of `QueryGrowth.shares`.
     """
 
     window: jax.Array | None
@@ -40,9 +45,14 @@ class PerLayer(NamedTuple):
 
 
 def apply_rotary(
-    x: Float[Array, "R L N H"], cos: Array, sin: Array, interleaved: bool
+    x: Float[Array, "R L N H"], cos: Any, sin: Any, interleaved: bool
 ) -> Float[Array, "R L N H"]:
-    """Turn each pair of the first channels by its angle; the others pass."""
+    """Rotates pairs of the first channels by their angles (RoPE, arXiv 2104.09864).
+
+    Args:
+        cos, sin: [R, L, 1, pairs]; channels beyond 2 * pairs are unchanged.
+        interleaved: pairs are channels 2c and 2c + 1, otherwise c and c + pairs.
+    """
     n_turned = 2 * cos.shape[-1]
     turned, rest = x[..., :n_turned], x[..., n_turned:]
     if interleaved:
@@ -58,11 +68,11 @@ def apply_rotary(
 
 
 class Linear(nn.Module):
-    """`x @ weight.T + bias`; weight is [out, in], as checkpoints have it.
+    """`x @ weight.T + bias` with a weight [out, in], as in checkpoints.
 
-    With `quantized`, see `DecoderConfig`, the sums are multiplied by their channel's scale, which
-    is the same as multiplying the weights. With `summed` the inputs are split over a mesh axis,
-    and so are the weight's columns.
+    Attributes:
+        quantized: see `DecoderConfig`; the sums are multiplied by a scale per output channel.
+        summed: mesh axis over which inputs and weight columns are split, and sums are added.
     """
 
     features: int
@@ -71,7 +81,7 @@ class Linear(nn.Module):
     summed: str | None = None
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         weight = self.param("weight", nn.initializers.normal(0.02), (self.features, x.shape[-1]))
         if self.quantized:
             y = dot_last(x, weight.astype(self.quantized))
@@ -90,18 +100,18 @@ class Norm(nn.Module):
 
     config: DecoderConfig
     axes: int = 1
-    shape: tuple[int, ...] = ()  # of the scale, where it is not the normed axes'
-    use_bias: bool | None = None  # None: as the config says, and so of the next two
+    shape: tuple[int, ...] = ()  # of the scale, if not that of the normed axes
+    use_bias: bool | None = None  # None: from the config, likewise the next two
     use_scale: bool | None = None
     eps: float | None = None
-    split: str | None = None  # mesh axis over which what is normed is split
+    split: str | None = None  # mesh axis over which the normed axes are split
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         c = self.config
         shape = self.shape or x.shape[-self.axes :]
 
-        def mean(x):
+        def mean(x: Array) -> Array:
             own = jnp.mean(x, axis=tuple(range(-self.axes, 0)), keepdims=True)
             return own if self.split is None else lax.pmean(own, self.split)
 

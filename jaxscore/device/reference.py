@@ -1,20 +1,36 @@
-"""The oracle: full logits, whole masks, no blocks. Slow, and short enough to check by eye."""
+"""Reference implementations: full logits and whole masks, short enough to check by eye."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array
 
+from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.dots import from_storage
 from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 
 
-def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None, chunked=False):
-    """What `jaxscore.device.attention.interval` computes, one pair of tokens at a time.
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    position: Any,
+    subtree_end: Any,
+    window: Any,
+    *,
+    rule: ScoreRule,
+    dtype: Any,
+    sinks: Array | None = None,
+    chunked: bool = False,
+) -> Array:
+    """Reference of `attention.interval.attention`, with the mask written out token by token.
 
-    Shapes as there. The mask is written out from the rule, in Python.
+    Args and result as there, without caches.
     """
     R, L, N, _ = q.shape
 
-    def near(here, there):
+    def near(here: Any, there: Any) -> bool:
         if not int(window):
             return True
         if chunked:
@@ -41,7 +57,7 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None
         position[:, None, None, :],
     )
     scores = jnp.where(jnp.asarray(mask)[:, None], scores, -jnp.inf)
-    if sinks is not None:  # one more column, which has no value
+    if sinks is not None:  # one more column, without a value
         column = jnp.broadcast_to(sinks[None, :, None, None], (R, N, L, 1))
         scores = jnp.concatenate([scores, column], axis=-1)
     weights = jax.nn.softmax(scores, axis=-1).astype(dtype)[..., :L]
@@ -49,14 +65,14 @@ def attention(q, k, v, position, subtree_end, window, *, rule, dtype, sinks=None
 
 
 def score_positions(
-    hidden_ND,
+    hidden_ND: Any,
     scored: ScoredPositions,
     head: Unembedding,
     top: int = 0,
     measures: tuple[str, ...] = (),
 ) -> Scores:
-    """What `jaxscore.device.lm_head.scores.score_positions` computes, from the whole softmax."""
-    if "rank" in measures:  # each answer is a query of its own
+    """Reference of `lm_head.scores.score_positions`, from the whole softmax."""
+    if "rank" in measures:  # each edge is a position of its own
         slot = jnp.arange(len(scored.slot))
         scored = scored._replace(token=scored.token[scored.slot], slot=slot)
     hidden_QD = hidden_ND[scored.token]
@@ -71,14 +87,14 @@ def score_positions(
     known = jnp.where(logp > -jnp.inf, logp, 0.0)  # a probability of 0 adds nothing
     entropy = -jnp.sum(jnp.exp(logp) * known, axis=-1)
     varentropy = jnp.sum(jnp.exp(logp) * (known + entropy[:, None]) ** 2, axis=-1)
-    every = {
+    values = {
         "deviation": jnp.sqrt(varentropy),
         "renyi2": -jnp.log(jnp.sum(jnp.exp(2 * logp), axis=-1)),
         "varentropy": varentropy,
     }
     if "rank" in measures:
         target = jnp.take_along_axis(z, scored.target[:, None], axis=-1)
-        every["rank"] = 1.0 + jnp.sum(z > target, axis=-1)
+        values["rank"] = 1.0 + jnp.sum(z > target, axis=-1)
     return Scores(
         logprob=logp[scored.slot, scored.target],
         greedy=scored.target == greedy_id[scored.slot],
@@ -87,5 +103,5 @@ def score_positions(
         greedy_id=greedy_id,
         top_id=top_id if top else None,
         top_logprob=jnp.take_along_axis(logp, top_id, axis=-1) if top else None,
-        measures={name: every[name] for name in measures},
+        measures={name: values[name] for name in measures},
     )

@@ -1,22 +1,24 @@
-"""How the next token is chosen from all logits.
+"""Choice of the next token from its logits.
 
-The order is transformers': repetition penalty, temperature, top_k, top_p.
+The order is that of transformers: repetition penalty, temperature, top_k, top_p.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-HALVINGS = 31  # of the float32 from minus infinity to 0, of which there are fewer than 2^31
+HALVINGS = 31  # there are fewer than 2^31 float32 from minus infinity to 0
 
 
 class Sampling(NamedTuple):
-    """How each request draws: a temperature of 0 is greedy, a top_k of 0 keeps all tokens, a
-    penalty of 1 changes no logit."""
+    """Sampling parameters of B requests.
+
+    A temperature of 0 is greedy, a `top_k` of 0 keeps all tokens, a penalty of 1 changes nothing.
+    """
 
     temperature: Float[Array, " B"]
     top_p: Float[Array, " B"]
@@ -28,10 +30,10 @@ class Sampling(NamedTuple):
 def apply_repetition_penalty(
     logits_BV: Float[Array, "B V"], seen: Bool[Array, "B V"], penalty: Float[Array, " B"]
 ) -> Float[Array, "B V"]:
-    """Logits of the ids that a request has seen, made less probable by a penalty above 1.
+    """Applies the repetition penalty to the ids that a request has seen.
 
-    A positive logit is divided by the penalty, a negative one multiplied, once for each id however
-    often it was seen (arXiv 1909.05858, section 4.1; the sign rule is transformers').
+    A positive logit is divided by the penalty and a negative one multiplied, once per id however
+    often it was seen (arXiv 1909.05858, section 4.1; the sign rule is that of transformers).
     """
     by = penalty[:, None]
     changed = jnp.where(logits_BV > 0, logits_BV / by, logits_BV * by)
@@ -41,24 +43,27 @@ def apply_repetition_penalty(
 def sample_tokens(
     logits_BV: Float[Array, "B V"], sampling: Sampling, drawn: Int[Array, " B"], *, cut: bool
 ) -> Int[Array, " B"]:
-    """One token per row: greedy, or drawn from softmax(logits / temperature) over some tokens.
+    """One token per request: greedy, or drawn from softmax(logits / temperature).
 
     First `top_k` keeps the k most probable tokens. Of their distribution the nucleus remains, the
     smallest set of most probable tokens with at least `top_p` of the probability (arXiv
-    1904.09751). Of equally probable tokens those with the lowest ids come first; transformers keeps
-    all of them. Drawing is the argmax of logits with Gumbel noise, of a key
-    that depends on the request's seed and on how many tokens it has drawn, and on nothing else.
+    1904.09751). Among equally probable tokens the lowest ids come first; transformers keeps all of
+    them. A draw is the argmax of logits plus Gumbel noise, whose key depends on the request's seed
+    and the number of tokens drawn, and on nothing else.
 
     Args:
-        cut: some request has a `top_k`, or a `top_p` below 1. Where none has, the search for what
-            may be drawn is left out, see `_allowed`; it takes longer than all the rest.
+        logits_BV: after the repetition penalty.
+        sampling: parameters.
+        drawn: tokens that each request has drawn.
+        cut: some request has a `top_k`, or a `top_p` below 1. Otherwise the search of `_allowed`,
+            which takes longer than all the rest, is skipped.
     """
     temperature = sampling.temperature[:, None]
-    # From the largest down, so that a very small temperature gives -inf and never inf - inf.
+    # Relative to the maximum, so that a very small temperature gives -inf and never inf - inf.
     z = logits_BV - logits_BV.max(axis=1, keepdims=True)
     z = z / jnp.where(temperature > 0, temperature, 1.0)
 
-    def noise(seed, n):
+    def noise(seed: Array, n: Array) -> Array:
         key = jax.random.fold_in(jax.random.key(seed), n)
         return jax.random.gumbel(key, (z.shape[1],), jnp.float32)
 
@@ -70,14 +75,13 @@ def sample_tokens(
 
 
 def _allowed(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"]:
-    """Which tokens may be drawn, by their scaled logits, of which the largest are 0.
+    """Mask of the tokens that may be drawn, from scaled logits with maximum 0.
 
-    Nothing is sorted. A logit stays if fewer than `top_k` logits are above it, and if those above
-    it that stay hold less than `top_p` of their probability. So each of the two bounds is the
-    least logit for which that is true, and is found by halving. Of tokens with the logit of a
-    bound, as many stay as are missing, those of the lowest ids.
+    Nothing is sorted. A logit stays if fewer than `top_k` logits are above it, and if the remaining
+    ones above it have less than `top_p` of the probability. Each of these two bounds is the least
+    logit with that property, found by bisection. Ties at a bound are broken by the lowest id.
     """
-    key = _rising(z_BV)
+    key = _ordered_bits(z_BV)
     k = jnp.where(sampling.top_k > 0, sampling.top_k, z_BV.shape[1])
     kth = _least(lambda at: (key > at).sum(axis=1) < k, len(z_BV))
     within = _lowest_ids(key > kth, key == kth, k - (key > kth).sum(axis=1))
@@ -87,7 +91,7 @@ def _allowed(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"
     above, at_bound = within & (key > nucleus), within & (key == nucleus)
     missing = enough - jnp.where(above, share, 0.0).sum(axis=1)
     each = jnp.where(at_bound, share, 0.0).max(axis=1)
-    # Tokens without any probability, which no number of them changes, all stay.
+    # Tokens of probability 0, which never change the sum, all stay.
     count = jnp.where(each > 0, jnp.ceil(missing / jnp.where(each > 0, each, 1.0)), jnp.inf)
     count = jnp.clip(count, 1, z_BV.shape[1]).astype(jnp.int32)
     # Sums of float32 reach 1 before the last tokens.
@@ -98,47 +102,44 @@ def _allowed(z_BV: Float[Array, "B V"], sampling: Sampling) -> Bool[Array, "B V"
 def _lowest_ids(
     above: Bool[Array, "B V"], tied: Bool[Array, "B V"], count: Int[Array, " B"]
 ) -> Bool[Array, "B V"]:
-    """`above`, and of `tied` the first `count` of each row.
+    """`above`, and the first `count` of `tied` in each row.
 
-    Logits are seldom equal, so the search for the last id is left out if no row needs it.
+    Logits are rarely equal, so the search for the last id is skipped if no row needs it.
     """
     id = jnp.arange(tied.shape[1])
 
-    def cut():
-        def enough(last):
+    def cut() -> Array:
+        def enough(last: Array) -> Array:
             return (tied & (id <= last)).sum(axis=1) >= count
 
         low, high = jnp.zeros_like(count), jnp.full_like(count, tied.shape[1] - 1)
-        last = _halved(enough, low, high, tied.shape[1].bit_length())
+        last = _bisect(enough, low, high, tied.shape[1].bit_length())
         return above | (tied & (id <= last))
 
     return lax.cond((tied.sum(axis=1) > count).any(), cut, lambda: above | tied)
 
 
-def _rising(z):
-    """float32 as int32 in the same order: below zero the bits of the size are turned over. Both
-    zeros are 0."""
+def _ordered_bits(z: Array) -> Array:
+    """float32 as int32 in the same order; both zeros are 0."""
     bits = lax.bitcast_convert_type(jnp.where(z == 0, 0.0, z), jnp.int32)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def _least(holds: Callable[[Int[Array, "B 1"]], Bool[Array, " B"]], n: int) -> Int[Array, "B 1"]:
-    """The least key of each of n rows, at most 0, for which `holds` is true, which it then is for
-    every greater one."""
-
-    least = jnp.broadcast_to(_rising(jnp.float32(-jnp.inf)), (n,))
-    return _halved(holds, least, jnp.zeros(n, jnp.int32), HALVINGS)
+    """Least key of each of n rows, at most 0, for which the monotone predicate `holds` is true."""
+    least = jnp.broadcast_to(_ordered_bits(jnp.float32(-jnp.inf)), (n,))
+    return _bisect(holds, least, jnp.zeros(n, jnp.int32), HALVINGS)
 
 
-def _halved(
+def _bisect(
     holds: Callable[[Int[Array, "B 1"]], Bool[Array, " B"]],
     low: Int[Array, " B"],
     high: Int[Array, " B"],
     halvings: int,
 ) -> Int[Array, "B 1"]:
-    """`_least` between two bounds, of which `high` is returned if nothing below it holds."""
+    """`_least` between two bounds, by bisection; `high` if nothing below it holds."""
 
-    def halved(_, bounds):
+    def halved(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds
         middle = low + (high - low) // 2
         here = holds(middle[:, None])

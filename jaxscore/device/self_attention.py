@@ -10,21 +10,33 @@ so a token's keys and values are one vector [r_j, c_j] for all heads, which is w
 holds (arXiv 2405.04434, section 2.1.2), and each head has a query of that width.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array
 
 from jaxscore.device.attention.interval import attention, isolate_nonfinite
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.backends import ON_CPU, Build
-from jaxscore.device.decoder_config import NORMS_AFTER, NORMS_BEFORE, DecoderConfig, Latent
-from jaxscore.device.layers import SCALE, Linear, Norm, apply_rotary
+from jaxscore.device.decoder_config import (
+    NORMS_AFTER,
+    NORMS_BEFORE,
+    DecoderConfig,
+    Latent,
+    QueryGrowth,
+)
+from jaxscore.device.layers import SCALE, Layout, Linear, Norm, PerLayer, apply_rotary
+
+KeyValue = tuple[Array, Array]
 
 
 class PerHead(nn.Module):
-    """A weight [N * rows, columns] as a matrix for each head, read along its rows or columns.
+    """A weight [N * rows, columns] as one matrix per head.
 
-    `along` "rows" gives `x[..., N, rows] -> [..., N, columns]`, "columns" the other way.
+    Attributes:
+        along: "rows" maps [..., N, rows] to [..., N, columns], "columns" the other way.
     """
 
     heads: int
@@ -34,7 +46,7 @@ class PerHead(nn.Module):
     quantized: str = ""
 
     @nn.compact
-    def __call__(self, x):
+    def __call__(self, x: Array) -> Array:
         shape = self.heads * self.rows, self.columns
         weight = self.param("weight", nn.initializers.normal(0.02), shape)
         weight = weight.reshape(self.heads, self.rows, self.columns)
@@ -60,13 +72,13 @@ class PerHead(nn.Module):
 
 
 class LatentProducts(nn.Module):
-    """Queries [R, L, N, turned + rank] and the key head [R, L, 1, turned + rank] of attention."""
+    """Queries [R, L, N, turned + rank] and the one key head [R, L, 1, turned + rank] of MLA."""
 
     config: DecoderConfig
     latent: Latent
     build: Build = ON_CPU
 
-    def setup(self):
+    def setup(self) -> None:
         c, latent = self.config, self.latent
         n_heads = c.n_heads // self.build.shards
         if latent.query_rank:
@@ -78,7 +90,7 @@ class LatentProducts(nn.Module):
         self.key_up = PerHead(n_heads, latent.unturned, latent.rank, "rows", c.quantized)
         self.value_up = PerHead(n_heads, latent.value, latent.rank, "columns", c.quantized)
 
-    def __call__(self, x, own):
+    def __call__(self, x: Array, own: PerLayer) -> tuple[Array, Array, Array]:
         latent, interleaved = self.latent, self.config.interleaved
         read = self.query_norm(self.query_in(x)) if latent.query_rank else x
         q = self.q(read).reshape(*x.shape[:2], -1, latent.unturned + latent.turned)
@@ -88,32 +100,37 @@ class LatentProducts(nn.Module):
         k = jnp.concatenate([key, self.norm(shared)], axis=-1)
         return jnp.concatenate([turned, self.key_up(unturned)], axis=-1), k, k
 
-    def values(self, mixed):
-        """What attention makes of values that are keys, [R, L, N, turned + rank], as each head's
-        own value [R, L, N, value]."""
+    def values(self, mixed: Array) -> Array:
+        """Each head's value [R, L, N, value] from mixed latents [R, L, N, turned + rank]."""
         return self.value_up(mixed[..., self.latent.turned :])
 
 
 class Attention(nn.Module):
-    """Returns the mixed values and this layer's keys and values [R, L, K, H], float32.
-
-    Keys and values that are `given` are another layer's.
-    """
+    """Attention with its projections."""
 
     config: DecoderConfig
     build: Build = ON_CPU
 
     @nn.compact
-    def __call__(self, x, layout, own, given=None):
+    def __call__(
+        self, x: Array, layout: Layout, own: PerLayer, shared: KeyValue | None = None
+    ) -> tuple[Array, KeyValue]:
+        """Output [R, L, D], and keys and values [R, L, K, H], float32.
+
+        Args:
+            x: normed input [R, L, D].
+            layout, own: positions, and this layer's inputs.
+            shared: keys and values of another layer, used instead of its own.
+        """
         c, build = self.config, self.build
         latent = None if c.latent is None else LatentProducts(c, c.latent, build, name="latent")
         if latent is None:
-            q, k, v = self.heads(x, own, given)
+            q, k, v = self.heads(x, own, shared is not None)
         else:
             q, k, v = latent(x, own)
         if c.query_growth is not None:
-            q = q * grown(c.query_growth, own.growth, layout.position)[:, :, None, None]
-        k, v = isolate_nonfinite(k, v) if given is None else given
+            q = q * query_factors(c.query_growth, own.growth, layout.position)[:, :, None, None]
+        k, v = isolate_nonfinite(k, v) if shared is None else shared
         n_heads = c.n_heads // build.shards
         sinks = self.param("sinks", nn.initializers.zeros, (n_heads,)) if c.sinks else None
         mixed = attention(
@@ -135,18 +152,18 @@ class Attention(nn.Module):
         out = Linear(c.width, c.out_bias, c.quantized, build.axis, name="out")
         return out(mixed.reshape(*x.shape[:2], -1)), (k, v)
 
-    def heads(self, x, own, given):
-        """Queries, keys and values of the heads of this shard."""
+    def heads(self, x: Array, own: PerLayer, only_queries: bool) -> tuple[Array, Any, Any]:
+        """Queries, and keys and values unless `only_queries`, of this shard's heads."""
         c, axis = self.config, self.build.axis
         whole_kv = self.build.whole_kv(c)
         n_heads = c.n_heads // self.build.shards
         n_kv_heads = c.n_kv_heads if whole_kv else c.n_kv_heads // self.build.shards
 
-        def heads(name, count):
+        def project(name: str, count: int) -> Array:
             y = Linear(count * c.head_width, c.qkv_bias, c.quantized, name=name)(x)
             return y.reshape(*x.shape[:2], count, c.head_width)
 
-        def normed(name, y):
+        def normed(name: str, y: Array) -> Array:
             if not c.qk_norm:
                 return y
             flat, shape = c.qk_norm == "flat", y.shape[-2:]
@@ -156,50 +173,52 @@ class Attention(nn.Module):
             norm = Norm(c, axes, shape, c.qk_norm_bias, scale, split=split, name=f"{name}_norm")
             return norm(y) if own.qk_normed is None else jnp.where(own.qk_normed, norm(y), y)
 
-        def turned(y):
+        def rotated(y: Array) -> Array:
             return y if own.cos is None else apply_rotary(y, own.cos, own.sin, c.interleaved)
 
-        def placed(name, y):
+        def norm_and_rotate(name: str, y: Array) -> Array:
             if c.qk_norm_turned:
-                return normed(name, turned(y))
-            return turned(limited(c, normed(name, y)))
+                return normed(name, rotated(y))
+            return rotated(clip_qkv(c, normed(name, y)))
 
-        q = placed("q", heads("q", n_heads))
-        if given is not None:
+        q = norm_and_rotate("q", project("q", n_heads))
+        if only_queries:
             return q, None, None
-        k = heads("k", n_kv_heads)
-        v = limited(c, k if c.values_are_keys else heads("v", n_kv_heads))
+        k = project("k", n_kv_heads)
+        v = clip_qkv(c, k if c.values_are_keys else project("v", n_kv_heads))
         if c.value_norm:
             v = Norm(c, use_bias=False, use_scale=False)(v)
-        k = placed("k", k)
+        k = norm_and_rotate("k", k)
         if whole_kv:
             mine = lax.axis_index(axis) * n_heads // (c.n_heads // c.n_kv_heads)
             k, v = (lax.dynamic_slice_in_dim(y, mine, 1, axis=2) for y in (k, v))
         return q, k, v
 
 
-def limited(config, y):
-    """At most `qkv_limit` from zero."""
+def clip_qkv(config: DecoderConfig, y: Array) -> Array:
+    """Clips to `qkv_limit`."""
     return y if config.qkv_limit is None else jnp.clip(y, -config.qkv_limit, config.qkv_limit)
 
 
-def grown(growth, share, position_RL):
-    """The factors of `QueryGrowth` for a layer's share, [R, L]."""
+def query_factors(growth: QueryGrowth, share: Any, position_RL: Array) -> Array:
+    """Factors [R, L] of `QueryGrowth` for one layer's share."""
     stretches = jnp.floor((position_RL + growth.ahead).astype(jnp.float32) / growth.length)
     return 1.0 + share * jnp.log1p(stretches)
 
 
 class AttentionHalf(nn.Module):
-    """What attention adds to the residual stream, and its keys and values, see `Attention`."""
+    """What attention adds to the residual stream, and keys and values; see `Attention`."""
 
     config: DecoderConfig
     build: Build = ON_CPU
 
     @nn.compact
-    def __call__(self, x, layout, own, given=None):
+    def __call__(
+        self, x: Array, layout: Layout, own: PerLayer, shared: KeyValue | None = None
+    ) -> tuple[Array, KeyValue]:
         c = self.config
         read = Norm(c, name="attention_norm")(x) if c.norm_place in NORMS_BEFORE else x
-        mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, given)
+        mixed, keys_values = Attention(c, self.build, name="attention")(read, layout, own, shared)
         if c.norm_place in NORMS_AFTER:
             mixed = Norm(c, name="attention_after_norm")(mixed)
         return mixed, keys_values

@@ -10,8 +10,7 @@ import pytest
 from jaxscore.device import experts as device_experts
 from jaxscore.device.backends import BACKENDS, Build
 from jaxscore.device.dots import as_integers
-from jaxscore.device.experts import GROUPED, blocked, grouped, mixture
-from jaxscore.device.grouped_matmul import supports_grouped_gpu
+from jaxscore.device.experts import GROUPED, blocked, fits_grouped_gpu, grouped, mixture
 from jaxscore.models.weights.params import int8_scales, int8_values
 
 PRODUCTS = {"blocked": blocked} | {
@@ -173,7 +172,7 @@ def test_a_broken_token_breaks_no_other(monkeypatch, form):
     ],
 )
 def test_what_the_gpu_kernel_takes(shape, dtype, taken):
-    assert supports_grouped_gpu(shape, dtype) == taken
+    assert fits_grouped_gpu(shape, dtype) == taken
 
 
 def test_what_the_gpu_kernel_does_not_take_goes_block_by_block(monkeypatch):

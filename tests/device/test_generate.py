@@ -41,7 +41,7 @@ def test_all_logits_by_blocks(softcap):
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_store_fills_its_rows_and_no_others():
+def test_fill_slots_changes_its_slots_and_no_others():
     """To their end, so that nothing of an older text stays, and of the prompts nothing but what is
     asked for."""
     cache = jnp.full((2, 3, 2, 4, 2), jnp.nan)
@@ -49,7 +49,7 @@ def test_store_fills_its_rows_and_no_others():
     rows = jnp.arange(2 * 2 * 2 * 5 * 2, dtype=jnp.float32).reshape(2, 2, 2, 5, 2)
     rows = rows.at[:, :, :, 0].set(jnp.nan)  # a token of another prompt
     source = jnp.array([[3, 10, 10, 10], [9, 1, 10, 10], [10] * 4])  # 10 is none
-    filled = generate.store(cache, (rows, -rows), source, jnp.array([2, 0, 3]))  # 3 is none
+    filled = generate.fill_slots(cache, (rows, -rows), source, jnp.array([2, 0, 3]))  # 3 is none
     for layer, head in np.ndindex(2, 2):
         own = rows[layer, :, head].reshape(10, 2)
         np.testing.assert_array_equal(filled.key[layer, 0, head, :2], own[jnp.array([9, 1])])
@@ -92,7 +92,7 @@ def test_the_tokens_of_a_block_stand_behind_what_each_row_had():
 
 
 @pytest.mark.parametrize("penalties", [False, True])
-def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
+def test_start_fills_slots_of_new_requests_and_leaves_the_others(penalties):
     def request(seed):
         draw = np.random.default_rng(seed)
         ids = draw.integers(0, V, int(draw.integers(1, 6))).astype(np.int32)
@@ -113,7 +113,7 @@ def test_begin_gives_rows_to_new_requests_and_leaves_the_others(penalties):
         kept = jnp.full((1, 1, 1, 8, 2), len(want) + 1.0)
         source = jnp.broadcast_to(jnp.arange(8), (2, 8))
         begun = starting_rows(new, 2, 4, facts, V, put)
-        everything = generate.begin(*everything, (kept, -kept), source, begun)
+        everything = generate.start(*everything, (kept, -kept), source, begun)
         for row, *_ in some:
             assert (everything[0].cache.key[0, row] == kept[0, 0]).all()
         want |= {row: (length, one) for row, length, one in new}

@@ -163,7 +163,7 @@ class Case:
         source = self.placed(_ints(width, slots))
         args = state, sampling, eos, (prompts.key, prompts.value), source, begun
         with targets.compiling_for(self.device):
-            program = jax.jit(generate.begin, donate_argnums=(0, 1, 2)).lower(*args).compile()
+            program = jax.jit(generate.start, donate_argnums=(0, 1, 2)).lower(*args).compile()
         return {
             "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
             "cache_bytes": rows * slots * slots.slot_bytes(self.model),

@@ -6,21 +6,39 @@ the scores of one pair of blocks exist at a time. `blocked_cpu` takes one head a
 scores stay in the processor's cache.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.kv_cache import MASKED
 from jaxscore.device.attention.mask import visible
+from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.dots import as_integers, from_storage
 
-BLOCK = 512  # most queries, and keys, of each row in a block
+BLOCK = 512  # most queries, and most keys, of a row in one block
 
 
-def blocked(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
-    """What `interval.attention` computes without caches; arguments as there.
+def blocked(
+    q_RLNH: Float[Array, "R L N H"],
+    k_RLKH: Float[Array, "R L K H"],
+    v_RLKH: Float[Array, "R L K H"],
+    position_RL: Int[Array, "R L"],
+    subtree_end_RL: Int[Array, "R L"],
+    window: Int[Array, ""] | None,
+    *,
+    rule: ScoreRule,
+    dtype: Any,
+) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
+    """Attention of the rows' own tokens, in blocks of queries and keys.
+
+    Args:
+        window, rule, dtype: as in `interval.attention`.
 
     Returns:
-        The mixed values [R, L, N, H] and the log-sum-exp of the scores [R, L, N].
+        The mixed values [R, L, N, H] and the log-sum-exp of the scores [R, L, N], float32.
     """
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
@@ -32,22 +50,22 @@ def blocked(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule
     slopes = rule.slopes()
     slope_KG11 = None if slopes is None else slopes.reshape(K, G, 1, 1)
 
-    def of_queries(nth):
+    def query_block(nth: jax.Array) -> tuple[jax.Array, jax.Array]:
         i = nth * block + jnp.arange(block)
 
-        def taken(x, n):
+        def take_block(x: jax.Array, n: jax.Array) -> jax.Array:
             return lax.dynamic_slice_in_dim(x, n * block, block, axis=1)
 
-        q_block, at_i = taken(q, nth), taken(position_RL, nth)[:, None, None, :, None]
+        q_block, at_i = take_block(q, nth), take_block(position_RL, nth)[:, None, None, :, None]
 
-        def step(n, carry):
+        def step(n: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             mixed, top, total = carry
-            j, at_j = n * block + jnp.arange(block), taken(position_RL, n)[:, None, None, None]
-            end_j = taken(subtree_end_RL, n)[:, None, None, None]
+            j, at_j = n * block + jnp.arange(block), take_block(position_RL, n)[:, None, None, None]
+            end_j = take_block(subtree_end_RL, n)[:, None, None, None]
             scores = jnp.einsum(
                 "rqkgh,rskh->rkgqs",
                 q_block,
-                taken(k, n),
+                take_block(k, n),
                 precision=precision,
                 preferred_element_type=jnp.float32,
             )
@@ -55,13 +73,13 @@ def blocked(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule
             seen = visible(i[:, None], j[None, :], end_j, at_i, at_j, window)
             scores = jnp.where(seen, scores, MASKED)
             higher = jnp.maximum(top, scores.max(axis=-1))
-            # What is masked weighs 0 also before anything was seen.
+            # Masked scores weigh 0 also before the first visible key.
             weights = jnp.where(seen, jnp.exp(scores - higher[..., None]), 0.0)
             shrink = jnp.exp(top - higher)
             more = jnp.einsum(
                 "rkgqs,rskh->rkgqh",
                 weights.astype(dtype),
-                taken(v, n),
+                take_block(v, n),
                 precision=precision,
                 preferred_element_type=jnp.float32,
             )
@@ -73,7 +91,7 @@ def blocked(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule
         mixed, top, total = lax.fori_loop(0, nth + 1, step, start)
         return mixed / total[..., None], top + jnp.log(total)
 
-    out, lse = lax.map(of_queries, jnp.arange(L // block))  # [blocks, R, K, G, block, (H)]
+    out, lse = lax.map(query_block, jnp.arange(L // block))  # [blocks, R, K, G, block, (H)]
     out = out.transpose(1, 0, 4, 2, 3, 5).reshape(R, L, N, H)
     return out, lse.transpose(1, 0, 4, 2, 3).reshape(R, L, N)
 
@@ -83,24 +101,33 @@ CPU_MOST_BLOCKS = 8  # blocks are unrolled, so long rows get larger ones ...
 CPU_LARGEST_BLOCK = 1024  # ... up to here: a block of scores is [block, L] float32
 
 
-def blocked_cpu(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
-    """One head of one row at a time, so that its scores stay in cache.
+def blocked_cpu(
+    q_RLNH: Float[Array, "R L N H"],
+    k_RLKH: Float[Array, "R L K H"],
+    v_RLKH: Float[Array, "R L K H"],
+    position_RL: Int[Array, "R L"],
+    subtree_end_RL: Int[Array, "R L"],
+    window: Int[Array, ""] | None,
+    *,
+    rule: ScoreRule,
+    dtype: Any,
+) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
+    """`blocked` for the CPU: one head of one row at a time, so that its scores stay in cache.
 
-    Queries go in blocks that stop at their diagonal, which halves the work. Arguments and results
-    are those of `blocked.blocked`.
+    Blocks of queries stop at their diagonal, which halves the work.
     """
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
     G = N // K
     block = min(L, max(CPU_BLOCK, min(L // CPU_MOST_BLOCKS, CPU_LARGEST_BLOCK)))
 
-    def by_head(x, heads):
+    def by_head(x: jax.Array, heads: int) -> jax.Array:
         return as_integers(x.astype(dtype).transpose(0, 2, 1, 3).reshape(R * heads, L, H))
 
     q, k, v = by_head(q_RLNH, N), by_head(k_RLKH, K), by_head(v_RLKH, K)
     slopes = rule.slopes()
 
-    def one_head(index):
+    def one_head(index: jax.Array) -> tuple[jax.Array, jax.Array]:
         q_LH = from_storage(q[index])
         k_LH, v_LH = from_storage(k[index // G]), from_storage(v[index // G])
         position, end = position_RL[index // N], subtree_end_RL[index // N]

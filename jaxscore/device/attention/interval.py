@@ -1,17 +1,17 @@
-"""Attention under the interval mask, in several forms that are the same function.
+"""Attention under the interval mask; the platform chooses one of several implementations.
 
-`backend.FORMS` names the form of each platform; `reference.attention` is the slow twin that says
-what it computes.
+A row holds a trie in depth-first order, and `subtree_end` says where each token's subtree ends:
 
         j  0 1 2 3 4      The cat sat down ran, subtree_end 5 5 4 4 5
     i 0    x
-      1    x x            `ran` (4) sees 0 and 1, whose subtrees end at 5,
-      2    x x x          and neither 2 nor 3, whose subtrees end at 4.
+      1    x x            `ran` (4) attends to 0 and 1, whose subtrees end at 5,
+      2    x x x          and not to 2 or 3, whose subtrees end at 4.
       3    x x x x
       4    x x . . x
 
-A token may also see a `KVCache`: keys and values that were computed before. Each part of what it
-sees gives its own softmax and that softmax's log-sum-exp, by which the parts are weighed.
+A token may also attend to `KVCache`s, keys and values that were computed before. Each part has its
+own softmax, and the parts are weighed by their log-sum-exp. `backends.BACKENDS` names the
+implementation of each platform; `reference.attention` is the reference implementation.
 """
 
 import functools
@@ -24,11 +24,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from jaxscore.device.attention.blocked import blocked, blocked_cpu
-from jaxscore.device.attention.kernel_gpu import kernel_gpu
-from jaxscore.device.attention.kernel_tpu import kernel_tpu
 from jaxscore.device.attention.kv_cache import KVCache, attend_cache, merge_parts
 from jaxscore.device.attention.score_rule import ScoreRule
-from jaxscore.device.backends import AttentionName, Backend
+from jaxscore.device.backends import AttentionName, Backend, lazy
 
 
 def attention(
@@ -41,43 +39,48 @@ def attention(
     *,
     caches: tuple[KVCache, ...] = (),
     rule: ScoreRule,
-    dtype,
+    dtype: Any,
     backend: Backend,
     sinks_N: Float[Array, " N"] | None = None,
     chunked: bool = False,
 ) -> Float[Array, "R L N H"]:
-    """Softmax attention of every token over the tokens it sees.
+    """Softmax attention of every token over the tokens visible to it.
 
     Args:
-        k_RLKH, v_RLKH: as `isolate_nonfinite` gives them.
-        caches: one layer's keys and values before the rows, seen by all their tokens.
-        window: how far along the path a token sees (its own position counts), or 0, which is
-            everything; None is everything in every layer.
-        rule: what the products become before the softmax.
-        dtype: of the two products' inputs; scores, softmax and sums are float32.
-        backend: which function of `ATTENTION` runs.
-        sinks_N: for each query head a score beside those of what it sees, without a value.
-        chunked: a window is a stretch of positions instead, see `DecoderConfig`.
+        q_RLNH: queries.
+        k_RLKH, v_RLKH: keys and values from `isolate_nonfinite`.
+        position_RL, subtree_end_RL: see `rows.Rows`.
+        window: number of positions along the path that a token attends to, its own included; 0 is
+            unlimited. None if no layer has a window.
+        caches: one layer's keys and values before the rows, visible to all their tokens.
+        rule: scores from products.
+        dtype: of the inputs of the two products; scores, softmax and sums are float32.
+        backend: names the function in `ATTENTION`.
+        sinks_N: for each query head the score of a sink, which has no value (arXiv 2309.17453).
+        chunked: attend within chunks of `window` positions, see `DecoderConfig`.
+
+    Returns:
+        float32 mixed values [R, L, N, H].
 
     Raises:
         ValueError: `chunked` with ALiBi, which needs the positions themselves.
     """
-    stretch = None
+    chunk = None
     if chunked and window is not None:
         if rule.alibi is not None:
             raise ValueError("chunked windows and ALiBi: not handled together")
-        # Two positions lie in one stretch if and only if their quotients differ by less than 1.
-        stretch = jnp.maximum(window, 1)
-        position_RL, window = position_RL // stretch, jnp.minimum(window, 1)
-    run: Callable[..., Any] = ATTENTION[backend.attention]
+        # Two positions are in one chunk if and only if their quotients are equal.
+        chunk = jnp.maximum(window, 1)
+        position_RL, window = position_RL // chunk, jnp.minimum(window, 1)
+    run = ATTENTION[backend.attention]
     if q_RLNH.shape[1] == 1:
-        run = itself
-    elif backend.interpreted and run in (kernel_gpu, kernel_tpu):
+        run = attend_self
+    elif backend.interpreted and backend.attention.startswith("kernel"):
         run = functools.partial(run, interpret=True)
     own = run(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, rule=rule, dtype=dtype)
     parts = [
-        attend_cache(q_RLNH, one, position_RL, window, rule=rule, backend=backend, stretch=stretch)
-        for one in caches
+        attend_cache(q_RLNH, cache, position_RL, window, rule=rule, backend=backend, chunk=chunk)
+        for cache in caches
     ]
     out, lse = merge_parts([own, *parts]) if caches else own
     if sinks_N is None:
@@ -89,16 +92,27 @@ def attention(
 def isolate_nonfinite(
     k_RLKH: Float[Array, "R L K H"], v_RLKH: Float[Array, "R L K H"]
 ) -> tuple[Float[Array, "R L K H"], Float[Array, "R L K H"]]:
-    """Keys and values of which one that is not finite reaches those who see it, and no others.
+    """Moves values that are not finite into their keys.
 
-    Such a value would reach every token of the row as 0 * NaN; it is moved into the key.
+    A NaN then reaches the tokens that attend to it, and no others; as a value it would reach every
+    token of the row as 0 * NaN.
     """
     broken = ~jnp.isfinite(v_RLKH).all(axis=-1, keepdims=True)
     return jnp.where(broken, jnp.nan, k_RLKH), jnp.where(broken, 0.0, v_RLKH)
 
 
-def itself(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule, dtype):
-    """Rows of one token, as in a generation step: it sees itself, by a weight of 1."""
+def attend_self(
+    q_RLNH: Float[Array, "R L N H"],
+    k_RLKH: Float[Array, "R L K H"],
+    v_RLKH: Float[Array, "R L K H"],
+    position_RL: Int[Array, "R L"],
+    subtree_end_RL: Int[Array, "R L"],
+    window: Int[Array, ""] | None,
+    *,
+    rule: ScoreRule,
+    dtype: Any,
+) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
+    """Attention in rows of one token, as in a generation step: the weight of itself is 1."""
     R, _, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
     at = position_RL[:, :, None, None]
@@ -111,7 +125,7 @@ def itself(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule,
     )
     slopes = rule.slopes()
     scores = rule.scores(products, None if slopes is None else slopes.reshape(K, N // K), at, at)
-    # A key that is not a number reaches the token that sees it, here through its score.
+    # A NaN key reaches its token through the score, see `isolate_nonfinite`.
     v = v_RLKH.astype(dtype).astype(jnp.float32)[:, :, :, None]
     out = jnp.where(jnp.isnan(scores)[..., None], jnp.nan, v)
     return out.reshape(R, 1, N, H), scores.reshape(R, 1, N)
@@ -120,6 +134,6 @@ def itself(q_RLNH, k_RLKH, v_RLKH, position_RL, subtree_end_RL, window, *, rule,
 ATTENTION: dict[AttentionName, Callable[..., Any]] = {
     "blocked": blocked,
     "blocked_cpu": blocked_cpu,
-    "kernel_gpu": kernel_gpu,
-    "kernel_tpu": kernel_tpu,
+    "kernel_gpu": lazy("jaxscore.device.attention.kernel_gpu", "kernel_gpu"),
+    "kernel_tpu": lazy("jaxscore.device.attention.kernel_tpu", "kernel_tpu"),
 }

@@ -24,7 +24,7 @@ from jaxscore.device.attention.mask import block_pairs, flat_ends, padded
 from jaxscore.device.attention.score_rule import ScoreRule
 
 LOG2_E = math.log2(math.e)
-LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so who sees nothing adds 0
+LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so a masked row adds 0
 BLOCKS = 16, 64  # fewest and most queries, and keys, in a block; not tuned on a device
 BLOCK_BYTES = 2**15  # of a block of keys: several such lie in shared memory, 166 kB on an A100
 HEADS = 2  # most query heads in a product
@@ -33,7 +33,7 @@ WARPS, STAGES = 4, 2
 
 
 class Sizes(NamedTuple):
-    """Of a kernel; static. `group` query heads share a key head and are rows of one product."""
+    """Static sizes of a kernel: `group` query heads of a key head are rows of one product."""
 
     group: int
     groups_of_key: int
@@ -53,7 +53,7 @@ def kernel_gpu(
     dtype: Any,
     interpret: bool = False,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """What `blocked.blocked` computes.
+    """`blocked.blocked` as a GPU kernel.
 
     Args:
         interpret: run the kernel's operations as JAX's own, on any platform.
@@ -89,10 +89,17 @@ def block_size(width: int, dtype: Any) -> int:
     return max(least, min(most, BLOCK_BYTES // (width * jnp.dtype(dtype).itemsize)))
 
 
-def _run(qkv, seen, bias, sizes, rule, interpret):
+def _run(
+    qkv: tuple[Array, Array, Array],
+    mask: tuple[Array, Array, Array | None],
+    bias: tuple[Array | None, Array | None] | None,
+    sizes: Sizes,
+    rule: ScoreRule,
+    interpret: bool,
+) -> tuple[Array, Array]:
     """The kernel call: mixed values [groups, group, T, H] and log-sum-exp [groups, group, T]."""
     q, k, v = qkv
-    end_T, position_T, window = seen
+    end_T, position_T, window = mask
     group, per, block, width = sizes
     T, n_groups = end_T.shape[0], q.shape[0] // group
     some, every = block_pairs(end_T, position_T, window, block, block)
@@ -107,7 +114,7 @@ def _run(qkv, seen, bias, sizes, rule, interpret):
         if one is not None:
             given.append(one.reshape(n_groups, group, *one.shape[1:]))
 
-    def whole(x):
+    def whole(x: Array) -> pl.BlockSpec:
         return pl.BlockSpec(x.shape, lambda h, i: (0,) * x.ndim)
 
     of_q = pl.BlockSpec((None, group, block, width), lambda h, i: (h, 0, i, 0))
@@ -134,7 +141,18 @@ def _run(qkv, seen, bias, sizes, rule, interpret):
     )(q.reshape(n_groups, group, T, width), k, v, *given)
 
 
-def _kernel(q_ref, k_ref, v_ref, end_ref, at_ref, window_ref, order_ref, visits_ref, *refs, **what):
+def _kernel(
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    end_ref: Any,
+    at_ref: Any,
+    window_ref: Any,
+    order_ref: Any,
+    visits_ref: Any,
+    *refs: Any,
+    **what: Any,
+) -> None:
     """One block of queries of one group of heads."""
     *bias_ref, out_ref, lse_ref = refs
     group, _, block, width = what["sizes"]
@@ -147,7 +165,7 @@ def _kernel(q_ref, k_ref, v_ref, end_ref, at_ref, window_ref, order_ref, visits_
     q = q_ref[...].reshape(rows, width)
     precision = lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
 
-    def product(a, b, axis):
+    def product(a: Array, b: Array, axis: int) -> Array:
         return lax.dot_general(
             a,
             b,
@@ -156,7 +174,7 @@ def _kernel(q_ref, k_ref, v_ref, end_ref, at_ref, window_ref, order_ref, visits_
             preferred_element_type=jnp.float32,
         )
 
-    def step(masked, nth, carry):
+    def step(masked: bool, nth: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         mixed, top, total = carry
         start = order_ref[of_queries, nth] * block
         keys = pl.ds(start, block)

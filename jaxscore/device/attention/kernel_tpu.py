@@ -29,12 +29,12 @@ from jaxscore.device.attention.score_rule import ScoreRule
 
 LANES = 128
 LOG2_E = math.log2(math.e)
-LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so who sees nothing adds 0
-# In a block of queries and, at most, in one of keys. The smaller block of queries is for a number
+LOWEST = -1e29  # of the running maximum: exp2(MASKED - LOWEST) is 0, so a masked row adds 0
+# Tokens in a block of queries, and most in a block of keys. The smaller query block is for numbers
 # of heads that the larger one does not divide well, such as seven.
 QUERIES, KEYS = (256, 128), 512
-# Of a product: query heads times queries; fewer of heads wider than 256, whose blocks would not
-# fit in a core's memory.
+# Rows of a product: query heads times queries; fewer if heads are wider than 256, whose blocks
+# would not fit in a core's memory.
 MOST_ROWS = 1024
 
 FIRST, LAST, PARTIAL = 1, 2, 4  # a pair's flags: of its query block, and whether it has a mask
@@ -42,7 +42,7 @@ BITS = 14  # of a block's number in a packed pair
 
 
 class Sizes(NamedTuple):
-    """Of a kernel; static. `group` query heads share a key head and are rows of one product."""
+    """Static sizes of a kernel: `group` query heads of a key head are rows of one product."""
 
     group: int
     groups_of_key: int
@@ -64,7 +64,7 @@ def kernel_tpu(
     dtype: Any,
     interpret: bool = False,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """What `blocked.blocked` computes.
+    """`blocked.blocked` as a TPU kernel.
 
     Args:
         interpret: run the kernel's operations as JAX's own, on any platform.
@@ -86,7 +86,7 @@ def kernel_tpu(
 
     end = padded(flat_ends(subtree_end_RL), keys, 0)
     position = padded(position_RL.reshape(-1).astype(jnp.int32), keys, 0)
-    pairs, n_pairs = _listed(end, position, window, sizes)
+    pairs, n_pairs = _visible_pairs(end, position, window, sizes)
     out, lse = _run(
         (laid_out(q_RLNH), laid_out(k_RLKH), laid_out(v_RLKH)),
         (end, position, window),
@@ -105,7 +105,7 @@ def kernel_tpu(
 
 
 def block_sizes(length: int, heads: int, width: int) -> Sizes:
-    """Of the kernel that has most rows in a product; among equals the one of the larger block.
+    """Sizes with the most rows in a product; among equals those with the larger query block.
 
     Args:
         length: of a row.
@@ -125,8 +125,10 @@ def block_sizes(length: int, heads: int, width: int) -> Sizes:
     return Sizes(group, heads // group, queries, keys, width, width % LANES == 0)
 
 
-def _listed(end_T, position_T, window, sizes):
-    """Pairs that a kernel computes, in the order of their query blocks, and how many.
+def _visible_pairs(
+    end_T: Array, position_T: Array, window: Array | None, sizes: Sizes
+) -> tuple[Array, Array]:
+    """Block pairs that a kernel computes, in the order of their query blocks, and their number.
 
     A pair is one number: flags, then the numbers of both blocks, as scalar memory is small.
     """
@@ -148,10 +150,20 @@ def _listed(end_T, position_T, window, sizes):
     return packed.reshape(-1)[at].astype(jnp.int32), some.sum(dtype=jnp.int32)
 
 
-def _run(qkv, seen, bias, pairs, sizes, rule, *, useful_pairs, interpret):
+def _run(
+    qkv: tuple[Array, Array, Array],
+    mask: tuple[Array, Array, Array | None],
+    bias: tuple[Array | None, Array | None] | None,
+    pairs: tuple[Array, Array],
+    sizes: Sizes,
+    rule: ScoreRule,
+    *,
+    useful_pairs: int,
+    interpret: bool,
+) -> tuple[Array, Array]:
     """The kernel call; q and out as `Sizes.by_token` says, log-sum-exp [groups, group, T]."""
     q, k, v = qkv
-    end_T, position_T, window = seen
+    end_T, position_T, window = mask
     slopes, penalties = bias or (None, None)
     packed, n_pairs = pairs
     group, per, i_block, j_block, H, by_token = sizes
@@ -160,10 +172,10 @@ def _run(qkv, seen, bias, pairs, sizes, rule, *, useful_pairs, interpret):
     if not by_token:
         q = q.reshape(n_groups, group, T, H)
 
-    def query(pair):
+    def query(pair: Array) -> Array:
         return (pair >> BITS) & ((1 << BITS) - 1)
 
-    def key(pair):
+    def key(pair: Array) -> Array:
         return pair & ((1 << BITS) - 1)
 
     if by_token:
@@ -230,10 +242,20 @@ def _run(qkv, seen, bias, pairs, sizes, rule, *, useful_pairs, interpret):
     )(packed, jnp.zeros(1, jnp.int32) if window is None else window.reshape(1), *inputs)
 
 
-def _kernel(packed_ref, window_ref, q_ref, k_ref, v_ref, end_ref, *refs, sizes, **what):
+def _kernel(
+    packed_ref: Any,
+    window_ref: Any,
+    q_ref: Any,
+    k_ref: Any,
+    v_ref: Any,
+    end_ref: Any,
+    *refs: Any,
+    sizes: Sizes,
+    **what: Any,
+) -> None:
     """One pair of blocks of one group of heads."""
     group, _, i_block, j_block, H, by_token = sizes
-    *given, out_ref, lse_ref, top_ref, sum_ref, mixed_ref = refs
+    *inputs, out_ref, lse_ref, top_ref, sum_ref, mixed_ref = refs
     pair = packed_ref[pl.program_id(1)]
     flags = pair >> (2 * BITS)
     i_first = ((pair >> BITS) & ((1 << BITS) - 1)) * i_block
@@ -241,12 +263,12 @@ def _kernel(packed_ref, window_ref, q_ref, k_ref, v_ref, end_ref, *refs, sizes, 
     precision = lax.Precision.HIGHEST if k_ref.dtype == jnp.float32 else None
 
     @pl.when(flags & FIRST != 0)
-    def begin():
+    def start() -> None:
         top_ref[...] = jnp.full_like(top_ref, LOWEST)
         sum_ref[...] = jnp.zeros_like(sum_ref)
         mixed_ref[...] = jnp.zeros_like(mixed_ref)
 
-    def step(masked):
+    def step(masked: bool) -> None:
         if by_token:  # one head below the other: whole registers, so nothing moves
             q = jnp.concatenate([q_ref[:, h * H : (h + 1) * H] for h in range(group)], axis=0)
             k, v = k_ref[...], v_ref[...]
@@ -260,7 +282,7 @@ def _kernel(packed_ref, window_ref, q_ref, k_ref, v_ref, end_ref, *refs, sizes, 
             preferred_element_type=jnp.float32,
         )
         first = i_first, j_first
-        scores = _scored(scores, given, masked, window_ref, end_ref, first, sizes, what)
+        scores = _masked_scores(scores, inputs, masked, window_ref, end_ref, first, sizes, what)
         before = top_ref[...]
         top = jnp.maximum(before, scores.max(axis=1, keepdims=True))
         weights = jnp.exp2(scores - _wide(top, j_block))
@@ -280,7 +302,7 @@ def _kernel(packed_ref, window_ref, q_ref, k_ref, v_ref, end_ref, *refs, sizes, 
     pl.when(flags & PARTIAL == 0)(functools.partial(step, False))
 
     @pl.when(flags & LAST != 0)
-    def end():
+    def finish() -> None:
         total = jnp.where(sum_ref[...] == 0.0, 1.0, sum_ref[...])
         out = mixed_ref[...] / _wide(total, H)
         lse = (top_ref[...] + jnp.log2(total)) * (1 / LOG2_E)
@@ -293,8 +315,17 @@ def _kernel(packed_ref, window_ref, q_ref, k_ref, v_ref, end_ref, *refs, sizes, 
             lse_ref[0, h : h + 1] = jnp.transpose(lse[rows])[:1]
 
 
-def _scored(products, given, masked, window_ref, end_ref, first, sizes, what):
-    """Scores over ln 2 of a pair's products, with `MASKED` where nothing is seen."""
+def _masked_scores(
+    products: Array,
+    inputs: list[Any],
+    masked: bool,
+    window_ref: Any,
+    end_ref: Any,
+    first: tuple[Array, Array],
+    sizes: Sizes,
+    what: dict[str, Any],
+) -> Array:
+    """Scores of a block pair divided by ln 2; `MASKED` where the mask is false."""
     group, _, i_block, j_block, _, _ = sizes
     scale, softcap, alibi = what["scale"], what["softcap"], what["alibi"]
     shape = (group, i_block, j_block)
@@ -302,7 +333,7 @@ def _scored(products, given, masked, window_ref, end_ref, first, sizes, what):
         scores = products * (scale * LOG2_E)
     else:
         scores = (softcap * LOG2_E) * jnp.tanh(products * (scale / softcap))
-    refs = list(given)
+    refs = list(inputs)
     if what["windowed"] or alibi == "fine":
         distance = _column(refs.pop(0)[...]) - refs.pop(0)[...]  # [i_block, j_block]
     if alibi == "fine":
@@ -324,12 +355,12 @@ def _scored(products, given, masked, window_ref, end_ref, first, sizes, what):
     return jnp.where(seen[None], scores.reshape(shape), MASKED).reshape(scores.shape)
 
 
-def _column(row):
+def _column(row: Array) -> Array:
     """[1, n] across lanes as [n, 1] across sublanes."""
     return jnp.transpose(jnp.broadcast_to(row, (LANES, row.shape[-1])))[:, :1]
 
 
-def _wide(x, width):
-    """A number per row that fills all lanes, in so many of them."""
+def _wide(x: Array, width: int) -> Array:
+    """Repeats a number per row, which fills all lanes, over `width` lanes."""
     copies = -(-width // LANES)
     return (jnp.tile(x, (1, copies)) if copies > 1 else x)[:, :width]

@@ -1,7 +1,7 @@
-"""KV caches: keys and values of a prefix that many rows share, or of what a row has generated.
+"""KV caches: of a prefix that all rows share (prefix cache), or of each slot's generated text.
 
-Softmax attention over several parts is each part's own, weighed by its log-sum-exp (as the
-blocks of flash attention are, arXiv 2205.14135):
+Softmax attention over several parts is a mean of the parts, weighed by their log-sum-exp, like the
+blocks of flash attention (arXiv 2205.14135):
 
     out = sum_p e^(lse_p - lse) out_p        lse = ln sum_p e^lse_p
 """
@@ -22,15 +22,18 @@ MOST_SCORES = 2**25  # of a product elsewhere, 128 MB
 
 
 class KVCache(NamedTuple):
-    """Keys and values of tokens that stand on the path before those of the rows.
+    """Keys and values of tokens that precede those of the rows on their paths.
 
-    P is 1, a prefix that all rows share, or R, one of its own for each row. Slot s holds the
-    token at position `first + s`, where `first` is one number or one per row; slots from `length`
-    on hold nothing. With all layers together `key` and `value` have a leading layer axis. The slots
-    of a head lie side by side: the products with all of them read the cache as it lies.
+    P is 1 if all rows share the cache, or R if each row has its own. Entry s holds the token at
+    position `first + s`. The entries of a head are contiguous, so products read the cache in order.
+
+    Attributes:
+        key, value: as stored, see `dots.as_integers`; of all layers with a leading layer axis.
+        first: position of entry 0, one for all or one per cache.
+        length: entries in use, per cache.
     """
 
-    key: Num[Array, "*N P K S H"]  # as stored, see `dots.as_integers`
+    key: Num[Array, "*N P K S H"]
     value: Num[Array, "*N P K S H"]
     first: Int[Array, "*P"]
     length: Int[Array, " P"]
@@ -44,15 +47,21 @@ def attend_cache(
     *,
     rule: ScoreRule,
     backend: Backend,
-    stretch: Int[Array, ""] | None = None,
+    chunk: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """Softmax attention of every token over one layer's cache, and its log-sum-exp.
+    """Softmax attention of every token over one layer's cache.
 
-    The products' inputs are of the cache's dtype; scores, softmax and sums are float32. Where a
-    cache is empty the log-sum-exp is so low that `merge_parts` gives it no weight.
+    The products' inputs have the cache's dtype; scores, softmax and sums are float32.
 
     Args:
-        stretch: positions of the cache count in stretches of so many, as `position_RL` does.
+        q_RLNH: queries.
+        position_RL: depths in the trie, the cache's tokens counted; in chunks if `chunk` is given.
+        window, rule, backend: see `interval.attention`.
+        chunk: positions per chunk, by which the cache's positions are divided; None is 1.
+
+    Returns:
+        Mixed values and log-sum-exp. The log-sum-exp over an empty cache is so low that
+        `merge_parts` gives it no weight.
     """
     R, L, N, H = q_RLNH.shape
     P, K, S, _ = cache.key.shape
@@ -67,15 +76,26 @@ def attend_cache(
     most = QUERY_BLOCK if backend.cache_by_head else max(1, MOST_SCORES // (P * K * S))
     block = next(n for n in range(min(M, most), 0, -1) if M % n == 0)
     if backend.cache_by_head:
-        out, lse = _each_head(q.astype(dtype), cache, at, slope, window, stretch, rule, block)
+        out, lse = _each_head(q.astype(dtype), cache, at, slope, window, chunk, rule, block)
     else:
-        out, lse = _all_heads(q.astype(dtype), cache, at, slope, window, stretch, rule, block)
+        out, lse = _all_heads(q.astype(dtype), cache, at, slope, window, chunk, rule, block)
     out = out.reshape(P, K, R // P, L, G, H).transpose(0, 2, 3, 1, 4, 5).reshape(R, L, N, H)
     return out, lse.reshape(P, K, R // P, L, G).transpose(0, 2, 3, 1, 4).reshape(R, L, N)
 
 
-def _mixed(q, key, value, at, slope, first, length, window, stretch, rule):
-    """Softmax attention [..., m, H] and log-sum-exp [..., m] over the slots of key and value.
+def _mixed(
+    q: Array,
+    key: Array,
+    value: Array,
+    at: Array,
+    slope: Array | None,
+    first: Array,
+    length: Array,
+    window: Array | None,
+    chunk: Array | None,
+    rule: ScoreRule,
+) -> tuple[Array, Array]:
+    """Softmax attention [..., m, H] and log-sum-exp [..., m] over the entries of key and value.
 
     Args:
         q: [..., m, H].
@@ -89,7 +109,7 @@ def _mixed(q, key, value, at, slope, first, length, window, stretch, rule):
     )
     slot = jnp.arange(key.shape[-2])
     at, slope = at[..., None], None if slope is None else slope[..., None]
-    at_slot = first + slot if stretch is None else (first + slot) // stretch
+    at_slot = first + slot if chunk is None else (first + slot) // chunk
     scores = rule.scores(scores, slope, at, at_slot)
     seen = (slot < length)[..., None, :]
     if window is not None:
@@ -108,66 +128,84 @@ def _mixed(q, key, value, at, slope, first, length, window, stretch, rule):
     return mixed / total, (top + jnp.log(total))[..., 0]
 
 
-def _each_head(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
+def _each_head(
+    q_PKMH: Array,
+    cache: KVCache,
+    at_P1M: Array,
+    slope_1KM: Array | None,
+    window: Array | None,
+    chunk: Array | None,
+    rule: ScoreRule,
+    block: int,
+) -> tuple[Array, Array]:
     """One block of queries of one head at a time, so that its scores stay in cache."""
     P, K, M, _ = q_PKMH.shape
     n_blocks = M // block
 
-    def one(index):
+    def one_block(index: Array) -> tuple[Array, Array]:
         p, k, b = index // (K * n_blocks), index // n_blocks % K, index % n_blocks
 
-        def mine(rows):
+        def of_block(rows: Array) -> Array:
             return lax.dynamic_slice_in_dim(rows, b * block, block)
 
         return _mixed(
-            mine(q_PKMH[p, k]),
+            of_block(q_PKMH[p, k]),
             from_storage(cache.key[p, k]).astype(q_PKMH.dtype),
             from_storage(cache.value[p, k]).astype(q_PKMH.dtype),
-            mine(at_P1M[p, 0]),
-            None if slope_1KM is None else mine(slope_1KM[0, k]),
+            of_block(at_P1M[p, 0]),
+            None if slope_1KM is None else of_block(slope_1KM[0, k]),
             jnp.broadcast_to(cache.first, (P,))[p],
             cache.length[p, None],
             window,
-            stretch,
+            chunk,
             rule,
         )
 
-    return lax.map(one, jnp.arange(P * K * n_blocks))
+    return lax.map(one_block, jnp.arange(P * K * n_blocks))
 
 
-def _all_heads(q_PKMH, cache, at_P1M, slope_1KM, window, stretch, rule, block):
+def _all_heads(
+    q_PKMH: Array,
+    cache: KVCache,
+    at_P1M: Array,
+    slope_1KM: Array | None,
+    window: Array | None,
+    chunk: Array | None,
+    rule: ScoreRule,
+    block: int,
+) -> tuple[Array, Array]:
     """A block of queries of all caches and heads at a time, so that each cache is read once."""
     key, value = from_storage((cache.key, cache.value))
     first = jnp.reshape(cache.first, (-1, 1, 1, 1))
 
-    def one(b):
-        def mine(rows):
+    def one_block(b: Array) -> tuple[Array, Array]:
+        def of_block(rows: Array) -> Array:
             return lax.dynamic_slice_in_dim(rows, b * block, block, axis=2)
 
         return _mixed(
-            mine(q_PKMH),
+            of_block(q_PKMH),
             key,
             value,
-            mine(at_P1M),
-            None if slope_1KM is None else mine(slope_1KM),
+            of_block(at_P1M),
+            None if slope_1KM is None else of_block(slope_1KM),
             first,
             cache.length[:, None, None],
             window,
-            stretch,
+            chunk,
             rule,
         )
 
     n_blocks = q_PKMH.shape[2] // block
     if n_blocks == 1:
-        return one(0)
-    out, lse = lax.map(one, jnp.arange(n_blocks))  # [blocks, P, K, block, (H)]
+        return one_block(jnp.int32(0))
+    out, lse = lax.map(one_block, jnp.arange(n_blocks))  # [blocks, P, K, block, (H)]
     return jnp.moveaxis(out, 0, 2), jnp.moveaxis(lse, 0, 2)
 
 
 def merge_parts(
     parts: list[tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]],
 ) -> tuple[Float[Array, "R L N H"], Float[Array, "R L N"]]:
-    """The softmax over all parts together, and its log-sum-exp."""
+    """Merges softmax attention over several parts into that over all, with its log-sum-exp."""
     top = parts[0][1]
     for _, lse in parts[1:]:
         top = jnp.maximum(top, lse)

@@ -11,15 +11,24 @@ another is not listed; a pair in which all do needs no mask.
             3     # o
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 
-def visible(i, j, subtree_end_j, position_i, position_j, window):
-    """Whether token i sees token j; `window` as of `attention`."""
+def visible(
+    i: Any, j: Any, subtree_end_j: Any, position_i: Any, position_j: Any, window: Any
+) -> Array:
+    """Whether token i attends to token j, for arrays that broadcast with each other.
+
+    Args:
+        i, j: indices in the row.
+        subtree_end_j: subtree end of token j.
+        position_i, position_j: depths in the trie.
+        window: see `interval.attention`.
+    """
     seen = (j <= i) & (i < subtree_end_j)
     if window is None:
         return seen
@@ -27,14 +36,14 @@ def visible(i, j, subtree_end_j, position_i, position_j, window):
 
 
 class BlockPairs(NamedTuple):
-    """For each pair of a block of queries and a block of keys what a kernel has to do."""
+    """Visibility of each block of keys to each block of queries, from the bounds of the blocks."""
 
-    some: Bool[Array, "n_queries n_keys"]  # anything may be seen
-    every: Bool[Array, "n_queries n_keys"]  # everything is seen
+    some: Bool[Array, "n_queries n_keys"]  # some token may attend to another
+    every: Bool[Array, "n_queries n_keys"]  # every token attends to every other: no mask
 
 
 def flat_ends(subtree_end_RL: Int[Array, "R L"]) -> Int[Array, " T"]:
-    """Subtree ends of the rows as one row."""
+    """Subtree ends [T] of the rows laid end to end as one row."""
     R, L = subtree_end_RL.shape
     first = L * jnp.arange(R, dtype=jnp.int32)[:, None]
     return (jnp.minimum(subtree_end_RL, L) + first).reshape(-1)
@@ -47,11 +56,14 @@ def block_pairs(
     queries: int,
     keys: int,
 ) -> BlockPairs:
-    """Pairs of blocks of so many queries and so many keys.
+    """Visibility of every pair of a query block and a key block.
 
     Args:
-        end_T: see `flat_ends`; T is a multiple of both sizes. A token whose end is 0 is padding.
+        end_T: see `flat_ends`; T is a multiple of both block sizes. A token whose end is 0 is
+            padding.
+        position_T: depths in the trie.
         window: see `interval.attention`.
+        queries, keys: tokens in a block.
     """
     T = end_T.shape[0]
     i = jnp.arange(T // queries, dtype=jnp.int32)[:, None] * queries  # the first of its block
@@ -69,13 +81,13 @@ def block_pairs(
 
 
 def most_pairs(T: int, queries: int, keys: int) -> int:
-    """Pairs that are not wholly above the diagonal."""
+    """Number of block pairs that are not entirely above the diagonal."""
     return sum((i + queries - 1) // keys + 1 for i in range(0, T, queries))
 
 
 def padded(x: jax.Array, multiple: int, axis: int) -> jax.Array:
-    """Zeros behind, up to a multiple along one axis."""
+    """Appends zeros along one axis, up to a multiple."""
     short = -x.shape[axis] % multiple
     if not short:
         return x
-    return jnp.pad(x, [(0, short if one == axis else 0) for one in range(x.ndim)])
+    return jnp.pad(x, [(0, short if k == axis else 0) for k in range(x.ndim)])

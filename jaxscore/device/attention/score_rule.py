@@ -1,7 +1,7 @@
-"""From the products of queries and keys to attention scores, before mask and softmax."""
+"""Attention scores from the products of queries and keys, before mask and softmax."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -9,13 +9,13 @@ from jaxtyping import Array, Float, Int
 
 
 class Alibi(NamedTuple):
-    """A penalty that grows with the distance along the path (arXiv 2108.12409).
+    """ALiBi: a penalty proportional to the distance along the path (arXiv 2108.12409).
 
     Attributes:
-        slopes: for each query head, a position's share of score.
+        slopes: penalty per position, for each query head.
         scale: factor on the penalty.
-        coarse: slopes, positions and their products were rounded to bfloat16 where the model was
-            trained, in whatever type its weights are.
+        coarse: slopes, positions and their products are rounded to bfloat16, as when the model was
+            trained.
     """
 
     slopes: tuple[float, ...]
@@ -24,15 +24,19 @@ class Alibi(NamedTuple):
 
 
 class ScoreRule(NamedTuple):
-    """`softcap * tanh(scale * product / softcap) + alibi`; static."""
+    """The score `softcap * tanh(scale * product / softcap) + alibi`; static.
+
+    Attributes:
+        split: mesh axis over which the query heads are split.
+    """
 
     scale: float
     softcap: float | None = None
     alibi: Alibi | None = None
-    split: str | None = None  # mesh axis over which the query heads are split
+    split: str | None = None
 
     def slopes(self) -> Float[Array, " N"] | None:
-        """For each query head that is here; None without ALiBi."""
+        """ALiBi slopes of this shard's query heads, or None without ALiBi."""
         if self.alibi is None:
             return None
         slopes = jnp.asarray(self.alibi.slopes, jnp.float32)
@@ -44,8 +48,12 @@ class ScoreRule(NamedTuple):
     def kernel_bias(
         self, position_T: Int[Array, " T"]
     ) -> tuple[Float[Array, " N"] | None, Float[Array, "N T"] | None] | None:
-        """What kernels add for ALiBi, over ln 2: a slope for each head, or, where it is coarse,
-        the penalty of each head and position; None without ALiBi."""
+        """ALiBi for a kernel, divided by ln 2, or None without ALiBi.
+
+        Returns:
+            Slopes per head, or, if ALiBi is coarse, penalties per head and position; the other
+            entry is None.
+        """
         slopes = self.slopes()
         if self.alibi is None or slopes is None:
             return None
@@ -54,12 +62,13 @@ class ScoreRule(NamedTuple):
             return scale * slopes, None
         return None, scale * self.coarse_bias(slopes[:, None], position_T[None, :])
 
-    def scores(self, products, slope, position_i, position_j):
-        """Attention scores, float32, of products that broadcast with the other arrays.
+    def scores(self, products: Array, slope: Any, position_i: Any, position_j: Any) -> Array:
+        """Attention scores, float32.
 
         Args:
+            products: q . k, broadcasting with the other arrays.
             slope: of the products' heads, from `slopes`.
-            position_i, position_j: depths of the tokens that look and that are looked at.
+            position_i, position_j: depths of query and key in the trie.
         """
         scores = products * self.scale
         if self.softcap is not None:
@@ -73,10 +82,10 @@ class ScoreRule(NamedTuple):
         return scores + self.alibi.scale * penalty
 
     @staticmethod
-    def coarse_bias(slope, position):
-        """The slope times the position, both and their product rounded to bfloat16, as float32."""
+    def coarse_bias(slope: Any, position: Any) -> Array:
+        """`slope * position` as float32, factors and product rounded to bfloat16."""
 
-        def rounded(x):
+        def rounded(x: Array) -> Array:
             return lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
         return rounded(rounded(slope) * rounded(position))

@@ -7,7 +7,7 @@ logit that it computed for the target. If the two differ, the pass is repeated w
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -16,24 +16,21 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxscore.device.dots import dot_last, from_storage
 from jaxscore.device.lm_head.sums import (
     LOWEST,
-    OF_SQUARES,
-    Place,
+    VARIANCE_MEASURES,
     Sums,
+    TargetRank,
     empty_top_k,
     mean_below,
     merge_top_k,
+    rescale_squares,
     squares,
-    squares_moved,
     transform,
 )
 from jaxscore.device.rows import Unembedding
 
 
 class Target(NamedTuple):
-    """The column of each query that is to be placed among all, and its logit.
-
-    A column that another shard has is below 0 or at least V.
-    """
+    """Column of each position's target and its logit; another shard's column is outside 0..V-1."""
 
     column: Int[Array, " Q"]
     z: Float[Array, " Q"]
@@ -46,39 +43,40 @@ def sum_columns(
     measures: Collection[str] = (),
     target: Target | None = None,
 ) -> Sums:
-    """Sums of each query over the columns that are here.
+    """Sums at each position over this shard's columns.
 
     Args:
-        top: tokens to rank, see `ranked`; the sums have the first one.
-        measures: names of `sums.MEASURES`.
+        hidden_QD: final hidden states.
+        head: the model's LM head.
+        top: tokens to rank.
+        measures: names in `sums.MEASURES`.
         target: of the measure "rank".
     """
-    return _pass(hidden_QD, head, top, measures, target, keep=False)[0]
+    return _pass(hidden_QD, head, top, measures, target, keep_logits=False)[0]
 
 
 def with_logits(
     hidden_QD: Float[Array, "Q D"], head: Unembedding
 ) -> tuple[Sums, Float[Array, "B Q C"]]:
-    """`sum_columns`, and the logits of each of its B blocks, see `columns_of`: 4 Q V bytes."""
-    return _pass(hidden_QD, head, 0, (), None, keep=True)
+    """`sum_columns`, and the logits of each of its B blocks of columns: 4 Q V bytes."""
+    return _pass(hidden_QD, head, 0, (), None, keep_logits=True)
 
 
-def firsts(head: Unembedding) -> Int[Array, " B"]:
-    """Where the blocks of columns begin."""
+def block_starts(head: Unembedding) -> Int[Array, " B"]:
+    """First column of each block of columns."""
     V = head.weight.shape[0]
     return jnp.arange(0, V, min(V, head.backend.lm_head_columns), dtype=jnp.int32)
 
 
-def columns_of(
+def block_columns(
     head: Unembedding, first: Int[Array, ""]
 ) -> tuple[Int[Array, " C"], Bool[Array, "1 C"]]:
-    """The columns of a block, and which of them no earlier block has had.
+    """Columns of a block, and a mask of those that no earlier block has.
 
-    The last block is moved back inside the table, and the columns that an earlier block has had
-    are masked: padding the table would copy it.
+    The last block is moved back inside the table: padding the table would copy it.
 
     Args:
-        first: one of `firsts`.
+        first: one of `block_starts`.
     """
     V = head.weight.shape[0]
     block = min(V, head.backend.lm_head_columns)
@@ -86,14 +84,22 @@ def columns_of(
     return columns, (columns >= first)[None, :]
 
 
-def _pass(hidden_QD, head, top, measures, target, *, keep):
-    """The sums, and where they are kept the logits of each block."""
+def _pass(
+    hidden_QD: Array,
+    head: Unembedding,
+    top: int,
+    measures: Collection[str],
+    target: Target | None,
+    *,
+    keep_logits: bool,
+) -> tuple[Sums, Any]:
+    """The sums, and the logits of each block if they are to be kept."""
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     block = min(V, head.backend.lm_head_columns)
 
-    def step(carry, first):
+    def step(carry: Sums, first: Array) -> tuple[Sums, Any]:
         m, s0, s1, s2, best, ranked, s3, s4, place = carry
-        columns, fresh = columns_of(head, first)
+        columns, fresh = block_columns(head, first)
         start = columns[0]
         z = _logits(hidden_QD, head, start, block)
 
@@ -106,88 +112,91 @@ def _pass(hidden_QD, head, top, measures, target, *, keep):
         below = jnp.where(fresh, z - new_m[:, None], 0.0)
         weights = jnp.where(fresh, jnp.exp(below), 0.0)
         rise, shrink = m - new_m, jnp.exp(m - new_m)
-        # A column of probability 0 adds nothing, also where its logit is minus infinity.
+        # A column of probability 0 adds nothing, even if its logit is minus infinity.
         added = jnp.where(weights > 0, weights * below, 0.0)
         if s4 is not None:
             s4 = shrink * shrink * s4 + (weights * weights).sum(axis=1)
         if place is not None:
-            place = _placed(place, target, z, start, fresh)
+            assert target is not None
+            place = _update_rank(place, target, z, start, fresh)
         before = s0, s1
         s1 = shrink * (s1 + rise * s0) + added.sum(axis=1)
         s0 = shrink * s0 + weights.sum(axis=1)
         if s3 is not None:
             mean = mean_below(s0, s1)
             more = jnp.where(fresh, squares(below, mean[:, None]), 0.0).sum(axis=1)
-            s3 = squares_moved(s3, before[1], before[0], rise, mean) + more
+            s3 = rescale_squares(s3, before[1], before[0], rise, mean) + more
         s2 = s2 + first.astype(jnp.float32) * rise + below.sum(axis=1)
         if ranked is None:
-            # The lowest index that holds the maximum, as torch.argmax. jnp.argmax is a variadic
-            # reduction, which costs as much again as all the rest of the elementwise work.
+            # The lowest index of the maximum, as torch.argmax. jnp.argmax, a variadic reduction,
+            # costs as much as all the other elementwise work.
             holds = fresh & (z == block_max[:, None])
             block_best = jnp.where(holds, columns[None, :], V).min(axis=1)
             best = jnp.where(block_max > m, block_best, best)
         else:
             best = ranked.id[:, 0]
-        return Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place), z if keep else None
+        return Sums(new_m, s0, s1, s2, best, ranked, s3, s4, place), z if keep_logits else None
 
-    return lax.scan(step, empty_sums(Q, head, top, measures), firsts(head))
+    return lax.scan(step, empty_sums(Q, head, top, measures), block_starts(head))
 
 
-def empty_sums(n_queries: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:
-    """Before the first column."""
-    zero, none = jnp.zeros(n_queries, jnp.float32), jnp.zeros(n_queries, jnp.int32)
-    lowest = jnp.full(n_queries, LOWEST, jnp.float32)
+def empty_sums(n_positions: int, head: Unembedding, top: int, measures: Collection[str]) -> Sums:
+    """Sums before the first column."""
+    zero, none = jnp.zeros(n_positions, jnp.float32), jnp.zeros(n_positions, jnp.int32)
+    lowest = jnp.full(n_positions, LOWEST, jnp.float32)
     return Sums(
         lowest,
         zero,
         zero,
         zero,
         none,
-        empty_top_k(n_queries, head, top),
-        zero if OF_SQUARES & {*measures} else None,
+        empty_top_k(n_positions, head, top),
+        zero if VARIANCE_MEASURES & {*measures} else None,
         zero if "renyi2" in measures else None,
-        Place(none, zero) if "rank" in measures else None,
+        TargetRank(none, zero) if "rank" in measures else None,
     )
 
 
-def _placed(place, target, z, start, fresh) -> Place:
-    """With a block of columns."""
+def _update_rank(
+    place: TargetRank, target: Target, z: Array, start: Array, fresh: Array
+) -> TargetRank:
+    """The rank after a block of columns."""
     block = z.shape[1]
     at = target.column - start
     here = (at >= 0) & (at < block)
     at = jnp.where(here, at, 0)
-    # Of a block that was moved back, columns that an earlier one has had do not count twice.
+    # Columns that a moved-back block shares with an earlier one count once.
     here &= jnp.broadcast_to(fresh, (1, block))[0, at]
     found = jnp.where(here, jnp.take_along_axis(z, at[:, None], axis=1)[:, 0], place.found)
     above = (fresh & (z > target.z[:, None])).sum(axis=1, dtype=jnp.int32)
-    return Place(place.above + above, found)
+    return TargetRank(place.above + above, found)
 
 
 def all_logits(hidden_BD: Float[Array, "B D"], head: Unembedding) -> Float[Array, "B V"]:
-    """Every logit of a few hidden states."""
+    """All logits [B, V] of a few hidden states."""
     B, V = hidden_BD.shape[0], head.weight.shape[0]
     block = min(V, head.backend.lm_head_columns)
 
-    def step(out, first):
+    def step(out: Array, first: Array) -> tuple[Array, None]:
         start = jnp.minimum(first, V - block)
         z = _logits(hidden_BD, head, start, block)
         return lax.dynamic_update_slice_in_dim(out, z, start, 1), None
 
-    own = lax.scan(step, jnp.zeros((B, V), jnp.float32), firsts(head))[0]
+    own = lax.scan(step, jnp.zeros((B, V), jnp.float32), block_starts(head))[0]
     return own if head.split is None else lax.all_gather(own, head.split, axis=1, tiled=True)
 
 
-def _logits(hidden_QD, head, start, block):
-    """Of some columns."""
+def _logits(hidden_QD: Array, head: Unembedding, start: Array, block: int) -> Array:
+    """Logits of `block` columns from `start` on."""
     part = from_storage(lax.dynamic_slice_in_dim(head.weight, start, block))
     bias = None if head.bias is None else lax.dynamic_slice_in_dim(head.bias, start, block)
     return transform(dot_last(hidden_QD, part), bias, head.scale, head.softcap)
 
 
-# The second pass compares with the logits of the first, which are its own wherever a product gives
-# the same bits each time. On the CPU the guess has them, and there is one pass.
+# The second pass compares with the logits of the first, which agree wherever a product gives the
+# same bits each time. On the CPU the guess already agrees, and there is one pass.
 PASSES = 4
-GUESSED = 512  # queries whose targets' logits are guessed at a time, each by so many products
+GUESSED = 512  # positions whose targets' logits are guessed at a time, each by as many products
 
 
 def sums_with_rank(
@@ -200,13 +209,13 @@ def sums_with_rank(
     """`sum_columns` with the measure "rank".
 
     Args:
-        token_Q: the target of each query, an id of the whole vocabulary.
-        top, measures: as of `sum_columns`.
+        token_Q: target of each position, an id of the whole vocabulary.
+        hidden_QD, head, top, measures: see `sum_columns`.
     """
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     column = token_Q if head.split is None else token_Q - lax.axis_index(head.split) * V
 
-    def step(state):
+    def step(state: Any) -> Any:
         n, _, z, _ = state
         sums = sum_columns(hidden_QD, head, top, measures, Target(column, z))
         assert sums.place is not None
@@ -214,24 +223,24 @@ def sums_with_rank(
         settled = jnp.all((found == z) | jnp.isnan(found))
         return n + 1, settled, found, sums
 
-    def goes_on(state):
+    def unsettled(state: Any) -> Array:
         n, settled, _, _ = state
         return (n < PASSES) & ~settled
 
     first = _guess(hidden_QD, column, head)
     state = jnp.int32(0), jnp.zeros((), bool), first, empty_sums(Q, head, top, measures)
-    return lax.while_loop(goes_on, step, state)[3]
+    return lax.while_loop(unsettled, step, state)[3]
 
 
-def _guess(hidden_QD, column_Q, head):
-    """The logit of each query's target, out of the products of some targets with their queries."""
+def _guess(hidden_QD: Array, column_Q: Array, head: Unembedding) -> Array:
+    """Logit of each position's target: the diagonal of products of some targets and positions."""
     Q, V = hidden_QD.shape[0], head.weight.shape[0]
     here = (column_Q >= 0) & (column_Q < V)
     row_Q = jnp.where(here, column_Q, 0)
     block = next(n for n in range(min(Q, GUESSED), 0, -1) if Q % n == 0)
 
-    def products(some):
-        hidden_BD, row_B = some
+    def products(block: tuple[Array, Array]) -> Array:
+        hidden_BD, row_B = block
         return jnp.diagonal(dot_last(hidden_BD, from_storage(head.weight[row_B])))
 
     blocks = hidden_QD.reshape(-1, block, hidden_QD.shape[1]), row_Q.reshape(-1, block)

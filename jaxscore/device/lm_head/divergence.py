@@ -23,19 +23,19 @@ and their Taylor series in s if s is small, where the differences would lose all
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxscore.device.lm_head.column_blocks import columns_of, firsts, with_logits
-from jaxscore.device.lm_head.scores import Slots, map_position_blocks, score_edges
+from jaxscore.device.lm_head.column_blocks import block_columns, block_starts, with_logits
+from jaxscore.device.lm_head.scores import Select, map_position_blocks, score_edges
 from jaxscore.device.lm_head.sums import LOWEST, Terms, terms
 from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 
-NEAR = 0.25  # |d| below which the series are taken; their first term left out is below 1e-8 of them
+NEAR = 0.25  # |d| below which the series are used; their truncation error is below 1e-8 of them
 # Coefficients of s^2, s^3 ...
 FROM_LARGER = [(-1) ** k / math.factorial(k) for k in range(2, 9)]
 FROM_SMALLER = [(-1) ** k * (k - 1) / math.factorial(k) for k in range(2, 10)]
@@ -52,10 +52,13 @@ class Divergence(NamedTuple):
 
 
 def column_terms(ln_p: Float[Array, "Q C"], ln_q: Float[Array, "Q C"]) -> Divergence:
-    """What each column adds to the divergences.
+    """Term of each column in each divergence, nats.
 
-    A probability of 0 is a logarithm of minus infinity: where both are, nothing is added, and
-    where one is, infinity is added to the KL divergence from the other.
+    A probability of 0 is a logarithm of minus infinity. If both are 0, the term is 0; if one is 0,
+    the KL divergence from the other is infinite.
+
+    Args:
+        ln_p, ln_q: log-probabilities.
     """
     larger, smaller = jnp.maximum(ln_p, ln_q), jnp.minimum(ln_p, ln_q)
     b = jnp.exp(larger)
@@ -84,18 +87,18 @@ def column_terms(ln_p: Float[Array, "Q C"], ln_q: Float[Array, "Q C"]) -> Diverg
 def _series(coefficients: Sequence[float], x: Float[Array, "Q C"]) -> Float[Array, "Q C"]:
     """A polynomial, by Horner's rule."""
     out = jnp.full_like(x, coefficients[-1])
-    for one in reversed(coefficients[:-1]):
-        out = out * x + one
+    for coefficient in reversed(coefficients[:-1]):
+        out = out * x + coefficient
     return out
 
 
 MAX_LOGIT_BYTES = 2**28  # of both models, if the smallest block takes no more
-MIN_POSITIONS, MOST = 128, 512  # queries in a block
+MIN_POSITIONS, MAX_POSITIONS = 128, 512  # in a block
 MEASURES = (*Divergence._fields, "reference_entropy", "reference_logprob", "same_argmax")
 
 
 class Pair(NamedTuple):
-    """Two models' unembeddings, with as many columns and both split or neither."""
+    """LM heads of two models over one vocabulary, both split over a mesh or neither."""
 
     p: Unembedding
     q: Unembedding
@@ -107,62 +110,64 @@ def score_pair(
     heads: Pair,
     measures: tuple[str, ...] = MEASURES,
 ) -> Scores:
-    """Scores under p of the tokens that are scored for, and `measures` of both models together.
+    """Scores under p, and measures of both models together.
 
-    With "reference_logprob" what else is of every query is of every answer, as ranks have it.
+    With "reference_logprob" arrays of positions have one entry per edge instead, as with "rank".
 
     Args:
-        hidden: of p and of q, which have read the same tokens.
-        measures: some of `MEASURES`.
+        hidden: hidden states of p and of q for the same tokens.
+        scored: positions and edges.
+        heads: LM heads of both.
+        measures: some of `MEASURES`, in nats.
     """
     hidden_p, hidden_q = hidden
 
-    def run(slots: Slots) -> tuple[Terms, Terms, Divergence]:
-        query = slots(scored.token)
-        return _of_block(hidden_p[query], hidden_q[query], heads)
+    def run(select: Select) -> tuple[Terms, Terms, Divergence]:
+        token = select(scored.token)
+        return _block_scores(hidden_p[token], hidden_q[token], heads)
 
     sizes = _block(heads.p.weight.shape[0]), MIN_POSITIONS
     of_p, of_q, divergence = map_position_blocks(
         scored.token.shape[0], scored.n_positions, sizes, run
     )
-    every = {
+    values = {
         **divergence._asdict(),
         "reference_entropy": of_q.entropy,
         "same_argmax": (of_p.greedy_id == of_q.greedy_id).astype(jnp.float32),
     }
     p = score_edges(hidden_p, scored, of_p, heads.p)
     if "reference_logprob" in measures:
-        every = {name: value[scored.slot] for name, value in every.items()}
-        every["reference_logprob"] = score_edges(hidden_q, scored, of_q, heads.q).logprob
+        values = {name: value[scored.slot] for name, value in values.items()}
+        values["reference_logprob"] = score_edges(hidden_q, scored, of_q, heads.q).logprob
         entropy, certainty, id = (
             x[scored.slot] for x in (p.entropy, p.self_certainty, p.greedy_id)
         )
         p = p._replace(entropy=entropy, self_certainty=certainty, greedy_id=id)
-    return p._replace(measures={name: every[name] for name in measures})
+    return p._replace(measures={name: values[name] for name in measures})
 
 
 def _block(columns: int) -> int:
-    """Queries whose logits are held at a time: as many as `MAX_LOGIT_BYTES` takes."""
-    held = MAX_LOGIT_BYTES // (2 * 4 * columns)
-    return max(MIN_POSITIONS, min(MOST, 1 << max(0, held.bit_length() - 1)))
+    """Positions whose logits are in memory at a time: as many as fit in `MAX_LOGIT_BYTES`."""
+    fitting = MAX_LOGIT_BYTES // (2 * 4 * columns)
+    return max(MIN_POSITIONS, min(MAX_POSITIONS, 1 << max(0, fitting.bit_length() - 1)))
 
 
-def _of_block(
+def _block_scores(
     hidden_p: Float[Array, "B D"], hidden_q: Float[Array, "B E"], heads: Pair
 ) -> tuple[Terms, Terms, Divergence]:
     sums_p, logits_p = with_logits(hidden_p, heads.p)
     sums_q, logits_q = with_logits(hidden_q, heads.q)
     of_p, of_q = terms(sums_p, heads.p), terms(sums_q, heads.q)
 
-    def step(total, block):
+    def step(total: Divergence, block: Any) -> tuple[Divergence, None]:
         first, z_p, z_q = block
-        _, fresh = columns_of(heads.p, first)
+        _, fresh = block_columns(heads.p, first)
         part = column_terms(_logprobs(z_p, of_p), _logprobs(z_q, of_q))
         added = jax.tree.map(lambda x: jnp.where(fresh, x, 0.0).sum(axis=1), part)
         return jax.tree.map(jnp.add, total, added), None
 
     zero = jnp.zeros(hidden_p.shape[0], jnp.float32)
-    blocks = firsts(heads.p), logits_p, logits_q
+    blocks = block_starts(heads.p), logits_p, logits_q
     divergence = lax.scan(step, Divergence(zero, zero, zero), blocks)[0]
     if heads.p.split is not None:
         divergence = jax.tree.map(lambda x: lax.psum(x, heads.p.split), divergence)

@@ -1,12 +1,13 @@
-"""The sums over the vocabulary as one TPU kernel (Pallas, Mosaic), whose logits stay on the chip.
+"""The LM head's sums as one TPU kernel (Pallas, Mosaic), whose logits stay on the chip.
 
-    grid (query blocks, vocabulary blocks)      hidden states [queries, D]      weights [columns, D]
+    grid (position blocks, column blocks)    hidden states [positions, D]    weights [columns, D]
 
-Each of a register's 128 lanes has sums of its own, over every 128th column, and the lanes merge
-once at the end: no step moves numbers between lanes. The number of query blocks is data.
+Each of a register's 128 lanes has its own sums, over every 128th column, and the lanes merge once
+at the end, so no step moves numbers between lanes. The number of position blocks is data.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +24,20 @@ LANES = 128
 QUERIES, COLUMNS = 512, 1024  # most in a block
 BLOCK_BYTES = 2**22  # most of a block of hidden states, and of one of weights
 VMEM_BYTES = 2**25  # two of each, the logits of a block and what is computed from them
-N_SUMS = 8  # rows of the output; five are used
+N_SUMS = 8  # rows of the output, of which five are used
 
 
 def kernel_tpu(
     hidden_QD: Float[Array, "Q D"],
-    n_queries: Int[Array, ""],
+    n_positions: Int[Array, ""],
     head: Unembedding,
     *,
     interpret: bool = False,
 ) -> Sums:
-    """What `blocks.sum_columns` computes, for the first `n_queries`; others are undefined.
+    """`column_blocks.sum_columns` as a TPU kernel.
 
     Args:
+        n_positions: sums are computed for the first ones; the others are undefined.
         interpret: run the kernel's operations as JAX's own, on any platform.
     """
     weight = from_storage(head.weight)
@@ -62,7 +64,7 @@ def kernel_tpu(
         functools.partial(
             _kernel, n_real=V, n_columns=n_columns, scale=head.scale, softcap=head.softcap
         ),
-        grid=(jnp.minimum(pl.cdiv(n_queries, queries), n_blocks), n_columns),
+        grid=(jnp.minimum(pl.cdiv(n_positions, queries), n_blocks), n_columns),
         in_specs=specs,
         out_specs=pl.BlockSpec((N_SUMS, queries), lambda q, v: (0, q)),
         out_shape=jax.ShapeDtypeStruct((N_SUMS, hidden.shape[0]), jnp.float32),
@@ -82,25 +84,33 @@ def kernel_tpu(
     return Sums(top, s0, s1, s2, best.astype(jnp.int32))
 
 
-def _power(n):
-    """The largest power of two up to n."""
+def _power(n: int) -> int:
+    """Largest power of two up to n."""
     return 1 << (max(1, n).bit_length() - 1)
 
 
-def _kernel(hidden_ref, weight_ref, *refs, n_real, n_columns, scale, softcap):
-    """One block of the vocabulary for one block of queries."""
+def _kernel(
+    hidden_ref: Any,
+    weight_ref: Any,
+    *refs: Any,
+    n_real: int,
+    n_columns: int,
+    scale: float,
+    softcap: float | None,
+) -> None:
+    """One block of columns for one block of positions."""
     *bias_ref, out_ref, top_ref, s0_ref, s1_ref, s2_ref, best_ref = refs
     columns = weight_ref.shape[0]
     nth = pl.program_id(1)
 
     @pl.when(nth == 0)
-    def begin():
+    def start() -> None:
         top_ref[...] = jnp.full_like(top_ref, LOWEST)
         for ref in (s0_ref, s1_ref, s2_ref):
             ref[...] = jnp.zeros_like(ref)
         best_ref[...] = jnp.zeros_like(best_ref)
 
-    def step(ragged):
+    def step(ragged: bool) -> None:
         z = lax.dot_general(
             hidden_ref[...],
             weight_ref[...],
@@ -141,7 +151,7 @@ def _kernel(hidden_ref, weight_ref, *refs, n_real, n_columns, scale, softcap):
         step(False)
 
     @pl.when(nth == n_columns - 1)
-    def end():
+    def finish() -> None:
         of_lane = top_ref[...]
         lane = lax.broadcasted_iota(jnp.int32, of_lane.shape, 1)
         full, rest = divmod(n_real, LANES)

@@ -1,18 +1,18 @@
-"""Sums over the vocabulary, from which every term of a query follows without its logits.
+"""Sums over the vocabulary, from which every score of a position follows without its logits.
 
-Parts of the vocabulary go by with a running maximum m (the online softmax of arXiv 1805.02867).
-Kept relative to it are, over the columns seen so far,
+The columns are visited once, with a running maximum m (the online softmax of arXiv 1805.02867).
+The sums over the columns visited so far are relative to it:
 
     s0 = sum e^(z-m)      s1 = sum e^(z-m) (z-m)      s2 = sum (z-m)
 
-and parts merge by rescaling to a common m, be they blocks, lanes or shards. From them, with no
-large number ever subtracted from another,
+Blocks, lanes and shards merge by rescaling to a common m. From the sums follow, with no large
+number subtracted from another,
 
     logprob(t)     = (z_t - m) - ln s0
     entropy        = ln s0 - s1 / s0
     self-certainty = ln s0 - s2 / V - ln V     KL(uniform || p), arXiv 2502.18581
 
-and of measures, if they are requested, s3 = sum e^(z-m) (z-m-s1/s0)^2 and s4 = sum e^(2(z-m)):
+and from s3 = sum e^(z-m) (z-m-s1/s0)^2 and s4 = sum e^(2(z-m)), if requested:
 
     varentropy     = s3 / s0                   variance of ln p under p, in squares of nats
     deviation      = (s3 / s0)^(1/2)           its root, in nats
@@ -20,8 +20,8 @@ and of measures, if they are requested, s3 = sum e^(z-m) (z-m-s1/s0)^2 and s4 = 
     rank           = 1 + the number of columns whose logit is larger than the target's
 
 s3 is centred on the mean of its own columns and moves with it (Chan et al. 1979), since a
-difference of raw moments cancels. It is held times SCALE^2, made of e^((z-m)/2): a distribution
-with one probable token has its spread from columns whose e^(z-m) is no float32.
+difference of raw moments cancels. It is scaled by SCALE^2 and made of e^((z-m)/2): the variance of
+a distribution with one probable token comes from columns whose e^(z-m) underflows float32.
 
 The k most probable tokens are kept beside the sums: the k best of a block and the k best of all
 columns before it leave the k best of both. Equal logits keep the order of their columns, since
@@ -43,22 +43,22 @@ from jaxscore.device.rows import Unembedding
 LOWEST = -1e30  # finite, so that a maximum minus the one before is never inf - inf
 SCALE = 2.0**48  # its square times 10^9 is a float32
 MEASURES = ("deviation", "rank", "renyi2", "varentropy")
-OF_SQUARES = {"deviation", "varentropy"}  # which s3 has
+VARIANCE_MEASURES = {"deviation", "varentropy"}  # they need s3
 
 
 class TopK(NamedTuple):
-    """Of each query the k largest logits of some columns and their columns, see `ranked`."""
+    """The k largest logits at each position over some columns, and their columns."""
 
     z: Float[Array, "Q k"]
     id: Int[Array, "Q k"]
 
 
-class Place(NamedTuple):
-    """Where each query's target stands among some columns.
+class TargetRank(NamedTuple):
+    """Rank of each position's target among some columns.
 
     Attributes:
-        above: columns whose logit is larger than the one that was given for the target.
-        found: the target's logit as this pass has computed it; 0 where its column is not here.
+        above: number of columns whose logit is larger than the one passed for the target.
+        found: the target's logit as computed in this pass, or 0 if another shard has its column.
     """
 
     above: Int[Array, " Q"]
@@ -66,10 +66,13 @@ class Place(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Of each query over some columns; `best` is the lowest column that holds the maximum.
+    """Sums at each position over some columns.
 
-    `ranked` is None if fewer than two tokens are ranked; `s3`, `s4` and `place` are None if no
-    measure that needs them is requested.
+    Attributes:
+        top, best: the maximum, and the lowest column that has it.
+        s0, s1, s2, s3, s4: see the module; s3 and s4 are None unless a measure needs them.
+        ranked: None if fewer than two tokens are ranked.
+        place: None unless the measure "rank" is requested.
     """
 
     top: Float[Array, " Q"]
@@ -80,12 +83,16 @@ class Sums(NamedTuple):
     ranked: TopK | None = None
     s3: Float[Array, " Q"] | None = None
     s4: Float[Array, " Q"] | None = None
-    place: Place | None = None
+    place: TargetRank | None = None
 
 
 class Terms(NamedTuple):
-    """Of each query over all columns, float32 nats; `log_total` is ln s0, `measures` hold
-    those of `MEASURES` that the sums have."""
+    """Scores of each position's distribution over all columns, float32 nats.
+
+    Attributes:
+        top, log_total: the maximum, and ln s0.
+        measures: those of `MEASURES` that the sums allow.
+    """
 
     top: Float[Array, " Q"]
     log_total: Float[Array, " Q"]
@@ -95,27 +102,27 @@ class Terms(NamedTuple):
     measures: dict[str, Float[Array, " Q"]] = {}  # noqa: RUF012 - never changed
 
 
-def mean_below(s0, s1):
-    """Mean of z - m under the weights of some columns; 0 if there is none yet."""
+def mean_below(s0: Array, s1: Array) -> Array:
+    """Mean of z - m under the softmax weights of some columns; 0 before the first column."""
     return jnp.where(s0 > 0, s1 / jnp.where(s0 > 0, s0, 1.0), 0.0)
 
 
-def squares(below, mean):
-    """What columns add to s3, of z - m and of its mean over all columns."""
+def squares(below: Array, mean: Array) -> Array:
+    """Terms of s3, from z - m and its mean over all columns so far."""
     root = jnp.exp(0.5 * below)
     return jnp.square(jnp.where(root > 0, root * (below - mean), 0.0) * SCALE)
 
 
-def squares_moved(s3, s1, s0, rise, mean):
-    """s3 relative to a maximum that lies `-rise` higher and to another mean below that."""
+def rescale_squares(s3: Array, s1: Array, s0: Array, rise: Array, mean: Array) -> Array:
+    """s3 relative to a maximum that is higher by `-rise`, and to a new mean of z - m."""
     root = jnp.exp(0.5 * rise)
     distance = rise + mean_below(s0, s1) - mean
     moved = root * (root * s3) + s0 * jnp.square(root * distance * SCALE)
     return jnp.where(root > 0, moved, 0.0)
 
 
-def transform(logits, bias, scale, softcap):
-    """Bias, scale and softcap of `Unembedding`, in that order."""
+def transform(logits: Array, bias: Array | None, scale: float, softcap: float | None) -> Array:
+    """Applies bias, scale and soft cap of `Unembedding`, in that order."""
     if bias is not None:
         logits = logits + bias
     if scale != 1.0:
@@ -126,21 +133,23 @@ def transform(logits, bias, scale, softcap):
 
 
 def terms(sums: Sums, head: Unembedding) -> Terms:
-    """What the sums say; of a split vocabulary they are one shard's, and a few numbers travel."""
+    """Scores of each position from its sums.
+
+    With a split vocabulary the sums are one shard's, and a few numbers per position are exchanged.
+    """
     top, s0, s1, s2, best, _, s3, s4, place = sums
     V, axis = head.weight.shape[0], head.split
     above = None if place is None else place.above
     if axis is not None:
         own, top = top, lax.pmax(top, axis)
         rise, shrink = own - top, jnp.exp(own - top)
-        of_shard = s0, s1
+        s0_here, s1_here = s0, s1
         s4 = None if s4 is None else lax.psum(shrink * shrink * s4, axis)
         above = None if above is None else lax.psum(above, axis)
         s1 = lax.psum(shrink * (s1 + rise * s0), axis)
         s0 = lax.psum(shrink * s0, axis)
         if s3 is not None:
-            own_s0, own_s1 = of_shard
-            moved = squares_moved(s3, own_s1, own_s0, rise, mean_below(s0, s1))
+            moved = rescale_squares(s3, s1_here, s0_here, rise, mean_below(s0, s1))
             s3 = lax.psum(moved, axis)
         s2 = lax.psum(s2 + V * rise, axis)
         column = best + lax.axis_index(axis) * V
@@ -159,24 +168,24 @@ def terms(sums: Sums, head: Unembedding) -> Terms:
     return Terms(top, log_total, entropy, self_certainty, best, measures)
 
 
-def empty_top_k(n_queries: int, head: Unembedding, top: int) -> TopK | None:
-    """Before the first column; None for fewer than two tokens, since the sums have the first one.
+def empty_top_k(n_positions: int, head: Unembedding, top: int) -> TopK | None:
+    """`TopK` before the first column, or None for fewer than two tokens: the sums have the argmax.
 
     Args:
-        top: tokens to rank. A shard that has fewer columns ranks all of them.
+        top: tokens to rank; a shard with fewer columns ranks all of them.
     """
     k = min(top, head.weight.shape[0])
     if top < 2:
         return None
-    return TopK(jnp.full((n_queries, k), -jnp.inf), jnp.zeros((n_queries, k), jnp.int32))
+    return TopK(jnp.full((n_positions, k), -jnp.inf), jnp.zeros((n_positions, k), jnp.int32))
 
 
 def merge_top_k(
     ranked: TopK, z: Float[Array, "Q C"], start: Int[Array, ""], fresh: Bool[Array, "1 C"]
 ) -> TopK:
-    """The best of `ranked` and of a block of columns, from `start` on, that are `fresh`.
+    """The top k of `ranked` and of the `fresh` columns of a block that starts at `start`.
 
-    A logit below LOWEST counts as LOWEST, so that every fresh column stands before others.
+    A logit below LOWEST counts as LOWEST, so that every fresh column precedes masked ones.
     """
     z = jnp.where(z == 0, 0.0, z)  # `lax.top_k` puts 0.0 before -0.0
     z = jnp.where(fresh, jnp.maximum(z, LOWEST), -jnp.inf)
@@ -189,17 +198,18 @@ def merge_top_k(
 
 
 def top_k_logprobs(
-    ranked: TopK | None, of_queries: Terms, head: Unembedding, top: int
+    ranked: TopK | None, by_position: Terms, head: Unembedding, top: int
 ) -> tuple[Int[Array, "Q k"], Float[Array, "Q k"]]:
     """Ids and log-probabilities of the `top` most probable tokens, the most probable one first.
 
     A logit of minus infinity, or of LOWEST at most, gives a log-probability of minus infinity.
 
     Args:
-        ranked: of the columns that are here; None for one token, which `of_queries` has.
+        ranked: of this shard's columns; None for one token, which `by_position` has.
+        by_position: terms over all columns.
     """
     if ranked is None:
-        ranked = TopK(of_queries.top[:, None], of_queries.greedy_id[:, None])
+        ranked = TopK(by_position.top[:, None], by_position.greedy_id[:, None])
     elif head.split is not None:
         # Shard after shard, so that equal logits stay in the order of their columns.
         first = lax.axis_index(head.split) * head.weight.shape[0]
@@ -207,11 +217,11 @@ def top_k_logprobs(
         id = lax.all_gather(ranked.id + first, head.split, axis=1, tiled=True)
         ranked = _first(TopK(z, id), top)
     z = jnp.where(ranked.z > LOWEST, ranked.z, -jnp.inf)
-    # The expression of `answers`: 0 less `log_total` where the logit is the largest.
-    return ranked.id, (z - of_queries.top[:, None]) - of_queries.log_total[:, None]
+    # The expression of an edge's log-probability, so that the bits agree for the argmax.
+    return ranked.id, (z - by_position.top[:, None]) - by_position.log_total[:, None]
 
 
 def _first(ranked: TopK, k: int) -> TopK:
-    """The best k of them, in order."""
+    """The largest k in descending order."""
     z, at = lax.top_k(ranked.z, k)
     return TopK(z, jnp.take_along_axis(ranked.id, at, axis=1))

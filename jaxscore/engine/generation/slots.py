@@ -146,7 +146,7 @@ class SlotTable:
         )
         after: DecodeArrays = variant.programs.run(
             ("begin", *batch.shape, self._n_rows, self._slots),
-            generate.begin,
+            generate.start,
             (*arrays, batch.keys_values, put(source), new),
             self._prefill.progress,
             donate=(0, 1, 2),
@@ -183,7 +183,7 @@ class SlotTable:
     def _collect(self, tokens: np.ndarray) -> dict[int, TextState]:
         """Append tokens to their texts; remove and return the finished ones, by row."""
         for row, state in self._running.items():
-            state.append(tokens[row][tokens[row] != generate.NONE], self._decoder)
+            state.append(tokens[row][tokens[row] != generate.NO_TOKEN], self._decoder)
             state.notify_watcher()
         finished = {row: state for row, state in self._running.items() if state.finished}
         for row in finished:

@@ -17,7 +17,7 @@ from jaxscore.text.decoder import StopSearch, TextDecoder
 NOT_FINITE = "the model gave logits that are not finite; check the weights, or use float32"
 ABANDONED = "abandoned"
 
-# Arguments and result of `device.generate.begin`: state, sampling settings, EOS ids.
+# Arguments and result of `device.generate.start`: state, sampling settings, EOS ids.
 DecodeArrays = tuple[GenerationState, Sampling, Any]
 
 
@@ -175,7 +175,7 @@ def starting_rows(
         if seen is not None:
             seen[k, request.ids] = True
     return NewRequests(
-        row=padded((row for row, *_ in started), rows, np.int32),
+        slot=padded((row for row, *_ in started), rows, np.int32),
         length=padded((length for _, length, _ in started), 0, np.int32),
         token=padded((request.ids[-1] for request in requests), 0, np.int32),
         left=padded((request.n_new for request in requests), 0, np.int32),

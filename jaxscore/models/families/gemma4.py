@@ -162,7 +162,7 @@ def _attention_sources(
 
 
 def _all_attention_sources(config: DecoderConfig) -> Table:
-    if not attention_kinds.apart(config):
+    if not attention_kinds.stacked_by_kind(config):
         return _attention_sources(config, ("layers", "attention"), None, None)
     table: Table = {}
     for kind, own in enumerate(config.kinds()):

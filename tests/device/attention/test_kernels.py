@@ -131,7 +131,7 @@ def test_the_list_of_pairs_one_by_one(heads, window):
     ends, at = flat_ends(jnp.asarray(end)), jnp.asarray(position).reshape(-1)
     limit = None if window is None else jnp.int32(window)
     sizes = kernel_tpu.block_sizes(1024, heads, 64)
-    packed, n_pairs = kernel_tpu._listed(ends, at, limit, sizes)
+    packed, n_pairs = kernel_tpu._visible_pairs(ends, at, limit, sizes)
     some, every = map(np.asarray, block_pairs(ends, at, limit, sizes.queries, sizes.keys))
     want = []
     for i in range(len(some)):
