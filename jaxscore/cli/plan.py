@@ -55,6 +55,7 @@ exit code: 0 reported, whether it fits or not, 2 unusable input.
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its flags."""
     parser = subparsers.add_parser("plan", description=DESCRIPTION)
     parser.add_argument(
         "--model",
@@ -96,6 +97,16 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help=f"tokens per batch, padding included, for each share of data (default {BATCH_TOKENS}; "
         "on accelerators `score` takes up to 32,768 unless it is told)",
     )
+    _add_programs(parser)
+    parser.add_argument(
+        "--output", "--json", type=Path, metavar="FILE", help="the same facts as JSON; - is stdout"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    parser.set_defaults(run=run)
+
+
+def _add_programs(parser: argparse.ArgumentParser) -> None:
+    """Which shapes are compiled, and for which devices."""
     shapes = parser.add_mutually_exclusive_group()
     advanced(
         shapes,
@@ -127,14 +138,10 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         choices=GPU_TARGETS,
         help="a GPU that is not here: memory and collectives; needs JAX's CUDA plugin",
     )
-    parser.add_argument(
-        "--output", "--json", type=Path, metavar="FILE", help="the same facts as JSON; - is stdout"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Report the memory and work of a model."""
     if args.topology is not None:
         set_variables("tpu")
     if args.gpu_target is not None:
@@ -165,9 +172,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def headline(facts: Mapping[str, Any]) -> str:
-    """The largest memory of a device, and whether it is there."""
+    """The largest memory per device, and whether it fits."""
     peak = max(one["peak_bytes_a_device"] for one in facts["programs"])
-    said = f"at most {format_bytes(peak)} per device"
+    peak_text = f"at most {format_bytes(peak)} per device"
     if (memory := facts["device_memory"]) is None:
-        return said
-    return f"{said}, {'fits' if peak <= memory else 'does not fit'} in {format_bytes(memory)}"
+        return peak_text
+    return f"{peak_text}, {'fits' if peak <= memory else 'does not fit'} in {format_bytes(memory)}"

@@ -1,24 +1,32 @@
-"""What `plan` says of a model: parameters, bytes, FLOPs, memory of compiled programs."""
+"""What `plan` reports of a model: parameters, bytes, FLOPs, memory of compiled programs."""
 
 import argparse
 import dataclasses
+import functools
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from jaxscore.cli import plan_programs, plan_target
+import jax
+from jax.errors import JaxRuntimeError
+
+from jaxscore.cli import messages
 from jaxscore.device import decoder
+from jaxscore.device.decoder import Params
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import (
+    DeviceMesh,
     bytes_a_device,
     check_divisible,
     divides,
     parameter_specs,
     replicated_counts,
 )
-from jaxscore.engine import provenance
-from jaxscore.engine.devices import auto_mesh, parameter_bytes, parse_mesh
-from jaxscore.engine.footprint import batch_shapes
+from jaxscore.engine import provenance, targets
+from jaxscore.engine.devices import WORKING, auto_mesh, parameter_bytes, parse_mesh
+from jaxscore.engine.estimates import Where, abstract_model, estimate_layer, estimate_vocabulary
+from jaxscore.engine.footprint import Footprint, batch_shapes, measure, refused
 from jaxscore.engine.targets import Target
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import parse_bytes
@@ -35,43 +43,41 @@ MATRICES: dict[str, Dtype] = {
     "float16": "bfloat16",
     "bfloat16": "bfloat16",
 }
-SHOWN = "n_layers width n_heads n_kv_heads vocab_size max_positions".split()
+MODEL_FIELDS = "n_layers width n_heads n_kv_heads vocab_size max_positions".split()
+FOOTPRINT_FIELDS = ("temporary_bytes", "batch_bytes", "compile_seconds", "xla_flops")
 
 
 def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
-    """All facts, as the JSON file has them."""
-    asked = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
-    target = plan_target.chosen(args, asked)
-    memory, n_devices = _machine(args, target, asked)
-    written = checkpoint.read_config(file.parent)
-    written, accepted = accepted_keys.accept(written, args.accept_config, str(file))
+    """All facts, with the keys of the JSON file."""
+    mesh = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
+    target = select_target(args, mesh)
+    memory, n_devices = _machine(args, target, mesh)
+    written, accepted = accepted_keys.accept(
+        checkpoint.read_config(file.parent), args.accept_config, str(file)
+    )
     scheme = quantization.read_scheme(file.parent, written)
     raw = quantization.plain_config(written)
-    dtype: Dtype = args.dtype
-    if args.dtype == "auto":
-        dtype = "bfloat16" if scheme else _stored_dtype(file, raw)
+    dtype = _stored_dtype(file, raw, bool(scheme)) if args.dtype == "auto" else args.dtype
     _, translated = native.translate(file.parent, raw)
     config, shapes = _stored(translated, dtype, args.quantize)
-    if asked is not None:
-        _check(asked, config)  # before anything is compiled
+    if mesh is not None:
+        _check(mesh, config)  # before anything is compiled
     batches = _batches(config.max_positions, args)
-    compiler = plan_programs.Compiler(args, config, dtype, raw["model_type"], target)
+    compiler = Compiler(args, config, dtype, raw["model_type"], target)
     found = []
-    if asked is None:
-        assert memory is not None  # as --mesh auto asks for
+    if mesh is None:
+        assert memory is not None  # `_machine` requires both for --mesh auto
         assert n_devices is not None
         if target is None:
             found = compiler.programs(MeshShape(), batches)
-            working = max(one.working_bytes for one in found)
-            asked = auto_mesh(shapes, config, n_devices, memory, working)
+            working = max(program.working_bytes for program in found)
+            mesh = auto_mesh(shapes, config, n_devices, memory, working)
         else:
-            asked = plan_target.as_a_run(shapes, config, n_devices, memory)
-    if not found or compiler.shape(asked) != MeshShape():
-        found = compiler.programs(asked, batches)
-    working = max(one.working_bytes for one in found)
-    parts = costs.parts(
-        shapes, bytes_a_device(shapes, parameter_specs(shapes, config, asked), asked)
-    )
+            mesh = mesh_of_run(shapes, config, n_devices, memory)
+    if not found or compiler.shape(mesh) != MeshShape():
+        found = compiler.programs(mesh, batches)
+    working = max(program.working_bytes for program in found)
+    parts = costs.parts(shapes, bytes_a_device(shapes, parameter_specs(shapes, config, mesh), mesh))
     params_bytes = sum(part.bytes_a_device for part in parts)
     itemsize = native.NUMPY_DTYPES[dtype].itemsize
     return {
@@ -80,61 +86,68 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
         "dtype": dtype,
         "quantize": args.quantize,
         **({"accepted_config": accepted} if accepted else {}),
-        **{name: getattr(config, name) for name in SHOWN},
+        **{name: getattr(config, name) for name in MODEL_FIELDS},
         "parameters": sum(part.parameters for part in parts),
         "active_parameters": costs.active_parameters(shapes, config),
-        "mesh": dataclasses.asdict(asked),
-        "whole_on_every_device": replicated_counts(config, asked.model),
+        "mesh": dataclasses.asdict(mesh),
+        "whole_on_every_device": replicated_counts(config, mesh.model),
         "parts": [part._asdict() for part in parts],
         "bytes_a_device": params_bytes,
         "key_value_bytes_a_token": {
             "model": costs.key_value_bytes(config, itemsize, 1),
-            "device": costs.key_value_bytes(config, itemsize, asked.model),
+            "device": costs.key_value_bytes(config, itemsize, mesh.model),
         },
-        "flops": {
-            "linear_a_token": costs.linear_flops(shapes, config),
-            "attention_a_token_at": {
-                str(one.length): costs.attention_flops(config, one.length) for one in found
-            },
-            "unembedding_a_query": costs.unembedding_flops(config),
-        },
+        "flops": _flops(config, shapes, found),
         "batch_tokens": args.batch_tokens,
-        "programs": [plan_programs.facts(one, params_bytes, memory) for one in found],
-        "compiled_shards": compiler.shape(asked).model,
-        "compiled_for": compiler.described(),
+        "programs": [describe_program(program, params_bytes, memory) for program in found],
+        "compiled_shards": compiler.shape(mesh).model,
+        "compiled_for": compiler.describe_device(),
         "device_memory": memory,
-        "would_fit": None
-        if memory is None
-        else _would_fit(translated, dtype, args.quantize, memory - working),
-        **({} if target is None else compiler.of_target(asked, found, params_bytes, memory)),
+        "would_fit": _would_fit(translated, dtype, args.quantize, memory, working),
+        **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
         **provenance.of_run({}),
     }
 
 
+def _flops(
+    config: DecoderConfig, shapes: decoder.Params, found: Sequence["Program"]
+) -> dict[str, Any]:
+    """FLOPs per token and per query, see the command's description."""
+    return {
+        "linear_a_token": costs.linear_flops(shapes, config),
+        "attention_a_token_at": {
+            str(program.length): costs.attention_flops(config, program.length) for program in found
+        },
+        "unembedding_a_query": costs.unembedding_flops(config),
+    }
+
+
 def _machine(
-    args: argparse.Namespace, target: Target | None, asked: MeshShape | None
+    args: argparse.Namespace, target: Target | None, mesh: MeshShape | None
 ) -> tuple[int | None, int | None]:
-    """Bytes of each device and the number of devices, as far as they are known.
+    """Bytes per device and the number of devices; each is None if unknown.
 
     Raises:
-        InputError: `--mesh auto` needs one that is not, or the mesh has another number.
+        InputError: `--mesh auto` needs an unknown one, or the mesh has another number.
     """
     memory = None if args.device_memory is None else parse_bytes(args.device_memory)
     n_devices = args.devices
     if target is not None:
         memory, n_devices = memory or target.memory_bytes, len(target.devices)
-    if asked is None and (n_devices is None or memory is None):
+    if mesh is None and (n_devices is None or memory is None):
         raise InputError("--mesh auto needs --devices and --device-memory; give both")
-    if asked is not None and args.devices not in (None, asked.size):
+    if mesh is not None and args.devices not in (None, mesh.size):
         raise InputError(
-            f"--mesh {asked} is of {asked.size} devices, --devices says {args.devices}; "
+            f"--mesh {mesh} is of {mesh.size} devices, --devices says {args.devices}; "
             "leave one of the two out"
         )
     return memory, n_devices
 
 
-def _stored_dtype(file: Path, raw: dict[str, Any]) -> Dtype:
-    """What `auto` stands for."""
+def _stored_dtype(file: Path, raw: dict[str, Any], is_quantized: bool) -> Dtype:
+    """The dtype that `auto` stands for."""
+    if is_quantized:
+        return "bfloat16"
     if checkpoint.is_converted(file.parent):
         return converted.read_facts(file.parent).dtype
     stored = raw.get("dtype") or raw.get("torch_dtype") or "float32"
@@ -147,7 +160,7 @@ def _stored_dtype(file: Path, raw: dict[str, Any]) -> Dtype:
 def _stored(
     config: DecoderConfig, dtype: Dtype, quantize: Quantize | None
 ) -> tuple[DecoderConfig, decoder.Params]:
-    """The decoder and its parameters' shapes, as they are stored so."""
+    """The decoder and its parameters' shapes in this storage."""
     if quantize is not None:
         config = dataclasses.replace(config, quantized=dtype)
     return config, shapes_of(config, native.NUMPY_DTYPES[dtype])
@@ -180,13 +193,23 @@ def _batches(max_positions: int, args: argparse.Namespace) -> list[tuple[int, in
 
 
 def _would_fit(
-    config: DecoderConfig, dtype: Dtype, quantize: Quantize | None, room: int
-) -> list[dict[str, Any]]:
-    """For each way to store the weights, from this one down, the smallest `model` that fits.
+    config: DecoderConfig,
+    dtype: Dtype,
+    quantize: Quantize | None,
+    memory: int | None,
+    working: int,
+) -> list[dict[str, Any]] | None:
+    """The smallest `model` that fits, for this way to store the weights and smaller ones.
 
     Args:
-        room: bytes of a device that parameters can have.
+        config: of the decoder.
+        dtype, quantize: this way to store the weights.
+        memory: bytes per device; the result is None if it is unknown.
+        working: bytes per device that parameters cannot have.
     """
+    if memory is None:
+        return None
+    room = memory - working
     ways = [(dtype, quantize), ("bfloat16", quantize), ("bfloat16", QUANTIZED[0])]
     out = []
     for way in dict.fromkeys(ways):
@@ -200,3 +223,194 @@ def _would_fit(
         if (model := next(fitting, None)) is not None:
             out.append({"dtype": way[0], "quantize": way[1], "model": model})
     return out
+
+
+class Program(NamedTuple):
+    """The program of one batch.
+
+    Attributes:
+        working_bytes: memory beside the parameters.
+        footprint: None if the compiler refused the program because it would not fit.
+    """
+
+    rows: int
+    length: int
+    working_bytes: int
+    footprint: Footprint | None
+
+
+class Compiler:
+    """Compiles the programs of one model for the devices of this machine, or for a target."""
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        config: DecoderConfig,
+        dtype: Dtype,
+        model_type: str,
+        target: Target | None,
+    ) -> None:
+        self.args, self.target = args, target
+        self.config, self.dtype, self.model_type = config, dtype, model_type
+
+    def shape(self, mesh: MeshShape) -> MeshShape:
+        """The mesh that programs are compiled for.
+
+        This machine's devices if they are enough for all shards, otherwise one device.
+        """
+        if self.target is not None:
+            return mesh
+        return MeshShape(1, mesh.model if mesh.model <= len(jax.devices()) else 1)
+
+    def describe_device(self) -> str:
+        """Name of the devices."""
+        device = jax.devices()[0] if self.target is None else self.target.devices[0]
+        return f"{device.platform} ({device.device_kind})"
+
+    def programs(self, mesh: MeshShape, batches: Sequence[tuple[int, int]]) -> list[Program]:
+        """Compile the scorer's program for each batch (rows, row length)."""
+        shape = self.shape(mesh)
+        platform = None if self.target is None else self.target.platform
+        where = compile_devices(self.target, shape)
+        model = abstract_model(self.config, self.dtype, self.model_type, platform, where)
+        device = None if self.target is None else self.target.devices[0]
+        kept = parameter_bytes(model.params, self.config, shape)
+        found = []
+        for rows, length in batches:
+            messages.remark(self.args, f"compiling {rows} x {length} tokens")
+            try:
+                footprint = measure(model, rows, length, device)
+            except JaxRuntimeError as problem:
+                if (named := refused(problem, rows, length)) is None:
+                    raise
+                messages.remark(self.args, "refused: it does not fit")
+                found.append(Program(rows, length, named.total_bytes - kept, None))
+            else:
+                messages.remark(self.args, f"compiled in {footprint.compile_seconds:.1f} s")
+                found.append(Program(rows, length, footprint.working_bytes, footprint))
+        return found
+
+    def of_target(
+        self, mesh: MeshShape, found: Sequence[Program], params_bytes: int, memory: int | None
+    ) -> dict[str, Any]:
+        """Further facts of a target's compiler: collectives and estimates."""
+        target = self.target
+        assert target is not None
+        layers, vocabulary = [], []
+        if target.flops is not None:
+            model = self.config, self.dtype, self.model_type
+            where = compile_devices(target, mesh)
+            layer = functools.partial(estimate_layer, *model, target, where)
+            for program in found:
+                size = f"{program.rows} x {program.length}"
+                messages.remark(self.args, f"compiling a layer of {size} tokens")
+                layers.append(layer(program.rows, program.length))
+            messages.remark(self.args, "compiling the vocabulary pass")
+            queries = self.args.batch_tokens
+            vocabulary.append(estimate_vocabulary(*model, target, where, queries))
+        return {
+            "target": target.name,
+            "compiler": {"name": target.compiler, "version": target.version},
+            "batches": [describe_batch(program, params_bytes, memory) for program in found],
+            "layer": [dataclasses.asdict(estimate) for estimate in layers],
+            "vocabulary": [dataclasses.asdict(estimate) for estimate in vocabulary],
+        }
+
+
+def describe_program(program: Program, params_bytes: int, memory: int | None) -> dict[str, Any]:
+    """An entry of `programs` in the JSON file; a refused program has only a peak."""
+    footprint, peak = program.footprint, params_bytes + program.working_bytes
+    return {
+        "rows": program.rows,
+        "length": program.length,
+        **{
+            name: None if footprint is None else getattr(footprint, name)
+            for name in FOOTPRINT_FIELDS
+        },
+        "peak_bytes_a_device": peak,
+        "fits": fits(program, peak, memory),
+    }
+
+
+def describe_batch(program: Program, params_bytes: int, memory: int | None) -> dict[str, Any]:
+    """An entry of `batches` in the JSON file."""
+    footprint, peak = program.footprint, params_bytes + program.working_bytes
+    collectives = () if footprint is None else footprint.collectives
+    return {
+        "rows": program.rows,
+        "length": program.length,
+        "temporary_bytes": None if footprint is None else footprint.temporary_bytes,
+        "peak_bytes": peak,
+        "fits": fits(program, peak, memory),
+        "collectives": [dataclasses.asdict(moved) for moved in collectives],
+    }
+
+
+def fits(program: Program, peak: int, memory: int | None) -> bool | None:
+    """Whether the program fits on the device, or None if its memory is unknown."""
+    if program.footprint is None:
+        return False
+    return None if memory is None else peak <= memory
+
+
+def select_target(args: argparse.Namespace, mesh: MeshShape | None) -> Target | None:
+    """The devices that the flags name, or None for those of this machine.
+
+    Args:
+        args: the command's flags.
+        mesh: the mesh, or None for `auto`.
+
+    Raises:
+        InputError: no such devices, no compiler for them, or not as many as the mesh has.
+    """
+    if args.gpu_target is not None:
+        n_devices = args.devices if mesh is None else mesh.size
+        if n_devices is None:
+            raise InputError(
+                f"--gpu-target {args.gpu_target} with --mesh auto needs --devices; give it"
+            )
+        return targets.gpu(args.gpu_target, n_devices)
+    if args.topology is None:
+        return None
+    target = targets.tpu(args.topology)
+    n_devices = len(target.devices)
+    if mesh is not None and mesh.size != n_devices:
+        raise InputError(
+            f"--mesh {mesh} is of {mesh.size} devices, and --topology {args.topology} has "
+            f"{n_devices}; give a mesh of {n_devices}, or leave --mesh out"
+        )
+    if args.devices not in (None, n_devices):
+        raise InputError(
+            f"--devices says {args.devices}, and --topology {args.topology} has {n_devices}; "
+            "leave --devices out"
+        )
+    return target
+
+
+def compile_devices(target: Target | None, shape: MeshShape) -> Where:
+    """Devices that programs of this mesh are compiled for: a mesh, or one device.
+
+    Of this machine's devices, those of one share of `data` are enough.
+    """
+    if target is None:
+        return None if shape.model == 1 else DeviceMesh(MeshShape(1, shape.model))
+    return target.devices[0] if shape.size == 1 else DeviceMesh(shape, target.devices)
+
+
+def mesh_of_run(shapes: Params, config: DecoderConfig, n_devices: int, memory: int) -> MeshShape:
+    """The mesh that a run on these devices would choose, without compiling anything.
+
+    If nothing fits, the mesh with the largest `model`, so that the plan shows what is missing.
+
+    Args:
+        shapes: of the model's parameters.
+        config: of the decoder.
+        n_devices: in the target.
+        memory: bytes per device.
+    """
+    try:
+        return auto_mesh(shapes, config, n_devices, memory, int(WORKING * memory))
+    except InputError:
+        powers = (2**power for power in range(n_devices.bit_length()))
+        model = max(n for n in powers if not n_devices % n and divides(config, n))
+        return MeshShape(n_devices // model, model)

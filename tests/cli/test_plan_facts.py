@@ -1,5 +1,6 @@
-"""`plan --topology` and `--gpu-target`: what is asked of a target, and what is refused."""
+"""`plan` for accelerators that are not here, and of released models."""
 
+import json
 import os
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from jax.errors import JaxRuntimeError
 
-from jaxscore.cli import plan_programs, plan_target
+from jaxscore.cli import plan_facts
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.engine import targets
 from jaxscore.engine.defaults import VARIABLES
@@ -16,6 +17,7 @@ from jaxscore.engine.targets import Target
 from jaxscore.models.weights.params import shapes_of
 from tests.cli.conftest import QWEN, strict
 from tests.device.configs import llamalike
+from tests.models import published
 
 SMALL = ("--batch-tokens", 64, "--quiet")  # one program
 TOLD = (
@@ -82,19 +84,19 @@ def test_the_mesh_of_a_topology(share, shape):
     config = llamalike(n_heads=4, n_kv_heads=2)
     shapes = shapes_of(config, np.dtype(np.float32))
     memory = int(share * parameter_bytes(shapes, config, MeshShape()))
-    assert plan_target.as_a_run(shapes, config, 4, memory) == MeshShape(*shape)
+    assert plan_facts.mesh_of_run(shapes, config, 4, memory) == MeshShape(*shape)
 
 
 def test_a_program_that_is_refused(run, tmp_path, target, monkeypatch):
     """It is a row that says so, with the bytes that the compiler named; other rows stay."""
-    measure = plan_programs.measure
+    measure = plan_facts.measure
 
     def refuse_long_rows(model, rows, length, device):
         if length > 64:
             raise JaxRuntimeError(TOLD)
         return measure(model, rows, length, device)
 
-    monkeypatch.setattr(plan_programs, "measure", refuse_long_rows)
+    monkeypatch.setattr(plan_facts, "measure", refuse_long_rows)
     words = ("--topology", "v5e:1x1", "--batch-tokens", 128, "--row-lengths", 64, 128)
     report, page = told(run, tmp_path, *words)
     small, large = report["batches"]
@@ -111,7 +113,7 @@ def test_another_error_of_the_compiler_is_none_of_memory(run, target, monkeypatc
     def fail(*_):
         raise JaxRuntimeError("INTERNAL: a bug")
 
-    monkeypatch.setattr(plan_programs, "measure", fail)
+    monkeypatch.setattr(plan_facts, "measure", fail)
     with pytest.raises(JaxRuntimeError, match="a bug"):
         run("plan", "--model", QWEN, "--topology", "v5e:1x1", *SMALL)
 
@@ -146,3 +148,24 @@ def test_a_compiler_that_is_absent(run, monkeypatch):
         code, out, err = run("plan", "--model", QWEN, *words)
         assert (code, out) == (2, "")
         assert message in err
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "parameters", "active"),
+    [
+        ("GPT_OSS_20B", "data=1,model=8", "20,914,757,184", "4,187,440,704"),
+        ("DEEPSEEK_V3", "data=1,model=128", "671,026,419,200", "37,552,297,472"),
+    ],
+)
+def test_a_config_from_the_hub(run, tmp_path, name, mesh, parameters, active):
+    """20.9 billion (arXiv 2508.10925, table 1) and 671 billion (arXiv 2412.19437)."""
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(getattr(published, name)), encoding="utf-8")
+    facts = tmp_path / "plan.json"
+    words = ("--model", file, "--mesh", mesh, "--row-lengths", 64, "--quiet", "--json", facts)
+    code, page, err = run("plan", *words)
+    assert code == 0, err
+    assert f"{parameters} parameters ({active} for each token), bfloat16\n" in page
+    report = strict(facts.read_text(encoding="utf-8"))
+    assert report["parameters"] == int(parameters.replace(",", ""))
+    assert report["active_parameters"] == int(active.replace(",", ""))
