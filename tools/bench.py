@@ -16,14 +16,14 @@ hits all:
     b  PyTorch, length-sorted padded batches of 16
     c  jaxscore float32
     d  jaxscore bfloat16
-    e  jaxscore with int8 weights and bfloat16 products; only where asked for
+    e  jaxscore with int8 weights and bfloat16 products; only on request
 
 `write` generates 32 tokens for each of 48 prompts, greedily. `prefix` is 2,000 questions with two
-answers each on one prompt of 1,500 tokens, which PyTorch would need hours for: it is held against
+answers each on one prompt of 1,500 tokens, which would take PyTorch hours: it is compared with
 jaxscore's own cost of a token in texts as long that share nothing, scored as densely, so 1.0 means
 that only unique tokens cost anything.
 
-Of jaxscore alone, on the CPU, only where asked for:
+Of jaxscore alone, on the CPU, only on request:
 
     devices  the same requests on 1, 2, 4 and 8 forced host devices, which share this machine's
              cores: tokens a second, and whether every bit is that of one device, else exit code 1

@@ -1,13 +1,13 @@
 """Is jaxscore right and fast on this machine's accelerator? One call, no PyTorch needed.
 
     python tools/check_device.py                  the best device there is, under ten minutes
-    python tools/check_device.py --device gpu     exit code 2 where there is none
-    python tools/check_device.py --only speed     some sections, with all the time for them
+    python tools/check_device.py --device gpu     exit code 2 if there is none
+    python tools/check_device.py --only speed     some sections, with all the time
     python tools/check_device.py --small          tiny shapes, to see that the check itself works
 
     values      every token of the expected values in tests/cases, in float32 to 1e-4; requests
-                together and alone; with prefixes and without; greedy text, of which scoring must
-                find every token the most probable one
+                together and alone; with prefixes and without; each token of greedy text must be
+                the most probable one when it is scored
     families    what only some families have (experts, ALiBi, soft caps, norms of queries and
                 keys, int8), and wide layers: random decoders in float32 against the same on the
                 CPU of this machine, to 1e-4
@@ -16,13 +16,13 @@
     vocabulary  the fused vocabulary pass against full logits: numbers, time and memory
     bits        with --reproducible the same bits alone, beside others, in another order, in a
                 second process and on more devices; without it in another order and process;
-                texts that are the same in a run that has some of them already
+                generation that resumes has the same bits
     memory      a batch far too large for the device is halved, and scoring goes on
     speed       tokens a second and MFU in bfloat16 at the shapes of Qwen2.5 0.5B, 1.5B and 7B,
                 random weights; FLOPs are the useful ones, of the datasheet's peak and of a large
                 product's
 
-Each line is PASS, FAIL, or NOTE where there is nothing to hold. Exit code 1 after a FAIL.
+Each line is PASS, FAIL or NOTE. Exit code 1 after a FAIL.
 """
 
 import argparse
@@ -36,13 +36,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tools.device_check.checks import compare_devices, compare_processes, report
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script Python finds this folder and not the repository
 
-from tools.device_check import comparison
-from tools.device_check.verdict import say
 
-SECONDS = {  # most that a section may take; speed goes by what is left
+SECONDS = {  # time limit of a section; `speed` takes what is left
     "values": 180,
     "families": 150,
     "kernels": 120,
@@ -56,7 +56,7 @@ UNCACHED = {"JAXSCORE_CACHE": "off", "JAX_ENABLE_COMPILATION_CACHE": "false"}
 
 
 class Machine(NamedTuple):
-    """How sections are run: the flags that all of them get, and when all must have ended."""
+    """Runs sections: their common flags, and the time by which all must have ended."""
 
     flags: list[str]
     ends: float
@@ -64,14 +64,14 @@ class Machine(NamedTuple):
     def start(
         self, section: str, *flags: str, environment: dict[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """A section's process; a flag that comes again counts instead of the first."""
+        """Start the process of a section; a repeated flag overrides the first."""
         command = [sys.executable, "-m", "tools.device_check.child", section]
         return subprocess.Popen(
             [*command, *self.flags, *flags], cwd=ROOT, env=os.environ | (environment or {})
         )
 
     def code(self, running: subprocess.Popen[bytes], seconds: float) -> int:
-        """Its exit code, or -1 where it had to be ended."""
+        """Wait for its exit code; -1 if it took too long and was killed."""
         try:
             return running.wait(max(1.0, min(seconds, self.left)))
         except subprocess.TimeoutExpired:
@@ -102,10 +102,10 @@ def main(arguments: list[str] | None = None) -> int:
         good = machine.left > 0 and check(section, machine)
         if not good:
             wrong.append(section)
-        say(good, f"{section} in {time.monotonic() - began:.0f} s")
+        report(good, f"{section} in {time.monotonic() - began:.0f} s")
     print()
     seconds = f"in {time.monotonic() - started:.0f} s"
-    say(not wrong, f"{', '.join(wrong)} {seconds}" if wrong else f"all sections {seconds}")
+    report(not wrong, f"{', '.join(wrong)} {seconds}" if wrong else f"all sections {seconds}")
     return 1 if wrong else 0
 
 
@@ -132,7 +132,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def check(section: str, machine: Machine) -> bool:
-    """Run a section; whether nothing was wrong."""
+    """Run a section and return whether it passed."""
     with tempfile.TemporaryDirectory() as name:
         outs = Path(name, "first.npz"), Path(name, "second.npz")
         if section == "families":
@@ -140,7 +140,7 @@ def check(section: str, machine: Machine) -> bool:
             on_cpu = ("--device", "cpu", "--out", str(outs[0]))
             there = machine.start(section, *on_cpu, environment={"JAX_PLATFORMS": "cpu"})
             codes = [machine.code(one, SECONDS[section]) for one in (here, there)]
-            return _ended(section, codes) and comparison.of_devices(*_read(outs))
+            return _ended(section, codes) and compare_devices(*_read(outs))
         if section == "bits":
             codes = [
                 machine.code(
@@ -149,19 +149,17 @@ def check(section: str, machine: Machine) -> bool:
                 for part, out in zip(("bits", "bits-again"), outs, strict=True)
             ]
             good = _ended(section, codes)
-            return (
-                all(out.exists() for out in outs) and comparison.of_processes(*_read(outs)) & good
-            )
+            return all(out.exists() for out in outs) and compare_processes(*_read(outs)) & good
         flags = ("--seconds", f"{machine.left - 20:.0f}")
         return _ended(section, [machine.code(machine.start(section, *flags), SECONDS[section])])
 
 
 def _ended(section: str, codes: list[int]) -> bool:
-    """Whether all processes of a section ended well; those that did not are told."""
+    """Report processes that did not end by themselves; return whether all passed."""
     for code in codes:
         if code not in (0, 1):
             why = "took too long and was ended" if code == -1 else f"ended with exit code {code}"
-            say(False, f"{section}: its process {why}")
+            report(False, f"{section}: its process {why}")
     return not any(codes)
 
 

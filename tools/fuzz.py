@@ -3,9 +3,9 @@
     pip install -e '.[fuzz]'
     python tools/fuzz.py --target yaml --seconds 300 --findings findings
 
-Targets are those of `tools/fuzz_targets.py`, or MODULE:FUNCTION. A finding is an input of which a
-target raises, or warns, or that takes over --most-seconds or --most-mb; it ends the run with exit
-code 1, and is written to --findings with what was raised and the command that shows it again:
+Targets are those of `tools/fuzz_targets.py`, or MODULE:FUNCTION. A finding is an input on which a
+target raises, warns, or exceeds --most-seconds or --most-mb. It ends the run with exit code 1, and
+is written to --findings with the output and the command that reproduces it:
 
     python tools/fuzz.py --target yaml --input findings/yaml-crash-0123…
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 INSTRUMENTED = ["jaxscore", "yaml", "tools", "tests"]
 LONGEST = 8192  # bytes of an input
-TOLD = 40  # lines of what the process said
+MOST_LINES = 40  # of the output of the process in a note
 
 
 def main() -> int:
@@ -48,15 +48,17 @@ def main() -> int:
             check=False,
         )
     lines = ended.stdout.decode(errors="replace").splitlines()
-    said = [line for line in lines if not line.startswith("INFO: Instrumenting")]
+    output_lines = [line for line in lines if not line.startswith("INFO: Instrumenting")]
     found = sorted(set(args.findings.iterdir()) - before)
     for path in found:
         again = [sys.executable, __file__, "--target", args.target, "--input", str(path)]
         note = path.with_name(f"{path.name}.txt")
-        note.write_text("\n".join([shlex.join(again), *said[-TOLD:]]) + "\n", encoding="utf-8")
+        note.write_text(
+            "\n".join([shlex.join(again), *output_lines[-MOST_LINES:]]) + "\n", encoding="utf-8"
+        )
         print(f"found {path}\n{shlex.join(again)}")
     if not found:
-        print("\n".join(said[-TOLD:] if ended.returncode else said[-1:]))
+        print("\n".join(output_lines[-MOST_LINES:] if ended.returncode else output_lines[-1:]))
     return 1 if found else ended.returncode
 
 
@@ -99,8 +101,8 @@ def _command(args: argparse.Namespace, folder: Path) -> list[str]:
         "artifact_prefix": f"{args.findings / args.target.replace(':', '.')}-",
     }
     own = ["--target", args.target, "--most-mb", str(args.most_mb), "--child"]
-    given = [f"-{name}={value}" for name, value in flags.items()]
-    return [sys.executable, __file__, *own, *given, str(corpus)]
+    libfuzzer_flags = [f"-{name}={value}" for name, value in flags.items()]
+    return [sys.executable, __file__, *own, *libfuzzer_flags, str(corpus)]
 
 
 def _quoted(word: bytes) -> str:

@@ -61,13 +61,13 @@ Target = Callable[[bytes, Path], None]
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Lets a reader refuse, in one line that can be shown."""
+    """Allow a reader to refuse with a message of one printable line."""
     try:
         yield
     except InputError as problem:
         message = str(problem)
         if UNPRINTABLE.search(message) or len(message) > LONGEST + MARGIN:
-            raise AssertionError(f"a message that cannot be shown: {message!r}") from problem
+            raise AssertionError(f"a message that is not printable: {message!r}") from problem
 
 
 def _file(folder: Path, name: str, data: bytes) -> Path:

@@ -53,7 +53,7 @@ from tests.models.mixture_families import DEEP_YARN
 
 MOVED = 1e-4  # nats
 EAGER = {"attn_implementation": "eager", **EXPERTS}
-# How transformers makes a model: as it does unless it is told, or as it is told
+# How transformers builds a model: by default, or with explicit implementations
 WAYS: dict[str, dict[str, str]] = {
     "defaults": {},
     "sdpa": EAGER | {"attn_implementation": "sdpa"},
@@ -76,8 +76,8 @@ class Measured(NamedTuple):
     """Largest differences of one family, in nats.
 
     Attributes:
-        attention: what transformers takes unless it is told.
-        largest: for each of `WAYS`; None where the class refuses it.
+        attention: the default of transformers.
+        largest: for each of `WAYS`, or None if the class refuses it.
         moved: configs of the cases in which one of them is above `MOVED`, and the largest.
     """
 

@@ -25,7 +25,7 @@ import jax
 import numpy as np
 
 from jaxscore.device import decoder
-from tools.demo_world import evaluation, inputs, model, sampling
+from tools.demo_world import evaluation, inputs, model
 from tools.demo_world.documents import PHASE_ENDS
 from tools.demo_world.tokenizer import train_tokenizer
 from tools.demo_world.training import Plan, train
@@ -124,7 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     scorer = evaluation.scorer_of(chosen.out)
     for path in [
         *inputs.write(chosen.inputs, chosen.seed),
-        sampling.write(chosen.inputs, scorer, chosen.seed),
+        evaluation.write_samples(chosen.inputs, scorer, chosen.seed),
     ]:
         print(f"wrote {path}")
     print("\nThe written model on names that no training text holds:")

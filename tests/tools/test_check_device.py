@@ -15,11 +15,9 @@ from jaxscore.engine.generation.slots import SlotTable
 from tools import check_device
 from tools.device_check import (
     bits,
-    comparison,
     families,
     kernels,
     memory,
-    peaks,
     qwen,
     random_model,
     resumed,
@@ -27,7 +25,8 @@ from tools.device_check import (
     values,
     vocabulary,
 )
-from tools.device_check.options import Options
+from tools.device_check.checks import Options, compare_devices, compare_processes
+from tools.device_check.timing import datasheet_peak
 
 SMALL = Options(small=True, seconds=60)
 
@@ -67,13 +66,13 @@ def test_families(tmp_path):
 
 def test_a_device_that_is_off_in_one_family_fails(capsys):
     right = {"caps": np.zeros((3, 4), np.float32), "experts": np.ones((3, 4), np.float32)}
-    assert comparison.of_devices(right, right)
+    assert compare_devices(right, right)
     assert not fails(capsys.readouterr().out)
-    assert not comparison.of_devices(right, right | {"caps": right["caps"] + 2e-4})
+    assert not compare_devices(right, right | {"caps": right["caps"] + 2e-4})
     assert fails(capsys.readouterr().out) == [
         "FAIL  random decoder against the CPU, caps: 2.0e-04",
     ]
-    assert not comparison.of_devices(right, right | {"caps": right["caps"] * np.nan})
+    assert not compare_devices(right, right | {"caps": right["caps"] * np.nan})
 
 
 def test_kernels(monkeypatch, capsys):
@@ -116,19 +115,19 @@ def test_bits(monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out.count("PASS") == 5
     assert bits.again(Options(small=True, out=second))
     with np.load(first) as one, np.load(second) as other:
-        assert comparison.of_processes(one, other)
+        assert compare_processes(one, other)
         assert set(one) == {"bfloat16, default", "bfloat16, --reproducible"}
 
 
 def test_bits_fail_where_one_moves_with_the_order(monkeypatch, tmp_path, capsys):
     right = bits.bits
 
-    def moved(scorer, sequences):
+    def with_flipped_bit(scorer, sequences):
         found = right(scorer, sequences)
         found[0][0] ^= 1
         return found
 
-    monkeypatch.setattr(bits, "bits", moved)
+    monkeypatch.setattr(bits, "bits", with_flipped_bit)
     monkeypatch.setattr(bits, "DTYPES", ("float32",))
     assert not bits.run(Options(small=True, out=tmp_path / "bits.npz"))
     assert "float32, --reproducible: other bits in 2 of " in capsys.readouterr().out
@@ -137,7 +136,7 @@ def test_bits_fail_where_one_moves_with_the_order(monkeypatch, tmp_path, capsys)
 def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
     """Here the steps of all rows are drawn by how many of them are at work."""
     model = random_model.from_host(bits._config(SMALL), "float32")
-    assert resumed.held("right", model, SMALL)
+    assert resumed.compare_resumed("right", model, SMALL)
     right = SlotTable._decode_block
 
     def wrong(lane, everything):
@@ -147,7 +146,7 @@ def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
         return (state, own, eos), tokens
 
     monkeypatch.setattr(SlotTable, "_decode_block", wrong)
-    assert not resumed.held("wrong", model, SMALL)
+    assert not resumed.compare_resumed("wrong", model, SMALL)
     assert len(fails(capsys.readouterr().out)) == 1
 
 
@@ -168,7 +167,7 @@ def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype)
         return (state, sampling, eos), tokens
 
     monkeypatch.setattr(SlotTable, "_decode_block", wrong)
-    assert not resumed.held("wrong", model, SMALL)
+    assert not resumed.compare_resumed("wrong", model, SMALL)
     [line] = fails(capsys.readouterr().out)
     assert " of 40 texts have other bits" in line
     assert " 0 of 40" not in line
@@ -177,7 +176,7 @@ def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype)
 def test_texts_that_fail_say_why(capsys):
     model = random_model.from_host(bits._config(SMALL), "float32")
     params = jax.tree.map(lambda leaf: leaf * np.nan, model.params)
-    assert not resumed.held("wrong", dataclasses.replace(model, params=params), SMALL)
+    assert not resumed.compare_resumed("wrong", dataclasses.replace(model, params=params), SMALL)
     [line] = fails(capsys.readouterr().out)
     assert "80 of 80 texts fail; text 0: the model gave logits that are not finite" in line
 
@@ -185,7 +184,7 @@ def test_texts_that_fail_say_why(capsys):
 def test_bits_of_two_processes_are_compared(capsys):
     one = {"float32, default": np.array([1.0, 2.0], np.float32).view(np.uint32)}
     other = {"float32, default": one["float32, default"] ^ np.array([0, 1], np.uint32)}
-    assert not comparison.of_processes(one, other)
+    assert not compare_processes(one, other)
     [line] = fails(capsys.readouterr().out)
     assert "other bits in 1 of 2 numbers, by 2.4e-07 at most, in a second process" in line
 
@@ -273,7 +272,7 @@ def test_shapes_are_those_that_are_published(name, parameters):
     ],
 )
 def test_peaks_by_datasheet(kind, peak):
-    assert peaks.datasheet(kind) == peak
+    assert datasheet_peak(kind) == peak
 
 
 def test_sections_in_processes_of_their_own(capfd):

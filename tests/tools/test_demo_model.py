@@ -19,7 +19,7 @@ from jaxscore.device import decoder
 from jaxscore.scorer import Scorer
 from jaxscore.types.requests import Request
 from tools import train_demo_model
-from tools.demo_world import evaluation, fast, held_out, inputs, model, prompts, sampling
+from tools.demo_world import evaluation, fast, held_out, inputs, model, prompts
 from tools.demo_world.rows import step_rows
 from tools.demo_world.tokenizer import train_tokenizer
 from tools.demo_world.training import Plan, first_state, train
@@ -132,10 +132,10 @@ def test_the_shipped_inputs_are_what_the_tool_writes(tmp_path: Path) -> None:
 def test_the_shipped_samples_answer_the_questions_the_tool_asks() -> None:
     path = INPUTS / "self_certainty.json"
     items = json.loads(path.read_text(encoding="utf-8"))
-    asked = held_out.reasoned_items(0, sampling.QUESTIONS)
+    asked = held_out.reasoned_items(0, evaluation.QUESTIONS)
     assert [item["model_input"] for item in items] == [item.prompt for item in asked]
     assert [item["answer"] for item in items] == [item.answer for item in asked]
-    assert {len(item["output"]) for item in items} == {sampling.SAMPLES}
+    assert {len(item["output"]) for item in items} == {evaluation.SAMPLES}
 
 
 def test_each_system_has_few_kilobytes_of_inputs() -> None:

@@ -67,7 +67,7 @@ def flops(requests: list[Tokens], facts: dict[str, Any], width: int, layers: int
 def report_write(
     requests: list[Tokens], times: dict[str, list[float]], results: dict[str, list[np.ndarray]]
 ) -> None:
-    """Tokens a second, and how many texts are those of the first contender."""
+    """Print tokens per second, and how many texts equal those of the first contender."""
     print(f"\nwrite: {len(requests)} prompts, {WRITTEN} tokens each")
     reference = next(iter(results.values()))
     for letter, seconds in times.items():

@@ -1,7 +1,6 @@
-"""Run a command and say what it took: `python child_memory.py REPORT.json COMMAND ...`.
+"""Run a command and report time and peak memory: `child_memory.py REPORT.json COMMAND ...`.
 
-A process begins with the peak memory of the one that started it, so what is measured is started
-by this, which is small, and not by the benchmark.
+A process inherits the peak memory of its parent, so a small process starts the measured one.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`devices`: the same requests on several forced host devices, bit for bit those of one."""
+"""`devices`: the same requests on several forced host devices, compared bit for bit."""
 
 import json
 import os
@@ -17,7 +17,7 @@ WORKLOADS, SMALL_WORKLOADS = ["answers", "prompt", "paths", "plain"], ["paths"]
 
 
 def run(counts: list[int], *, small: bool) -> bool:
-    """Print a line for each number of devices; whether all have the bits of the first."""
+    """Print a line for each number of devices; return whether all have the same bits."""
     shape = random_llama.TINY if small else random_llama.REALISTIC
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -41,7 +41,7 @@ def run(counts: list[int], *, small: bool) -> bool:
 
 
 def scored(folder: Path, n: int, names: list[str]) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What a process with n devices took and found for some workloads, see `on_devices`."""
+    """Time and scores of a process with n devices, see `on_devices`."""
     forced = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={n}"
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": forced.strip()}
     out = folder / f"{n}.npz"
@@ -55,7 +55,7 @@ def scored(folder: Path, n: int, names: list[str]) -> tuple[dict[str, Any], dict
 
 
 def different(want: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> int:
-    """How many numbers have another bit; all of them where there are more or fewer."""
+    """How many numbers have other bits; all of them if their count differs."""
     if {name: a.shape for name, a in want.items()} != {name: a.shape for name, a in found.items()}:
         return n_numbers(want)
     return sum(int((_bits(want[name]) != _bits(found[name])).sum()) for name in want)

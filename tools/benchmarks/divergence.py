@@ -20,7 +20,7 @@ CLOCKS = {"wall": time.perf_counter, "CPU": time.process_time}  # the second one
 
 
 def run(turns: int, *, small: bool) -> None:
-    """Print the median time of each pair against that of both models, turn by turn."""
+    """Print the median time of each pair relative to both models one by one, in turns."""
     from jaxscore.plan.requests import TokenSequence
 
     requests = token_requests.workloads(VOCABULARY)["plain"][: 4 if small else None]

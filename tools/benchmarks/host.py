@@ -18,7 +18,7 @@ ENDLESS = 1e12  # of one that answers at once
 
 
 class Kind(NamedTuple):
-    """A kind of work, see `host_work.py`, for so many requests, and the device's rate."""
+    """A kind of work of `host_work.py`, its number of requests, and the device's rate."""
 
     work: str
     n: int
@@ -57,7 +57,7 @@ def run(turns: int, against: Path | None, *, small: bool) -> None:
                     taken[version].append(one_turn(root, kind, folder))
             print(f"{kind.name}, {kind.n} requests")
             for version, facts in taken.items():
-                print(f"  {version:8} {told(kind, facts)}", flush=True)
+                print(f"  {version:8} {describe_result(kind, facts)}", flush=True)
             if against is not None:
                 pairs = zip(taken["against"], taken["here"], strict=True)
                 ratios = [other["seconds"] / own["seconds"] for other, own in pairs]
@@ -81,7 +81,7 @@ def one_turn(root: Path, kind: Kind, folder: Path) -> dict[str, Any]:
     return facts
 
 
-def told(kind: Kind, facts: list[dict[str, Any]]) -> str:
+def describe_result(kind: Kind, facts: list[dict[str, Any]]) -> str:
     seconds = statistics.median(one["seconds"] for one in facts)
     rate = statistics.median(one["tokens"] / one["seconds"] for one in facts)
     busy = statistics.median(one["busy"] for one in facts)

@@ -81,7 +81,7 @@ def _measure(
         f"sequences, {sum(lengths)} tokens, all scored; system load {os.getloadavg()[0]:.2f}\n"
         f"  off {seconds:.2f} s, on {statistics.median(one.clock for one in on):.2f} s: "
         f"{_slower(off, on)}, allowed {ALLOWED:.0f} %\n"
-        f"  off once more {_slower(off, again)}: no less can be told by the clock\n"
+        f"  off once more {_slower(off, again)}: the clock resolves no less\n"
         f"  inside the journal {_share(own, seconds, n_sequences)}\n"
         f"  the scoring thread worked {_share(worked, seconds, n_sequences)} more",
         flush=True,

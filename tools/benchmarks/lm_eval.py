@@ -139,7 +139,7 @@ def _serve(connection: Connection, kind: str, folder: Path) -> None:
 
 
 def _counts(model: Any) -> tuple[int, int]:
-    """Tokens given and computed so far; nothing for `hf`."""
+    """Input tokens and computed tokens so far; none for `hf`."""
     if not hasattr(model, "scorer"):
         return 0, 0
     counts = model.scorer.facts()["counts"]

@@ -13,7 +13,7 @@ from tools.benchmarks.contenders import make_checkpoint
 VOCABULARY = 50257  # of the checkpoint
 EVERY = ("rank", "renyi2", "varentropy")
 # The second "none" says how much the clock can tell.
-WANTED: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "none again": {},
     "varentropy": {"measures": ("varentropy",)},
@@ -40,11 +40,11 @@ def run(turns: int, *, small: bool) -> None:
 
 
 def _measure(scorer: Any, sequences: list[Any], turns: int) -> None:
-    seconds: dict[str, list[float]] = {name: [] for name in WANTED}
+    seconds: dict[str, list[float]] = {name: [] for name in OPTIONS}
     for turn in range(turns + 1):
-        for name, wanted in WANTED.items():
+        for name, options in OPTIONS.items():
             started = time.perf_counter()
-            scorer.score_sequences(sequences, **wanted)
+            scorer.score_sequences(sequences, **options)
             if turn:  # the first compiles
                 seconds[name].append(time.perf_counter() - started)
     base = seconds["none"]

@@ -1,4 +1,5 @@
-"""Run by `devices` in a process that has so many devices: scores, and prints one JSON line:
+"""Process of `devices` with N devices: scores workloads and prints one JSON line.
+
 `python -m tools.benchmarks.on_devices FOLDER N OUT.npz WORKLOAD ...`
 """
 

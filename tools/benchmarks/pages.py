@@ -45,7 +45,7 @@ def run(turns: int, *, small: bool) -> None:
         pages = [written(records) for _ in range(turns)]
         taking, writing = (min(getattr(one, part) for one in pages) for part in Written._fields[1:])
         size = len(pages[0].text.encode())
-        found = shown(pages[0].text, turns)
+        found = time_in_browser(pages[0].text, turns)
         seen = "no browser" if found is None else f"{found[0]:9.0f}  {found[1]:8d}"
         print(f"{n:8d}  {size:8d}  {taking:12.2f}  {writing:13.2f} {seen}", flush=True)
 
@@ -99,7 +99,7 @@ def written(records: list[dict[str, Any]]) -> Written:
     return Written(text, taken - started, time.process_time() - taken)
 
 
-def shown(text: str, turns: int) -> tuple[float, int] | None:
+def time_in_browser(text: str, turns: int) -> tuple[float, int] | None:
     """Least milliseconds until the table is there, and elements; None without a browser."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     try:

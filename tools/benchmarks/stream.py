@@ -36,7 +36,7 @@ def run(n_requests: int | None, *, small: bool) -> bool:
 
 
 class Taken(NamedTuple):
-    """What a run took; memory is the most that the process ever held."""
+    """Time of a run, and the peak memory of its process."""
 
     seconds: float
     peak_bytes: int

@@ -13,7 +13,7 @@ ALLOWED = 1e-4  # nats; ids of logits that are nearer than this may change place
 
 
 def run(turns: int, *, small: bool) -> bool:
-    """Print a line for each type of the weights; whether the ids are those of full logits."""
+    """Print a line for each dtype; return whether the ids equal those of full logits."""
     sizes = (SMALL_QUERIES, SMALL_WIDTH, SMALL_V) if small else (QUERIES, WIDTH, V)
     print(
         f"\ntop: {sizes[0]} queries, width {sizes[1]}, vocabulary of {sizes[2]}; least of {turns} "
@@ -25,7 +25,7 @@ def run(turns: int, *, small: bool) -> bool:
 
 
 def _measured(dtype: str, turns: int, queries: int, width: int, v: int) -> int:
-    """Print the times; how many ids are not those of full logits."""
+    """Print the times; return how many ids differ from those of full logits."""
     import jax
     import jax.numpy as jnp
 
@@ -73,7 +73,7 @@ def _measured(dtype: str, turns: int, queries: int, width: int, v: int) -> int:
 
 
 def n_wrong(got: Any, want: Any) -> int:
-    """Ids that are others than wanted, or whose log-probability is.
+    """Ids that differ from the expected ones, or whose log-probability does.
 
     Args:
         want: scores with one token more.

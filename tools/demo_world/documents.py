@@ -136,7 +136,7 @@ def _lettered(draw: Draw, fact: Fact, facts: list[Fact]) -> tuple[list[str], str
 
 
 def choice_documents(draw: Draw) -> list[list[Segment]]:
-    """Lettered choices of which the passage's description decides one."""
+    """Lettered choices; the passage's description decides which is right."""
     rng = draw.rng
     facts = draw.facts(1, 2 + draw.level)
     frame, _ = _frame(draw, facts)
@@ -171,7 +171,7 @@ def letter_documents(draw: Draw) -> list[list[Segment]]:
 
 
 def truth_documents(draw: Draw) -> list[list[Segment]]:
-    """Statements about given facts: of each fact one that is true and one that is false."""
+    """Statements about facts: a true and a false one for each."""
     facts = draw.facts(2, MOST_FACTS[draw.level])
     said = " ".join(fact.sentence for fact in facts)
     documents = []
@@ -200,7 +200,7 @@ def named_documents(draw: Draw) -> list[list[Segment]]:
 
 
 def ending_documents(draw: Draw) -> list[list[Segment]]:
-    """Sentences to be completed from given facts."""
+    """Sentences to complete from facts."""
     rng = draw.rng
     facts = draw.facts(2, 4)
     said = " ".join(fact.sentence for fact in facts)

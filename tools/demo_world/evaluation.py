@@ -1,4 +1,4 @@
-"""What the model has learned, measured on held-out names with the project's own scorer."""
+"""Accuracy of the model on held-out names, and samples of its answers for `self-certainty`."""
 
 import dataclasses
 import json
@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from jaxscore.engine.generation.generator import Generator
 from jaxscore.scorer import Scorer
 from jaxscore.systems.samples.selection import select, vote
-from jaxscore.types.requests import LabelRequest, Request
+from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
 from tools.demo_world import held_out
-from tools.demo_world.sampling import sampled_items
 
 SEED = 1  # of the evaluation's items; the inputs of the demo have another
 POWER = 0.5  # of the Borda votes
+SAMPLES = 8  # of each question
+MOST_TOKENS = 72  # two reasons and the answer take about fifty
+TEMPERATURE = 1.0
+QUESTIONS = 96  # of the demo, 135 KB; with a few dozen, chance decides which sample is right
 
 
 def scorer_of(folder: Path) -> Scorer:
@@ -82,7 +86,7 @@ class SampleFigures:
 
     Attributes:
         mean: by chance, what the first sample is right in when there are many questions.
-        majority, voted: by the answer that is given most, and by Borda votes.
+        majority, voted: by the most frequent answer, and by Borda votes.
     """
 
     first: float
@@ -128,7 +132,7 @@ def chosen_right(scorer: Scorer, items: Sequence[dict[str, Any]]) -> SampleFigur
 
 
 def _answer(output: str) -> str | None:
-    """The answer of an output that is the JSON asked for."""
+    """Answer in an output that has the requested JSON, or None."""
     try:
         found = json.loads(output)
     except json.JSONDecodeError:
@@ -137,7 +141,7 @@ def _answer(output: str) -> str | None:
 
 
 def table(scorer: Scorer, n_items: int = 192) -> str:
-    """Every figure on that many held-out items of each kind, one a line, chance beside it."""
+    """Every figure on `n` held-out items of each kind, one per line, beside chance."""
     paths = path_figures(scorer, n_items)
     right, wrong = judge_scores(scorer, n_items)
     samples = sample_figures(scorer, n_items)
@@ -166,3 +170,39 @@ def table(scorer: Scorer, n_items: int = 192) -> str:
         ("samples: Borda votes are right", f"{samples.voted:.1%}"),
     ]
     return "\n".join(f"{name:<48}{value:>24}" for name, value in rows)
+
+
+def sampled_items(
+    scorer: Scorer, items: Sequence[held_out.ReasonedItem], seed: int
+) -> list[dict[str, Any]]:
+    """Items as `self-certainty` reads them, with the right answer."""
+    generated = Generator(scorer).generate(
+        GenerationRequest(
+            i * SAMPLES + k,
+            item.prompt,
+            MOST_TOKENS,
+            temperature=TEMPERATURE,
+            seed=(seed * len(items) + i) * SAMPLES + k,
+        )
+        for i, item in enumerate(items)
+        for k in range(SAMPLES)
+    )
+    texts = [result.text for result in generated]
+    return [
+        {
+            "session_id": f"demo-{i:02d}",
+            "model_input": item.prompt,
+            "output": texts[i * SAMPLES : (i + 1) * SAMPLES],
+            "answer": item.answer,
+            "generator": "demo",
+        }
+        for i, item in enumerate(items)
+    ]
+
+
+def write_samples(folder: Path, scorer: Scorer, seed: int) -> Path:
+    """Write `self_certainty.json`: questions with samples of the model's answers."""
+    items = sampled_items(scorer, held_out.reasoned_items(seed, QUESTIONS), seed)
+    path = folder / "self_certainty.json"
+    path.write_text(json.dumps(items, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return path

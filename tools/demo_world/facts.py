@@ -135,7 +135,7 @@ class Fact:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-    """Facts of which each begins where the last one ended."""
+    """A chain of facts: each starts with the entity that ends the one before."""
 
     facts: tuple[Fact, ...]
 

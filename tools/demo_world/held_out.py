@@ -60,7 +60,7 @@ class Passage:
 
 
 def passages(seed: int, count: int, n_facts: int) -> list[Passage]:
-    """Passages; the fact that is asked for stands anywhere among the others."""
+    """Passages; the fact in question stands anywhere among the others."""
     rng = random.Random(f"held out passages {seed}")
     names = Names(rng, held_out=True)
     made = []
@@ -87,7 +87,7 @@ def choice_items(seed: int, count: int, n_facts: int) -> list[LabelItem]:
 
 
 def truth_items(seed: int, count: int, swapped: bool) -> list[LabelItem]:
-    """Statements on three given facts; a false one has another fact's object or a new name."""
+    """Statements on three facts; a false one has another fact's object or a new name."""
     items = []
     for i, passage in enumerate(passages(seed, count, 3)):
         fact = passage.asked

@@ -95,13 +95,13 @@ def judge_user(labels: Sequence[str], question: str, golden: Sequence[str], answ
 
 
 def reasoned_user(facts: Iterable[Fact], question: str) -> str:
-    """A question on given facts, to be answered as JSON."""
-    given = " ".join(fact.sentence for fact in facts)
-    return f"{given}\nQuestion: {question}\nAnswer as JSON with reasoning and answer.".lstrip()
+    """A question on facts, to be answered as JSON."""
+    passage = " ".join(fact.sentence for fact in facts)
+    return f"{passage}\nQuestion: {question}\nAnswer as JSON with reasoning and answer.".lstrip()
 
 
 def reasoned_answer(facts: Iterable[Fact], answer: str) -> str:
-    """The JSON that is asked for."""
+    """The requested JSON."""
     reasons = " ".join(fact.sentence for fact in facts)
     return f'{{"reasoning": "{reasons}", "answer": "{answer}"}}'
 

@@ -84,7 +84,7 @@ def optimizer(plan: Plan) -> optax.GradientTransformation:
 
 
 def _decays(param: jax.Array) -> bool:
-    """Matrices, of which those of layers are stacked, are wider than 1 in two last axes."""
+    """Whether a parameter is a matrix: its last two axes are wider than 1."""
     return param.ndim == 3 or (param.ndim == 2 and param.shape[0] > 64)
 
 
@@ -142,7 +142,7 @@ def train(
     say: Callable[[str], None] = print,
     stop_after: int | None = None,
 ) -> decoder.Params:
-    """Train from the newest checkpoint, or from the start where there is none.
+    """Train from the newest checkpoint, or from the start if there is none.
 
     A step's documents depend on the seed and the step alone, so a run that was killed and
     started again ends with the parameters of a run that was not.
@@ -194,6 +194,6 @@ def _progress(plan: Plan, done: int, value: float, seconds: float, steps: int) -
 
 
 def _label_losses(labels: np.ndarray) -> str:
-    """Mean nats a label by kind: ln 2 is chance where two labels are asked for."""
+    """Mean nats a label by kind: ln 2 is chance for two labels."""
     means = {kind: total / n for kind, (total, n) in zip(KINDS, labels, strict=True) if n}
     return "   ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())

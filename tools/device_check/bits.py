@@ -1,7 +1,7 @@
-"""Which bits move with what: order, neighbours, processes and devices.
+"""Whether bits of scores depend on order, neighbours, processes and devices.
 
-Two processes score the same texts, the second in another order and with programs of its own,
-since nothing is cached. What one process can hold it says at once; `comparison` holds both.
+Two processes score the same texts, the second in another order and with programs that it compiled
+itself. Each process reports what it can compare alone; `checks.compare_processes` compares both.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,7 @@ from jaxscore.device.sharding import DeviceMesh
 from jaxscore.engine.engine import Engine
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import qwen, random_model, resumed
-from tools.device_check.comparison import moved
-from tools.device_check.options import Options
-from tools.device_check.verdict import say
+from tools.device_check.checks import Options, describe_bits, report
 
 DTYPES = ("float32", "bfloat16")
 ALONE = "--reproducible"
@@ -27,8 +25,8 @@ BY_THEMSELVES = 8  # texts that are also scored one a call
 
 
 def run(options: Options) -> bool:
-    """Hold what one process can hold, and write its bits for the other."""
-    say(None, f"XLA options of --reproducible: {deterministic_options() or 'none needed here'}")
+    """Check what one process can check, and write its bits for the other."""
+    report(None, f"XLA options of --reproducible: {deterministic_options() or 'none needed here'}")
     config = _config(options)
     sequences, others = texts(1, config.vocab_size), texts(2, config.vocab_size)
     verdicts, written = [], {}
@@ -39,22 +37,22 @@ def run(options: Options) -> bool:
         for mode, scorer in scorers.items():
             verdicts.append(_by_order(f"{dtype}, {mode}", scorer, sequences, found[mode]))
             written[f"{dtype}, {mode}"] = np.concatenate(found[mode])
-        verdicts.append(resumed.held(f"{dtype}, generation", model, options))
+        verdicts.append(resumed.compare_resumed(f"{dtype}, generation", model, options))
         name, alone = f"{dtype}, {ALONE}", scorers[ALONE]
         verdicts.append(_by_neighbours(name, alone, sequences, others, found[ALONE]))
         if (n := jax.device_count()) > 1:
             spread = random_model.from_host(config, dtype, DeviceMesh(MeshShape(data=n)))
             got = bits(Engine(spread, reproducible=True), sequences)
-            verdicts.append(_held(name, found[ALONE], got, f"on data={n}"))
+            verdicts.append(_compare(name, found[ALONE], got, f"on data={n}"))
     if jax.device_count() == 1:
-        say(None, "one device: whether the bits are those of more was not tried")
+        report(None, "one device: bits on several devices were not compared")
     assert options.out is not None
     np.savez(options.out, **written)
     return all(verdicts)
 
 
 def again(options: Options) -> bool:
-    """In another process and another order: write the bits of the texts in theirs."""
+    """Score in another process and order, and write the bits in the order of `run`."""
     config, written = _config(options), {}
     sequences = texts(1, config.vocab_size)[::-1]
     for dtype in DTYPES:
@@ -72,7 +70,7 @@ def _config(options: Options) -> DecoderConfig:
 
 
 def texts(seed: int, vocab_size: int) -> list[TokenSequence]:
-    """Token ids of lengths that make two shapes of rows; most share some of their beginning."""
+    """Token ids of lengths that fill two shapes of rows; most share a prefix."""
     draw = np.random.default_rng(seed)
     shared = draw.integers(0, vocab_size, 150)
     out = []
@@ -100,7 +98,7 @@ def _by_order(
 ) -> bool:
     order = np.random.default_rng(3).permutation(len(sequences))
     got = bits(scorer, [sequences[k] for k in order])
-    return _held(name, [found[k] for k in order], got, "in another order")
+    return _compare(name, [found[k] for k in order], got, "in another order")
 
 
 def _by_neighbours(
@@ -114,12 +112,12 @@ def _by_neighbours(
     alone = [part for one in some for part in bits(scorer, [one])]
     beside = bits(scorer, [*others, *sequences])[len(others) :]
     verdicts = [
-        _held(name, found[: len(some)], alone, "each by itself"),
-        _held(name, found, beside, f"beside {len(others)} others"),
+        _compare(name, found[: len(some)], alone, "each by itself"),
+        _compare(name, found, beside, f"beside {len(others)} others"),
     ]
     return all(verdicts)
 
 
-def _held(name: str, want: Sequence[np.ndarray], got: Sequence[np.ndarray], what: str) -> bool:
+def _compare(name: str, want: Sequence[np.ndarray], got: Sequence[np.ndarray], what: str) -> bool:
     one, other = np.concatenate(want), np.concatenate(got)
-    return say(np.array_equal(one, other), f"{name}: {moved(one, other)} {what}")
+    return report(np.array_equal(one, other), f"{name}: {describe_bits(one, other)} {what}")

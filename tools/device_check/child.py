@@ -26,15 +26,14 @@ from tools.device_check import (
     values,
     vocabulary,
 )
-from tools.device_check.options import Options
-from tools.device_check.verdict import say
+from tools.device_check.checks import Options, report
 
 
 def about(options: Options) -> bool:
     """What there is to check."""
     device, limit = jax.devices()[0], random_model.memory_limit()
     room = "a memory that it does not tell" if limit is None else f"{format_bytes(limit)} to use"
-    return say(
+    return report(
         None, f"jax {jax.__version__}, {jax.device_count()} of {device.device_kind} with {room}"
     )
 

@@ -10,14 +10,14 @@ from jaxscore.engine.engine import Engine
 from jaxscore.plan.requests import TokenSequence
 from tests.engine.on_eight_devices import CONFIGS, model_on, parameters, scored
 from tools.device_check import qwen, random_model
-from tools.device_check.options import Options
+from tools.device_check.checks import Options
 
 WIDE = "Qwen2.5-0.5B, 2 layers"
 FEW = ("alibi", "int8 experts", "caps")  # for `small`
 
 
 def run(options: Options) -> bool:
-    """Write the numbers of this process's device; `comparison.of_devices` has the verdict."""
+    """Write the numbers of this process's device; `compare_devices` has the verdict."""
     assert options.out is not None
     np.savez(options.out, **numbers(small=options.small))
     return True

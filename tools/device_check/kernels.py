@@ -13,9 +13,8 @@ from jaxscore.device.attention.interval import ATTENTION
 from jaxscore.device.attention.score_rule import Alibi, ScoreRule
 from jaxscore.device.backends import Backend, current_backend
 from jaxscore.device.experts import BLOCK, GROUPED
-from tools.device_check.options import Options
-from tools.device_check.timing import measured
-from tools.device_check.verdict import say
+from tools.device_check.checks import Options, report
+from tools.device_check.timing import time_call
 
 ALLOWED = {"float32": 1e-4, "bfloat16": 3e-2}  # of values near 1; 8 bits before the last product
 SHAPES = (  # rows, length, query heads, key heads, head width
@@ -38,11 +37,11 @@ def run(options: Options) -> bool:
     if small or backend.attention.startswith("kernel"):
         verdicts += attention(backend, SMALL_SHAPES if small else SHAPES, small)
     else:
-        say(None, f"attention runs as {backend.attention!r} here, which is no kernel")
+        report(None, f"attention runs as {backend.attention!r} here, which is no kernel")
     if small or backend.experts in GROUPED:
         verdicts.append(experts(backend, SMALL_EXPERTS if small else EXPERTS, small))
     else:
-        say(None, f"experts run as {backend.experts!r} here, which is no kernel")
+        report(None, f"experts run as {backend.experts!r} here, which is no kernel")
     return all(verdicts)
 
 
@@ -64,14 +63,14 @@ def attention(backend: Backend, shapes: tuple[Any, ...], interpret: bool) -> Ite
                 given = tries(shape)
                 for kind, (rule, window) in rules.items():
                     how = {"rule": rule, "dtype": jnp.dtype(dtype)}
-                    ours, ours_s, _ = measured(functools.partial(kernel, **how), *given, window)
-                    theirs, theirs_s, _ = measured(
+                    ours, ours_s, _ = time_call(functools.partial(kernel, **how), *given, window)
+                    theirs, theirs_s, _ = time_call(
                         functools.partial(blocked, **how), *given, window
                     )
                     worst = max(
                         float(np.abs(x - y).max()) for x, y in zip(ours, theirs, strict=True)
                     )
-                    yield say(
+                    yield report(
                         worst < ALLOWED[dtype],
                         f"{name}, {R} x {L}, {N} heads of {H}, {dtype}, {kind}: "
                         f"{1e3 * ours_s:.2f} ms, in XLA's operations {1e3 * theirs_s:.2f} ms; "
@@ -118,12 +117,12 @@ def experts(backend: Backend, sizes: tuple[int, ...], interpret: bool) -> bool:
                 (x, m),
             )
 
-        ours, ours_s, _ = measured(kernel, *given)
-        theirs, theirs_s, _ = measured(plain, *given)
+        ours, ours_s, _ = time_call(kernel, *given)
+        theirs, theirs_s, _ = time_call(plain, *given)
         worst = float(np.abs(ours - theirs).max())
         rate = 2 * x.size * inner / ours_s
         good.append(
-            say(
+            report(
                 worst < ALLOWED["bfloat16"],
                 f"experts by {name}, {n_blocks} x {block} rows of {width}, {count} of "
                 f"{inner} x {width}: {1e3 * ours_s:.2f} ms ({rate / 1e12:.1f} TFLOP/s), one after "

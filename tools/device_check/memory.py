@@ -8,8 +8,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.plan.requests import TokenSequence
 from tools.device_check import qwen, random_model
-from tools.device_check.options import Options
-from tools.device_check.verdict import say
+from tools.device_check.checks import Options, report
 
 LENGTH, HEADS = 4096, 32  # attention scores of a row take 4 * HEADS * LENGTH**2 bytes, 2 GB
 EXCESS = 2  # times what the device has, for scores alone
@@ -20,11 +19,11 @@ def run(options: Options) -> bool:
     """Whether too large a batch is halved, with the same scores to 1e-5."""
     limit = random_model.memory_limit()
     if limit is None or jax.default_backend() == "cpu":
-        return say(None, "out of memory: not reachable here, this device has no limit of its own")
+        return report(None, "out of memory: not reachable, this device has no limit of its own")
     rows = -(-EXCESS * limit // (4 * HEADS * LENGTH**2))
     if rows > MOST_ROWS:
         text = f"out of memory: not reachable, {format_bytes(limit)} hold {MOST_ROWS} rows and more"
-        return say(None, text)
+        return report(None, text)
     # Narrow but for its heads, so that their scores are what fills the memory.
     config = qwen.decoder_config(
         "Qwen2.5-0.5B",
@@ -41,16 +40,16 @@ def run(options: Options) -> bool:
     try:
         got = scorer.score_sequences(sequences)
     except InputError as problem:
-        return say(False, f"out of memory: not survived: {problem}")
+        return report(False, f"out of memory: not survived: {problem}")
     refused = sorted(scorer.dispatch.too_large, reverse=True)
     if not refused:
-        return say(None, f"out of memory: not reached with {rows} x {LENGTH} tokens")
+        return report(None, f"out of memory: not reached with {rows} x {LENGTH} tokens")
     one_by_one = Engine(model, batch_tokens=LENGTH).score_sequences(sequences[:4])
     worst = max(
         float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(got[:4], one_by_one, strict=True)
     )
     shapes = ", ".join(f"{n} x {length}" for n, length in refused)
-    return say(
+    return report(
         worst < 1e-5,
         f"out of memory: did not fit: {shapes}; halved and scored, worst difference {worst:.1e}",
     )

@@ -80,7 +80,7 @@ def _constant(path: Any) -> float | None:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _matrices(key: jax.Array, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """One matrix after the other, so that random bits of all layers are never held at once."""
+    """One matrix after the other, so that random bits of all layers never exist at once."""
 
     integers = BACKENDS[current_platform()].integers
 

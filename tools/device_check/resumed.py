@@ -1,4 +1,4 @@
-"""Texts of a run that goes on: those that it had not, written as in the run that was not ended."""
+"""Whether generation that resumes has the same bits as an uninterrupted run."""
 
 import contextlib
 import dataclasses
@@ -17,8 +17,7 @@ from jaxscore.engine.progress import Progress
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import TokenRequest
 from jaxscore.text.decoder import TextDecoder
-from tools.device_check.options import Options
-from tools.device_check.verdict import say
+from tools.device_check.checks import Options, report
 
 N_TEXTS, LONGEST = 600, 96  # more than two groups of 256 rows; new tokens
 N_SMALL, LONGEST_SMALL = 80, 40  # the same of a CPU's 32 rows
@@ -29,12 +28,12 @@ ODD = 2654435761, 2246822519  # what bits are multiplied with; a changed bit cha
 Seen = dict[tuple[bytes, int], tuple[int, bytes, bytes]]
 
 
-def held(name: str, model: Model, options: Options) -> bool:
-    """Whether texts have the same bits where every other one is known and its row is idle.
+def compare_resumed(name: str, model: Model, options: Options) -> bool:
+    """Report whether texts have the same bits if every other text is already known.
 
-    Compared after each block are the keys and values of each text that is written, and its tokens.
-    Tokens alone would not tell: most of them stay the same when a logit moves by 1e-5. What stands
-    in the rows of a text's neighbours, and in its own row before it, differs between the runs.
+    Compares the keys, values and tokens of each generated text after each block. Tokens alone would
+    not show it: most stay the same if a logit moves by 1e-5. The rows of neighbours, and the
+    previous contents of a text's row, differ between the runs.
     """
     writer = Scheduler(Engine(model), _Silent())
     asked = requests(options, model.vocab_size)
@@ -42,7 +41,7 @@ def held(name: str, model: Model, options: Options) -> bool:
         whole = _written(writer, asked, {})
     if failed := [(k, one.error) for k, one in enumerate(whole) if one.error is not None]:
         k, error = failed[0]
-        return say(False, f"{name}: {len(failed)} of {len(asked)} texts fail; text {k}: {error}")
+        return report(False, f"{name}: {len(failed)} of {len(asked)} texts fail; text {k}: {error}")
     with _bits() as seen_again:
         _written(writer, asked, dict(list(enumerate(whole))[::2]))
     missing = [request.digest() for request in asked[1::2]]
@@ -52,7 +51,7 @@ def held(name: str, model: Model, options: Options) -> bool:
             blocks[key[0]].append(seen.get(key) == seen_again.get(key))
     other = sum(not all(same) for same in blocks.values())
     n_blocks = sum(map(len, blocks.values()))
-    return say(
+    return report(
         not other and all(blocks.values()),
         f"{name}: {other} of {len(missing)} texts have other bits, of {n_blocks} blocks compared, "
         "in a run that has the others already",
@@ -60,7 +59,7 @@ def held(name: str, model: Model, options: Options) -> bool:
 
 
 def requests(options: Options, vocab_size: int) -> list[TokenRequest]:
-    """Prompts of uneven lengths, and texts that end at uneven lengths."""
+    """Prompts of different lengths, with texts of different lengths."""
     draw = np.random.default_rng(4)
     n, longest = (N_SMALL, LONGEST_SMALL) if options.small else (N_TEXTS, LONGEST)
     return [
@@ -79,7 +78,7 @@ def requests(options: Options, vocab_size: int) -> list[TokenRequest]:
 
 @contextlib.contextmanager
 def _bits() -> Iterator[Seen]:
-    """All that the lanes of the block compute, see `Seen`."""
+    """Record what the decode blocks compute, see `Seen`."""
     block, seen = SlotTable._decode_block, Seen()
 
     def watched(lane, everything):
@@ -99,9 +98,9 @@ def _bits() -> Iterator[Seen]:
 
 @jax.jit
 def _sums(state: generate.GenerationState) -> jax.Array:
-    """Of each row all bits of its keys and values as sums of integers, [rows, 4].
+    """Checksums of the bits of each row's keys and values, [rows, 4].
 
-    They are summed where they are: a cache of some GB would take longer to fetch than to write.
+    Summed on the device: fetching a cache of several GB would take longer than generating.
     """
     cache = state.cache
 
@@ -131,7 +130,7 @@ def _written(
 
 
 class _Silent(TextDecoder):
-    """Ids alone are compared, so no tokenizer is needed."""
+    """Decoder without a tokenizer: only ids are compared."""
 
     def __init__(self) -> None:
         super().__init__(None)

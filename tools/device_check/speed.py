@@ -26,9 +26,9 @@ from jaxscore.models.native import NUMPY_DTYPES
 from jaxscore.models.weights.params import shapes_of
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
-from tools.device_check import peaks, qwen, random_model
-from tools.device_check.options import Options
-from tools.device_check.verdict import say
+from tools.device_check import qwen, random_model
+from tools.device_check.checks import Options, report
+from tools.device_check.timing import datasheet_peak, measure_peak
 
 DTYPE = "bfloat16"
 LENGTHS = (512, 128, 2048)  # tokens a row; the first is also taken with every size of batch
@@ -51,9 +51,9 @@ def run(options: Options) -> bool:
     ends = time.monotonic() + options.seconds
     kind = jax.devices()[0].device_kind
     n = 1024 if options.small or jax.default_backend() == "cpu" else 8192
-    peak = Peaks(peaks.datasheet(kind), peaks.measured(n))
+    peak = Peaks(datasheet_peak(kind), measure_peak(n))
     known = f"{peak.datasheet / 1e12:.0f}" if peak.datasheet else "unknown"
-    say(None, f"peak of {kind} in TFLOP/s: datasheet {known}, product {peak.product / 1e12:.3g}")
+    report(None, f"peak of {kind} in TFLOP/s: datasheet {known}, product {peak.product / 1e12:.3g}")
     verdicts = []
     for number, name in enumerate(qwen.SIZES):
         # A slow model leaves the later ones their share of what is left.
@@ -67,14 +67,16 @@ def _model(name: str, options: Options, peak: Peaks, ends: float) -> bool:
     size, limit = random_model.n_bytes(config, DTYPE), random_model.memory_limit()
     if limit is not None and size > FITS * limit:
         sizes = f"{format_bytes(size)} of parameters and {format_bytes(limit)} of memory"
-        return say(None, f"{name}: skipped, {sizes}")
+        return report(None, f"{name}: skipped, {sizes}")
     verdicts, model = [], None
     try:
         for batch_tokens, length in _shapes(options):
             expected = CALLS * _batch_flops(config, batch_tokens, length) / peak.product / SHARE
             if time.monotonic() + expected > ends:
                 what = f"batches of {batch_tokens} in rows of {length}"
-                say(None, f"{name}: no time for {what}, about {expected:.0f} s; take --only speed")
+                report(
+                    None, f"{name}: no time for {what}, about {expected:.0f} s; take --only speed"
+                )
                 continue
             model = model or random_model.on_device(config, DTYPE)
             verdicts.append(_measured(name, config, model, batch_tokens, length, peak))
@@ -84,7 +86,7 @@ def _model(name: str, options: Options, peak: Peaks, ends: float) -> bool:
         cause = problem.__cause__ if isinstance(problem, InputError) else problem
         if not isinstance(cause, JaxRuntimeError) or not is_out_of_memory(cause):
             raise
-        say(None, f"{name}: the rest skipped, it does not fit in memory")
+        report(None, f"{name}: the rest skipped, it does not fit in memory")
     return all(verdicts)
 
 
@@ -112,7 +114,7 @@ def _measured(
 
     scorer.score_sequences(texts(rows))  # compiles
     if scorer.dispatch.too_large:
-        return say(None, f"{name}: a batch of {batch_tokens} in rows of {length} does not fit")
+        return report(None, f"{name}: a batch of {batch_tokens} in rows of {length} does not fit")
     batch = _batch(draw, config.vocab_size, rows, length)
     program_s = _program_seconds(scorer, batch)
     layers_s = _program_seconds(scorer, batch._replace(scored=_nothing(batch.scored)))
@@ -126,7 +128,7 @@ def _measured(
     flops = _batch_flops(config, batch_tokens, length)
     of_layers = flops - rows * length * costs.unembedding_flops(config)
     compiled = scorer.programs.compiled
-    return say(
+    return report(
         bool(all(np.isfinite(one.logprob).all() for one in scores)),
         f"{name}, batches of {batch_tokens} in rows of {length}: {tokens / taken:.0f} tokens/s, "
         f"{_share(flops * n_batches / taken, peak)}; the program alone "
@@ -190,7 +192,7 @@ def _shared_prompt(name: str, config: DecoderConfig, model: Model, batch_tokens:
     started = time.perf_counter()
     scorer.score_sequences(sequences)
     seconds = time.perf_counter() - started
-    say(
+    report(
         None,
         f"{name}, 1000 questions on one prompt of 300: {given / seconds:.0f} given tokens/s, "
         f"{unique / seconds:.0f} unique",

@@ -11,8 +11,7 @@ from jaxscore.engine import planner
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.types.requests import GenerationRequest
-from tools.device_check.options import Options
-from tools.device_check.verdict import say
+from tools.device_check.checks import Options, report
 
 CASES = Path(__file__).resolve().parents[2] / "tests" / "cases"
 NAMES = ("tiny-gpt2", "tiny-llama3", "tiny-qwen2")
@@ -50,7 +49,7 @@ def agrees(name: str) -> bool:
                 float(np.nanmax(np.abs(a.logprob - b.logprob)))
                 for a, b in zip(together, alone, strict=True)
             )
-    return say(
+    return report(
         worst["float32"] < 1e-4 and layout < 1e-5,
         f"{name}: expected values, float32 {worst['float32']:.1e}, bfloat16 "
         f"{worst['bfloat16']:.1e}; together and alone {layout:.1e}",
@@ -74,7 +73,9 @@ def prefixes_agree(name: str) -> bool:
             found.append(one.score_sequences(asked))
         prefixes += sum(program.name[0] == "prefix" for program in one.engine.programs.compiled)
     worst = max(float(np.abs(a.logprob - b.logprob).max()) for a, b in zip(*found, strict=True))
-    return say(worst < 1e-5 and prefixes > 0, f"{name}: {prefixes} prefixes and none {worst:.1e}")
+    return report(
+        worst < 1e-5 and prefixes > 0, f"{name}: {prefixes} prefixes and none {worst:.1e}"
+    )
 
 
 def greedy_is_best(name: str) -> bool:
@@ -92,6 +93,6 @@ def greedy_is_best(name: str) -> bool:
     scored = scorer.score_sequences(sequences)
     tokens = sum(len(one.greedy) for one in scored)
     other = sum(int((~one.greedy).sum()) for one in scored)
-    return say(
+    return report(
         not other and tokens > 100, f"{name}: {other} of {tokens} written tokens are not the best"
     )

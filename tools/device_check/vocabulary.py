@@ -15,9 +15,8 @@ from jaxscore.device.rows import ScoredPositions, Scores, Unembedding
 from jaxscore.engine.memory import is_out_of_memory
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.plan.row_batches import TARGETS_PER_TOKEN
-from tools.device_check.options import Options
-from tools.device_check.timing import measured
-from tools.device_check.verdict import say
+from tools.device_check.checks import Options, report
+from tools.device_check.timing import time_call
 
 V, WIDTHS, QUERIES = 151936, (896, 3584), 2048
 SMALL_V, SMALL_WIDTHS, SMALL_QUERIES = 5003, (64,), 130
@@ -54,18 +53,18 @@ def compared(v: int, width: int, queries: int, dtype: str) -> bool:
 
     what = f"vocabulary of {v}, width {width}, {queries} queries, {dtype}"
     try:
-        taken = [measured(function, hidden, weight, asked) for function in (by_blocks, at_once)]
+        taken = [time_call(function, hidden, weight, asked) for function in (by_blocks, at_once)]
     except JaxRuntimeError as problem:
         if not is_out_of_memory(problem):
             raise
-        return say(None, f"{what}: skipped, full logits do not fit in memory")
+        return report(None, f"{what}: skipped, full logits do not fit in memory")
     (fused, fused_s, fused_bytes), (whole, whole_s, whole_bytes) = taken
     worst = max(
         float(np.abs(getattr(fused, name) - getattr(whole, name)).max())
         for name in ("logprob", "entropy", "self_certainty")
     )
     other = int((fused.greedy_id != whole.greedy_id).sum())
-    return say(
+    return report(
         worst < ALLOWED[dtype],
         f"{what}: fused {1e3 * fused_s:.2f} ms and {memory(fused_bytes)}, full logits "
         f"{1e3 * whole_s:.2f} ms and {memory(whole_bytes)} temporary; worst difference "
