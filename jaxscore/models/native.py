@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxscore.device import decoder
 from jaxscore.device.attention_kinds import cache_head_shape
-from jaxscore.device.backends import BACKENDS, Build, Platform, current_platform
+from jaxscore.device.backends import BACKENDS, Build, Platform, current_backend, current_platform
 from jaxscore.device.decoder_config import DecoderConfig
 from jaxscore.device.dots import storage_dtype
 from jaxscore.device.sharding import DeviceMesh
@@ -112,8 +112,9 @@ def from_params(
     Args:
         platform: that programs are compiled for; None for the one that JAX runs on.
     """
+    backend = current_backend() if platform is None else BACKENDS[platform]
     platform = platform or current_platform()
-    build = Build(BACKENDS[platform], 1 if mesh is None else mesh.shape.model)
+    build = Build(backend, 1 if mesh is None else mesh.shape.model)
     longer = None
     if config.long_rotary:
         tables = config.long_rotary

@@ -1,5 +1,6 @@
 """Which backend a platform and a device take."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import get_args
 
@@ -16,6 +17,8 @@ from jaxscore.device.backends import (
     supports_kernels,
 )
 from jaxscore.device.lm_head import scores as lm_head
+from jaxscore.models import native
+from tests.device.configs import llamalike
 
 
 def test_every_platform_has_forms_that_exist():
@@ -46,3 +49,13 @@ def test_a_platform_without_forms_is_refused(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "METAL")
     with pytest.raises(ValueError, match="JAX runs on 'METAL', expected cpu, gpu or tpu"):
         current_platform()
+
+
+def test_native_decoder_takes_the_backend_of_the_device(monkeypatch):
+    """On a GPU that cannot run Triton's kernels the decoder must not use them."""
+    backend, builds = dataclasses.replace(BACKENDS["cpu"], attention="blocked"), []
+    monkeypatch.setattr(native, "current_backend", lambda: backend)
+    monkeypatch.setattr(native, "Build", lambda *args: builds.append(args) or backends.Build(*args))
+    native.from_params(llamalike(), {}, "float32", "llama")
+    native.from_params(llamalike(), {}, "float32", "llama", platform="cpu")
+    assert [used for used, _ in builds] == [backend, BACKENDS["cpu"]]
