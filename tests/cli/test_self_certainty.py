@@ -299,8 +299,8 @@ def test_the_file_grows_and_outlives_an_interrupt(run, folder, monkeypatch):
         write(self)
         lengths.append(len(result(folder)))
 
-    monkeypatch.setattr(growing, "PAUSE", 0.0)
-    monkeypatch.setattr(growing, "SHARE", 0)
+    monkeypatch.setattr(json_output, "PAUSE", 0.0)
+    monkeypatch.setattr(json_output, "SHARE", 0)
     monkeypatch.setattr(json_output.GrowingArray, "_write", written)
     assert run(*flags(folder)).code == 0
     assert lengths == [3, 4, 5]

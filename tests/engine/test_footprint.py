@@ -14,6 +14,7 @@ from jax.errors import JaxRuntimeError
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.rows import unpack_rows
 from jaxscore.device.sharding import DeviceMesh
+from jaxscore.engine.dispatch import stack_batches
 from jaxscore.engine.footprint import (
     Refused,
     abstract_batch,
