@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.lm import Capabilities
-from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
+from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.model import Model
 from jaxscore.models.model_pair import paired
 from jaxscore.scorer import Scorer
@@ -83,15 +83,15 @@ class DivergenceScorer(Scorer):
         reference: str,
         *,
         device: str | None = None,
-        dtype: AskedDtype = "auto",
-        implementation: AskedImplementation = "auto",
+        dtype: DtypeOption = "auto",
+        implementation: ImplementationOption = "auto",
         revision: str | None = None,
         trust_remote_code: bool = False,
         cache_dir: Path | None = None,
         lora: str | Path | None = None,
         quantize: Quantize | None = None,
-        reference_dtype: AskedDtype | None = None,
-        reference_implementation: AskedImplementation | None = None,
+        reference_dtype: DtypeOption | None = None,
+        reference_implementation: ImplementationOption | None = None,
         reference_revision: str | None = None,
         reference_lora: str | Path | None = None,
         reference_quantize: Quantize | None = None,
@@ -219,8 +219,8 @@ class DivergenceScorer(Scorer):
 
 
 def _settings(
-    dtype: AskedDtype,
-    implementation: AskedImplementation,
+    dtype: DtypeOption,
+    implementation: ImplementationOption,
     revision: str | None,
     lora: str | Path | None,
     quantize: Quantize | None,

@@ -21,7 +21,7 @@ from jaxscore.errors import check_choice, near
 from jaxscore.io.local_path import local_path
 from jaxscore.journal.database import Journal
 from jaxscore.lm import Capabilities
-from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
+from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW
@@ -150,8 +150,8 @@ class Scorer:
         model: str,
         *,
         device: str | None = None,
-        dtype: AskedDtype = "auto",
-        implementation: AskedImplementation = "auto",
+        dtype: DtypeOption = "auto",
+        implementation: ImplementationOption = "auto",
         revision: str | None = None,
         trust_remote_code: bool = False,
         cache_dir: Path | None = None,

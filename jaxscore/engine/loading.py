@@ -9,7 +9,7 @@ import jax
 
 from jaxscore.engine.devices import mesh_choice, use_compilation_cache
 from jaxscore.io import processes
-from jaxscore.models.choices import AskedDtype, AskedImplementation, Quantize
+from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
 from jaxscore.models.weights import checkpoint, fingerprint
@@ -35,8 +35,8 @@ class Loaded(NamedTuple):
 def load_checkpoint(
     name: str,
     *,
-    dtype: AskedDtype,
-    implementation: AskedImplementation,
+    dtype: DtypeOption,
+    implementation: ImplementationOption,
     revision: str | None,
     trust_remote_code: bool,
     cache_dir: Path | None,

@@ -1,6 +1,6 @@
-"""What a decoder takes by its config alone: parameters, bytes, and FLOPs per token.
+"""Costs of a decoder by its config: parameters, bytes, and FLOPs per token.
 
-A product of n parameters with a token takes 2n FLOPs, a multiplication and an addition each.
+A product of n parameters with a token takes 2n FLOPs: a multiplication and an addition each.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ PART_OF = {  # first key of a parameter's path
 
 
 class Part(NamedTuple):
-    """Some of a model: how many parameters, and their bytes in all and on one device."""
+    """A part of a model: number of parameters, and their bytes in total and per device."""
 
     name: str
     parameters: int
@@ -33,11 +33,11 @@ class Part(NamedTuple):
 
 
 def parts(shapes: Any, bytes_a_device: Any) -> list[Part]:
-    """The model part by part; what is tied counts where it is embedded.
+    """Costs by part of the model; a tied unembedding counts as embedding.
 
     Args:
         shapes: the tree of `init_params`, arrays or their shapes.
-        bytes_a_device: a number for each, see `device.sharding.bytes_a_device`.
+        bytes_a_device: bytes of each, see `device.sharding.bytes_a_device`.
     """
     numbers = _sizes(shapes)
     found: dict[str, Part] = {}
@@ -51,22 +51,22 @@ def parts(shapes: Any, bytes_a_device: Any) -> list[Part]:
 
 
 def active_parameters(shapes: Any, config: DecoderConfig) -> int:
-    """Parameters that a token meets: of the experts, those that it runs."""
-    return _met(_sizes(shapes), config)
+    """Parameters that a token uses: of the experts, only those that it runs."""
+    return _active(_sizes(shapes), config)
 
 
 def linear_flops(shapes: Any, config: DecoderConfig) -> int:
-    """FLOPs per token of all products with weights, the unembedding left out."""
+    """FLOPs per token of all products with weights except the unembedding."""
     weights = _sizes(shapes, only="weight")
     weights.pop("unembed", None)
-    return 2 * _met(weights, config)
+    return 2 * _active(weights, config)
 
 
 def _sizes(shapes: Any, only: str = "") -> dict[str, int]:
-    """Parameters below each first key; the scales of int8 weights are none of the model's own.
+    """Number of parameters by first key; scales of int8 weights are not counted.
 
     Args:
-        only: the last key of what counts.
+        only: count only parameters with this last key.
     """
     out = dict.fromkeys(shapes, 0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
@@ -75,8 +75,8 @@ def _sizes(shapes: Any, only: str = "") -> dict[str, int]:
     return out
 
 
-def _met(sizes: dict[str, int], config: DecoderConfig) -> int:
-    """Of the experts, only those that a token runs."""
+def _active(sizes: dict[str, int], config: DecoderConfig) -> int:
+    """Number of parameters that a token uses."""
     if config.experts is None:
         return sum(sizes.values())
     of_experts = sizes["experts"] // config.experts.count * config.experts.per_token
@@ -84,8 +84,7 @@ def _met(sizes: dict[str, int], config: DecoderConfig) -> int:
 
 
 def attention_flops(config: DecoderConfig, depth: int) -> int:
-    """FLOPs of a token that sees `depth` tokens, itself counted: a query head's product with each
-    key and each value, fewer where a layer has a window."""
+    """Attention FLOPs of a token at `depth`, itself included; fewer in layers with a window."""
     kinds = config.kinds()
     widths = [kinds[config.kind_of(n)].head_width for n in range(config.n_layers)]
 
@@ -99,15 +98,15 @@ def attention_flops(config: DecoderConfig, depth: int) -> int:
 
 
 def unembedding_flops(config: DecoderConfig) -> int:
-    """FLOPs per query."""
+    """FLOPs per scored position."""
     return 2 * config.vocab_size * (config.embedding_width or config.width)
 
 
 def key_value_bytes(config: DecoderConfig, itemsize: int, model: int) -> int:
-    """Bytes per token of the keys and values of all layers on one of `model` shards.
+    """Bytes per token of the KV cache of all layers on one of `model` shards.
 
-    A shard of a model with fewer key heads than shards keeps the one that it uses.
+    With fewer KV heads than shards, each shard stores the one that it uses.
     """
-    heads = max(max(1, one.n_kv_heads // model) for one in config.kinds())
-    width = max(one.head_width for one in config.kinds())
+    heads = max(max(1, kind.n_kv_heads // model) for kind in config.kinds())
+    width = max(kind.head_width for kind in config.kinds())
     return 2 * config.n_layers * heads * width * itemsize

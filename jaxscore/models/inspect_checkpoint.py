@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.models import model_types, native, wrappers
-from jaxscore.models.choices import AskedImplementation, Implementation, resolve_implementation
+from jaxscore.models.choices import Implementation, ImplementationOption, resolve_implementation
 from jaxscore.models.config import accepted_keys, read
 from jaxscore.models.families import FAMILIES
 from jaxscore.models.transformers_flax.guards import GUARDS, guarded
@@ -64,7 +64,7 @@ class Inspection:
 
 
 def inspect_checkpoint(
-    folder: Path, implementation: AskedImplementation = "auto", accept_config: Sequence[str] = ()
+    folder: Path, implementation: ImplementationOption = "auto", accept_config: Sequence[str] = ()
 ) -> Inspection:
     """Run the checks of `load` up to the first value of a weight.
 

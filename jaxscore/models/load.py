@@ -12,8 +12,8 @@ from jaxscore.models.choices import (
     DTYPES,
     IMPLEMENTATIONS,
     QUANTIZED,
-    AskedDtype,
-    AskedImplementation,
+    DtypeOption,
+    ImplementationOption,
     Quantize,
 )
 from jaxscore.models.config import accepted_keys
@@ -26,8 +26,8 @@ from jaxscore.models.weights import checkpoint, quantization
 def load(
     folder: Path,
     *,
-    dtype: AskedDtype = "auto",
-    implementation: AskedImplementation = "auto",
+    dtype: DtypeOption = "auto",
+    implementation: ImplementationOption = "auto",
     adapter: Path | None = None,
     quantize: Quantize | None = None,
     mesh_choice: MeshChoice | None = None,

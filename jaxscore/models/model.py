@@ -1,4 +1,4 @@
-"""What the scorer needs to know of a model, whichever implementation it has."""
+"""The interface between a loaded model, of any implementation, and the engine."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -18,19 +18,19 @@ from jaxscore.models.choices import Dtype, Implementation
 from jaxscore.models.weights.generation_config import GenerationDefaults
 from jaxscore.plan.requests import TokenRequest
 
-# (params, request) -> new ids, an EOS included, and `generate.NONFINITE` where the logits were not
-# finite; of requests without top_k and repetition penalty
+# (params, request) -> new ids with the EOS, and `generate.NONFINITE` for logits that are not
+# finite; for requests without top_k and repetition penalty
 Write = Callable[[Any, TokenRequest], np.ndarray]
 
-# (config of our decoder, shapes of its parameters), None for both where the model is another, to
-# the devices that hold it; None is the first one
+# (config of our decoder, shapes of its parameters), both None for other models -> devices; None is
+# the first one
 MeshChoice = Callable[[DecoderConfig | None, Any], DeviceMesh | None]
 
 
 class Cached(NamedTuple):
-    """What a model with keys and values of its own can do besides `hidden_states`.
+    """Functions over the KV cache of a model.
 
-    `extend` is `decoder.extend`; `empty_cache(rows, slots)` makes empty keys and values of all
+    `extend` is `decoder.extend`; `empty_cache(rows, slots)` returns empty keys and values of all
     layers [layers, rows, K, slots, H], as stored.
     """
 
@@ -43,34 +43,32 @@ class Model:
     """Two pure functions over parameters, and the facts that planning needs.
 
     Attributes:
-        hidden_states, unembedding: see `device.score`; the second gives an `Unembedding`, or a
-            `Pair` where the first is of two models.
-        cached: generation and shared prefixes; None for transformers' classes.
-        write: their own generation; None for ours.
-        params: a tree of device arrays.
-        max_positions: longest path that the model takes.
+        hidden_states, unembedding: see `device.score`; the second returns an `Unembedding`, or a
+            `Pair` for a model pair.
+        cached: for generation and the prefix cache; None for transformers' classes.
+        write: generation of transformers' classes; None for ours.
+        params: tree of device arrays.
+        max_positions: length of the longest path.
         width: of the hidden states; decides which row lengths pay.
-        shares_text: rows may hold tries. False for transformers' classes, whose mask is
-            two-dimensional: they take one request a row.
+        shares_text: rows may contain tries. False for transformers' classes, whose mask is
+            two-dimensional: they take one request per row.
         implementation: "native" or "transformers".
         dtype: "float32" or "bfloat16".
-        model_type: the config's.
-        eos_ids: tokens that end a generated text.
-        longer: for requests of more tokens than this, another model over the same parameters.
+        model_type: of the config.
+        eos_ids: tokens that finish a generated text.
+        longer: length, and the model over the same parameters for requests beyond it.
         quantized: the layers' weights are int8.
-        stored_as: what people should know of a checkpoint whose weights are stored quantized;
-            None of a plain one.
-        platform: that the functions are made for.
-        mesh: the devices that hold the parameters; the functions are then one shard's.
-            None is one device.
-        placeholders: ids of tokens that stand for an image or a sound, which the model is not
-            shown -> the config's attribute that says so.
-        left_out: what of a checkpoint with more than a text model is not read, for people.
-        generation_defaults: how the checkpoint wants its text to be chosen, which nothing here
-            follows by itself.
-        accepted: keys of the config that are not handled and that the user vouches for, with
-            their values.
-        measures: names of what its scores may hold beside the terms that they always have.
+        stored_as: description of quantized weights of the checkpoint; None if they are plain.
+        platform: that the functions are compiled for.
+        mesh: devices of the parameters; the functions are then those of one shard. None for one
+            device.
+        placeholders: ids of tokens that stand for an image or sound, which the model does not
+            read -> the config's attribute with the id.
+        left_out: description of the parts of a multimodal checkpoint that are not read.
+        generation_defaults: the checkpoint's sampling defaults, which are not applied.
+        accepted: config keys that are not handled and that the user vouches for, with their
+            values.
+        measures: names of further measures that its scores may have.
 
     Raises:
         ValueError: an implementation or dtype that does not exist.

@@ -1,7 +1,7 @@
-"""Two models as one, which reads the same tokens with both.
+"""A model pair: two models as one, which scores the same tokens with both.
 
-The parameters are {"p": ..., "q": ...}, so that whatever plans, sends and places one model's
-batches does it for two.
+Its parameters are {"p": ..., "q": ...}, so the code that plans, sends and places the batches of
+one model does so for two.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from jaxscore.models.model import Model
 
 
 def paired(p: Model, q: Model) -> Model:
-    """A model whose scores are those of `p`, and whose measures are of both (`pairs.MEASURES`).
+    """Model with the scores of `p` and measures of both.
 
-    Its other facts are those of `p`, where not both decide. It has no KV cache, so no prefix is
-    shared beyond a row, and it writes no text.
+    Its other facts are those of `p` unless both decide. It has no KV cache, so it has no prefix
+    cache and generates no text.
 
     Raises:
-        InputError: the two cannot be compared, and why.
+        InputError: the two cannot be compared.
     """
     if p.vocab_size != q.vocab_size:
         raise InputError(
@@ -35,7 +35,7 @@ def paired(p: Model, q: Model) -> Model:
 
 
 def _together(p: Model, q: Model) -> Model:
-    """The pair without its variant for long requests."""
+    """The pair without its model for long requests."""
 
     def hidden_states(params: Any, *rows: Any) -> Any:
         return p.hidden_states(params["p"], *rows), q.hidden_states(params["q"], *rows)
@@ -60,12 +60,12 @@ def _together(p: Model, q: Model) -> Model:
 
 
 def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
-    """The variant for long requests, which have other rotary frequencies.
+    """The model for long requests, which have other rotary frequencies.
 
     Raises:
-        InputError: both have one, from different lengths on.
+        InputError: both have one, beyond different lengths.
     """
-    lengths = {one.longer[0] for one in (p, q) if one.longer is not None}
+    lengths = {model.longer[0] for model in (p, q) if model.longer is not None}
     if not lengths:
         return None
     if len(lengths) > 1:
@@ -74,5 +74,5 @@ def _longer(p: Model, q: Model) -> tuple[int, Model] | None:
             f"the rotary frequencies of the two models change after {first} and after {second} "
             "tokens; a divergence takes models that change at one length"
         )
-    long_p, long_q = (one if one.longer is None else one.longer[1] for one in (p, q))
+    long_p, long_q = (model if model.longer is None else model.longer[1] for model in (p, q))
     return lengths.pop(), _together(long_p, long_q)

@@ -1,4 +1,4 @@
-"""transformers' own Flax classes behind our interface, where `guards` trusts them."""
+"""transformers' Flax classes behind our interface, for configs that `guards` admits."""
 
 import functools
 import re
@@ -27,7 +27,7 @@ from jaxscore.plan.requests import TokenRequest
 from jaxscore.plan.row_batches import row_lengths
 from jaxscore.text.tokenizer import errors_only
 
-# Where every class keeps an untied unembedding, [D, V], and its bias where it has one.
+# Paths of an untied unembedding [D, V] and its bias in every class
 HEAD, HEAD_BIAS = ("lm_head", "kernel"), ("lm_head", "bias")
 
 
@@ -60,7 +60,7 @@ def build(
     from transformers.models.auto.modeling_flax_auto import FLAX_MODEL_FOR_CAUSAL_LM_MAPPING
 
     try:
-        with errors_only():  # the classes say of themselves that they are deprecated
+        with errors_only():  # the classes warn that they are deprecated
             model = FLAX_MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](
                 config, input_shape=(1, 1), dtype=jnp.dtype(dtype), _do_init=False
             )
@@ -75,7 +75,7 @@ def build(
     # The class keeps [D, V]; the vocabulary pass slices rows.
     tied = config.tie_word_embeddings
     head = flat[guard.embedding] if tied else jnp.asarray(flat.pop(HEAD).T)
-    # A GPU would else take TF32 and a TPU bfloat16 for float32.
+    # By default a GPU computes float32 in TF32 and a TPU in bfloat16.
     precision = "highest" if dtype == "float32" else "default"
 
     def whole(params: Any) -> Any:
@@ -88,7 +88,7 @@ def build(
         return params["model"] | {"lm_head": head}
 
     def states(params: Any, ids: Any, mask: Any) -> jax.Array:
-        """Normed states [R, L, D] of texts that are padded where the mask is 0.
+        """Normed states [R, L, D] of texts; the mask is 0 for padding.
 
         The logits are not used, so the compiler removes them.
         """
@@ -103,8 +103,8 @@ def build(
         return out.hidden_states[-1].astype(jnp.float32)
 
     def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
-        """One request a row, padded on the right, which causality hides: the mask is all ones."""
-        # A row may be longer than the classes' masks and tables; what is beyond is padding.
+        """One request per row, padded on the right, which causality hides: the mask is all ones."""
+        # A row may be longer than the classes' masks and tables; the excess is padding.
         known = ids[:, :max_positions]
         with jax.default_matmul_precision(precision):
             hidden = states(params, known, jnp.ones_like(known))
@@ -139,7 +139,7 @@ def build(
 
 
 def unembedding(backend: Backend, params: Any) -> Unembedding:
-    """What turns a hidden state into logits."""
+    """The unembedding of the parameters."""
     return Unembedding(params["unembed"], params["unembed_bias"], 1.0, None, backend=backend)
 
 
@@ -151,7 +151,7 @@ def _writer(
     max_positions: int,
     precision: str,
 ) -> Write:
-    """transformers' own `generate`, one prompt at a time, compiled once a bucket."""
+    """transformers' own `generate`, one prompt at a time, compiled once per bucket."""
     from transformers import GenerationConfig
 
     @functools.lru_cache
@@ -167,7 +167,7 @@ def _writer(
             # An int is refused, and logits divided by less are infinite.
             drawing = {"temperature": max(float(temperature), 1e-6), "top_p": top_p, "top_k": 0}
             options |= {"do_sample": True} | drawing
-        # One of our own: the model's would hold what the config says of beams and repetitions.
+        # Not the model's, which would have the config's beams and repetition penalties.
         generation = GenerationConfig(**options)
 
         @functools.partial(jax.jit, compiler_options=deterministic_options())
@@ -180,7 +180,7 @@ def _writer(
                     prng_key=key,
                     params=whole(params),
                 ).sequences
-                # It takes the argmax of NaN for a token, so what it wrote is looked at once more.
+                # It takes the argmax of NaN for a token, so the generated text is scored again.
                 mask = jnp.pad(mask, ((0, 0), (0, n_new)), constant_values=1)
                 before = states(params, written, mask)[0, length - 1 : -1]
             terms = lm_head_terms(before, head_of(params))
@@ -196,7 +196,7 @@ def _writer(
         ids = np.zeros((1, length), np.int32)
         ids[0, length - len(prompt) :] = prompt
         mask = (np.arange(length) >= length - len(prompt)).astype(np.int32)[None]
-        # With several ends, which the class does not take, the caller cuts at the first.
+        # The class does not take several EOS ids; the caller then cuts at the first.
         eos = ends[0] if len(ends) == 1 else -1
         run = program(length, n_new, request.temperature, request.top_p, eos)
         return np.asarray(run(params, ids, mask, jax.random.PRNGKey(request.seed)))

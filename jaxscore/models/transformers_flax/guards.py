@@ -1,8 +1,8 @@
-"""With which configs transformers' own Flax classes compute what its PyTorch classes compute.
+"""Configs for which transformers' Flax classes compute the same as its PyTorch classes.
 
-What they get wrong they get wrong silently (`rope_theta` and `rope_scaling` are never read,
-sliding windows are not masked), so a class is taken only with attribute values that a test has
-compared with PyTorch; anything else is refused by name.
+Their errors are silent (`rope_theta` and `rope_scaling` are never read, sliding windows are not
+masked), so a class is used only with attribute values that a test has compared with PyTorch;
+anything else is refused by name.
 """
 
 import dataclasses
@@ -22,19 +22,19 @@ TANH_GELU = {"gelu_new", "gelu_pytorch_tanh"}  # two names of one function
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """What is known of one Flax class.
+    """Configs for which a Flax class is right.
 
     Attributes:
-        reads: attributes that the class reads and gets right.
-        only: attribute -> the values for which it is right.
-        embedding: path of the token embedding in its parameters, [V, D].
-        positions: attribute that holds the longest input, or itself where no attribute does.
-        width: attribute that holds the hidden width.
-        idle: attributes that decide nothing: of training, and ones of published configs that
-            neither this class nor PyTorch's reads.
-        check: for what is no fixed value; returns a complaint or None.
-        buffers: patterns of tensors, without the prefix, that hold nothing learned.
-        takes_positions: the class is told the positions; else they follow from its mask.
+        reads: attributes that the class reads correctly.
+        only: attribute -> values for which the class is right.
+        embedding: path of the token embedding [V, D] in its parameters.
+        positions: attribute with the length of the longest input, or the length.
+        width: attribute with the hidden width.
+        idle: attributes that change nothing: for training, or in published configs and read by
+            neither this class nor PyTorch's.
+        check: returns a complaint about values that depend on others, or None.
+        buffers: patterns of tensors without learned values, without the prefix.
+        takes_positions: the class takes position ids; otherwise it derives them from its mask.
     """
 
     reads: frozenset[str]
@@ -49,11 +49,11 @@ class Guard:
 
 
 def guarded(raw: dict[str, Any], where: str) -> Any:
-    """The transformers config object, if its Flax class is right for it.
+    """transformers' config object of a config for which its Flax class is right.
 
     Raises:
-        InputError: naming the attribute for which it is not, or the model type; or transformers
-            has no Flax classes.
+        InputError: an attribute or model type for which it is not; transformers has no Flax
+            classes.
     """
     kind = raw["model_type"]
     if kind not in GUARDS:
@@ -78,7 +78,7 @@ def guarded(raw: dict[str, Any], where: str) -> Any:
         complaint = f"sizes that make no model ({problem})"
     if complaint:
         raise InputError(f"{where}: {complaint}; use --model-impl native")
-    # Some checkpoints ask for tuples in place of named outputs.
+    # Some configs request tuples instead of named outputs.
     config.return_dict, config.torchscript = True, False
     return config
 
@@ -88,8 +88,10 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _angles(config: Any, head_width: int) -> str | None:
-    """Their table of sines and cosines has twice the head width of columns, and they cut the
-    columns, too, at the number of positions."""
+    """Complain of fewer positions than twice the head width.
+
+    The classes cut the columns of their table of sines and cosines at the number of positions.
+    """
     if config.max_position_embeddings < 2 * head_width:
         return (
             f"max_position_embeddings is {config.max_position_embeddings}; the Flax class cuts "
@@ -109,7 +111,7 @@ def _llama(config: Any) -> str | None:
 
 
 def _gpt_neo(config: Any) -> str | None:
-    # A config may give `attention_layers` too, which then counts.
+    # A config may also have `attention_layers`, which then takes precedence.
     kinds = config.attention_layers
     if len(kinds) != config.num_layers or not set(kinds) <= {"global", "local"}:
         return (
@@ -147,13 +149,13 @@ def _xglm(config: Any) -> str | None:
 
 
 def _gemma(config: Any) -> str | None:
-    # Since 4.57 PyTorch's class reads the one, the Flax class the other.
-    theirs = config.hidden_activation or "gelu_pytorch_tanh"
-    if theirs != config.hidden_act and not {theirs, config.hidden_act} <= TANH_GELU:
+    # Since 4.57 PyTorch's class reads `hidden_act`, the Flax class `hidden_activation`.
+    flax = config.hidden_activation or "gelu_pytorch_tanh"
+    if flax != config.hidden_act and not {flax, config.hidden_act} <= TANH_GELU:
         return (
             f"hidden_act is {config.hidden_act!r}, which PyTorch's class reads, and "
             f"hidden_activation is {config.hidden_activation!r}, by which the Flax class takes "
-            f"{theirs!r}; make config.json name the same for both (Gemma was trained with "
+            f"{flax!r}; make config.json name the same for both (Gemma was trained with "
             "'gelu_pytorch_tanh')"
         )
     return _angles(config, config.head_dim)

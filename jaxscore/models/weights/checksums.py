@@ -1,9 +1,8 @@
-"""CRC-32 of the arrays of a converted checkpoint, which each process checks for its own shards.
+"""CRC-32 of the arrays of a converted checkpoint; each process checks its own shards.
 
-An array has one checksum of the whole, and one of each of the equal parts that it is cut into
-along the axis which a mesh may split, both in each dtype that it may be loaded in. A shard is
-whole parts where `model` of the mesh divides `PARTS`; what a shard holds of a part alone is not
-checked.
+An array has a checksum of the whole, and one of each of the equal parts that it is cut into along
+the axis that a mesh may split, in each dtype that it may be loaded in. A shard consists of whole
+parts if `model` of the mesh divides `PARTS`; a fraction of a part is not checked.
 """
 
 import math
@@ -21,7 +20,7 @@ from jaxscore.models.weights.filling import n_threads
 from jaxscore.models.weights.params import keys_of
 
 KINDS = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-PARTS = 128 * 9 * 5 * 7  # an array has as many as this and the length of the axis share
+PARTS = 128 * 9 * 5 * 7  # an array has gcd(PARTS, length of the axis) parts
 
 PIECE = 64 << 20  # bytes that a thread has of an accelerator's array at a time
 
@@ -45,11 +44,11 @@ def of_params(arrays: Any) -> Checksums:
 
 
 def damaged(params: Any, checksums: Checksums) -> list[str]:
-    """Names of parameters of which a shard in this process has another checksum.
+    """Names of parameters with a shard in this process whose checksum differs.
 
     Args:
         params: arrays on devices, as they were restored.
-        checksums: of `of_params`; a parameter that is not in them, or has another number of them,
+        checksums: from `of_params`; a parameter without them, or with another number of them,
             counts as damaged.
     """
 
@@ -77,12 +76,12 @@ def _n_parts(shape: tuple[int, ...], axis: int | None) -> int:
 
 
 def _parts(array: np.ndarray, axis: int | None) -> list[np.ndarray]:
-    """The equal parts along the axis; none where the array is whole on each device."""
+    """Equal parts along the axis; none if the array is whole on each device."""
     return [] if axis is None else np.split(array, _n_parts(array.shape, axis), axis)
 
 
 def _in_this_process(array: jax.Array, axis: int | None, n_parts: int) -> Iterator[tuple[int, int]]:
-    """The checksums of what can be checked here, each with its place among the expected ones."""
+    """Index among the expected checksums, and checksum, of everything that this process has."""
     shards = {str(shard.index): shard for shard in array.addressable_shards}  # not their copies
     for shard in shards.values():
         if shard.data.shape == array.shape:

@@ -1,11 +1,11 @@
-"""Folders that `jaxscore convert` writes: our own parameter tree as an Orbax checkpoint.
+"""Folders that `jaxscore convert` writes: our parameter tree as an Orbax checkpoint.
 
-    config.json, tokenizer files    as the original has them, less a quantization_config
+    config.json, tokenizer files    those of the original, without a quantization_config
     params/                         the tree of `init_params`, matrices in one dtype
     checksums.json                  of each array, see `checksums`
-    jaxscore.json                   what made it; written last, and what such a folder is known by
+    jaxscore.json                   its origin; written last, and the mark of such a folder
 
-Its arrays need no table of names and no orienting, and each process restores its own shards.
+Its arrays need no table of names and no transposition, and each process restores its own shards.
 """
 
 import contextlib
@@ -38,20 +38,20 @@ from jaxscore.models.weights.checkpoint import (
 from jaxscore.models.weights.params import Placement, keys_of, shapes_of
 
 CHECKSUMS = "checksums.json"
-FORMAT, UNCHECKED = 2, 1  # the second one had no checksums: it loads, and nothing is checked
-CHUNK = 64 << 20  # bytes: what a process reads at least of a parameter that it holds a part of
+FORMAT, UNCHECKED = 2, 1  # the second one had no checksums: it loads unchecked
+CHUNK = 64 << 20  # bytes: least that a process reads of a parameter that it has a part of
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What made a converted checkpoint.
+    """Origin of a converted checkpoint.
 
     Attributes:
-        model_type: the config's.
+        model_type: of the config.
         dtype: of the matrices: "float32" or "bfloat16".
-        source: the model as it was asked for; `revision` is its commit, where that is known.
+        source: the model as requested; `revision` is its commit if known.
         lora: the adapter that is merged in.
-        jaxscore: the version that wrote it.
+        jaxscore: version that wrote it.
     """
 
     model_type: str
@@ -63,10 +63,10 @@ class Facts:
 
 
 def read_facts(folder: Path) -> Facts:
-    """What made the checkpoint of this folder.
+    """Read the origin of a converted checkpoint.
 
     Raises:
-        InputError: not as `save` writes it, or of another format.
+        InputError: not written by `save`, or of another format.
     """
     where = folder / CONVERTED
     written = read_json(where)
@@ -86,10 +86,10 @@ def read_facts(folder: Path) -> Facts:
 
 
 def read_checksums(folder: Path) -> checksums.Checksums | None:
-    """The checksums of the arrays; None in a folder of an older version.
+    """Checksums of the arrays, or None for a folder of an older version.
 
     Raises:
-        InputError: not as `save` writes them.
+        InputError: not written by `save`.
     """
     where = folder / CHECKSUMS
     if not where.exists() and read_json(folder / CONVERTED).get("format") == UNCHECKED:
@@ -106,7 +106,7 @@ def read_checksums(folder: Path) -> checksums.Checksums | None:
 
 
 def check_absent(output: Path) -> None:
-    """Refuse to write where something is.
+    """Refuse to overwrite.
 
     Raises:
         InputError: a file, a folder that is not empty, or a place that cannot be written.
@@ -120,13 +120,13 @@ def check_absent(output: Path) -> None:
 
 
 def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code: bool) -> None:
-    """Write a folder that appears whole or not at all.
+    """Write a folder atomically.
 
     Args:
         output: see `check_absent`.
-        source: the original checkpoint, of which everything but the weights is copied.
-        params: on the CPU, as `load_params` makes them.
-        with_code: copy Python files too, for a tokenizer that needs them.
+        source: the original checkpoint, whose files other than weights are copied.
+        params: on the CPU, from `load_params`.
+        with_code: also copy Python files, for a tokenizer that needs them.
 
     Raises:
         InputError: it cannot be written.
@@ -159,11 +159,11 @@ def _write_plain_config(folder: Path) -> None:
 
 
 def _save_params(path: Path, params: Params) -> checksums.Checksums:
-    """Write the arrays, and give their checksums."""
+    """Write the arrays and return their checksums."""
     import orbax.checkpoint as ocp
 
     def plain(leaf: jax.Array) -> np.ndarray:
-        """Without a copy: NumPy sees the memory of a CPU device."""
+        """NumPy view of the memory of a CPU device."""
         array = np.asarray(leaf)
         return array.view(ml_dtypes.bfloat16) if array.dtype == np.uint16 else array
 
@@ -175,7 +175,7 @@ def _save_params(path: Path, params: Params) -> checksums.Checksums:
 
 
 def has_unembedding(folder: Path) -> bool:
-    """Whether the parameters have one beside the embedding.
+    """Whether the parameters have an unembedding beside the embedding.
 
     Raises:
         InputError: damaged.
@@ -191,14 +191,13 @@ def has_unembedding(folder: Path) -> bool:
 def restore(
     folder: Path, config: DecoderConfig, dtype: np.dtype, placement: Placement, *, integers: bool
 ) -> Params:
-    """The parameter tree, matrices rounded to `dtype`, each process reading its own shards.
+    """Restore the parameter tree, matrices rounded to `dtype`; each process reads its shards.
 
     Args:
         integers: see `device.backends.Backend`.
 
     Raises:
-        InputError: damaged, by Orbax or by a checksum, or not the parameters that the config asks
-            for.
+        InputError: damaged, according to Orbax or a checksum, or not the parameters of the config.
     """
     import orbax.checkpoint as ocp
 
@@ -236,7 +235,7 @@ def restore(
         )
     leaves, tree = jax.tree.flatten(params)
     del params
-    for k, leaf in enumerate(leaves):  # one by one, so that no second model is held
+    for k, leaf in enumerate(leaves):  # one by one, so that no second copy of the model exists
         leaves[k] = to_storage(leaf, integers)
     return jax.tree.unflatten(tree, leaves)
 
@@ -249,7 +248,7 @@ def _checkpointer() -> Any:
 
 
 def _check_same(path: Path, found: Any, wanted: Params) -> None:
-    """Names and shapes; the dtypes are what `restore` rounds to."""
+    """Require equal names and shapes; `restore` rounds to the dtypes."""
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
         leaves = jax.tree_util.tree_leaves_with_path(tree)

@@ -1,9 +1,9 @@
-"""LoRA adapters in PEFT's format, merged into a checkpoint's tensors as these are read.
+"""LoRA adapters in PEFT's format, merged into a checkpoint's tensors as they are read.
 
 W + scale * B @ A (arXiv 2106.09685), in float32 and before any rounding to the model's dtype,
-with scale = alpha / r, or alpha / sqrt(r) where the adapter is rank-stabilised (2312.03732). The
-merge is of whole tensors of the checkpoint, before a family's table takes them apart, so that
-fused matrices need no care. What the tests have not compared with PEFT's own merge is refused.
+with scale = alpha / r, or alpha / sqrt(r) if the adapter is rank-stabilised (arXiv 2312.03732).
+Whole tensors of the checkpoint are merged, before a family's table splits them, so fused matrices
+need no special case. Settings that no test compares with PEFT's own merge are refused.
 """
 
 import dataclasses
@@ -24,24 +24,24 @@ from jaxscore.models.weights.checkpoint import read_json
 from jaxscore.models.weights.tensor_files import LazyMapping, Tensors, check_float, map_file
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-ROOT = "base_model.model."  # what PEFT's model puts before the names of its base
+ROOT = "base_model.model."  # prefix of PEFT's model for the names of its base
 PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])\.weight")
 
-# Settings of `adapter_config.json`. Those that a merge reads:
+# Settings of `adapter_config.json` that a merge reads:
 READ = frozenset("r lora_alpha use_rslora rank_pattern alpha_pattern".split())
-# those that decide nothing about it: training, and which modules it was, which the tensors'
-# names say; fan_in_fan_out follows from the kind of module, as PEFT sets it itself;
+# that do not affect it: training, and the modules, which the tensors' names tell; fan_in_fan_out
+# follows from the kind of module, as PEFT sets it itself;
 INERT = frozenset(
     "auto_mapping base_model_name_or_path exclude_modules fan_in_fan_out inference_mode "
     "layers_pattern layers_to_transform lora_dropout megatron_core peft_version "
     "qalora_group_size revision runtime_config target_modules".split()
 )
-# and those that are handled with some values only. Any other has to be off.
+# and that are handled with some values only. Any other must be off.
 ONLY: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "task_type": ("CAUSAL_LM", None),
     "bias": ("none",),
-    # Others, PiSSA among them, change the weights that the adapter is added to.
+    # Others, such as PiSSA, change the weights that the adapter is added to.
     "init_lora_weights": (True, False, "gaussian"),
 }
 # Modules of transformers' class Conv1D, whose weights are [in, out].
@@ -52,7 +52,7 @@ PATTERN_SECONDS = 10.0  # for all patterns and modules; `(a+)+b` alone takes yea
 
 @dataclasses.dataclass(frozen=True)
 class Delta:
-    """What is added to one weight, [out, in].
+    """Update of one weight [out, in].
 
     Attributes:
         a, b: [r, in] and [out, r], as stored.
@@ -64,7 +64,7 @@ class Delta:
     scale: float
 
     def added_to(self, weight: np.ndarray, *, transposed: bool) -> np.ndarray:
-        """The weight with it, float32; `transposed` where the weight is [in, out]."""
+        """The updated weight, float32; `transposed` if the weight is [in, out]."""
         product = self.b.astype(np.float32) @ self.a.astype(np.float32)
         product *= np.float32(self.scale)
         product += (weight.T if transposed else weight).astype(np.float32)
@@ -73,11 +73,11 @@ class Delta:
 
 @dataclasses.dataclass(frozen=True)
 class Adapter:
-    """An adapter that is read and checked.
+    """A checked adapter.
 
     Attributes:
         weights: its file, named in errors.
-        base_model: what its config says that it was trained on; nothing checks that.
+        base_model: the model that its config names, which is not checked.
         deltas: by module of the base model.
     """
 
@@ -87,10 +87,10 @@ class Adapter:
 
 
 def read(folder: Path) -> Adapter:
-    """The adapter of a folder as PEFT's `save_pretrained` writes it.
+    """Read the adapter of a folder that PEFT's `save_pretrained` wrote.
 
     Raises:
-        InputError: files that are missing or damaged, a setting or a tensor that is not handled.
+        InputError: files that are missing or damaged, a setting or tensor that is not handled.
     """
     where = folder / CONFIG
     if not folder.is_dir():
@@ -126,14 +126,14 @@ def read(folder: Path) -> Adapter:
 
 
 def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> Tensors:
-    """The tensors with the adapter added to those that it names, whenever they are looked up.
+    """The tensors with the adapter merged in at each look-up.
 
     Args:
         model_type: of the config.
-        prefix: what stands before some names of the family and is left out of others.
+        prefix: of the family's names, which some checkpoints leave out.
 
     Raises:
-        InputError: a part of the adapter that no tensor of the model matches, naming it.
+        InputError: a module of the adapter that no tensor of the model matches.
     """
     stored = {name.removeprefix(prefix): name for name in tensors.stored}
     deltas: dict[str, tuple[Delta, bool]] = {}
@@ -169,16 +169,16 @@ def merged(tensors: Tensors, adapter: Adapter, model_type: str, prefix: str) -> 
         return delta.added_to(array, transposed=transposed)
 
     arrays = LazyMapping(tensors.arrays, value)
-    # `pieces` stay: they are of tensors with three axes, which no delta is of.
+    # `pieces` stay: they belong to tensors with three axes, which have no deltas.
     return dataclasses.replace(tensors, arrays=arrays, changed=tensors.changed | set(deltas))
 
 
 def _check_config(config: dict[str, Any], where: Path) -> None:
-    """Every setting is read, decides nothing, or has a value that is handled."""
+    """Require every setting to be read, inert, or at a value that is handled."""
     for name, value in sorted(config.items()):
         if name in ONLY:
             # `in` takes 1 for True
-            good = any(type(value) is type(one) and value == one for one in ONLY[name])
+            good = any(type(value) is type(known) and value == known for known in ONLY[name])
         else:
             good = name in READ | INERT or value is None or value is False or value in ({}, [])
         if not good:
@@ -243,7 +243,7 @@ def _delta(
 def _own(
     patterns: dict[str, Any] | None, module: str, default: Any, where: Path, deadline: float
 ) -> Any:
-    """The value of the first pattern that is the end of a module's name, as PEFT looks it up."""
+    """Value of the first pattern that matches the end of a module's name, as in PEFT."""
     for pattern, value in (patterns or {}).items():
         try:
             left = max(0.001, deadline - time.monotonic())

@@ -17,6 +17,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     Found,
     Parts,
     Scheme,
+    find_modules,
     good_scales,
 )
 from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked
@@ -24,8 +25,8 @@ from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method bits group_size zero_point version format pack_dtype".split())
-# How the values were found, and how kernels run them. Which modules are plain their tensors' names
-# say, and zero points are stored where `sym` is true too.
+# How the values were found and how kernels run them. Plain modules are recognised by their tensors'
+# names, and zero points are stored even if `sym` is true.
 INERT = frozenset(
     "backend do_fuse exllama_config fuse_max_seq_len lm_head meta modules_to_fuse "
     "modules_to_not_convert sym".split()
@@ -47,19 +48,16 @@ def read(settings: Settings) -> Scheme:
         settings.one_of(name, ("gemm", "GEMM"), "gemm")
     settings.one_of("zero_point", (True,), True)
     group_size = settings.size("group_size", 128)
-    return Scheme("awq", "4-bit integers", "", lambda tensors: _find(tensors, group_size))
 
+    def find(tensors: Tensors) -> Found:
+        return find_modules(
+            tensors,
+            ".qweight",
+            ".weight",
+            lambda parts, module: _computed(parts, module, group_size),
+        )
 
-def _find(tensors: Tensors, group_size: int) -> Found:
-    computed: dict[str, Computed] = {}
-    used: set[str] = set()
-    for name in tensors.stored:
-        if name.endswith(".qweight"):
-            parts = Parts(tensors, name)
-            module = name.removesuffix(".qweight")
-            computed[f"{module}.weight"] = _computed(parts, module, group_size)
-            used |= parts.used
-    return Found(computed, frozenset(used))
+    return Scheme("awq", "4-bit integers", "", find)
 
 
 def _computed(parts: Parts, module: str, group_size: int) -> Computed:
@@ -84,7 +82,7 @@ def _computed(parts: Parts, module: str, group_size: int) -> Computed:
 
 
 def ordered(words: np.ndarray) -> np.ndarray:
-    """uint8 [..., 8 * n] of int32 words [..., n], by output channel."""
+    """uint8 [..., 8 * n] of int32 words [..., n], in the order of output channels."""
     nibbles = unpacked(words, 4, words.shape[-1] * 8).reshape(*words.shape, 8)
     out = np.empty_like(nibbles)
     out[..., list(ORDER)] = nibbles

@@ -39,7 +39,7 @@ from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset("quant_method format quantization_status config_groups kv_cache_scheme".split())
-# Which modules are plain their tensors' names say, so nothing matches `ignore` again.
+# Plain modules are recognised by their tensors' names, so `ignore` is not needed.
 INERT = frozenset("global_compression_ratio ignore version run_compressed".split())
 GROUP_READ = frozenset("weights input_activations targets format".split())
 ARGS_READ = frozenset(
@@ -61,7 +61,7 @@ LINEAR = "Linear"  # the class of all modules whose weights are quantized
 
 
 class _Args(NamedTuple):
-    """How the weights of some modules are stored; `size` and `block` by the strategy."""
+    """How the weights of some modules are stored; `size` and `block` depend on the strategy."""
 
     packed: bool
     bits: int
@@ -87,7 +87,7 @@ def read(settings: Settings) -> Scheme:
     sparsity = settings.values.get("sparsity_config") or {}
     if isinstance(sparsity, dict) and sparsity.get("format") == "dense":
         settings = Settings(
-            {name: one for name, one in settings.values.items() if name != "sparsity_config"},
+            {name: value for name, value in settings.values.items() if name != "sparsity_config"},
             settings.where,
         )
     settings.refuse_others(READ, INERT)
@@ -97,16 +97,18 @@ def read(settings: Settings) -> Scheme:
     groups = []
     rounded = settings.values.get("kv_cache_scheme") is not None
     for name in below.values:
-        one = below.below(below.values[name], name)
-        one.refuse_others(GROUP_READ, frozenset())
-        own = one.values.get("format") or (None if whole == "mixed-precision" else whole)
-        if own not in FORMATS:
-            raise one.refusal("format", own, f"handled are {', '.join(FORMATS)}")
-        groups.append(_Group(_args(one, own), _targets(one)))
-        rounded = rounded or one.values.get("input_activations") is not None
+        group = below.below(below.values[name], name)
+        group.refuse_others(GROUP_READ, frozenset())
+        packing = group.values.get("format") or (None if whole == "mixed-precision" else whole)
+        if packing not in FORMATS:
+            raise group.refusal("format", packing, f"handled are {', '.join(FORMATS)}")
+        groups.append(_Group(_args(group, packing), _targets(group)))
+        rounded = rounded or group.values.get("input_activations") is not None
     if not groups:
         raise below.refusal("config_groups", {}, "expected at least one group")
-    kinds = {f"{one.args.bits}-bit {'floats' if one.args.floats else 'integers'}" for one in groups}
+    kinds = {
+        f"{group.args.bits}-bit {'floats' if group.args.floats else 'integers'}" for group in groups
+    }
     return Scheme(
         "compressed-tensors",
         " and ".join(sorted(kinds)),
@@ -116,28 +118,30 @@ def read(settings: Settings) -> Scheme:
 
 
 def _args(group: Settings, packing: str) -> _Args:
-    one = group.below(group.values.get("weights"), "weights")
-    one.refuse_others(ARGS_READ, ARGS_INERT)
-    kind = one.one_of("type", ("int", "float"), "int")
+    args = group.below(group.values.get("weights"), "weights")
+    args.refuse_others(ARGS_READ, ARGS_INERT)
+    kind = args.one_of("type", ("int", "float"), "int")
     packed = packing == PACKED
     if packed and kind == "float":
-        raise one.refusal("type", kind, f"expected 'int' in format {PACKED!r}")
-    one.one_of("dynamic", (False,), False)
-    order = one.one_of("actorder", (None, False, "weight", "static", "group", "dynamic"))
+        raise args.refusal("type", kind, f"expected 'int' in format {PACKED!r}")
+    args.one_of("dynamic", (False,), False)
+    order = args.one_of("actorder", (None, False, "weight", "static", "group", "dynamic"))
     reordered = order in ("group", "dynamic")
-    bits = one.one_of("num_bits", BITS if kind == "int" else (8,), 8)
-    asked = one.values.get("group_size")
-    inferred = "tensor" if asked is None else "channel" if asked == -1 else "group"
-    strategy = one.values.get("strategy") or inferred
+    bits = args.one_of("num_bits", BITS if kind == "int" else (8,), 8)
+    group_size = args.values.get("group_size")
+    inferred = "tensor"
+    if group_size is not None:
+        inferred = "channel" if group_size == -1 else "group"
+    strategy = args.values.get("strategy") or inferred
     if strategy not in STRATEGIES:
-        raise one.refusal("strategy", strategy, f"handled are {', '.join(STRATEGIES)}")
+        raise args.refusal("strategy", strategy, f"handled are {', '.join(STRATEGIES)}")
     size = 0
-    if strategy == "group" and (size := one.size("group_size")) < 1:
-        raise one.refusal("group_size", size, "expected a whole number above 0")
-    block = one.blocks("block_structure") if strategy == "block" else (0, 0)
-    symmetric = one.one_of("symmetric", (True, False), True)
+    if strategy == "group" and (size := args.size("group_size")) < 1:
+        raise args.refusal("group_size", size, "expected a whole number above 0")
+    block = args.blocks("block_structure") if strategy == "block" else (0, 0)
+    symmetric = args.one_of("symmetric", (True, False), True)
     if not symmetric and (kind == "float" or strategy == "block"):
-        raise one.refusal("symmetric", symmetric, f"expected true for {kind} and {strategy}")
+        raise args.refusal("symmetric", symmetric, f"expected true for {kind} and {strategy}")
     return _Args(packed, bits, kind == "float", symmetric, strategy, reordered, size, block)
 
 
@@ -167,8 +171,8 @@ def _find(tensors: Tensors, groups: list[_Group], where: str) -> Found:
 
 
 def _matched(modules: list[str], groups: list[_Group], where: str) -> dict[str, _Args]:
-    """How each module is stored: by the target that is its name, a pattern, or its class."""
-    if len({group.args for group in groups}) == 1:  # whichever it is of
+    """Arguments of each module: by a target that is its name, else a pattern, else its class."""
+    if len({group.args for group in groups}) == 1:
         return dict.fromkeys(modules, groups[0].args)
     ranks: list[tuple[Callable[[str], Any], _Args]] = []
     for kind in (_named, _patterned, _of_class):
@@ -266,7 +270,7 @@ def _computed(parts: Parts, module: str, args: _Args) -> Computed:
 
 
 def _shape(parts: Parts, name: str, stored: np.ndarray, args: _Args) -> tuple[int, int]:
-    """[out, in] as written, which the packed words have to be of."""
+    """Stored shape [out, in], which must fit the packed words."""
     written = parts.shaped(name, ("I64", "I32"), (2,))
     n_out, n_in = (int(n) for n in written)
     expected = (stored.shape[0], stored.shape[1])
@@ -279,7 +283,7 @@ def _shape(parts: Parts, name: str, stored: np.ndarray, args: _Args) -> tuple[in
 
 
 def _flat(parts: Parts, name: str, kinds: tuple[str, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor [rows, columns], of which one of length one may be left out."""
+    """A tensor [rows, columns], stored with or without axes of length one."""
     array = parts.take(name, kinds)
     short = {(1, 1): ((), (1,)), (shape[0], 1): ((shape[0],),)}.get((shape[0], shape[1]), ())
     if array.shape != shape and array.shape not in short:
@@ -290,7 +294,7 @@ def _flat(parts: Parts, name: str, kinds: tuple[str, ...], shape: tuple[int, ...
 def _stored_zeros(
     parts: Parts, module: str, args: _Args, shape: tuple[int, ...]
 ) -> tuple[np.ndarray | None, bool]:
-    """Zero points as stored, and whether these are packed."""
+    """Zero points as stored, and whether they are packed."""
     name = f"{module}.weight_zero_point"
     if args.symmetric and not parts.has(name):
         return None, False
@@ -303,15 +307,15 @@ def _stored_zeros(
 
 
 def _unpacked(words: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """int8, stored with the lowest value as zero."""
+    """int8 values, which are stored with an offset that makes the lowest one zero."""
     values = unpacked(words, bits, count)
     values -= np.uint8(1 << (bits - 1))
     return values.view(np.int8)
 
 
 def _groups(parts: Parts, name: str, stored: np.ndarray, n_groups: int) -> np.ndarray | None:
-    """The group of each input channel; None where they follow each other."""
-    if (stored == -1).all():  # as the package writes it where nothing is reordered
+    """Group of each input channel, or None for consecutive groups."""
+    if (stored == -1).all():  # as the package writes it without reordering
         return None
     if stored.min() < 0 or stored.max() >= n_groups:
         raise parts.refusal(

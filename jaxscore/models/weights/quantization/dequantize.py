@@ -111,6 +111,26 @@ def view(tensors: Tensors, found: Found) -> Tensors:
     return Tensors(arrays, where, kept | outlines, frozenset(computed), found.idle, pieces)
 
 
+def find_modules(
+    tensors: Tensors, suffix: str, plain: str, compute: Callable[["Parts", str], Computed]
+) -> Found:
+    """Quantized tensors of a format that is recognised by a suffix of tensor names.
+
+    Args:
+        suffix: of the name of the first tensor, after the module's name.
+        plain: suffix of the plain name.
+        compute: returns the weight, given the stored tensors and the module's name.
+    """
+    computed: dict[str, Computed] = {}
+    used: set[str] = set()
+    for name in tensors.stored:
+        if name.endswith(suffix):
+            parts, module = Parts(tensors, name), name.removesuffix(suffix)
+            computed[module + plain] = compute(parts, module)
+            used |= parts.used
+    return Found(computed, frozenset(used))
+
+
 class Parts:
     """Checks the stored tensors of one quantized weight and records their names in `used`."""
 

@@ -26,14 +26,14 @@ from jaxscore.models.weights.tensor_files import DTYPES, Tensors
 READ = frozenset(
     "quant_method activation_scheme weight_block_size fmt scale_fmt expert_dtype".split()
 )
-# Which modules are plain their tensors' types say; the last is about how transformers runs them.
+# Plain modules are recognised by their tensors' types; the last is how transformers runs them.
 INERT = frozenset(
     "modules_to_not_convert modules_to_convert ignored_layers dequantize kv_cache_scheme".split()
 )
 KINDS = ("F8_E4M3", "F8_E5M2")
 SCALE_KINDS = ("F32", "BF16", "F16", "F8_E8M0")
 SCALES = ("_scale_inv", "_scale")
-ROUNDED = tuple(  # scales of what is rounded while a model runs: activations, keys and values
+ROUNDED = tuple(  # scales of activations, keys and values, which a served model rounds
     ".input_scale .activation_scale .output_scale .k_scale .v_scale .q_scale".split()
 )
 BLOCK = (128, 128)  # what transformers' FineGrainedFP8Config has by default
@@ -58,10 +58,10 @@ def read(settings: Settings) -> Scheme:
 
 
 def find(tensors: Tensors, block: tuple[int, int] | None) -> Found:
-    """Every tensor of 8-bit floats with its scale.
+    """Find every tensor of 8-bit floats with its scale.
 
     Raises:
-        InputError: one without a scale, or with a scale of another shape.
+        InputError: a scale is missing or has another shape.
     """
     computed: dict[str, Computed] = {}
     used = {name for name in tensors.stored if name.endswith(ROUNDED)}
@@ -106,6 +106,6 @@ def _computed(parts: Parts, name: str, block: tuple[int, int] | None) -> Compute
 
 
 def widened(array: np.ndarray) -> np.ndarray:
-    """8-bit floats as float32, by a table of all 256: ten times as fast as a cast."""
+    """8-bit floats as float32, by a table of all 256 values: ten times as fast as a cast."""
     table = np.arange(256, dtype=np.uint8).view(array.dtype).astype(np.float32)
     return table[array.view(np.uint8)]

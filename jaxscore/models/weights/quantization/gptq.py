@@ -13,6 +13,7 @@ it is refused. Files of the second are known to call themselves the first (vLLM'
 module a bias, of zeros where the model has none (its issue 555).
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from jaxscore.models.weights.quantization.dequantize import (
     Found,
     Parts,
     Scheme,
+    find_modules,
     good_scales,
 )
 from jaxscore.models.weights.quantization.packed_integers import scaled, unpacked, unpacked_rows
@@ -32,7 +34,7 @@ from jaxscore.models.weights.tensor_files import Tensors
 READ = frozenset(
     "quant_method method bits group_size sym desc_act checkpoint_format format pack_dtype".split()
 )
-# How the values were found, and how kernels run them. Which modules are plain their tensors say.
+# How the values were found and how kernels run them. Plain modules are recognised by their tensors.
 INERT = frozenset(
     "act_group_aware amp autoround_version backend batch_size block_name_to_quantize "
     "cache_block_outputs damp_auto_increment damp_percent data_type dataset disable_exllama "
@@ -48,7 +50,7 @@ FLOATS = ("F16", "BF16", "F32")
 
 
 class _Form(NamedTuple):
-    """`group_size` is -1 for one group; `plus` is added to stored zero points."""
+    """Settings; `group_size` is -1 for one group, `plus` is added to stored zero points."""
 
     bits: int
     group_size: int
@@ -80,19 +82,14 @@ def read(settings: Settings) -> Scheme:
 
 
 def _find(tensors: Tensors, form: _Form) -> Found:
-    computed: dict[str, Computed] = {}
-    used: set[str] = set()
-    idle: set[str] = set()
-    for name in tensors.stored:
-        if name.endswith(".qweight"):
-            parts = Parts(tensors, name)
-            module = name.removesuffix(".qweight")
-            computed[f"{module}.weight"] = _computed(parts, module, form)
-            used |= parts.used
-            bias = tensors.stored.get(f"{module}.bias")
-            if bias is not None and not bias.any():
-                idle.add(f"{module}.bias")
-    return Found(computed, frozenset(used), frozenset(idle))
+    found = find_modules(
+        tensors, ".qweight", ".weight", lambda parts, module: _computed(parts, module, form)
+    )
+    biases = [name.removesuffix("weight") + "bias" for name in found.computed]
+    idle = frozenset(
+        name for name in biases if name in tensors.stored and not tensors.stored[name].any()
+    )
+    return dataclasses.replace(found, idle=idle)
 
 
 def _computed(parts: Parts, module: str, form: _Form) -> Computed:
@@ -148,7 +145,7 @@ def _zeros(parts: Parts, module: str, stored: np.ndarray, form: _Form) -> np.nda
 def _groups(
     parts: Parts, name: str, stored: np.ndarray, form: _Form, size: int
 ) -> np.ndarray | None:
-    """The group of each input channel; None where they follow each other."""
+    """Group of each input channel, or None for consecutive groups."""
     n_groups = len(stored) // size
     if stored.min() < 0 or stored.max() >= n_groups:
         raise parts.refusal(

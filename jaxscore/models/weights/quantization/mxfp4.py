@@ -9,28 +9,32 @@ Microscaling Formats (MX) Specification 1.0, tables 5 and 7. bfloat16 holds each
 The result is transposed, as transformers' class of the experts has it.
 """
 
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights.quantization.dequantize import Computed, Found, Parts, Scheme
+from jaxscore.models.weights.quantization.dequantize import (
+    Computed,
+    Found,
+    Parts,
+    Scheme,
+    find_modules,
+)
 from jaxscore.models.weights.quantization.quantization_config import Settings
 from jaxscore.models.weights.tensor_files import Tensors
 
 READ = frozenset({"quant_method"})
-# Which modules are plain their tensors' names say; the last is about how transformers runs them.
+# Plain modules are recognised by their tensors' names; the last is how transformers runs them.
 INERT = frozenset({"modules_to_not_convert", "dequantize"})
 BLOCKS, SCALES = "_blocks", "_scales"
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 BIAS = 127
-LARGEST = 252  # 6 * 2 ** (253 - 127) is above the largest float32, and 255 is no number
+MAX_EXPONENT = 252  # 6 * 2 ** (253 - 127) exceeds the largest float32, and 255 is NaN
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def _table() -> np.ndarray:
-    """uint64 [256]: the two values of a byte as float32 side by side, looked up as one number."""
+    """uint64 [256]: the two values of each byte as adjacent float32, for one look-up."""
     values = np.array([*E2M1, *(-value for value in E2M1)], np.float32)
     octets = np.arange(256)
     return np.stack([values[octets & 15], values[octets >> 4]], axis=-1).view(np.uint64)[:, 0]
@@ -50,32 +54,26 @@ def read(settings: Settings) -> Scheme:
 
 
 def _find(tensors: Tensors) -> Found:
-    computed: dict[str, Computed] = {}
-    used: set[str] = set()
-    for name in tensors.stored:
-        if name.endswith(BLOCKS):
-            plain = name.removesuffix(BLOCKS)
-            parts = Parts(tensors, name)
-            blocks = parts.take(name, ("U8",), 4)
-            if blocks.shape[-1] != 16:
-                raise parts.refusal(name, f"has shape {list(blocks.shape)}, expected 16 at the end")
-            scales = parts.shaped(plain + SCALES, ("U8",), blocks.shape[:-1])
-            computed[plain] = _computed(parts.where, plain, blocks, scales)
-            used |= parts.used
-    return Found(computed, frozenset(used))
+    return find_modules(tensors, BLOCKS, "", _computed)
 
 
-def _computed(where: Path, name: str, blocks: np.ndarray, scales: np.ndarray) -> Computed:
+def _computed(parts: Parts, name: str) -> Computed:
+    where = parts.where
+    blocks = parts.take(name + BLOCKS, ("U8",), 4)
+    if blocks.shape[-1] != 16:
+        shape = list(blocks.shape)
+        raise parts.refusal(name + BLOCKS, f"has shape {shape}, expected 16 at the end")
+    scales = parts.shaped(name + SCALES, ("U8",), blocks.shape[:-1])
     n_experts, n_out, n_groups, _ = blocks.shape
     n_in = n_groups * 32
 
     def expert(index: int) -> np.ndarray:
         """bfloat16 [in, out]."""
         exponents = scales[index].astype(np.int32)
-        if exponents.max(initial=0) > LARGEST:
+        if exponents.max(initial=0) > MAX_EXPONENT:
             raise InputError(
                 f"{where}: tensor {name}{SCALES} has exponent {exponents.max()} in expert {index}, "
-                f"expected at most {LARGEST}, since larger ones make no finite numbers; the "
+                f"expected at most {MAX_EXPONENT}, since larger ones make no finite numbers; the "
                 "checkpoint is damaged, fetch it again"
             )
         values = TABLE[blocks[index]].view(np.float32).reshape(n_out, n_groups, 32)
@@ -83,7 +81,7 @@ def _computed(where: Path, name: str, blocks: np.ndarray, scales: np.ndarray) ->
         return values.reshape(n_out, n_in).astype(BFLOAT16).T
 
     def whole() -> np.ndarray:
-        # Filled as [E, out, in], whose rows lie as they are made; one expert is float32 at a time.
+        # Filled as [E, out, in], in the order of computation; one expert is float32 at a time.
         out = np.empty((n_experts, n_out, n_in), BFLOAT16)
         for index in range(n_experts):
             out[index] = expert(index).T
