@@ -113,13 +113,23 @@ def _compare_file(
         return []
     read = next((read for suffix, read in READERS.items() if name.endswith(suffix)), _read_lines)
     one, other = read(before), read(after)
-    if isinstance(one, list) and all(isinstance(line, str) for line in [*one, *other]):
-        lines = difflib.unified_diff(one, other, n=0, lineterm="")
-        return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+    if _are_lines(one) and _are_lines(other):
+        return _diff_lines(one, other)
     return list(_differences(one, other, "", tolerance))
 
 
-def _differences(before: Any, after: Any, place: str, tolerance: float) -> Iterator[Difference]:
+def _are_lines(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(line, str) for line in value)
+
+
+def _diff_lines(before: list[str], after: list[str]) -> list[Difference | str]:
+    lines = difflib.unified_diff(before, after, n=0, lineterm="")
+    return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+
+
+def _differences(
+    before: Any, after: Any, place: str, tolerance: float
+) -> Iterator[Difference | str]:
     """Compare two values as JSON has them, with the order of keys and the types of numbers."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
@@ -131,6 +141,8 @@ def _differences(before: Any, after: Any, place: str, tolerance: float) -> Itera
                 yield from _differences(before[key], after[key], f"{place}.{key}", tolerance)
         if set(before) == set(after) and list(before) != list(after):
             yield Difference(f"{place} (order of keys)", list(before), list(after))
+    elif _are_lines(before) and _are_lines(after) and len(before) != len(after):
+        yield from (f"{place}: {line}" for line in _diff_lines(before, after))
     elif isinstance(before, list) and isinstance(after, list):
         for k, (one, other) in enumerate(zip(before, after, strict=False)):
             yield from _differences(one, other, f"{place}[{k}]", tolerance)

@@ -89,6 +89,15 @@ def test_planted_difference_is_found(tmp_path, capsys, change, message):
     assert "1 of" in out
 
 
+def test_inserted_element_of_a_page_is_one_difference(tmp_path, capsys):
+    record(tmp_path / "before", 1)
+    case = record(tmp_path / "after", 2)
+    (case / "page.html").write_text("<p>New</p>" + page({"n": 3}))
+    assert golden_compare.compare_folders(tmp_path / "before", tmp_path / "after", None, 0) == 1
+    out = capsys.readouterr().out
+    assert "page.html: 2 differences\n  .markup: +<p\n  .markup: +New\n" in out
+
+
 def test_tolerance_ignores_rounding_of_floats_alone(tmp_path, capsys):
     record(tmp_path / "before", 1)
     replace("scores.jsonl", "-1.25", "-1.2500001")(record(tmp_path / "after", 2))
