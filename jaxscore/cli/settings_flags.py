@@ -36,7 +36,8 @@ def whole_number(text: str, least: int | None = None) -> int:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if least is not None and value < least:
-        raise argparse.ArgumentTypeError(f"{value} is below {least}")
+        bound = "not above 0" if least == 1 else f"below {least}"
+        raise argparse.ArgumentTypeError(f"{value} is {bound}")
     return value
 
 

@@ -340,8 +340,8 @@ def test_samples_of_a_prompt_share_its_computation(scorers, monkeypatch):
         forests.append(genuine(sequences))
         return forests[-1]
 
-    genuine = prefill.build
-    monkeypatch.setattr(prefill, "build", watched)
+    genuine = prefill.build_forest
+    monkeypatch.setattr(prefill, "build_forest", watched)
     scorer = scorers("tiny-qwen2")
     text = "How many days did Arlen travel?"
     found = evaluate("sample", scorer, [{"prompt": text}], n=8, max_new_tokens=4)

@@ -77,8 +77,8 @@ def test_blocks_are_expanded_expert_by_expert(made, monkeypatch):
     asked = set()
     computed = mxfp4._computed
 
-    def counted(where, name, blocks, scales):
-        one = computed(where, name, blocks, scales)
+    def counted(parts, name):
+        one = computed(parts, name)
 
         def whole():
             raise AssertionError(f"{name} was expanded whole")
