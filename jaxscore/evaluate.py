@@ -47,10 +47,10 @@ def _system(task: str, report: str | None = None, page: str | None = None) -> Sy
 
 
 SYSTEMS = {
-    "score": _system("score.evaluation", page="score_page"),
+    "score": _system("score.system", page="score_page"),
     "choose": _system("choose.system"),
     "perplexity": _system("perplexity.system"),
-    "divergence": _system("divergence.evaluation", "divergence_report", "divergence_page"),
+    "divergence": _system("divergence.system", "divergence_report", "divergence_page"),
     "paths": _system("paths.evaluation", "paths_report", "paths_page"),
     "chronologic": _system("chronologic.evaluation", "chronologic_report", "chronologic_page"),
     "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
@@ -147,7 +147,7 @@ class Report:
         """The page for a browser: one file that loads nothing.
 
         Args:
-            items: where they were taken as they came (`on_item`): of "score" a `ScoreItems`
+            items: where they were taken as they came (`on_item`): of "score" a `WorstRequests`
                 that took each, of "self-certainty" the records.
 
         Raises:

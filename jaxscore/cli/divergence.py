@@ -17,7 +17,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.records import record_writer
 from jaxscore.systems.divergence import records
 from jaxscore.systems.score import requests_file
-from jaxscore.systems.score.evaluation import BOUNDARIES
+from jaxscore.systems.score.system import BOUNDARIES
 
 DESCRIPTION = """\
 How far do two models lie apart on the same texts? p is the distribution over

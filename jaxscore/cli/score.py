@@ -17,7 +17,7 @@ from jaxscore.evaluate import evaluate
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import record_writer
 from jaxscore.systems.score import fewshot, requests_file
-from jaxscore.systems.score.evaluation import BOUNDARIES, Settings
+from jaxscore.systems.score.system import BOUNDARIES, Settings
 
 DESCRIPTION = """\
 Score the continuation of each line under a causal language model.

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from jaxscore.report.html.score_items import ScoreItems
 from jaxscore.systems.score.requests_file import Line
+from jaxscore.systems.score.worst_requests import WorstRequests
 
 
 class Watched:
@@ -22,7 +22,7 @@ class Watched:
         measures: Collection[str] = (),
     ) -> None:
         """`write` takes each record too; `measures` are those that were asked for."""
-        self.items = ScoreItems(measures)
+        self.items = WorstRequests(measures)
         self._lines, self._write = lines, write
         self._contexts: deque[str] = deque()
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.score_items import ScoreItems
 from jaxscore.report.html.source import Source
 from jaxscore.report.html.systems import score_page
+from jaxscore.systems.score.worst_requests import WorstRequests
 
 SIZES, SMALL_SIZES = (10_000, 100_000), (100,)  # requests
 LENGTH, VOCABULARY = 20, 20_000  # tokens of each, and how many different ones there are
@@ -75,7 +75,7 @@ def record(k: int, n: int, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
-def source(items: ScoreItems, failures: list[dict[str, str]]) -> Source:
+def source(items: WorstRequests, failures: list[dict[str, str]]) -> Source:
     """What the page of `score` is made of, beside its requests."""
     known = {
         "summary": {"n_requests": items.n_all, "n_scored": 7, "mean_logprob": -2.5},
@@ -91,7 +91,7 @@ def source(items: ScoreItems, failures: list[dict[str, str]]) -> Source:
 
 def written(records: list[dict[str, Any]]) -> Written:
     """The page of these records."""
-    started, items = time.process_time(), ScoreItems()
+    started, items = time.process_time(), WorstRequests()
     for k, one in enumerate(records):
         items.add(one, f"Question number {k}: what comes next?")
     taken = time.process_time()

@@ -15,10 +15,10 @@ import numpy as np
 from jaxscore.report.document import Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.frame import render
 from jaxscore.report.html.parts import three
-from jaxscore.report.html.score_items import ScoreItems
 from jaxscore.report.html.source import Source
 from jaxscore.report.html.strips import Strips, TokenText, tokens
 from jaxscore.report.html.systems import score_page
+from jaxscore.systems.score.worst_requests import WorstRequests
 from tools.benchmarks.pages import record, source
 
 TYPES = {"u1": "<u1", "u2": "<u2", "u4": "<u4"}
@@ -135,7 +135,7 @@ def with_column(page: Document, k: int, values: list[str]) -> Document:
     return changed(page, columns=columns)
 
 
-def score_source(items: ScoreItems, n_failed: int = 0) -> Source:
+def score_source(items: WorstRequests, n_failed: int = 0) -> Source:
     """What the page of `score` is made of."""
     return source(items, [{"name": f"bad {k}", "error": "too long"} for k in range(n_failed)])
 
@@ -143,7 +143,7 @@ def score_source(items: ScoreItems, n_failed: int = 0) -> Source:
 def score_html(n: int, length: int, seed: int = 0) -> str:
     """A page of n requests of so many tokens."""
     rng = np.random.default_rng(seed)
-    items = ScoreItems()
+    items = WorstRequests()
     for k in range(n):
         items.add(record(k, length, rng), f"Question number {k}: what comes next?")
     return render(score_page.page(score_source(items)))

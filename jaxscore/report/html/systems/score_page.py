@@ -10,17 +10,17 @@ from jaxscore.report.document import Card, Chart, Column, Document, Items
 from jaxscore.report.html.charts.histogram import Counts, histogram
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
 from jaxscore.report.html.parts import closing, model_of, sentence, three, with_failures
-from jaxscore.report.html.score_items import LONGEST, Held, ScoreItems
 from jaxscore.report.html.shows import LARGEST, MISSING, PER_NAT
 from jaxscore.report.html.source import Source
 from jaxscore.report.html.strips import Strips
 from jaxscore.report.markdown import NOTHING, number, significant
+from jaxscore.systems.score.worst_requests import LONGEST, Held, WorstRequests
 
 MEANS = {"mean_entropy": "Entropy", "mean_self_certainty": "Self-certainty"}
 
 
 def page(source: Source) -> Document:
-    """The page of a run; its items are a `ScoreItems` that took each record."""
+    """The page of a run; its items are a `WorstRequests` that took each record."""
     record = source.record
     requests = _all(source) if source.items is None else source.items
     summary, settings = record["summary"], record["settings"]
@@ -47,9 +47,9 @@ def page(source: Source) -> Document:
     )
 
 
-def _all(source: Source) -> ScoreItems:
+def _all(source: Source) -> WorstRequests:
     """The requests of a record that holds them."""
-    out = ScoreItems(source.record["settings"].get("measures", ()))
+    out = WorstRequests(source.record["settings"].get("measures", ()))
     for one, own in zip(source.record["items"], source.strips, strict=True):
         rank = own[0].scored.measures.get("rank") if own else None
         out.add({**one, "rank": rank}, own[0].context if own else "")
@@ -65,7 +65,7 @@ def _failed(record: Mapping[str, Any]) -> str:
     return f"{len(record['failures']):,} failed" if record["failures"] else "none failed"
 
 
-def _charts(requests: ScoreItems) -> list[Chart]:
+def _charts(requests: WorstRequests) -> list[Chart]:
     out = []
     for found, title, label in (
         (
@@ -89,7 +89,7 @@ def _histogram(found: Counts, title: str, label: str) -> Any:
     return histogram(found, title=title, what="requests", label=label, last_open=open_ended)
 
 
-def _items(source: Source, requests: ScoreItems) -> Items:
+def _items(source: Source, requests: WorstRequests) -> Items:
     held = requests.held()
     strips = _strips(held, requests, source.vocabulary)
     worst, least = _worst_tokens(strips)
@@ -138,7 +138,7 @@ def _shown(values: np.ndarray) -> list[str]:
     return [number(_none(value), 4) for value in values.tolist()]
 
 
-def _strips(held: Held, requests: ScoreItems, vocabulary: int | None) -> Strips | None:
+def _strips(held: Held, requests: WorstRequests, vocabulary: int | None) -> Strips | None:
     if not len(held.tokens.ids):
         return None
     return Strips(

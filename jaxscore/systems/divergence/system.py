@@ -18,9 +18,9 @@ from jaxscore.systems.evaluation import (
     check_setting,
 )
 from jaxscore.systems.score import given_items
-from jaxscore.systems.score.evaluation import BOUNDARIES, SHOWN
 from jaxscore.systems.score.requests_file import Line
 from jaxscore.systems.score.scored_items import scored_items
+from jaxscore.systems.score.system import BOUNDARIES, SHOWN
 from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
 from jaxscore.text.decoder import TextDecoder
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxscore.report.html import score_items as module
-from jaxscore.report.html.score_items import ScoreItems
 from jaxscore.report.html.systems import score_page
+from jaxscore.systems.score import worst_requests as module
+from jaxscore.systems.score.worst_requests import WorstRequests
 from jaxscore.types.results import Strip
 from tests.report.html.made import score_source
 from tools.benchmarks.pages import record
@@ -24,7 +24,7 @@ def taken(n=200, failed=(), lengths=(1, 30), digits=None):
         every = [one | {"mean_logprob": round(one["mean_logprob"], digits)} for one in every]
     for k in failed:
         every[k] = {"id": f"item-{k}", "error": "too long"}
-    items = ScoreItems()
+    items = WorstRequests()
     for k, one in enumerate(every):
         items.add(one, f"before {k}")
     return items, [(k, one) for k, one in enumerate(every) if "error" not in one]
@@ -104,7 +104,7 @@ def test_counts_are_of_all_requests(small):
 
 
 def test_requests_without_a_score_come_last():
-    items = ScoreItems()
+    items = WorstRequests()
     items.add(record(0, 0, np.random.default_rng(0)), "")
     items.add(record(1, 3, np.random.default_rng(0)), "")
     assert items.held().ids == ["item-1", "item-0"]
@@ -132,7 +132,7 @@ def test_numbers_are_those_of_the_records():
 
 
 def test_without_arrays_there_are_no_strips():
-    items, rng = ScoreItems(), np.random.default_rng(1)
+    items, rng = WorstRequests(), np.random.default_rng(1)
     for k in range(3):
         one = record(k, 4, rng)
         items.add({name: v for name, v in one.items() if not isinstance(v, np.ndarray | list)}, "")
@@ -145,7 +145,7 @@ def test_without_arrays_there_are_no_strips():
 def test_ranks_where_they_were_asked_for():
     """As an array of the record, or among the measures of a scored text."""
     rng, ranks = np.random.default_rng(1), np.array([1, 7, 300])
-    items, unasked = ScoreItems(["rank"]), ScoreItems()
+    items, unasked = WorstRequests(["rank"]), WorstRequests()
     items.add({**record(0, 3, rng), "rank": ranks}, "")
     items.add({**record(1, 3, rng), "rank": [None, 2, 3]}, "")
     assert sorted(items.held().tokens.rank.tolist()) == [0, 1, 2, 3, 7, 300]
@@ -180,7 +180,7 @@ def test_few(n):
 
 def test_extremes():
     """An infinite perplexity, and surprisals beyond the last bin."""
-    items, rng = ScoreItems(), np.random.default_rng(1)
+    items, rng = WorstRequests(), np.random.default_rng(1)
     for k in range(3):
         one = record(k, 4, rng)
         items.add({**one, "mean_logprob": -800.0, "perplexity": math.inf}, "x" * 5000)

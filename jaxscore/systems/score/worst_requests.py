@@ -48,7 +48,7 @@ class Held(NamedTuple):
     tokens: Tokens
 
 
-class ScoreItems:
+class WorstRequests:
     """Takes each record of `score`, with what stands before its text.
 
     Attributes:
