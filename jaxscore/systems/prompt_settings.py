@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from jaxscore.errors import InputError
 from jaxscore.io.printable import is_valid_unicode
 from jaxscore.lm import LM, require_local
-from jaxscore.systems.evaluation import ScoringSettings, check_at_least, check_setting
 from jaxscore.systems.prompting import Example, Prompting
+from jaxscore.systems.settings import ScoringSettings, check_setting, check_whole_number
 from jaxscore.text import chat_template
 
 HALF_PAIR = "has half a surrogate pair, which is no character"
@@ -50,7 +50,7 @@ class PromptSettings(ScoringSettings):
         object.__setattr__(self, "fewshot", tuple(given))
         if self.num_fewshot is None:
             return
-        check_at_least("num_fewshot", self.num_fewshot, 0)
+        check_whole_number("num_fewshot", self.num_fewshot, 0)
         if self.num_fewshot > len(self.fewshot):
             raise InputError(
                 f"num_fewshot is {self.num_fewshot}, and fewshot holds {len(self.fewshot)} "

@@ -21,6 +21,7 @@ class Flag:
         aliases: further spellings, such as those of the published script.
         advanced: shown by `--help-all` alone.
         group: title of the help's section; None for the main one.
+        separator: what separates the values of a list, as in A,B; None if they are words.
         is_flag: on the command line; False for a setting that Python alone can give.
     """
 
@@ -30,6 +31,7 @@ class Flag:
     aliases: tuple[str, ...] = ()
     advanced: bool = False
     group: str | None = None
+    separator: str | None = None
     is_flag: bool = True
 
 
@@ -74,7 +76,9 @@ class SettingField(NamedTuple):
             check_list(self.name, value)
         elif self.kind is int:
             check_whole_number(self.name, value, self.flag.least)
-        elif not isinstance(value, (int, float) if self.kind is float else self.kind):
+        elif not isinstance(value, (int, float) if self.kind is float else self.kind) or (
+            isinstance(value, bool) and self.kind is not bool
+        ):
             expected = {str: "a text", float: "a number", bool: "True or False"}
             wanted = expected.get(self.kind, self.kind.__name__)
             raise InputError(f"setting {self.name} is {value!r}, expected {wanted}")
@@ -126,6 +130,10 @@ class Settings:
             for name, value in values.items()
         }
 
+    def omitted_fields(self) -> frozenset[str]:
+        """Declared fields that no record of a run with these settings has."""
+        return frozenset()
+
 
 MODEL_GROUP = "model and device"
 
@@ -171,6 +179,26 @@ class IntervalSettings(ScoringSettings):
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextSettings(ScoringSettings):
+    """`ScoringSettings` of a system whose items are contexts with a continuation, in streams."""
+
+    boundary: Literal["joint", "separate"] = setting(
+        "joint",
+        help="joint: encode context and continuation as one text (default); separate: encode each "
+        "and join the ids",
+    )
+    summary_only: bool = setting(False, help="leave the arrays out of the output")
+    n_requests: int | None = setting(None, least=0, is_flag=False)
+    """The number of items, if known: for the time left. No report has it."""
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them, without those that do not affect the result."""
+        values = super().record()
+        del values["n_requests"]
+        return values
+
+
 def settings_from(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
     """A system's settings from keyword arguments.
 
@@ -211,8 +239,8 @@ def check_whole_number(name: str, value: object, least: int | None = None) -> No
         raise InputError(f"setting {name} is {value!r}, expected a whole number{bound}")
 
 
-def check_list(name: str, value: object) -> None:
-    """Refuse a setting that is no list of texts.
+def check_list(name: str, value: object) -> tuple[Any, ...]:
+    """A setting that is a list of texts, as a tuple.
 
     Raises:
         InputError: it is a string or no list, naming the setting.
@@ -221,3 +249,4 @@ def check_list(name: str, value: object) -> None:
         raise InputError(f"setting {name} is a string, expected a list of strings")
     if not isinstance(value, Iterable):
         raise InputError(f"setting {name} is {value!r}, expected a list of strings")
+    return tuple(value)

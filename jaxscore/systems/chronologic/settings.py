@@ -6,9 +6,9 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.lm import Capabilities
 from jaxscore.systems.chronologic.answer_scores import BOUNDARIES
-from jaxscore.systems.evaluation import CommonSettings, check_at_least, check_setting
 from jaxscore.systems.prompt_settings import AnswerSettings
 from jaxscore.systems.scoring_run import check_settings
+from jaxscore.systems.settings import IntervalSettings, check_setting, check_whole_number
 
 MODES = ("sample", "full", "mcq")
 # setting -> the modes that it has an effect in; the others have one in each
@@ -24,7 +24,7 @@ EFFECTIVE = {
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(AnswerSettings, CommonSettings):
+class Settings(AnswerSettings, IntervalSettings):
     """Settings of `chronologic`.
 
     Attributes:
@@ -48,11 +48,11 @@ class Settings(AnswerSettings, CommonSettings):
     boundary: str = "joint"
 
     def __post_init__(self) -> None:
-        """Check all values and what contradicts; see `CommonSettings`."""
+        """Check all values and what contradicts; see `IntervalSettings`."""
         super().__post_init__()
         check_setting("mode", self.mode, MODES)
         check_setting("boundary", self.boundary, tuple(BOUNDARIES))
-        check_at_least("samples", self.samples, 1)
+        check_whole_number("samples", self.samples, 1)
         for name in ("metadata", "include_negation", "shuffle", "calibrate"):
             check_setting(name, getattr(self, name), (True, False))
         if self.mode == "mcq" and self.calibrate:

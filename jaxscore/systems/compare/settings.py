@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from jaxscore.systems.evaluation import check_at_least, check_seed, check_setting
+from jaxscore.systems.settings import check_setting, check_whole_number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,11 @@ class Settings:
         Raises:
             InputError: naming the setting, what it is and what is expected.
         """
-        check_at_least("n_bootstrap", self.n_bootstrap, 1)
-        check_at_least("n_resamples", self.n_resamples, 1)
-        check_seed(self.seed)
+        check_whole_number("n_bootstrap", self.n_bootstrap, 1)
+        check_whole_number("n_resamples", self.n_resamples, 1)
+        check_whole_number("seed", self.seed)
         if self.limit is not None:
-            check_at_least("limit", self.limit, 1)
+            check_whole_number("limit", self.limit, 1)
         check_setting("force", self.force, (True, False))
 
     def record(self) -> dict[str, Any]:

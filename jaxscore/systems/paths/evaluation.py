@@ -9,23 +9,18 @@ from jaxscore.errors import InputError
 from jaxscore.lm import Capabilities, require
 from jaxscore.systems import answer_sample
 from jaxscore.systems.answer_sample import Sample
-from jaxscore.systems.evaluation import (
-    CommonSettings,
-    Evaluation,
-    Failure,
-    check_list,
-    check_setting,
-)
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.paths import fewshot, path_gain
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Example, Prompting
 from jaxscore.systems.scoring_run import ScoringRun, check_settings
+from jaxscore.systems.settings import IntervalSettings, check_list, check_setting
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(AnswerSettings, CommonSettings):
+class Settings(AnswerSettings, IntervalSettings):
     """Settings of `paths`.
 
     Attributes:
@@ -38,7 +33,7 @@ class Settings(AnswerSettings, CommonSettings):
     system_prompts: tuple[str, ...] = (path_gain.DEFAULT_SYSTEM_PROMPT,)
 
     def __post_init__(self) -> None:
-        """Check all values; see `CommonSettings`."""
+        """Check all values; see `IntervalSettings`."""
         super().__post_init__()
         check_setting("boundary", self.boundary, tuple(path_gain.BOUNDARIES))
         prompts = check_list("system_prompts", self.system_prompts)

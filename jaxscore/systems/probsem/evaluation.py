@@ -11,12 +11,13 @@ from jaxscore.errors import InputError
 from jaxscore.lm import Capabilities, require
 from jaxscore.systems import answer_sample
 from jaxscore.systems.answer_sample import Sample
-from jaxscore.systems.evaluation import Evaluation, check_setting
+from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.probsem import fewshot, query_scores
 from jaxscore.systems.probsem.query_scores import Suite
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Prompting
 from jaxscore.systems.scoring_run import ScoringRun, check_settings
+from jaxscore.systems.settings import check_setting
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
 

@@ -6,17 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.systems.evaluation import CommonSettings, Evaluation, check_found
+from jaxscore.systems.evaluation import Evaluation, check_found
 from jaxscore.systems.rag import judge_findings, records
 from jaxscore.systems.rag.bem import Bem
 from jaxscore.systems.rag.evaluation import evaluation
 from jaxscore.systems.rag.judge_findings import Draws
+from jaxscore.systems.settings import IntervalSettings
 
 METRIC = "BEM"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(IntervalSettings):
     """Settings of `bem`.
 
     Attributes:
@@ -26,7 +27,7 @@ class Settings(CommonSettings):
     metric: str = METRIC
 
     def __post_init__(self) -> None:
-        """Check all values; see `CommonSettings`."""
+        """Check all values; see `IntervalSettings`."""
         super().__post_init__()
         if self.truncate:
             raise InputError(

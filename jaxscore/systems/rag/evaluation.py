@@ -9,13 +9,7 @@ from typing import Any
 from jaxscore.errors import InputError
 from jaxscore.io.run_files import file_digest
 from jaxscore.lm import require
-from jaxscore.systems.evaluation import (
-    CommonSettings,
-    Evaluation,
-    Failure,
-    check_found,
-    check_setting,
-)
+from jaxscore.systems.evaluation import Evaluation, Failure, check_found
 from jaxscore.systems.rag import (
     evaluator_file,
     judge_findings,
@@ -28,6 +22,7 @@ from jaxscore.systems.rag.judge_findings import Draws, Findings
 from jaxscore.systems.rag.judge_model import Judge
 from jaxscore.systems.rag.records import Records
 from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.settings import IntervalSettings, check_setting
 from jaxscore.text.chat_template import Message
 
 LABEL_SCORES = ("first", "sequence")
@@ -41,7 +36,7 @@ NEEDED = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(IntervalSettings):
     """Settings of `judge`.
 
     Attributes:
@@ -61,7 +56,7 @@ class Settings(CommonSettings):
     metric: str = "LLMeval"
 
     def __post_init__(self) -> None:
-        """Check all values and read the evaluator file; see `CommonSettings`."""
+        """Check all values and read the evaluator file; see `IntervalSettings`."""
         super().__post_init__()
         check_setting("label_score", self.label_score, LABEL_SCORES)
         check_setting("both_orders", self.both_orders, (False, True))

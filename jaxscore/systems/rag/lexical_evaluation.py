@@ -6,16 +6,9 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.errors import InputError
-from jaxscore.systems.evaluation import (
-    Evaluation,
-    Failure,
-    check_at_least,
-    check_found,
-    check_list,
-    check_seed,
-    refuse_source,
-)
+from jaxscore.systems.evaluation import Evaluation, Failure, check_found, refuse_source
 from jaxscore.systems.rag import lexical_columns, records
+from jaxscore.systems.settings import check_list, check_whole_number
 
 HITS = ("M", "EM")  # 0 or 1 per record, so that their means are shares
 
@@ -46,8 +39,8 @@ class Settings:
         if unknown := [one for one in names if one not in lexical_columns.METRICS]:
             raise InputError(f"setting names has {unknown[0]!r}, expected some of {expected}")
         object.__setattr__(self, "names", names)
-        check_seed(self.seed)
-        check_at_least("n_bootstrap", self.n_bootstrap, 1)
+        check_whole_number("seed", self.seed)
+        check_whole_number("n_bootstrap", self.n_bootstrap, 1)
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them."""

@@ -7,18 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from jaxscore.errors import InputError
-from jaxscore.systems.evaluation import (
-    Evaluation,
-    Failure,
-    check_at_least,
-    check_seed,
-    check_setting,
-)
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.samples import sample_items
 from jaxscore.systems.samples.answer_rules import AUTO, NO_READABLE_ANSWER, RULES, AnswerRules
 from jaxscore.systems.samples.answer_text import FORMS
 from jaxscore.systems.samples.evaluations.grades import Grades
 from jaxscore.systems.samples.sample_items import Result, Summary
+from jaxscore.systems.settings import check_setting, check_whole_number
 
 NO_FORM = "none"  # of a response without a readable answer
 MOST_REMARKS = 20  # notes on items that are told; all are in the report's data
@@ -54,8 +49,8 @@ class Graded(Settings):
             InputError: naming the setting and its value.
         """
         check_gold(self.gold)
-        check_at_least("n_bootstrap", self.n_bootstrap, 1)
-        check_seed(self.seed)
+        check_whole_number("n_bootstrap", self.n_bootstrap, 1)
+        check_whole_number("seed", self.seed)
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them; those of grading where something is graded."""
@@ -81,7 +76,7 @@ class FirstN(Graded):
     def __post_init__(self) -> None:
         """Check all values; see `Graded`."""
         super().__post_init__()
-        check_at_least("best_n", self.best_n, 1)
+        check_whole_number("best_n", self.best_n, 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,19 +9,13 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.lm import LocalLM, require_local
-from jaxscore.systems.evaluation import (
-    Evaluation,
-    Failure,
-    check_at_least,
-    check_list,
-    check_seed,
-    check_setting,
-)
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.samples import earlier_output, prompts, sample_items
 from jaxscore.systems.samples import sampling as task
 from jaxscore.systems.samples.evaluations import choices
 from jaxscore.systems.samples.in_order import InOrder
 from jaxscore.systems.samples.prompts import Prompt
+from jaxscore.systems.settings import check_list, check_setting, check_whole_number
 from jaxscore.types.results import Generated
 
 ASKED_PER_ROW = 16  # samples that are planned together, for each that is written side by side
@@ -60,10 +54,10 @@ class Settings(choices.Settings):
         Raises:
             InputError: naming the setting, its value and what is expected.
         """
-        check_at_least("n", self.n, 1)
-        check_at_least("max_new_tokens", self.max_new_tokens, 1)
-        check_at_least("top_k", self.top_k, 0)
-        check_seed(self.seed)
+        check_whole_number("n", self.n, 1)
+        check_whole_number("max_new_tokens", self.max_new_tokens, 1)
+        check_whole_number("top_k", self.top_k, 0)
+        check_whole_number("seed", self.seed)
         choices.check_drawing(self.temperature, self.top_p)
         object.__setattr__(self, "stop", check_list("stop", self.stop))
         if not all(isinstance(one, str) for one in self.stop):

@@ -9,7 +9,7 @@ from typing import Any
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
 from jaxscore.lm import require_local
-from jaxscore.systems.evaluation import CommonSettings, Evaluation, Failure, check_setting
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.samples import confidences as task
 from jaxscore.systems.samples import earlier_output, right_responses
 from jaxscore.systems.samples.answer_rules import AUTO, NO_READABLE_ANSWER, RULES
@@ -17,6 +17,7 @@ from jaxscore.systems.samples.evaluations import choices
 from jaxscore.systems.samples.in_order import InOrder
 from jaxscore.systems.samples.right_responses import RightResponses
 from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.settings import IntervalSettings, check_setting
 
 CHARACTERS_PER_TOKEN = 3
 BATCHES_TOGETHER = 64  # planned at once: few enough that results reach the file soon
@@ -25,7 +26,7 @@ Place = tuple[int, int]  # of an item, and of one of its outputs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
+class Settings(IntervalSettings):
     """Settings of `self-certainty`.
 
     Attributes:
@@ -44,7 +45,7 @@ class Settings(CommonSettings):
     answer_rule: str = AUTO
 
     def __post_init__(self) -> None:
-        """Check all values; see `CommonSettings`."""
+        """Check all values; see `IntervalSettings`."""
         super().__post_init__()
         check_setting("alignment", self.alignment, tuple(task.ALIGNMENTS))
         for name in ("input_field", "output_field"):

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.lm import require_local
-from jaxscore.systems.evaluation import Evaluation, Failure, check_at_least, check_seed
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.samples import earlier_output, sample_items
 from jaxscore.systems.samples import usc_prompt as task
 from jaxscore.systems.samples.evaluations import choices
 from jaxscore.systems.samples.in_order import InOrder
+from jaxscore.systems.settings import check_whole_number
 from jaxscore.text import chat_template
 
 ASKED_PER_ROW = 4  # items that are planned together, for each that is written side by side
@@ -41,9 +42,9 @@ class Settings(choices.Settings):
         Raises:
             InputError: naming the setting, its value and what is expected.
         """
-        check_at_least("n", self.n, 1)
-        check_at_least("max_new_tokens", self.max_new_tokens, 1)
-        check_seed(self.seed)
+        check_whole_number("n", self.n, 1)
+        check_whole_number("max_new_tokens", self.max_new_tokens, 1)
+        check_whole_number("seed", self.seed)
         choices.check_drawing(self.temperature, self.top_p)
 
 

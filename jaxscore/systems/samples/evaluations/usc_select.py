@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.systems.evaluation import Evaluation, check_setting, refuse_source
+from jaxscore.systems.evaluation import Evaluation, refuse_source
 from jaxscore.systems.samples import grading, sample_items, usc_choice
 from jaxscore.systems.samples.answer_rules import AUTO, AnswerRules
 from jaxscore.systems.samples.evaluations import choices
@@ -16,6 +16,7 @@ from jaxscore.systems.samples.grading import Grader, Marks
 from jaxscore.systems.samples.sample_items import Item, Result
 from jaxscore.systems.samples.symbolic import SymbolicComparison
 from jaxscore.systems.samples.usc_choice import Reading
+from jaxscore.systems.settings import check_setting
 
 REPLY = "the model's reply"
 
