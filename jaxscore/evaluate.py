@@ -17,8 +17,8 @@ from jaxscore.report import document_markdown
 from jaxscore.report.document import Document
 from jaxscore.report.html.source import Source
 from jaxscore.systems.entries import iterate_objects, read_objects, usable
-from jaxscore.systems.evaluation import Evaluation, Failure, check_found, settings_of, with_unusable
-from jaxscore.systems.settings import Settings
+from jaxscore.systems.evaluation import Evaluation, Failure, check_found, with_unusable
+from jaxscore.systems.settings import Settings, settings_from
 from jaxscore.systems.system import System as SystemDeclaration
 from jaxscore.types.results import data_frame
 
@@ -47,10 +47,10 @@ def _system(task: str, report: str | None = None, page: str | None = None) -> Sy
 
 
 SYSTEMS = {
-    "score": _system("score.system", page="score_page"),
+    "score": _system("score.system"),
     "choose": _system("choose.system"),
     "perplexity": _system("perplexity.system"),
-    "divergence": _system("divergence.system", "divergence_report", "divergence_page"),
+    "divergence": _system("divergence.system"),
     "paths": _system("paths.evaluation", "paths_report", "paths_page"),
     "chronologic": _system("chronologic.evaluation", "chronologic_report", "chronologic_page"),
     "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
@@ -147,8 +147,7 @@ class Report:
         """The page for a browser: one file that loads nothing.
 
         Args:
-            items: where they were taken as they came (`on_item`): of "score" a `WorstRequests`
-                that took each, of "self-certainty" the records.
+            items: of "self-certainty" with `on_item`, the records.
 
         Raises:
             InputError: the system has none.
@@ -178,7 +177,7 @@ class Report:
             strips=found.strips,
             vocabulary=found.vocabulary,
             results=found.items,
-            items=items,
+            items=found.page_items if items is None else items,
         )
 
     def to_frame(self) -> Any:
@@ -195,7 +194,8 @@ class Report:
         return f"<Report {self.system}: {found.n_items} items{failed}; {found.headline}>"
 
     def _repr_markdown_(self) -> str:
-        return repr(self) if SYSTEMS[self.system].report is None else self.markdown()
+        has_report = self.document is not None or SYSTEMS[self.system].report is not None
+        return self.markdown() if has_report else repr(self)
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> Any:
@@ -248,7 +248,7 @@ def evaluate(
         hint = f"is it {near[0]}?" if near else f"expected one of {', '.join(SYSTEMS)}"
         raise InputError(f"no system {system!r}; {hint}")
     module = importlib.import_module(SYSTEMS[system].task)
-    chosen = settings_of(module.Settings, settings)
+    chosen = settings_from(module.Settings, settings)
     more = {} if on_item is None else {"on_item": on_item}
     if not more.keys() <= inspect.signature(module.evaluate).parameters.keys():
         raise InputError(
@@ -256,7 +256,7 @@ def evaluate(
             "read Report.items"
         )
     if (declared := declaration(system)) is not None:
-        return run_declared(declared, scorer, items, about or {}, chosen)
+        return run_declared(declared, scorer, items, chosen, about=about, on_item=on_item)
     found = module.evaluate(scorer, items, chosen, **more)
     model = {} if scorer is None else scorer.describe()
     made = {**model, **chosen.record(), **found.prompting, **(about or {})}
@@ -273,23 +273,35 @@ def run_declared(
     system: SystemDeclaration,
     lm: Any,
     items: Any,
-    about: Mapping[str, Any],
     settings: Settings,
+    *,
+    about: Mapping[str, Any] | None = None,
+    on_item: Callable[[Mapping[str, Any]], None] | None = None,
+    with_page: bool = False,
 ) -> Report:
-    """Run a declared system: read its items, evaluate the usable ones, and report all."""
+    """Run a declared system: read its items, evaluate the usable ones, and report all.
+
+    Args:
+        about, on_item: as of `evaluate`.
+        with_page: collect the items of the page, which is done without `on_item` in any case.
+    """
     if system.needs:
         require(system.name, lm, *system.needs)
+    options: dict[str, Any] = {} if on_item is None else {"on_item": on_item}
+    if system.page_items is not None and (with_page or on_item is None):
+        options["page_items"] = system.page_items(settings)
     if system.is_lazy:
-        found = system.evaluate(lm, iterate_objects(system, items), settings)
+        stream = iterate_objects(system, items, settings)
+        found = system.evaluate(lm, stream, settings, **options)
         check_found(found.n_items, system.what)
     else:
-        entries = read_objects(system, items)
-        found = with_unusable(entries, system.evaluate(lm, usable(entries), settings))
+        entries = read_objects(system, items, settings)
+        found = with_unusable(entries, system.evaluate(lm, usable(entries), settings, **options))
     made = {
         **({} if lm is None else lm.describe()),
         **settings.record(),
         **found.prompting,
-        **about,
+        **(about or {}),
     }
     return Report(system.name, found, provenance.of_run(made))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from jaxscore.cli import html_flags, outputs
 from jaxscore.evaluate import Report
 from jaxscore.io.atomic import atomic
+from jaxscore.io.streams import NOWHERE
 
 
 class ReportFiles:
@@ -15,19 +16,24 @@ class ReportFiles:
 
     Attributes:
         paths: Markdown, JSON, and the page for a browser unless --no-html is given.
+        has_page: whether the page for a browser is written.
     """
 
-    def __init__(self, args: argparse.Namespace, *inputs: Path | None) -> None:
+    def __init__(
+        self, args: argparse.Namespace, *inputs: Path | None, is_page_only: bool = False
+    ) -> None:
         """Args:
             inputs: what the run reads.
+            is_page_only: there is neither Markdown nor JSON.
 
         Raises:
             InputError: an output is an input, another output, or has a name of other files.
         """
         page, data = outputs.report_paths(args.output)
-        self._page, self._data = page, data
+        self._page, self._data = (NOWHERE, NOWHERE) if is_page_only else (page, data)
         self._browser = html_flags.pages(args, page, *inputs)
-        self.paths = [page, data, *self._browser]
+        self.has_page = bool(self._browser)
+        self.paths = [*([] if is_page_only else [page, data]), *self._browser]
         outputs.check_outputs([args.output, *self.paths], *inputs)
 
     @contextlib.contextmanager
@@ -44,8 +50,9 @@ class ReportFiles:
         ):
 
             def write(report: Report) -> None:
-                page.write(report.markdown())
-                data.write(report.json())
+                if self._page != NOWHERE:
+                    page.write(report.markdown())
+                    data.write(report.json())
                 if browser:
                     browser.write(report.html())
 

@@ -5,7 +5,7 @@ import functools
 from typing import Any
 
 from jaxscore.cli.help_pages import advanced
-from jaxscore.systems.settings import SettingField, fields_of
+from jaxscore.systems.settings import MODEL_GROUP, SettingField, fields_of
 
 
 def add(parser: argparse._ActionsContainer, settings: type, group: str | None = None) -> None:
@@ -18,6 +18,14 @@ def add(parser: argparse._ActionsContainer, settings: type, group: str | None = 
                 advanced(parser, *names, **options)
             else:
                 parser.add_argument(*names, **options)
+
+
+def add_groups(parser: argparse.ArgumentParser, settings: type) -> None:
+    """Declare the flags of the help's sections that the settings name, but for the model's."""
+    groups = dict.fromkeys(field.flag.group for field in fields_of(settings))
+    for title in groups:
+        if title not in (None, MODEL_GROUP):
+            add(parser.add_argument_group(title), settings, title)
 
 
 def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
@@ -41,6 +49,11 @@ def whole_number(text: str, least: int | None = None) -> int:
     return value
 
 
+def _split(separator: str, text: str) -> tuple[str, ...]:
+    """argparse type: texts in one word."""
+    return tuple(name.strip() for name in text.split(separator) if name.strip())
+
+
 def _escaped(field: SettingField) -> str:
     return field.flag.help.replace("%", "%%")
 
@@ -50,6 +63,8 @@ def _kind(field: SettingField) -> dict[str, Any]:
     if field.kind is bool:
         return {"action": "store_true"}
     options: dict[str, Any] = {"default": field.default, "metavar": field.flag.metavar}
+    if field.is_list and field.flag.separator is not None:
+        return options | {"type": functools.partial(_split, field.flag.separator)}
     if field.is_list:
         options |= {"nargs": "+", "default": list(field.default)}
     if field.choices:

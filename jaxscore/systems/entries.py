@@ -1,10 +1,12 @@
 """Items of a system from a file or from Python: typed, each with its place, and failing alone."""
 
+import contextlib
 import dataclasses
+import functools
 import itertools
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -12,6 +14,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.printable import one_line
+from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import System
 
 SHOWN = 60  # characters of an id in a message
@@ -38,7 +41,11 @@ class Entry(Generic[T]):
 
 
 def iterate_file(
-    system: System, path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+    system: System,
+    path: Path,
+    limit: int | None = None,
+    columns: Mapping[str, str] = NOTHING,
+    settings: Settings | None = None,
 ) -> Iterator[Entry[Any]]:
     """Read the items of a file one by one, in order.
 
@@ -46,17 +53,27 @@ def iterate_file(
         path: in a form that the system reads.
         limit: read only the first so many; None reads all.
         columns: field -> its name in the file.
+        settings: of the run, which decide the names that other fields may not have; None is all
+            names of the record.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or a strict system cannot use an item.
     """
     rows = system.read_rows(path, columns, _list_fields(system.item))
+    reserved = system.result_fields(settings)
     for row in itertools.islice(rows, limit):
-        yield _entry(system, row.item, row.number, row.where)
+        entry = read_entry(system, row.item, row.number, row.where, reserved)
+        if system.is_strict and entry.error is not None:
+            raise InputError(f"{row.where}: {entry.error}")
+        yield entry
 
 
 def check_file(
-    system: System, path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+    system: System,
+    path: Path,
+    limit: int | None = None,
+    columns: Mapping[str, str] = NOTHING,
+    settings: Settings | None = None,
 ) -> int:
     """Read a file once, so that what is unusable is known before a model is loaded.
 
@@ -64,34 +81,51 @@ def check_file(
         The number of items.
 
     Raises:
-        InputError: the file cannot be read, or no item is usable.
+        InputError: the file cannot be read, or can be read only once; no item is usable; or as
+            `iterate_file`.
     """
+    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
+        if path.is_fifo():
+            raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
     first, n, n_usable = None, 0, 0
-    for entry in iterate_file(system, path, limit, columns):
-        first, n, n_usable = first or entry, n + 1, n_usable + (entry.item is not None)
+    try:
+        for entry in iterate_file(system, path, limit, columns, settings):
+            first, n, n_usable = first or entry, n + 1, n_usable + (entry.item is not None)
+    except MemoryError:
+        raise InputError(f"{path}: a line does not fit in memory") from None
     _check_usable(first, n_usable, system, f"{path}: ")
     return n
 
 
 def read_file(
-    system: System, path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
+    system: System,
+    path: Path,
+    limit: int | None = None,
+    columns: Mapping[str, str] = NOTHING,
+    settings: Settings | None = None,
 ) -> list[Entry[Any]]:
     """Read the items of a file as `iterate_file` does, all at once.
 
     Raises:
         InputError: the file cannot be read, or no item is usable.
     """
-    entries = list(iterate_file(system, path, limit, columns))
+    entries = list(iterate_file(system, path, limit, columns, settings))
     _check_usable(next(iter(entries), None), len(usable(entries)), system, f"{path}: ")
     return entries
 
 
-def iterate_objects(system: System, objects: Iterable[Any]) -> Iterator[Entry[Any]]:
+def iterate_objects(
+    system: System, objects: Iterable[Any], settings: Settings | None = None
+) -> Iterator[Entry[Any]]:
     """Read items from objects as the input file has them; an `Entry` is taken as it is.
 
     Raises:
         InputError: one item in place of a list of them.
     """
+    reserved = system.result_fields(settings)
+    if system.read_objects is not None:
+        yield from system.read_objects(objects, reserved)
+        return
     if isinstance(objects, str | Mapping):
         raise InputError(
             f"found one {_singular(system)}, expected a list of them; put it in brackets"
@@ -101,16 +135,18 @@ def iterate_objects(system: System, objects: Iterable[Any]) -> Iterator[Entry[An
             yield value
         else:
             converted = value if system.from_value is None else system.from_value(value)
-            yield _entry(system, converted, place, f"item {place}")
+            yield read_entry(system, converted, place, f"item {place}", reserved)
 
 
-def read_objects(system: System, objects: Iterable[Any]) -> list[Entry[Any]]:
+def read_objects(
+    system: System, objects: Iterable[Any], settings: Settings | None = None
+) -> list[Entry[Any]]:
     """Read items as `iterate_objects` does, all at once.
 
     Raises:
         InputError: none is usable.
     """
-    entries = list(iterate_objects(system, objects))
+    entries = list(iterate_objects(system, objects, settings))
     _check_usable(next(iter(entries), None), len(usable(entries)), system)
     return entries
 
@@ -133,7 +169,16 @@ def _singular(system: System) -> str:
     return system.what.removesuffix("s")
 
 
-def _entry(system: System, value: Any, number: int, where: str) -> Entry[Any]:
+def read_entry(
+    system: System, value: Any, number: int, where: str, reserved: Collection[str]
+) -> Entry[Any]:
+    """One item from an object.
+
+    Args:
+        number: its line or place from 1: the id of an item without `id`.
+        where: file and line, for messages.
+        reserved: names that its other fields may not have.
+    """
     name, id = where, number
     try:
         if not isinstance(value, dict):
@@ -144,24 +189,37 @@ def _entry(system: System, value: Any, number: int, where: str) -> Entry[Any]:
             if not where.endswith(str(id)):  # a file of its own is called by its path
                 name = f"{where} (id {one_line(str(id), SHOWN)})"
         extra = {field: v for field, v in value.items() if field not in system.item_fields}
-        if clashing := sorted(system.result_fields.intersection(extra)):
-            raise InputError(
-                f'{where}: field "{clashing[0]}" is one of the results that the output line has; '
-                "rename it, or leave it out"
-            )
+        if clashing := sorted(extra.keys() & reserved):
+            raise InputError(f"{where}: {taken_field(clashing[0])}")
         return Entry(name, id, _item(system.item, value, where), None, extra)
     except InputError as problem:
         return Entry(name, id, error=str(problem).removeprefix(f"{where}: "))
 
 
+def read_item(system: System, value: Any, number: int, where: str) -> Any:
+    """The item of an object whose other fields do not matter, such as a few-shot example.
+
+    Raises:
+        InputError: it cannot be used, with its place.
+    """
+    entry = read_entry(system, value, number, where, ())
+    if entry.item is None:
+        raise InputError(f"{where}: {entry.error}")
+    return entry.item
+
+
+def taken_field(name: str) -> str:
+    """Message about a field of the input with the name of a field of the record."""
+    return (
+        f'field "{name}" is one of the results that the output line has; rename it, or leave it out'
+    )
+
+
 def _item(kind: type[T], value: dict[str, Any], where: str) -> T:
     """An item from an object; `kind` checks what its types do not say."""
-    hints = typing.get_type_hints(kind)
     arguments: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        is_required = field.default is dataclasses.MISSING
-        if is_required or field.name in value:
-            name, kinds = field.name, _json_types(hints[field.name])
+    for name, is_required, kinds in _fields(kind):  # type: ignore[arg-type]
+        if is_required or name in value:
             found: Any = (
                 value.get(name) if kinds is None else require_field(value, name, kinds, where)
             )
@@ -170,6 +228,16 @@ def _item(kind: type[T], value: dict[str, Any], where: str) -> T:
         return kind(**arguments)
     except InputError as problem:
         raise InputError(f"{where}: {problem}") from None
+
+
+@functools.cache
+def _fields(kind: type) -> list[tuple[str, bool, tuple[type, ...] | None]]:
+    """Of each field of an item the name, whether it is required, and the types of `_json_types`."""
+    hints = typing.get_type_hints(kind)
+    return [
+        (field.name, field.default is dataclasses.MISSING, _json_types(hints[field.name]))
+        for field in dataclasses.fields(kind)
+    ]
 
 
 def _json_types(hint: Any) -> tuple[type, ...] | None:

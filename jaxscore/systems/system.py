@@ -10,11 +10,20 @@
 """
 
 import dataclasses
+import functools
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
 
 from jaxscore.io.items import Row, read_rows
+from jaxscore.systems.settings import Settings
+
+T = TypeVar("T")
+PER_TOKEN = "per token"
+PerToken = Annotated[list[T], PER_TOKEN]
+"""Type of a record's field with a value for each token, null if it is not known."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +68,20 @@ class Compared:
     """How `compare` pairs the records of two runs.
 
     Attributes:
-        text: fields that say what was asked: two runs are compared where these agree.
+        text: fields that say what was asked: two runs are compared where these agree. Empty if
+            the records do not have it.
         order: metrics that come before the others; the first one is the headline.
         fixed: settings that decide what is counted: runs in which they differ are not compared.
+        input_fields: of the input's lines, whose texts are compared if the records do not have
+            them.
+        what: its records, in the plural, if the comparison does not call them as the run does.
     """
 
     text: tuple[str, ...]
     order: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ("boundary",)
+    input_fields: tuple[str, ...] | None = None
+    what: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,12 +95,21 @@ class System:
         item, settings, record: the declared types.
         version: of the record; raised when a field changes its meaning.
         evaluate: `(lm, entries, settings) -> Evaluation`, see `systems.evaluation`; entries are
-            the usable `Entry`s of `item`.
+            the usable `Entry`s of `item`. If it has a parameter `on_item`, that takes each record
+            as it is finished, its values per token as NumPy arrays in which NaN stands for null,
+            and the evaluation retains no record.
         is_lazy: the entries come as an iterator, unusable ones among them, and `evaluate` gives
             a record of each, so that memory stays bounded.
+        is_strict: an unusable item of a file ends the run before a model is loaded.
+        page_items: makes, from the settings, what collects the items of the page as records pass;
+            `evaluate` then has a parameter `page_items`. None if the page has the records.
+        has_report_files: the command writes OUT.report.md and OUT.report.json beside the page.
+        takes_endpoint: the command has --api-base; the settings then have `check_model`.
         forms: further forms of the input, before those of every table, for `--help`.
         read_rows: reads a file, as `io.items.read_rows` does.
         from_value: turns an item that Python gives into an object as the file has it.
+        read_objects: reads the items that Python gives in a way of its own; takes them and the
+            names of `result_fields`.
         report: `(run) -> Document`, see `report.document`.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         compared: how two runs are paired; None if they are not compared.
@@ -101,27 +125,50 @@ class System:
     evaluate: Callable[..., Any]
     report: Callable[[Any], Any]
     is_lazy: bool = False
+    is_strict: bool = False
+    page_items: Callable[[Any], Any] | None = None
+    has_report_files: bool = True
+    takes_endpoint: bool = False
     forms: str = ""
     read_rows: Callable[..., Iterator[Row]] = read_rows
     from_value: Callable[[Any], Any] | None = None
+    read_objects: Callable[[Any, Collection[str]], Iterator[Any]] | None = None
     needs: tuple[str, ...] = ()
     compared: Compared | None = None
 
-    @property
+    @functools.cached_property
     def item_fields(self) -> tuple[str, ...]:
         """Names of the input's fields."""
         return ("id", *(field.name for field in dataclasses.fields(self.item)))
 
-    @property
-    def result_fields(self) -> frozenset[str]:
-        """Names that an input object may not use, since the record has them."""
-        return frozenset(self.record.__annotations__) - set(self.item_fields) | {"error"}
+    def result_fields(self, settings: Settings | None = None) -> frozenset[str]:
+        """Names that an input object may not use, since the record has them.
 
-    @property
-    def columns(self) -> dict[str, str]:
-        """Column -> Arrow type of the record as a table, see `io.records`."""
-        hints = typing.get_type_hints(self.record, include_extras=False)
-        return {name: arrow_type(hint) for name, hint in hints.items() if name != "id"}
+        Args:
+            settings: of the run; None for any run.
+        """
+        names = frozenset(self.record.__annotations__) - set(self.item_fields) | {"error"}
+        return names if settings is None else names - settings.omitted_fields()
+
+    def columns(self, settings: Settings) -> dict[str, str]:
+        """Column -> Arrow type of the record as a table, see `io.records`.
+
+        Lists of lists stand in the column `extra`.
+        """
+        omitted = settings.omitted_fields()
+        if getattr(settings, "summary_only", False):
+            omitted |= per_token_fields(self.record)
+        types = {
+            name: arrow_type(hint)
+            for name, hint in typing.get_type_hints(self.record).items()
+            if name != "id" and name not in omitted
+        }
+        return {name: kind for name, kind in types.items() if not kind.startswith("[[")}
+
+
+def per_token_fields(record: type) -> frozenset[str]:
+    """The fields of a record that are declared as `PerToken`."""
+    return frozenset(metadata_of(record, str))
 
 
 def metadata_of(record: type, kind: type[Any]) -> dict[str, Any]:
@@ -135,7 +182,14 @@ def metadata_of(record: type, kind: type[Any]) -> dict[str, Any]:
     }
 
 
-ARROW_TYPES = {str: "string", int: "int64", float: "float64", bool: "bool_"}
+ARROW_TYPES = {
+    str: "string",
+    int: "int64",
+    float: "float64",
+    bool: "bool_",
+    np.int32: "int32",
+    np.float32: "float32",
+}
 
 
 def arrow_type(hint: Any) -> str:

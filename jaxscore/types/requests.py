@@ -132,7 +132,7 @@ def requests_from(items: Any) -> Iterator[Request | Unusable]:
         TypeError: `items` is a single item, or not iterable.
     """
     for position, item in enumerate(items_of(items)):
-        yield _request(item, position)
+        yield parse_request(item, position)
 
 
 def items_of(items: Any) -> Iterable[Any]:
@@ -158,7 +158,12 @@ def _is_pair(items: Any) -> bool:
     return type(items) is tuple and list(map(type, items)) == [str, str]
 
 
-def _request(item: Any, position: int) -> Request | Unusable:
+def parse_request(item: Any, position: int) -> Request | Unusable:
+    """Convert one item, see `requests_from`.
+
+    Args:
+        position: from 0; the id of an item without `id`.
+    """
     if type(item) is str:
         return Request(position, "", item)
     if isinstance(item, Unusable) or _is_valid(item):

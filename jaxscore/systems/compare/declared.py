@@ -9,7 +9,7 @@ from jaxscore.errors import InputError
 from jaxscore.systems.compare import unit
 from jaxscore.systems.compare.systems import fields
 from jaxscore.systems.compare.unit import Choice, Title, Unit, shown
-from jaxscore.systems.system import Decision, Metric, System, metadata_of
+from jaxscore.systems.system import Decision, Metric, System, metadata_of, per_token_fields
 
 
 def comparison(system: System) -> unit.System:
@@ -25,7 +25,12 @@ def comparison(system: System) -> unit.System:
     }
     decisions = metadata_of(system.record, Decision)
     by_right = sorted(decisions.items(), key=lambda pair: not pair[1].is_right)
-    hints = typing.get_type_hints(system.record)
+    per_token = per_token_fields(system.record)  # large, and not compared
+    hints = {
+        name: hint
+        for name, hint in typing.get_type_hints(system.record).items()
+        if name not in per_token
+    }
     text_fields = system.compared.text
 
     def read(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
@@ -54,7 +59,7 @@ def comparison(system: System) -> unit.System:
         yield Unit(
             id=id,
             name=shown(id),
-            text=tuple(checked.get(name) for name in text_fields),
+            text=tuple(checked.get(name) for name in text_fields) if text_fields else None,
             n_tokens=checked.get("n_scored"),
             numbers=numbers,
             choices=choices,
@@ -62,7 +67,7 @@ def comparison(system: System) -> unit.System:
 
     return unit.System(
         name=system.name,
-        what=system.what,
+        what=system.compared.what or system.what,
         commands=(system.name,),
         read=read,
         numbers={name: metric.title for name, (_, metric) in metrics.items()},
@@ -71,6 +76,7 @@ def comparison(system: System) -> unit.System:
             for field, decision in by_right
         },
         fixed=system.compared.fixed,
+        input_fields=system.compared.input_fields,
     )
 
 

@@ -1,6 +1,5 @@
 """Perplexity and bits per byte of documents of any length, each token scored once."""
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -146,9 +145,6 @@ def read_documents(
     Raises:
         InputError: the files cannot be read, or hold nothing.
     """
-    with contextlib.suppress(OSError):  # reading it explains what cannot be looked at
-        if path.is_fifo():
-            raise InputError(f"{path}: found a pipe, which can be read only once; give a file")
     is_folder = path.is_dir() and not is_dataset(path)
     if not is_folder and path.suffix.lower() != ".txt":
         try:
