@@ -66,8 +66,8 @@ def test_it_is_a_function_of_the_package(scorer):
         ),
         ("paths", {"system_prompts": "Be brief."}, "system_prompts is a string, expected a list"),
         ("paths", {"system_prompts": None}, "system_prompts is None, expected a list of strings"),
-        ("score", {"summary_only": "no"}, "setting summary_only is 'no', expected one of True, F"),
-        ("score", {"audit_boundary": None}, "setting audit_boundary is None, expected one of"),
+        ("score", {"summary_only": "no"}, "setting summary_only is 'no', expected True or False"),
+        ("score", {"audit_boundary": None}, "setting audit_boundary is None, expected True or"),
         ("score", {"n_requests": -1}, "setting n_requests is -1, expected a whole number of"),
         ("score", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of measures, min_k"),
         ("probsem", {"n_bootstrap": 9}, "no setting 'n_bootstrap'; expected one of truncate, "),
@@ -148,9 +148,8 @@ def test_a_report_of_texts(scorer):
     assert failure.name == "long"
     assert "1024 positions" in failure.error
     assert repr(report).startswith("<Report score: 3 items, 1 failed; mean log-probability -")
-    with pytest.raises(InputError, match="score has no page of its own"):
-        report.markdown()
-    assert report._repr_markdown_() == repr(report)
+    assert report.markdown().startswith("# Scores: ")
+    assert report._repr_markdown_() == report.markdown()
     assert not {"n_bootstrap", "n_requests"} & report.settings.keys()
 
 
@@ -302,7 +301,7 @@ def test_a_noise_audit(scorer):
 @pytest.mark.parametrize(
     ("system", "items", "message"),
     [
-        ("score", [], "found no items, expected at least one"),
+        ("score", [], "found no requests, expected at least one"),
         ("paths", [], "found no items, expected at least one path that is not empty"),
         ("paths", [{"question": "?", "paths": [[]]}], "found no path in the 1 items, expected at"),
         ("judge", [], "found no records, expected at least one"),

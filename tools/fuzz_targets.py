@@ -48,7 +48,7 @@ from jaxscore.systems.samples import (
     usc_choice,
     usc_prompt,
 )
-from jaxscore.systems.score import requests_file
+from jaxscore.systems.score.system import SYSTEM as SCORE
 
 ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"
@@ -107,7 +107,7 @@ def read_jsonl(data: bytes, folder: Path) -> None:
     """Files of one object a line, and the rankings of trec_eval."""
     path = _file(folder, "in.jsonl", data)
     with refusing():
-        requests_file.check(path)
+        check_file(SCORE, path)
     with refusing():
         items = path_gain.load(path)
         path_gain.requests(items, path_gain.system_prompts([], path))

@@ -9,7 +9,7 @@ results.
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ from jaxscore.server.request_models import (
 )
 from jaxscore.server.scheduler import ScoringJob
 from jaxscore.server.service import Service
-from jaxscore.systems.score import requests_file
+from jaxscore.systems.score.system import read_request, record_of
 from jaxscore.text.result_assembly import assemble_label_scores, assemble_scores
 from jaxscore.text.tokenize_requests import TokenizedRequest
 from jaxscore.types.requests import LabelRequest, Request, Unusable
@@ -215,7 +215,7 @@ class _Item(NamedTuple):
     """One item, and its other fields, which its record repeats."""
 
     request: Request | Unusable | _IdRequest
-    extra: dict[str, Any]
+    extra: Mapping[str, Any]
 
 
 def prepare_requests(
@@ -238,9 +238,7 @@ def prepare_requests(
         window = [(item.request, ready) for item, ready in zip(parsed, prepared, strict=True)]
         results = assemble_scores(window, scores, service.encoder)  # type: ignore[arg-type]
         for item, scored in zip(parsed, results, strict=True):
-            yield requests_file.record(
-                scored, item.extra, summary_only=options.summary_only, arrays=True
-            )
+            yield record_of(scored, item.extra, summary_only=options.summary_only)
 
     return Batch(prepared, records)
 
@@ -287,11 +285,11 @@ def _parse_item(service: Service, item: Any, position: int, limit: int) -> _Item
             raise InputError(f"{where}: {TOO_DEEP}; repeat its id instead")
         if isinstance(item, dict) and not item.keys().isdisjoint(IDS):
             return _parse_ids(service, item, position, where)
-        line = requests_file.line(item, position, where)
-        text = line.request.context + line.request.continuation
+        request, extra = read_request(item, position, where)
+        text = request.context + request.continuation
         if problem := _too_long(service, text, limit, where):
-            return _Item(Unusable(line.request.id, problem), line.extra)
-        return _Item(line.request, line.extra)
+            return _Item(Unusable(request.id, problem), extra)
+        return _Item(request, extra)
     except InputError as error:
         return _Item(Unusable(_item_id(item, position), str(error)), {})
 
@@ -300,7 +298,7 @@ def _parse_ids(service: Service, item: dict[str, Any], position: int, where: str
     if texts := sorted({"context", "continuation"} & item.keys()):
         raise InputError(f"{where}: has {texts[0]} and token ids; send texts or ids, not both")
     rest = {name: value for name, value in item.items() if name not in IDS}
-    line = requests_file.line({**rest, "continuation": ""}, position, where)
+    request, extra = read_request({**rest, "continuation": ""}, position, where)
     n_ids = service.scorer.model.vocab_size
     columns: list[list[int]] = []
     for name in IDS:
@@ -313,7 +311,7 @@ def _parse_ids(service: Service, item: dict[str, Any], position: int, where: str
         columns.append(ids)
     context, continuation = columns
     sequence = TokenSequence(np.array(context + continuation, np.int32), len(context))
-    return _Item(_IdRequest(line.request.id, sequence), line.extra)
+    return _Item(_IdRequest(request.id, sequence), extra)
 
 
 def _parse_labels(

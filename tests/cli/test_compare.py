@@ -13,7 +13,7 @@ from jaxscore.systems.compare.remarks import counted_otherwise
 from jaxscore.systems.compare.systems import chronologic as chronologic_runs
 from jaxscore.systems.compare.systems import paths as paths_runs
 from jaxscore.systems.compare.systems import probsem as probsem_runs
-from jaxscore.systems.score import requests_file
+from jaxscore.systems.score.system import SYSTEM as SCORE
 from tests.conftest import CASES
 from tests.systems.compare.records import made_by, path, paths, score, write
 
@@ -303,7 +303,7 @@ def test_numbers_of_a_tables_rows(run, tmp_path):
     """The rows of a .parquet file are the lines of a .jsonl file."""
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, {**requests_file.ARRAYS, **requests_file.NUMBERS}) as table,
+        ParquetWriter(file, SCORE.columns(SCORE.settings())) as table,
     ):
         for one in lines(1.0):
             table.write({**one, "tokens": ["a"], "logprob": [-1.0]})
@@ -348,7 +348,7 @@ def test_lists_of_a_tables_rows(run, tmp_path):
     items = [{**one, "choice": 1, "gold": 1, "acc": True} for one in items]
     with (
         open(tmp_path / "t.parquet", "wb") as file,
-        ParquetWriter(file, CHOOSE.columns) as table,
+        ParquetWriter(file, CHOOSE.columns(CHOOSE.settings())) as table,
     ):
         for one in items:
             table.write(one)

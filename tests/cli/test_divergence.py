@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from jaxscore.systems.divergence import records
+from jaxscore.systems.divergence.summary import NUMBERS, PER_TOKEN
+from jaxscore.systems.divergence.system import SYSTEM, Settings
 from tests.cli import adapters
 from tests.cli.conftest import QWEN, strict
 
@@ -17,7 +18,8 @@ LINES = (
     {"id": "b", "context": "The cat", "continuation": ""},
     {"id": "é\u202e<b>", "context": "a|b\u202e", "continuation": " été <script>🙂", "topic": [1]},
 )
-ARRAYS = ["token_ids", "tokens", *records.PER_TOKEN]
+ARRAYS = ["token_ids", "tokens", *PER_TOKEN]
+MEANS = SYSTEM.columns(Settings(summary_only=True)).keys() - {"truncated"}
 INT8 = ("--reference-quantize", "int8")
 
 
@@ -41,9 +43,9 @@ def test_lines_files_and_resuming(run, place):
     found = lines(folder)
     assert [one["id"] for one in found] == ["b", 3, "b", "é\u202e<b>"]
     for one in found:
-        assert set(one) - {"id", "topic"} == {*ARRAYS, *records.SUMS}
+        assert set(one) - {"id", "topic"} == {*ARRAYS, *MEANS}
         assert {len(one[name]) for name in ARRAYS} == {one["n_tokens"]}
-        for name in records.NUMBERS:
+        for name in NUMBERS:
             known = [value for value in one[name] if value is not None]
             assert len(known) == one["n_scored"]
             mean = one[f"mean_{name}"]
@@ -82,7 +84,7 @@ def test_lines_files_and_resuming(run, place):
     code, out, _ = run(*flags(folder, "--reference-lora", adapter, "--summary-only", "--limit", 2))
     assert code == 0
     assert "0 of 2 texts come from it" in out  # those of another reference
-    assert [set(one) for one in lines(folder)] == [{"id", *records.SUMS}] * 2
+    assert [set(one) for one in lines(folder)] == [{"id", *MEANS}] * 2
 
 
 def known_of(one, name):
@@ -96,7 +98,7 @@ def test_a_table(run, place):
     with (folder / "out.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == ["b", "3", "b", "é\u202e<b>"]
-    assert {*ARRAYS, *records.SUMS} <= set(rows[0])
+    assert {*ARRAYS, *MEANS} <= set(rows[0])
     assert rows[2]["mean_kl"] == ""
     assert len(strict(rows[1]["kl"])) == int(rows[1]["n_tokens"])
 

@@ -168,7 +168,7 @@ def test_a_failed_text_has_none_and_a_run_goes_on_with_its_journal(run, place):
         (("--measures", "rank,rank"), "expected each name once"),
         (
             ("--measures", "top_k", "--top-k", "0"),
-            "top_k is 0, expected a whole number",
+            "argument --top-k: 0 is not above 0",
         ),
         (("--measures", "top_k", "--top-k", "99999"), "top_k is 99999, but the model has a vocab"),
         (("--measures", "min_k", "--min-k", "0"), "min_k is 0.0, expected above 0 and at most 1"),

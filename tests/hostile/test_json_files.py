@@ -18,7 +18,7 @@ from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic import fewshot as question_shots
-from jaxscore.systems.entries import check_file, read_file
+from jaxscore.systems.entries import check_file, iterate_file, read_file, read_item
 from jaxscore.systems.paths import fewshot as path_shots
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
@@ -36,8 +36,7 @@ from jaxscore.systems.samples import (
     usc_choice,
     usc_prompt,
 )
-from jaxscore.systems.score import fewshot as score_shots
-from jaxscore.systems.score import requests_file
+from jaxscore.systems.score.system import SYSTEM as SCORE
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values
 
 SAMPLE = {
@@ -118,11 +117,11 @@ WHOLE = {
     "suite": ("p_t.json", SUITE, lambda path: query_scores.load(path.parent, "p", "t")),
 }
 LINES = {
-    "score": (PLAIN, lambda path: list(requests_file.load(path))),
-    "score's check": (PLAIN, requests_file.check),
+    "score": (PLAIN, lambda path: list(iterate_file(SCORE, path))),
+    "score's check": (PLAIN, functools.partial(check_file, SCORE)),
     "paths": (PATHS, path_gain.load),
     "chronologic": (QUESTION, answer_scores.load),
-    "examples of score": (PLAIN, shots(score_shots.read)),
+    "examples of score": (PLAIN, shots(functools.partial(read_item, SCORE))),
     "examples of paths": (PATHS, shots(path_shots.read)),
     "examples of chronologic": (QUESTION, shots(question_shots.read)),
     "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
@@ -271,7 +270,7 @@ def test_any_values_in_a_lines_fields(tmp_path, question, paths, request):
     got = outcome(lambda: path_gain.load(lines(PATHS, paths)), f"{path}:2")
     if not isinstance(got, InputError):
         assert not any(UNPRINTABLE.search(one.id) for one in path_gain.requests(got, ["s"]))
-    outcome(lambda: list(requests_file.load(lines(PLAIN, request))), f"{path}:2")
+    outcome(lambda: list(iterate_file(SCORE, lines(PLAIN, request))), f"{path}:2")
 
 
 @HOSTILE

@@ -12,7 +12,10 @@ from jaxscore.errors import InputError
 from jaxscore.io import records
 from jaxscore.io.json_output import json_line
 from jaxscore.io.records import ParquetWriter, read_jsonl_records, read_parquet_records
-from jaxscore.systems.score.requests_file import ARRAYS, NUMBERS
+from jaxscore.systems.score.system import SYSTEM, Settings
+
+NUMBERS = SYSTEM.columns(Settings(summary_only=True))
+ARRAYS = {name: kind for name, kind in SYSTEM.columns(Settings()).items() if name not in NUMBERS}
 
 
 def scored(k, **more):

@@ -11,7 +11,7 @@ import pytest
 from jaxscore.io.json_output import json_line
 from jaxscore.server import request_models, scoring
 from jaxscore.server.service import LONG
-from jaxscore.systems.score import requests_file
+from jaxscore.systems.score.system import read_request, record_of
 from jaxscore.types.requests import LabelRequest, Request
 from tests.server.conftest import refused
 
@@ -31,11 +31,11 @@ def lines(items):
 def expected(scorer, items, **options):
     """What `jaxscore score` writes for these lines."""
     summary_only = options.pop("summary_only", False)
-    given = [requests_file.line(item, k, "it") for k, item in enumerate(items, start=1)]
-    results = scorer.score([one.request for one in given], **options)
+    given = [read_request(item, k, "it") for k, item in enumerate(items, start=1)]
+    results = scorer.score([request for request, _ in given], **options)
     records = (
-        requests_file.record(scored, one.extra, summary_only=summary_only, arrays=True)
-        for one, scored in zip(given, results, strict=True)
+        record_of(scored, extra, summary_only=summary_only)
+        for (_, extra), scored in zip(given, results, strict=True)
     )
     return [json.loads(json_line(one)) for one in records]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxscore.report.html.frame import render
 from jaxscore.report.html.source import Source
-from jaxscore.report.html.systems import score_page
+from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests
 
 SIZES, SMALL_SIZES = (10_000, 100_000), (100,)  # requests
@@ -95,7 +95,7 @@ def written(records: list[dict[str, Any]]) -> Written:
     for k, one in enumerate(records):
         items.add(one, f"Question number {k}: what comes next?")
     taken = time.process_time()
-    text = render(score_page.page(source(items, [])))
+    text = render(report(source(items, [])))
     return Written(text, taken - started, time.process_time() - taken)
 
 

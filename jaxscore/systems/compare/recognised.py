@@ -13,14 +13,14 @@ from jaxscore.systems.compare.systems import (
     probsem,
     rag,
     samples,
-    score,
 )
 from jaxscore.systems.compare.unit import System
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
+from jaxscore.systems.score.system import SYSTEM as SCORE
 
-_CHOOSE, _PERPLEXITY = comparison(CHOOSE), comparison(PERPLEXITY)
+_CHOOSE, _PERPLEXITY, _SCORE = map(comparison, (CHOOSE, PERPLEXITY, SCORE))
 SYSTEMS = (
-    score.SYSTEM,
+    _SCORE,
     paths.SYSTEM,
     chronologic.SYSTEM,
     chronologic.LETTERS,
@@ -37,7 +37,7 @@ RECORDS: tuple[tuple[frozenset[str], System], ...] = (
     (frozenset({"path_evaluations"}), paths.SYSTEM),
     (frozenset({"options", "sum_logprob"}), _CHOOSE),
     (frozenset({"bits_per_byte"}), _PERPLEXITY),
-    (frozenset({"sum_logprob", "n_scored"}), score.SYSTEM),
+    (frozenset({"sum_logprob", "n_scored"}), _SCORE),
     (frozenset({"q_id", "response"}), rag.METRICS),
     (frozenset({"code_list"}), samples.CHOICE),
     (frozenset({"output", "confidence"}), samples.CHOICE),

@@ -1,79 +1,114 @@
-"""`divergence` as one call: texts and settings in, how far two models lie apart out."""
+"""How far two models lie apart on the same texts, token by token."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
+
+import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.io.printable import one_line
-from jaxscore.lm import require_local
-from jaxscore.systems.divergence import records
-from jaxscore.systems.divergence.summary import Totals
-from jaxscore.systems.evaluation import (
-    CommonSettings,
-    Evaluation,
-    Failure,
-    check_at_least,
-    check_found,
-    check_setting,
+from jaxscore.lm import LocalLM
+from jaxscore.systems.divergence.report import report
+from jaxscore.systems.divergence.summary import NUMBERS, Totals, means_of, values_of
+from jaxscore.systems.entries import Entry
+from jaxscore.systems.evaluation import Evaluation
+from jaxscore.systems.score.system import (
+    BOUNDARIES,
+    Item,
+    as_lists,
+    failure_of,
+    read_objects,
+    request_of,
+    scored_entries,
 )
-from jaxscore.systems.score import given_items
-from jaxscore.systems.score.requests_file import Line
-from jaxscore.systems.score.scored_items import scored_items
-from jaxscore.systems.score.system import BOUNDARIES, SHOWN
 from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
+from jaxscore.systems.settings import IntervalSettings, TextSettings
+from jaxscore.systems.system import PerToken, System
 from jaxscore.text.decoder import TextDecoder
+from jaxscore.types.results import ScoredRequest
+
+HELP = """\
+How far do two models lie apart on the same texts? p is the distribution over
+the next token of --model, q that of --reference. The same model twice, with
+another --reference-dtype, --reference-quantize or --reference-lora, shows what
+that setting changes.
+
+input, one object per line, as that of score:
+  {"id": "a", "context": "The capital of Norway is", "continuation": " Oslo"}
+
+output, in the same order, numbers in nats:
+  id, token_ids, tokens, kl[] (KL(p || q)), reverse_kl[] (KL(q || p)),
+  js[] (Jensen-Shannon), cross_entropy[] (- sum p ln q), logprob[] and
+  reference_logprob[] (ln p, ln q of the token), logprob_difference[],
+  entropy[], reference_entropy[], same_argmax[], the mean_ of each,
+  same_argmax_share, perplexity, reference_perplexity, binoculars,
+  binoculars_upstream, n_tokens, n_scored
+  Arrays align with the continuation's tokens; a token with nothing before it
+  has null. Other fields of an input line are repeated in its output line.
+  `binoculars` is the score of arXiv 2401.12070.
+  Beside OUT.jsonl lie a report for people, OUT.jsonl.report.md, its data,
+  OUT.jsonl.report.json (means with intervals, percentiles, the tokens and texts
+  with the largest divergence), OUT.jsonl.report.html, a page for a browser with
+  the tokens of these texts coloured by KL(p || q), and OUT.jsonl.run.json: what
+  made it.
+
+exit code: 0 all compared, 1 some texts failed (their lines hold `error`),
+           2 unusable input, or two models that cannot be compared.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(CommonSettings):
-    """Settings of `divergence`.
+class Settings(TextSettings, IntervalSettings):
+    """Settings of `divergence`."""
 
-    Attributes:
-        boundary: "joint" or "separate": where a continuation starts.
-        summary_only: leave the per-token arrays out.
-        n_requests: how many items there are, where it is known: for the time left. No report
-            has it among its settings.
-    """
 
-    boundary: str = "joint"
-    summary_only: bool = False
-    n_requests: int | None = None
+class Record(TypedDict, total=False):
+    """One output line; nats. Of p is the distribution of the model, q that of the reference."""
 
-    def __post_init__(self) -> None:
-        """Check all values; see `CommonSettings`."""
-        super().__post_init__()
-        check_setting("boundary", self.boundary, tuple(BOUNDARIES))
-        check_setting("summary_only", self.summary_only, (True, False))
-        if self.n_requests is not None:
-            check_at_least("n_requests", self.n_requests, 0)
-
-    def record(self) -> dict[str, Any]:
-        """The settings as a report has them, without those that say nothing of the result."""
-        every = super().record()
-        del every["n_requests"]
-        return every
+    id: str | int
+    token_ids: PerToken[np.int32]
+    tokens: PerToken[str]
+    kl: PerToken[np.float32]
+    reverse_kl: PerToken[np.float32]
+    js: PerToken[np.float32]
+    cross_entropy: PerToken[np.float32]
+    logprob: PerToken[np.float32]
+    reference_logprob: PerToken[np.float32]
+    logprob_difference: PerToken[np.float32]
+    entropy: PerToken[np.float32]
+    reference_entropy: PerToken[np.float32]
+    same_argmax: PerToken[bool]
+    mean_kl: float
+    mean_reverse_kl: float
+    mean_js: float
+    mean_cross_entropy: float
+    mean_logprob: float
+    mean_reference_logprob: float
+    mean_logprob_difference: float
+    mean_entropy: float
+    mean_reference_entropy: float
+    same_argmax_share: float
+    perplexity: float
+    reference_perplexity: float
+    binoculars: float
+    binoculars_upstream: float
+    n_tokens: int
+    n_scored: int
+    truncated: int
 
 
 def evaluate(
-    lm: Any,
-    items: Iterable[Any],
+    lm: LocalLM,
+    entries: Iterable[Entry[Item]],
     settings: Settings,
     on_item: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Evaluation:
     """Compare two models on each text.
 
     Args:
-        lm: a `LocalLM` that compares two models.
-        items: as of `score`: `requests_file.Line`s, or what `Scorer.score` takes. An item that
-            cannot be used fails alone.
-        on_item: takes each record as it comes, its per-token numbers as NumPy arrays in which NaN
-            stands for a token without a probability; no record is then kept.
-
-    Raises:
-        InputError: there are no items, or the model is no pair of models.
+        lm: compares two models.
+        on_item: see `System`.
     """
-    lm = require_local("divergence", lm, "compares_models")
     run = ScoringRun(
         lm,
         boundary=settings.boundary,
@@ -84,33 +119,25 @@ def evaluate(
         advice=JOINT_OR_SEPARATE,
     )
     totals = Totals(TextDecoder(lm.encoder.tokenizer).shown)
-    n_items = 0
-    failures: list[Failure] = []
-    kept: list[dict[str, Any]] = []
-    take = kept.append if on_item is None else on_item
-    lines = given_items.read(items, records.RESULT_FIELDS)
-    for line, scored in scored_items(run, lines, settings.n_requests):
+    n_items, failures, records = 0, [], []
+    for entry, scored in scored_entries(run, entries, request_of, settings.n_requests):
         n_items += 1
-        values = {} if scored.error else records.values_of(scored)
-        record = records.record(
-            scored,
-            values,
-            line.extra,
-            summary_only=settings.summary_only,
-            arrays=on_item is not None,
-        )
+        values = {} if scored.error else values_of(scored)
+        record = record_of(scored, values, entry.extra, summary_only=settings.summary_only)
         if scored.error:
-            failures.append(Failure(one_line(str(scored.id), SHOWN), scored.error))
-        elif isinstance(line, Line):
-            totals.add(line, scored, values, record)
-        take(record)
-    check_found(n_items)
+            failures.append(failure_of(scored))
+        elif entry.item is not None:
+            totals.add(entry.item.context, scored, values, record)
+        if on_item is None:
+            records.append(as_lists(record))
+        else:
+            on_item(record)
     summary = totals.summary(settings.n_bootstrap, settings.seed)
     return Evaluation(
         summary=summary,
-        items=kept,
+        items=records,
         n_items=n_items,
-        rows=kept,
+        rows=records,
         details={"summary": summary, "boundary_audit": run.boundary_counts("requests")},
         long={"worst_tokens": totals.worst_tokens(), "worst_texts": totals.worst_texts()},
         headline=headline(summary["kl"], summary["same_argmax"]),
@@ -125,6 +152,41 @@ def evaluate(
     )
 
 
+def record_of(
+    scored: ScoredRequest,
+    values: Mapping[str, np.ndarray],
+    extra: Mapping[str, Any],
+    *,
+    summary_only: bool,
+) -> dict[str, Any]:
+    """The record of a text; values per token are NumPy arrays, NaN for null.
+
+    Args:
+        values: `values_of` it; nothing if it failed.
+        extra: other fields of the input, which come last.
+    """
+    if scored.error:
+        return {"id": scored.id, "error": scored.error, **extra}
+    record: dict[str, Any] = {"id": scored.id}
+    if not summary_only:
+        known = scored.scored
+        record |= {"token_ids": scored.token_ids, "tokens": scored.tokens}
+        record |= {name: _aligned(values[name], known) for name in NUMBERS}
+        same = _aligned(values["same_argmax"], known).tolist()
+        record["same_argmax"] = [None if value != value else bool(value) for value in same]
+    record |= means_of(values, scored.n_tokens)
+    if scored.truncated:
+        record["truncated"] = scored.truncated
+    return {**record, **extra}
+
+
+def _aligned(values: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """float32 [n_tokens] with NaN for tokens without a probability."""
+    out = np.full(len(known), np.nan, np.float32)
+    out[known] = values
+    return out
+
+
 def headline(kl: Estimate, same_argmax: Estimate) -> str:
     """The mean KL divergence with its interval, and the share of equal argmaxes."""
     if kl.mean is None or same_argmax.mean is None:
@@ -134,3 +196,19 @@ def headline(kl: Estimate, same_argmax: Estimate) -> str:
         f"mean KL divergence {kl.mean:.4g} nats per token{span}; same argmax at "
         f"{100 * same_argmax.mean:.2f} % of {kl.n:,} tokens"
     )
+
+
+SYSTEM = System(
+    name="divergence",
+    what="texts",
+    help=HELP,
+    item=Item,
+    settings=Settings,
+    record=Record,
+    read_objects=read_objects,
+    is_lazy=True,
+    is_strict=True,
+    evaluate=evaluate,
+    report=report,
+    needs=("is_local", "compares_models"),
+)

@@ -1,179 +1,243 @@
-"""What `--measures` and `--unit word` add to a scored text."""
+"""What `--measures` and `--unit word` add to a scored text.
+
+A measure is declared in two places here: its fields in `MeasureFields`, its formula in `MEASURES`.
+"""
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
 from jaxscore.analysis import detection
 from jaxscore.errors import InputError
-from jaxscore.systems.evaluation import check_at_least, check_list, check_setting
+from jaxscore.systems.settings import Settings, check_list, check_setting, setting
+from jaxscore.systems.system import Metric, PerToken, per_token_fields
 from jaxscore.text.token_bytes import TokenBytes, split_words
 from jaxscore.types.results import ScoredRequest
 
-TOP = "top_k"
-# name -> the measures of the device that it is computed from
-NEEDS: Mapping[str, tuple[str, ...]] = {
-    "rank": ("rank",),
-    "varentropy": ("varentropy",),
-    "renyi2": ("renyi2",),
-    TOP: (),
-    "min_k": (),
-    "min_k_pp": ("deviation",),
-    "fast_detect": ("deviation",),
-}
-PER_TOKEN = {"rank": "[int32]", "varentropy": "[float32]", "renyi2": "[float32]"}
-PER_TEXT = ("min_k", "min_k_pp", "fast_detect")
-TOP_FIELDS = ("top_id", "top_logprob", "top_token")
-WORD_FIELDS = {"words": "[string]", "word_surprisal": "[float64]"}
 LOG_BASES = {"2": 2.0, "e": math.e, "10": 10.0}
-BLANKS = ("count", "skip")
-UNITS = ("token", "word")
+GROUP = "further measures"
+
+
+class MeasureFields(TypedDict, total=False):
+    """Fields of all measures, and of words; nats if they have a unit."""
+
+    rank: PerToken[np.int32]
+    varentropy: PerToken[np.float32]
+    renyi2: PerToken[np.float32]
+    top_id: PerToken[list[int]]
+    top_logprob: PerToken[list[float]]
+    top_token: PerToken[list[str]]
+    min_k: Annotated[float, Metric("Min-K%, nats")]
+    min_k_pp: Annotated[float, Metric("Min-K%++")]
+    fast_detect: Annotated[float, Metric("Fast-DetectGPT")]
+    words: PerToken[str]
+    word_surprisal: PerToken[float]
+
+
+WORD_FIELDS = ("words", "word_surprisal")
+PER_TOKEN = per_token_fields(MeasureFields)
+
+
+class Measure(NamedTuple):
+    """One name of `--measures`.
+
+    Attributes:
+        compute: (scored text, settings) -> its fields; float32 [n] per token, or one number.
+        needs: measures of the LM head that it is computed from, see `device.lm_head.sums`.
+        fields: names in `MeasureFields`.
+    """
+
+    compute: Callable[[ScoredRequest, "MeasureSettings"], Mapping[str, Any]]
+    needs: tuple[str, ...]
+    fields: tuple[str, ...]
+
+    @property
+    def is_per_token(self) -> bool:
+        """Whether it has a value for each token, which --summary-only omits."""
+        return self.fields[0] in PER_TOKEN
+
+
+def _values(scored: ScoredRequest, name: str) -> np.ndarray:
+    """A measure of the LM head, float32 [n]; empty for a text without tokens."""
+    return scored.measures.get(name, np.zeros(0, np.float32))
+
+
+def _ranks(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
+    """int32 [n], or a list with None if a token has no probability."""
+    values, known = _values(scored, "rank"), scored.scored
+    if known.all():
+        return {"rank": values.astype(np.int32)}
+    pairs = zip(values, known, strict=True)
+    return {"rank": [int(value) if is_known else None for value, is_known in pairs]}
+
+
+def _top(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
+    """The most probable tokens in place of each token; null if it has no probability."""
+    top, known = scored.top, scored.scored
+    if top is None:  # no tokens at all
+        return {"top_id": [], "top_logprob": [], "top_token": []}
+    ids: Any = top.id
+    names: list[Any] = top.token
+    if not known.all():
+        rows = zip(top.id.tolist(), known, strict=True)
+        ids = [row if is_known else None for row, is_known in rows]
+        names = [row if is_known else None for row, is_known in zip(names, known, strict=True)]
+    return {"top_id": ids, "top_logprob": top.logprob, "top_token": names}
+
+
+def _per_token(name: str) -> Measure:
+    """A measure of the LM head as it is."""
+    return Measure(lambda scored, _: {name: _values(scored, name)}, (name,), (name,))
+
+
+def _known(scored: ScoredRequest, *names: str) -> list[np.ndarray]:
+    """Log-probability, entropy and measures of the LM head at the tokens that have them."""
+    known = scored.scored
+    measured = (_values(scored, name)[known] for name in names)
+    return [scored.logprob[known], scored.entropy[known], *measured]
+
+
+def _min_k(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
+    return {"min_k": detection.min_k(_known(scored)[0], settings.min_k)}
+
+
+def _min_k_pp(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
+    logprob, entropy, deviation = _known(scored, "deviation")
+    return {"min_k_pp": detection.min_k_pp(logprob, entropy, deviation, settings.min_k)}
+
+
+def _fast_detect(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
+    logprob, entropy, deviation = _known(scored, "deviation")
+    return {"fast_detect": detection.fast_detect(logprob, entropy, deviation)}
+
+
+MEASURES: Mapping[str, Measure] = {
+    "rank": Measure(_ranks, ("rank",), ("rank",)),
+    "varentropy": _per_token("varentropy"),
+    "renyi2": _per_token("renyi2"),
+    "top_k": Measure(_top, (), ("top_id", "top_logprob", "top_token")),
+    "min_k": Measure(_min_k, (), ("min_k",)),
+    "min_k_pp": Measure(_min_k_pp, ("deviation",), ("min_k_pp",)),
+    "fast_detect": Measure(_fast_detect, ("deviation",), ("fast_detect",)),
+}
+PER_TEXT = tuple(name for name, measure in MEASURES.items() if not measure.is_per_token)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeasureSettings:
-    """Settings of what is added to a text's usual numbers.
+class MeasureSettings(Settings):
+    """Settings of what is added to a text's usual numbers."""
 
-    Attributes:
-        measures: names of `NEEDS`.
-        min_k: share of a text's tokens whose mean `min_k` and `min_k_pp` are.
-        top_k: most probable tokens of each place, of the measure of that name.
-        unit: "word" adds the surprisal of each word.
-        log_base: of word surprisal: "2" is bits, "e" nats, "10" bans.
-        leading_blank: "count" or "skip" the tokens before a word that are blanks alone.
-    """
+    measures: tuple[str, ...] = setting(
+        (),
+        separator=",",
+        metavar="NAME,NAME",
+        group=GROUP,
+        help=f"fields to add, of {', '.join(MEASURES)}",
+    )
+    min_k: float = setting(
+        0.2,
+        metavar="SHARE",
+        group=GROUP,
+        advanced=True,
+        help="of a text's tokens that min_k and min_k_pp take (default 0.2)",
+    )
+    top_k: int = setting(
+        5,
+        least=1,
+        metavar="K",
+        group=GROUP,
+        advanced=True,
+        help="tokens of each place that top_k lists (default 5)",
+    )
+    unit: Literal["token", "word"] = setting(
+        "token", group=GROUP, help="word: add `words` and `word_surprisal`"
+    )
+    log_base: Literal["2", "e", "10"] = setting(
+        "2",
+        group=GROUP,
+        advanced=True,
+        help="of word surprisal: 2 is bits (default); all other numbers are nats",
+    )
+    leading_blank: Literal["count", "skip"] = setting(
+        "count",
+        group=GROUP,
+        advanced=True,
+        help="count: tokens before a word that are blanks alone belong to it (default); skip: "
+        "they belong to no word. A remark tells what it changes",
+    )
 
-    measures: tuple[str, ...] = ()
-    min_k: float = 0.2
-    top_k: int = 5
-    unit: str = "token"
-    log_base: str = "2"
-    leading_blank: str = "count"
-
-    def check(self) -> None:
-        """Check all values, and make a tuple of the names.
-
-        Raises:
-            InputError: naming the setting.
-        """
-        names = tuple(check_list("measures", self.measures))
+    def __post_init__(self) -> None:
+        """Check all values, and make a tuple of the names; see `Settings`."""
+        super().__post_init__()
+        names = check_list("measures", self.measures)
         for name in names:
-            check_setting("measures", name, tuple(NEEDS))
+            check_setting("measures", name, tuple(MEASURES))
         if len(set(names)) < len(names):
             raise InputError(f"setting measures is {list(names)}, expected each name once")
         object.__setattr__(self, "measures", names)
-        check_at_least("top_k", self.top_k, 1)
-        check_setting("unit", self.unit, UNITS)
-        check_setting("log_base", self.log_base, tuple(LOG_BASES))
-        check_setting("leading_blank", self.leading_blank, BLANKS)
-        if isinstance(self.min_k, bool) or not isinstance(self.min_k, int | float):
-            raise InputError(f"setting min_k is {self.min_k!r}, expected a number")
         if not 0 < self.min_k <= 1:
             raise InputError(f"setting min_k is {self.min_k}, expected above 0 and at most 1")
-        self._check_of_use("min_k", {"min_k", "min_k_pp"} & set(names), "min_k or min_k_pp")
-        self._check_of_use("top_k", TOP in names, TOP)
-        for name in ("log_base", "leading_blank"):
-            self._check_of_use(name, self.unit == "word", 'unit "word"')
-
-    def _check_of_use(self, name: str, used: object, by: str) -> None:
-        """Refuse a value that nothing reads.
-
-        Raises:
-            InputError: naming the setting.
-        """
-        if not used and getattr(self, name) != DEFAULTS[name]:
-            raise InputError(
-                f"setting {name} is {getattr(self, name)!r}, and without {by} nothing reads it; "
-                f"ask for {by}, or leave it out"
-            )
-
-    def wanted(self, *, arrays: bool) -> dict[str, Any]:
-        """Arguments of `Scorer.stream`.
-
-        Args:
-            arrays: whether anything reads values of each token.
-        """
-        read = [name for name in self.measures if arrays or name in PER_TEXT]
-        measures = sorted({need for name in read for need in NEEDS[name]})
-        return {"measures": measures, "top": self.top_k if TOP in read else 0}
-
-    def columns(self, *, arrays: bool) -> dict[str, str]:
-        """Columns of a table, as of `io.records`; `TOP_FIELDS` are in its `extra`.
-
-        Args:
-            arrays: whether the table has values for each token.
-        """
-        out = {name: kind for name, kind in PER_TOKEN.items() if arrays and name in self.measures}
-        out |= {name: "float64" for name in PER_TEXT if name in self.measures}
-        return out | (WORD_FIELDS if arrays and self.unit == "word" else {})
+        readers = {
+            "min_k": ("min_k or min_k_pp", {"min_k", "min_k_pp"} & set(names)),
+            "top_k": ("top_k", "top_k" in names),
+            **dict.fromkeys(("log_base", "leading_blank"), ('unit "word"', self.unit == "word")),
+        }
+        for name, (reader, is_read) in readers.items():
+            value = getattr(self, name)
+            if not is_read and value != getattr(MeasureSettings, name):
+                raise InputError(
+                    f"setting {name} is {value!r}, and without {reader} nothing reads it; ask for "
+                    f"{reader}, or leave it out"
+                )
 
     @property
-    def fields(self) -> frozenset[str]:
+    def added_fields(self) -> frozenset[str]:
         """Names of the fields that they add to a record."""
-        own = {name for name in self.measures if name != TOP}
-        own |= {*TOP_FIELDS} if TOP in self.measures else set()
-        return frozenset(own | ({*WORD_FIELDS} if self.unit == "word" else set()))
+        names = [name for measure in self.measures for name in MEASURES[measure].fields]
+        return frozenset([*names, *(WORD_FIELDS if self.unit == "word" else ())])
+
+    def omitted_fields(self) -> frozenset[str]:
+        """The fields of all other measures."""
+        return frozenset(MeasureFields.__annotations__) - self.added_fields
 
 
-DEFAULTS = {one.name: one.default for one in dataclasses.fields(MeasureSettings)}
-
-
-class Measures:
-    """Computes the fields that settings ask for, and counts what word surprisal did with blanks.
+class MeasuredFields:
+    """Computes the added fields, and counts the tokens of blanks alone before words.
 
     Attributes:
+        requested: arguments of `LM.stream`.
         n_blanks: tokens that are blanks alone and stand before a word.
-        of_blanks: their surprisal in all, in units of `log_base`.
+        blank_surprisal: theirs in all, in units of `log_base`.
     """
 
-    def __init__(self, settings: MeasureSettings, tokenizer: Any) -> None:
-        """`tokenizer` is that of the model; None where the unit is not "word"."""
-        self._settings = settings
-        self._bytes = TokenBytes(tokenizer) if settings.unit == "word" else None
-        self.n_blanks, self.of_blanks = 0, 0.0
-
-    def fields(self, scored: ScoredRequest, *, summary_only: bool) -> dict[str, Any]:
-        """What a record of a text has beside the usual fields; arrays are NumPy arrays or lists.
-
-        Args:
-            summary_only: leave out what has a value for each token or word.
+    def __init__(self, settings: MeasureSettings, tokenizer: Any, *, summary_only: bool) -> None:
+        """Args:
+        tokenizer: that of the model; None unless the unit is "word".
+        summary_only: leave out what has a value for each token or word.
         """
-        out: dict[str, Any] = {}
-        names = self._settings.measures
-        if not summary_only:
-            out |= {name: _plain(scored, name) for name in PER_TOKEN if name in names}
-            if TOP in names:
-                out |= _top(scored)
-        out |= {name: self._of_text(scored, name) for name in PER_TEXT if name in names}
-        if self._bytes is not None and not summary_only:
-            out |= self._words(scored, self._bytes)
-        return out
-
-    def remarks(self) -> list[str]:
-        """What `leading_blank` changes; nothing where no token is blanks alone."""
-        if not self.n_blanks:
-            return []
-        base, chosen = self._settings.log_base, self._settings.leading_blank
-        unit = {"2": "bits", "e": "nats", "10": "bans"}[base]
-        does = "count for the word after them" if chosen == "count" else "count for no word"
-        other = "skip" if chosen == "count" else "count"
-        return [
-            f"{self.n_blanks} tokens before words are blanks alone and {does}; their surprisal is "
-            f"{self.of_blanks:.6g} {unit} in all, by which --leading-blank {other} changes the sum"
+        self._settings = settings
+        self._measures = [
+            MEASURES[name]
+            for name in MEASURES
+            if name in settings.measures and not (summary_only and MEASURES[name].is_per_token)
         ]
+        has_words = settings.unit == "word" and not summary_only
+        self._bytes = TokenBytes(tokenizer) if has_words else None
+        self.requested = {
+            "measures": sorted({need for measure in self._measures for need in measure.needs}),
+            "top": settings.top_k if MEASURES["top_k"] in self._measures else 0,
+        }
+        self.n_blanks, self.blank_surprisal = 0, 0.0
 
-    def _of_text(self, scored: ScoredRequest, name: str) -> float | None:
-        known = scored.scored
-        logprob, entropy = scored.logprob[known], scored.entropy[known]
-        if name == "min_k":
-            return detection.min_k(logprob, self._settings.min_k)
-        deviation = _measure(scored, "deviation")[known]
-        if name == "min_k_pp":
-            return detection.min_k_pp(logprob, entropy, deviation, self._settings.min_k)
-        return detection.fast_detect(logprob, entropy, deviation)
+    def of(self, scored: ScoredRequest) -> dict[str, Any]:
+        """The added fields of a scored text; arrays are NumPy arrays or lists."""
+        out: dict[str, Any] = {}
+        for measure in self._measures:
+            out |= measure.compute(scored, self._settings)
+        return out if self._bytes is None else out | self._words(scored, self._bytes)
 
     def _words(self, scored: ScoredRequest, token_bytes: TokenBytes) -> dict[str, Any]:
         scale = -1 / math.log(LOG_BASES[self._settings.log_base])
@@ -183,39 +247,22 @@ class Measures:
         for word in words:
             blanks = surprisal[list(word.blanks)]
             self.n_blanks += len(blanks)
-            self.of_blanks += float(np.nansum(blanks))
+            self.blank_surprisal += float(np.nansum(blanks))
             counted = word.blanks if self._settings.leading_blank == "count" else ()
             value = math.fsum(surprisal[[*counted, *word.tokens]])
             values.append(None if math.isnan(value) else value)
         return {"words": [word.text for word in words], "word_surprisal": values}
 
-
-def _measure(scored: ScoredRequest, name: str) -> np.ndarray:
-    """float32 [n]; empty of a text without tokens, which no program has seen."""
-    return scored.measures.get(name, np.zeros(0, np.float32))
-
-
-def _plain(scored: ScoredRequest, name: str) -> Any:
-    """One measure of each token; of ranks whole numbers."""
-    values = _measure(scored, name)
-    if name != "rank":
-        return values
-    known = scored.scored
-    if known.all():
-        return values.astype(np.int32)
-    return [int(value) if one else None for value, one in zip(values, known, strict=True)]
-
-
-def _top(scored: ScoredRequest) -> dict[str, Any]:
-    """The most probable tokens of each token's place. Where it has no probability ids and names
-    are null, and so is each log-probability."""
-    top, known = scored.top, scored.scored
-    if top is None:  # no tokens at all
-        return {name: [] for name in TOP_FIELDS}
-    if known.all():
-        return {"top_id": top.id, "top_logprob": top.logprob, "top_token": top.token}
-    return {
-        "top_id": [row if one else None for row, one in zip(top.id.tolist(), known, strict=True)],
-        "top_logprob": top.logprob,  # NaN there
-        "top_token": [row if one else None for row, one in zip(top.token, known, strict=True)],
-    }
+    def remarks(self) -> list[str]:
+        """What `leading_blank` changes; nothing if no token is blanks alone."""
+        if not self.n_blanks:
+            return []
+        base, chosen = self._settings.log_base, self._settings.leading_blank
+        unit = {"2": "bits", "e": "nats", "10": "bans"}[base]
+        does = "count for the word after them" if chosen == "count" else "count for no word"
+        other = "skip" if chosen == "count" else "count"
+        return [
+            f"{self.n_blanks} tokens before words are blanks alone and {does}; their surprisal is "
+            f"{self.blank_surprisal:.6g} {unit} in all, by which --leading-blank {other} changes "
+            "the sum"
+        ]

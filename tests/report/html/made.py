@@ -17,7 +17,7 @@ from jaxscore.report.html.frame import render
 from jaxscore.report.html.parts import three
 from jaxscore.report.html.source import Source
 from jaxscore.report.html.strips import Strips, TokenText, tokens
-from jaxscore.report.html.systems import score_page
+from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests
 from tools.benchmarks.pages import record, source
 
@@ -146,4 +146,4 @@ def score_html(n: int, length: int, seed: int = 0) -> str:
     items = WorstRequests()
     for k in range(n):
         items.add(record(k, length, rng), f"Question number {k}: what comes next?")
-    return render(score_page.page(score_source(items)))
+    return render(report(score_source(items)))

@@ -6,8 +6,8 @@ from jaxscore import DivergenceScorer, evaluate
 from jaxscore.report.html.visible import visible
 from tests.hostile.inputs import TEXTS
 from tests.report.html.test_decision_pages import compared, sampled
-from tests.report.html.test_divergence_page import QWEN
 from tests.report.html.test_in_browser import COUNT
+from tests.systems.divergence.test_report import QWEN
 
 WORDS = [word for word in TEXTS if word.strip() and len(word) < 500]
 

@@ -13,10 +13,10 @@ from jaxscore.systems.compare.systems import (
     probsem,
     rag,
     samples,
-    score,
 )
 from jaxscore.systems.compare.unit import Choice, System
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
+from jaxscore.systems.score.system import SYSTEM as SCORE
 from tests.systems.compare import records
 
 
@@ -26,7 +26,7 @@ def read(system: System, *given, **facts):
 
 def test_score():
     good, failed = read(
-        score.SYSTEM, records.score("a", min_k=-7, year=1887), {"id": 2, "error": "long"}
+        comparison(SCORE), records.score("a", min_k=-7, year=1887), {"id": 2, "error": "long"}
     )
     assert good.numbers == {
         "sum_logprob": -2.0, "mean_logprob": -1.0, "mean_entropy": 1.0, "mean_self_certainty": 0.5,
@@ -186,11 +186,11 @@ def test_choose_and_perplexity():
 @pytest.mark.parametrize(
     ("system", "record", "part"),
     [
-        (score.SYSTEM, records.score(None), 'field "id" is null'),
-        (score.SYSTEM, records.score(True), 'field "id" is true or false'),
-        (score.SYSTEM, records.score("a", "x"), 'field "sum_logprob" is a string'),
-        (score.SYSTEM, records.score("a", 10**400), "beyond 1e308"),
-        (score.SYSTEM, [1], "found no object"),
+        (comparison(SCORE), records.score(None), 'field "id" is null'),
+        (comparison(SCORE), records.score(True), 'field "id" is true or false'),
+        (comparison(SCORE), records.score("a", "x"), 'field "sum_logprob" is a string'),
+        (comparison(SCORE), records.score("a", 10**400), "beyond 1e308"),
+        (comparison(SCORE), [1], "found no object"),
         (paths.SYSTEM, {"id": 1, "question": 2}, 'field "question" is a whole number'),
         (paths.SYSTEM, {"id": 1, "question": "q"}, 'field "path_evaluations" is null'),
         (chronologic.SYSTEM, {**QUESTION, "scores": [1.0]}, "has 1 entries, expected 3"),

@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.systems.divergence import records
-from jaxscore.systems.divergence.summary import Totals
-from jaxscore.systems.divergence.worst import Worst
-from jaxscore.systems.score.requests_file import Line
-from jaxscore.types.requests import Request
+from jaxscore.systems.divergence.summary import PER_TOKEN, Totals, Worst, means_of, values_of
 from jaxscore.types.results import ScoredRequest
 
 
@@ -36,9 +32,8 @@ def scored(id, n, seed, *, first=False):
 def totals(results):
     out = Totals(lambda ids: "".join(f"<{id}>" for id in ids))
     for one in results:
-        values = records.values_of(one)
-        record = records.record(one, values, {}, summary_only=True, arrays=False)
-        out.add(Line(Request(one.id, "ctx ", "x"), {}), one, values, record)
+        values = values_of(one)
+        out.add("ctx ", one, values, means_of(values, one.n_tokens))
     return out
 
 
@@ -116,7 +111,7 @@ def test_the_worst_are_the_largest_and_the_first_of_equal_ones(values, kept):
 def test_a_text_of_certain_models_has_no_ratio():
     """Both models are certain of every token: 0 / 0."""
     zero = np.zeros(3, np.float32)
-    values = dict.fromkeys(records.PER_TOKEN, zero)
-    found = records.sums(values, 3)
+    values = dict.fromkeys(PER_TOKEN, zero)
+    found = means_of(values, 3)
     assert found["binoculars"] is found["binoculars_upstream"] is None
     assert found["perplexity"] == found["reference_perplexity"] == 1.0

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.systems.score import requests_file
-from jaxscore.systems.score.requests_file import Line
-from jaxscore.types.requests import Request
+from jaxscore.systems.entries import check_file, iterate_file
+from jaxscore.systems.score.system import SYSTEM, Item, as_lists, record_of
 from jaxscore.types.results import ScoredRequest, failed
 
 SUMMARY = [
@@ -25,12 +24,12 @@ def test_context_and_id_may_be_left_out(tmp_path):
         '{"id": 0, "continuation": " y", "more": [1]}\n',
         encoding="utf-8",
     )
-    assert list(requests_file.load(path)) == [
-        Line(Request(1, "", "x"), {}),
-        Line(Request("q", "c", ""), {}),
-        Line(Request(0, "", " y"), {"more": [1]}),
+    assert [(entry.id, entry.item, entry.extra) for entry in iterate_file(SYSTEM, path)] == [
+        (1, Item(continuation="x"), {}),
+        ("q", Item(context="c", continuation=""), {}),
+        (0, Item(continuation=" y"), {"more": [1]}),
     ]
-    assert requests_file.check(path) == 3
+    assert check_file(SYSTEM, path) == 3
 
 
 @pytest.mark.parametrize(
@@ -48,14 +47,14 @@ def test_a_wrong_field_is_named_with_its_line(tmp_path, line, message):
     path = tmp_path / "in.jsonl"
     path.write_text('{"continuation": "x"}\n' + line, encoding="utf-8")
     with pytest.raises(InputError) as problem:
-        requests_file.check(path)
+        check_file(SYSTEM, path)
     assert f"{path}:2: {message}" in str(problem.value)
 
 
 def test_a_pipe_is_refused_since_the_input_is_read_twice(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match=r"pipe: found a pipe, which can be read only once"):
-        requests_file.check(tmp_path / "pipe")
+        check_file(SYSTEM, tmp_path / "pipe")
 
 
 def scored(**changes):
@@ -73,7 +72,7 @@ def scored(**changes):
 
 
 def test_a_record_has_the_documented_fields_in_order():
-    record = requests_file.record(scored(), {}, summary_only=False)
+    record = as_lists(record_of(scored(), {}, summary_only=False))
     assert list(record) == ["id", *ARRAYS, *SUMMARY]
     assert record == {
         "id": "a",
@@ -94,18 +93,18 @@ def test_a_record_has_the_documented_fields_in_order():
 
 
 def test_the_summary_leaves_the_arrays_out():
-    record = requests_file.record(scored(), {}, summary_only=True)
+    record = record_of(scored(), {}, summary_only=True)
     assert list(record) == ["id", *SUMMARY]
     assert record["n_scored"] == 2
 
 
 def test_truncation_is_recorded_where_it_happened():
-    assert requests_file.record(scored(truncated=7), {}, summary_only=True)["truncated"] == 7
-    assert "truncated" not in requests_file.record(scored(), {}, summary_only=True)
+    assert record_of(scored(truncated=7), {}, summary_only=True)["truncated"] == 7
+    assert "truncated" not in record_of(scored(), {}, summary_only=True)
 
 
 def test_a_failure_is_recorded_as_that():
-    assert requests_file.record(failed("a", "why"), {"n": 1}, summary_only=False) == {
+    assert record_of(failed("a", "why"), {"n": 1}, summary_only=False) == {
         "id": "a",
         "error": "why",
         "n": 1,
@@ -113,7 +112,7 @@ def test_a_failure_is_recorded_as_that():
 
 
 def test_other_fields_of_a_line_come_last():
-    record = requests_file.record(scored(), {"topic": "x", "n": [1]}, summary_only=True)
+    record = record_of(scored(), {"topic": "x", "n": [1]}, summary_only=True)
     assert list(record) == ["id", *SUMMARY, "topic", "n"]
 
 
@@ -122,4 +121,4 @@ def test_a_field_with_the_name_of_a_result_is_refused(tmp_path, field):
     path = tmp_path / "in.jsonl"
     path.write_text(f'{{"continuation": "x", "{field}": 1}}\n', encoding="utf-8")
     with pytest.raises(InputError, match=f':1: field "{field}" is one of the results'):
-        requests_file.check(path)
+        check_file(SYSTEM, path)

@@ -1,17 +1,14 @@
 """What a page of `score` keeps of its requests, against a list of all of them."""
 
 import collections
-import dataclasses
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from jaxscore.report.html.systems import score_page
 from jaxscore.systems.score import worst_requests as module
+from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests
-from jaxscore.types.results import Strip
 from tests.report.html.made import score_source
 from tools.benchmarks.pages import record
 
@@ -108,7 +105,7 @@ def test_requests_without_a_score_come_last():
     items.add(record(0, 0, np.random.default_rng(0)), "")
     items.add(record(1, 3, np.random.default_rng(0)), "")
     assert items.held().ids == ["item-1", "item-0"]
-    page = score_page.page(score_source(items))
+    page = report(score_source(items))
     columns = {one.title: one.values for one in page.items.columns}
     assert columns["Mean"][1] == columns["Perplexity"][1] == columns["Worst token"][1] == "-"
     assert columns["Tokens"] == ["3", "0"]
@@ -116,7 +113,7 @@ def test_requests_without_a_score_come_last():
 
 def test_numbers_are_those_of_the_records():
     items, every = taken(30)
-    page = score_page.page(score_source(items, n_failed=2))
+    page = report(score_source(items, n_failed=2))
     columns = {one.title: one.values for one in page.items.columns}
     order = [one for _, one in sorted(every, key=lambda pair: pair[1]["mean_logprob"])]
     assert columns["Sum"][:30] == [f"{one['sum_logprob']:.4f}" for one in order]
@@ -136,14 +133,13 @@ def test_without_arrays_there_are_no_strips():
     for k in range(3):
         one = record(k, 4, rng)
         items.add({name: v for name, v in one.items() if not isinstance(v, np.ndarray | list)}, "")
-    page = score_page.page(score_source(items, n_failed=1))
+    page = report(score_source(items, n_failed=1))
     assert page.items.strips is None
     assert page.items.columns[-1].title == "Tokens"
     assert page.items.n == 4
 
 
 def test_ranks_where_they_were_asked_for():
-    """As an array of the record, or among the measures of a scored text."""
     rng, ranks = np.random.default_rng(1), np.array([1, 7, 300])
     items, unasked = WorstRequests(["rank"]), WorstRequests()
     items.add({**record(0, 3, rng), "rank": ranks}, "")
@@ -151,27 +147,12 @@ def test_ranks_where_they_were_asked_for():
     assert sorted(items.held().tokens.rank.tolist()) == [0, 1, 2, 3, 7, 300]
     unasked.add({**record(1, 3, rng), "rank": "a field of the user's own"}, "")
     assert unasked.held().tokens.rank.tolist() == [0, 0, 0]
-    scored = SimpleNamespace(measures={"rank": ranks})
-    known = score_source(items)
-    given = dataclasses.replace(
-        known,
-        record={
-            **known.record,
-            "settings": {**known.record["settings"], "measures": ("rank",)},
-            "items": [record(0, 3, rng)],
-        },
-        strips=[[Strip("", "before", scored)]],
-        items=None,
-    )
-    found = score_page.page(given).items.strips
-    assert found.tokens.rank.tolist() == [1, 7, 300]
-    assert found.contexts == ["before"]
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_few(n):
     items, _ = taken(n)
-    page = score_page.page(score_source(items))
+    page = report(score_source(items))
     assert page.items.n == n
     assert items.surprisal() is None  # nothing is drawn below two
     assert page.charts == []
@@ -189,5 +170,5 @@ def test_extremes():
     assert found.edges[-1] > module.LONGEST
     held = items.held()
     assert held.contexts[0].startswith("(4000 characters before) … x")
-    columns = {one.title: one.values for one in score_page.page(score_source(items)).items.columns}
+    columns = {one.title: one.values for one in report(score_source(items)).items.columns}
     assert columns["Perplexity"] == ["inf"] * 3

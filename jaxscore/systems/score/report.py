@@ -1,4 +1,4 @@
-"""Document of `score`."""
+"""Report of `score`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +19,10 @@ from jaxscore.systems.score.worst_requests import LONGEST, Held, WorstRequests
 MEANS = {"mean_entropy": "Entropy", "mean_self_certainty": "Self-certainty"}
 
 
-def page(source: Source) -> Document:
-    """The page of a run; its items are a `WorstRequests` that took each record."""
+def report(source: Source) -> Document:
+    """The report of a run; its items are a `WorstRequests` that took each record."""
     record = source.record
-    requests = _all(source) if source.items is None else source.items
+    requests = WorstRequests() if source.items is None else source.items
     summary, settings = record["summary"], record["settings"]
     mean = summary["mean_logprob"]
     return Document(
@@ -45,15 +45,6 @@ def page(source: Source) -> Document:
             *sections.boundary(settings["boundary"], record["boundary_audit"], "requests"),
         ],
     )
-
-
-def _all(source: Source) -> WorstRequests:
-    """The requests of a record that holds them."""
-    out = WorstRequests(source.record["settings"].get("measures", ()))
-    for one, own in zip(source.record["items"], source.strips, strict=True):
-        rank = own[0].scored.measures.get("rank") if own else None
-        out.add({**one, "rank": rank}, own[0].context if own else "")
-    return out
 
 
 def _perplexity(mean: float | None) -> float | None:
