@@ -225,7 +225,7 @@ use_compilation_cache()
 
 def every_score(*arrays, rule, dtype):
     *given, window = arrays
-    return replicated_counts(*given, 0 if window is None else window, rule)
+    return whole(*given, 0 if window is None else window, rule)
 
 interval.ATTENTION["whole"] = every_score
 slow = dataclasses.replace(BACKENDS["cpu"], attention="whole")

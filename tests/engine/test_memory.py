@@ -57,10 +57,10 @@ def test_without_room_the_least_is_tried(scorers):
 
 def test_two_models_take_the_memory_of_both(monkeypatch):
     """The compiler leaves out what nothing is asked of: the second model."""
-    asked = []
+    asked, measure = [], footprint.measure
 
     def watched(model, rows, length, **of):
-        asked.append((footprint.measure(model, rows, length, **of), rows, length))
+        asked.append((measure(model, rows, length, **of), rows, length))
         return asked[-1][0]
 
     monkeypatch.setattr(footprint, "measure", watched)
@@ -69,7 +69,7 @@ def test_two_models_take_the_memory_of_both(monkeypatch):
         name, name, reference_dtype="bfloat16", batch_tokens="auto"
     )
     for found, rows, length in asked:
-        alone = [footprint.measure(one, rows, length).temporary_bytes for one in scorer.models]
+        alone = [measure(one, rows, length).temporary_bytes for one in scorer.models]
         held = 2 * 4 * MIN_POSITIONS * scorer.model.vocab_size  # the logits of a block under both
         assert found.temporary_bytes > max(alone) + held / 2
 

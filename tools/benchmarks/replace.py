@@ -127,14 +127,14 @@ def _lanes(replaced: bool) -> Iterator[None]:
 @contextmanager
 def _counted() -> Iterator[list[Rows]]:
     """The rows of each block of steps."""
-    from jaxscore.device.generate import NONE
+    from jaxscore.device.generate import NO_TOKEN
     from jaxscore.engine.generation.slots import SlotTable
 
     genuine, blocks = SlotTable._decode_block, list[Rows]()
 
     def counted(self: Any, everything: Any) -> Any:
         everything, tokens = genuine(self, everything)
-        written = tokens != NONE
+        written = tokens != NO_TOKEN
         blocks.append(Rows(len(tokens) * int(written.any(axis=0).sum()), int(written.sum())))
         return everything, tokens
 
