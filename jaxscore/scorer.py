@@ -7,13 +7,12 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from jaxscore.engine import memory, provenance
 from jaxscore.engine.defaults import BATCH_TOKENS, FIRST_WINDOWS, WINDOW, WINDOW_TOKENS
 from jaxscore.engine.devices import use_device
 from jaxscore.engine.engine import Engine
-from jaxscore.engine.generation.generator import Generator
 from jaxscore.engine.journal_writer import RunJournal
 from jaxscore.engine.loading import load_checkpoint
 from jaxscore.engine.progress import RunStatistics
@@ -39,9 +38,12 @@ from jaxscore.text.tokenize_requests import (
 from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest, requests_from
 from jaxscore.types.results import Choice, Generated, LabelScores, Results, ScoredRequest
 
+if TYPE_CHECKING:
+    from jaxscore.engine.generation.generator import Generator
+
 
 class Scorer:
-    """Scores text under one model.
+    """Scores text under one model: tokenizes requests, runs the engine, assembles results.
 
     Example:
         >>> scorer = Scorer.from_pretrained("demo")
@@ -49,11 +51,13 @@ class Scorer:
         >>> scored.sum_logprob, scored.mean_entropy
 
     Attributes:
-        engine: what runs the model.
+        engine: runs the model.
         encoder: text to token ids.
-        about: everything but the requests that decides the numbers, as JSON has it; empty for a
-            model that did not come from a checkpoint.
+        about: facts beside the requests that determine the numbers, for JSON; empty for a model
+            that was not loaded from a checkpoint.
     """
+
+    # Over 250 lines: half of them are documentation of public parameters.
 
     def __init__(
         self,
@@ -74,7 +78,7 @@ class Scorer:
             reproducible=reproducible,
         )
         self.encoder = encoder
-        # At the interpreter's exit too, or when nothing refers to this any more.
+        # Also at the interpreter's exit, or when the scorer is garbage-collected.
         weakref.finalize(self, self.engine.run_journal.close)
         self._preparer = RequestTokenizer(encoder, model.max_positions, self.engine.complaints)
         self.about: dict[str, Any] = {}
@@ -86,7 +90,7 @@ class Scorer:
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """The model; two where texts are scored under two."""
+        """The model; the models p and q of a `DivergenceScorer`."""
         return (self.model,)
 
     @property
@@ -123,21 +127,21 @@ class Scorer:
 
     @property
     def progress(self) -> bool:
-        """Whether a bar is shown on stderr; may be set between two runs."""
+        """Whether a bar is displayed on stderr; may be set between two runs."""
         return self.engine.pipeline.progress
 
     @progress.setter
-    def progress(self, shown: bool) -> None:
-        self.engine.pipeline.progress = shown
+    def progress(self, enabled: bool) -> None:
+        self.engine.pipeline.progress = enabled
 
     @property
     def statistics(self) -> RunStatistics:
-        """What was counted so far."""
+        """Counters of texts and tokens."""
         return self.engine.statistics
 
     @property
     def journal(self) -> Journal | None:
-        """Holds what was scored before, and keeps what is scored; may be set between two runs."""
+        """Results of earlier runs, which new results are added to; may be set between two runs."""
         return self.engine.run_journal.journal
 
     @journal.setter
@@ -173,23 +177,23 @@ class Scorer:
             implementation: "native" is our decoder, "transformers" their Flax class, "auto" is
                 "native".
             revision: of a hub id.
-            trust_remote_code: lets the tokenizer, and nothing else, bring code.
-            cache_dir: where a hub id is downloaded to; None is the hub's own place.
+            trust_remote_code: run code that the checkpoint brings for its tokenizer, and no other.
+            cache_dir: download folder of hub ids; None is the hub's own.
             lora: a folder with an adapter in PEFT's format, merged into the weights.
             quantize: "int8" stores the layers' weights as 8-bit integers.
             batch_tokens: tokens in each batch, padding included; decides speed and memory. "auto"
-                is what the device's memory takes, from 512 to 32,768; None is 4,096 on a CPU and
+                is what fits in the device's memory, from 512 to 32,768; None is 4,096 on a CPU and
                 "auto" on an accelerator.
             progress: a bar on stderr with tokens per second and the time left.
-            journal: a file that keeps what is scored, so that the next run with it does not score
-                that again; locked until `close`.
-            mesh: the devices, "auto" or "data=N,model=M"; None is the first one.
+            journal: a file of finished results, which the next run with it does not compute again;
+                locked until `close`.
+            mesh: devices, "auto" or "data=N,model=M"; None is the first device.
             reproducible: the bits of a request's scores depend on that request alone; slower.
-            accept_config: keys of config.json that are not handled, and that you vouch for: they
-                change no number. They are left out, and recorded.
+            accept_config: unhandled keys of config.json that, as you vouch, change no number. They
+                are ignored and recorded.
 
         Raises:
-            InputError: the model or the journal cannot be used, and why.
+            InputError: the model or the journal cannot be used.
         """
         use_device(device)
         lora = None if lora is None else local_path(str(lora))
@@ -218,14 +222,14 @@ class Scorer:
         return scorer
 
     def describe(self) -> dict[str, Any]:
-        """The model, what is merged into it, how and where it is computed; for reports."""
+        """Describe the model, its adapter, and how and where it is computed, for reports."""
         name, revision, cache_dir, adapter = self._origin
         return provenance.of_model(
             name, self.model, revision, cache_dir, adapter, reproducible=self.reproducible
         )
 
     def close(self) -> None:
-        """Let other runs have the journal; also at the interpreter's exit, and twice if need be."""
+        """Release the journal to other runs. May be called twice."""
         self.engine.run_journal.close()
 
     def __enter__(self) -> "Scorer":
@@ -235,23 +239,22 @@ class Scorer:
         self.close()
 
     def __repr__(self) -> str:
-        one = self.model
-        name = self._origin[0]
-        kind = "" if name == one.model_type else f"{one.model_type}, "
-        return f"<Scorer {name}: {kind}{one.implementation}, {one.dtype}>"
+        model, name = self.model, self._origin[0]
+        kind = "" if name == model.model_type else f"{model.model_type}, "
+        return f"<Scorer {name}: {kind}{model.implementation}, {model.dtype}>"
 
     def begin_output(self) -> None:
-        """What is planned and counted from here on belongs to another output, see `facts`."""
+        """Start the plan hash and the counts of another output, see `facts`."""
         self.engine.statistics.begin_output()
 
     def facts(self) -> dict[str, Any]:
-        """What an output was made of and what it took, as JSON has it; for its manifest."""
+        """Plan, counts and programs of the current output, for its manifest."""
         stored_as = self.model.stored_as
         return ({"stored_as": stored_as} if stored_as else {}) | self.engine.facts()
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Score in here with the same programs, but without journal, counters and progress bar."""
+        """Score with the same programs, but without journal, counters and progress bar."""
         engine, pipeline = self.engine, self.engine.pipeline
         before = pipeline.statistics, pipeline.run_journal, pipeline.progress
         engine.statistics = pipeline.statistics = RunStatistics()
@@ -263,21 +266,21 @@ class Scorer:
             engine.statistics = pipeline.statistics
 
     def other_layouts(self) -> dict[str, "Scorer"]:
-        """Scorers of the same model that lay requests out in other ways, by a name for people.
+        """Scorers of the same model with other layouts of requests, by a name for the user.
 
         They have no journal, and counters of their own.
         """
         tokens = self.batch_tokens
         other = tokens // 2 if tokens // 2 >= SHORTEST_ROW else 2 * tokens
-        # A model that shares no text takes one request in each row; prefixes would still be shared.
+        # `cached=None` also excludes prefix caches.
         apart = dataclasses.replace(self.model, shares_text=False, cached=None)
 
-        def of(model: Model, **options: Any) -> Scorer:
+        def scorer(model: Model, **options: Any) -> Scorer:
             return type(self)(model, self.encoder, progress=self.progress, **options)
 
-        out = {} if self.reproducible else {"alone": of(self.model, reproducible=True)}
-        out[f"batches of {other} tokens"] = of(self.model, batch_tokens=other)
-        out["one request a row"] = of(apart, batch_tokens=tokens)
+        out = {} if self.reproducible else {"alone": scorer(self.model, reproducible=True)}
+        out[f"batches of {other} tokens"] = scorer(self.model, batch_tokens=other)
+        out["one request a row"] = scorer(apart, batch_tokens=tokens)
         return out
 
     def score_sequences(
@@ -287,12 +290,12 @@ class Scorer:
         top: int = 0,
         measures: Collection[str] = (),
     ) -> list[SequenceScores]:
-        """Token ids instead of text.
+        """Score token ids instead of text.
 
         Args:
-            top: how many of the most probable tokens to return for each scored token, see
+            top: number of most probable tokens to return for each scored token, see
                 `SequenceScores`.
-            measures: "deviation", "rank", "renyi2", "varentropy": what else to return for each
+            measures: "deviation", "rank", "renyi2", "varentropy": further measures of each
                 scored token, see `jaxscore.device.lm_head.sums`.
 
         Raises:
@@ -312,26 +315,26 @@ class Scorer:
         measures: Collection[str] = (),
         top: int = 0,
     ) -> list[ScoredRequest]:
-        """Scores of all requests, in their order.
+        """Score all requests, in their order.
 
-        Texts that begin alike are planned together. Many of them are planned in several windows,
-        so that the device computes while the rest is encoded; see `jaxscore.text.prefix_order`.
+        Texts with a shared prefix are planned together. Many texts are planned in several windows,
+        so that the device computes while the rest is tokenized; see `jaxscore.text.prefix_order`.
 
         Args:
             requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
-                a DataFrame, see `jaxscore.types.requests`; what they share is computed once.
+                a DataFrame, see `jaxscore.types.requests`; shared text is computed once.
             boundary: where the continuation starts, see `jaxscore.text.encoder`.
             truncate: "left" drops the context's oldest tokens (after the BOS) from a request
                 that is longer than the model's positions; None fails that request.
-            special_tokens: whether the tokenizer's BOS is put before a text that has none.
-            measures, top: as of `score_sequences`; see `ScoredRequest.measures` and its `top`.
+            special_tokens: whether to prepend the tokenizer's BOS to a text without one.
+            measures, top: as in `score_sequences`; see `ScoredRequest.measures` and `top`.
 
         Returns:
-            One result for each request, as a list that a notebook shows (`Results`). A request
-            that cannot be scored has `error` set, and the others are not touched by it.
+            One result for each request, as a list that notebooks display (`Results`). A request
+            that cannot be scored has `error` set and does not affect the others.
 
         Raises:
-            ValueError: an option that does not exist.
+            ValueError: an option does not exist.
         """
         encoding = WindowTokenizer(self._preparer, boundary, truncate, special_tokens, WINDOW)
         given = list(requests_from(requests))
@@ -356,22 +359,22 @@ class Scorer:
         measures: Collection[str] = (),
         top: int = 0,
     ) -> Iterator[ScoredRequest]:
-        """Like `score`, for more than fits in memory.
+        """Like `score`, for more requests than fit in memory.
 
-        When the results of a window are handed out, at most three further windows, and `window`
-        requests beyond them, have been read. Until the iterator ends or is closed, Python's
-        collector of cycles looks seldom in the whole process.
+        When the results of a window are yielded, at most three further windows, and `window`
+        requests beyond them, have been read. Until the iterator ends or is closed, garbage is
+        collected seldom in the whole process.
 
         Args:
             requests, boundary, truncate, special_tokens, measures, top: as in `score`.
-            window: requests that are planned together, share their text and are held in memory.
-                None is 4,096, and fewer at first, so that the device begins early.
-            window_tokens: a window ends earlier where its texts have so many tokens; the next
-                one has the rest of its requests. None is no limit.
-            n_requests: how many there will be, where it is known: for the time left.
+            window: number of requests that are planned together, share prefixes and are in memory.
+                None is 4,096, and fewer at first, so that the device starts early.
+            window_tokens: most tokens of a window; the next one takes the remaining requests.
+                None is no limit.
+            n_requests: number of requests in all, if known: for the time left.
 
         Raises:
-            ValueError: an option that does not exist.
+            ValueError: an option does not exist.
         """
         first, window = (FIRST_WINDOWS, WINDOW) if window is None else ((), window)
         encoding = WindowTokenizer(
@@ -403,11 +406,11 @@ class Scorer:
     def label(
         self, requests: Iterable[LabelRequest], *, truncate: Truncate | None = None
     ) -> list[LabelScores]:
-        """The next-token distribution over a few ids after each prompt.
+        """Score the next-token distribution over a few ids after each prompt.
 
         Args:
-            requests: in any order; what their prompts share is computed once.
-            truncate: as in `score`; here it drops the prompt's oldest tokens.
+            requests: in any order; text that their prompts share is computed once.
+            truncate: as in `score`; it drops the prompt's oldest tokens.
 
         Returns:
             One result for each request, in order; one that cannot be scored has `error` set.
@@ -432,13 +435,13 @@ class Scorer:
         boundary: Boundary = "joint",
         truncate: Truncate | None = None,
     ) -> Choice:
-        """Which of a few texts is the most probable after a prompt.
+        """Choose the most probable of a few texts after a prompt.
 
         Example:
             >>> scorer.choose("Is Oslo in Norway? Answer Yes or No:", [" Yes", " No"]).best
 
         Args:
-            prompt: text; nothing is put between it and an option.
+            prompt: text; nothing is inserted between it and an option.
             options: at least one text, each scored whole.
             boundary, truncate: as in `score`.
 
@@ -456,8 +459,10 @@ class Scorer:
             prompt, options, self.score(pairs, boundary=boundary, truncate=truncate)
         )
 
-    def generator(self) -> Generator:
+    def generator(self) -> "Generator":
         """A generator that yields each result as soon as it is finished."""
+        from jaxscore.engine.generation.generator import Generator  # deferred: scoring needs none
+
         return Generator(self)
 
     def generate(
@@ -487,7 +492,7 @@ class Scorer:
 
         Raises:
             InputError: the tokenizer has no chat template, or it refuses a conversation.
-            TypeError: another keyword; it names the one that is most like it.
+            TypeError: an unknown keyword; the message names the most similar one.
         """
         for name in unknown:
             like = near(name, [one.name for one in dataclasses.fields(GenerationRequest)])

@@ -1,4 +1,4 @@
-"""Which device JAX runs on, and where compiled programs are kept."""
+"""`--device` and `--mesh`: the devices of a run, and the cache of compiled programs."""
 
 import functools
 from typing import Any
@@ -19,7 +19,7 @@ INSTALL = {"cuda": 'pip install "jax[cuda13]"', "tpu": 'pip install "jax[tpu]"'}
 
 
 def choose_device(device: str | None) -> None:
-    """Let JAX look for this kind of device only, once it looks; None lets it take the best."""
+    """Restrict JAX to this kind of device before it initializes; None takes the best."""
     if device is not None:
         jax.config.update("jax_platforms", _platform(device))
 
@@ -29,11 +29,11 @@ def _platform(device: str) -> str:
 
 
 def use_device(device: str | None) -> None:
-    """Run on this kind of device; None leaves the choice to JAX, which takes the best.
+    """Run on this kind of device; with None, JAX takes the best.
 
     Raises:
-        InputError: this machine, or this installation of JAX, has none; JAX's own choice is
-            then left as it was.
+        InputError: this machine, or this installation of JAX, has none; JAX's own choice then
+            stays.
     """
     if device is None:
         return
@@ -43,10 +43,10 @@ def use_device(device: str | None) -> None:
     try:
         found, reason = jax.default_backend(), "it runs on another device already"
     except (RuntimeError, AssertionError) as problem:
-        # JAX passes over "cuda" where it sees no card, and then asserts that it has a device.
+        # JAX ignores "cuda" if it finds no card, and then asserts that it has a device.
         found, reason = None, (str(problem).splitlines() or ["no such card is visible"])[0]
     if found != ("gpu" if platform == "cuda" else platform):
-        jax.config.update("jax_platforms", before)  # the next call may still take another one
+        jax.config.update("jax_platforms", before)  # the next call may choose another one
         install = f", or {INSTALL[platform]}" if platform in INSTALL else ""
         raise InputError(
             f"--device {device}: JAX finds none here ({reason}); "
@@ -55,10 +55,10 @@ def use_device(device: str | None) -> None:
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs in the user's cache folder, so that a second run compiles nothing.
+    """Cache compiled programs in the user's cache folder, so that a second run compiles nothing.
 
-    A folder that JAX was already told to use stays. JAXSCORE_CACHE names another one, and
-    JAXSCORE_CACHE=off keeps nothing.
+    A folder that JAX already uses stays. JAXSCORE_CACHE names another one, and JAXSCORE_CACHE=off
+    disables the cache.
     """
     folder = cache_folder("xla")
     if folder is None or jax.config.values["jax_compilation_cache_dir"]:
@@ -66,17 +66,17 @@ def use_compilation_cache() -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return  # a read-only home compiles every time, which is slower and no less right
+        return  # with a read-only home every run compiles, which is slower but correct
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-WORKING = 0.2  # of a device's memory, for batches, keys and values
+WORKING = 0.2  # share of a device's memory for batches, keys and values
 
 
 def parse_mesh(text: str) -> MeshShape | None:
-    """A mesh from `data=N,model=M`, either of which may be left out; None is `auto`.
+    """Parse `data=N,model=M`, either of which may be left out; return None for `auto`.
 
     Raises:
         InputError: anything else.
@@ -104,12 +104,12 @@ def parameter_bytes(shapes: Any, config: DecoderConfig, mesh: MeshShape) -> int:
 def auto_mesh(
     shapes: Any, config: DecoderConfig, n_devices: int, memory: int, working: int = 0
 ) -> MeshShape:
-    """All devices, with the smallest `model`, a power of two, whose parameters fit.
+    """Mesh of all devices with the smallest `model`, a power of two, whose parameters fit.
 
     Args:
         shapes: as in `parameter_bytes`.
         memory: bytes of each device.
-        working: bytes that a batch takes beside the parameters.
+        working: bytes of a batch beside the parameters.
 
     Raises:
         InputError: none fits.
@@ -131,29 +131,29 @@ def auto_mesh(
 
 
 def mesh_choice(text: str | None, n_models: int = 1) -> MeshChoice | None:
-    """What picks the devices once the model is known, see `chosen`; None is the first device.
+    """Choice of devices once the model is known, see `choose_mesh`; None is the first device.
 
     Args:
-        n_models: that share the memory of the devices, each an equal part.
+        n_models: number of models that share the devices' memory equally.
 
     Raises:
-        InputError: `text` is not as `--mesh` has it.
+        InputError: `text` is not a valid `--mesh`.
     """
     if text is None:
         return None
-    return functools.partial(chosen, parse_mesh(text), n_models=n_models)
+    return functools.partial(choose_mesh, parse_mesh(text), n_models=n_models)
 
 
-def chosen(
+def choose_mesh(
     shape: MeshShape | None, config: DecoderConfig | None, shapes: Any, *, n_models: int = 1
 ) -> DeviceMesh | None:
-    """The devices of this shape; None for one device alone.
+    """Devices of this shape, or None for a single device.
 
     Args:
-        shape: as `parse_mesh` gives it; None has "auto" choose.
+        shape: result of `parse_mesh`; None chooses automatically.
         config, shapes: of our decoder, its parameters as `jax.ShapeDtypeStruct`; with None for
-            both, "auto" has every device hold the whole model.
-        n_models: as of `mesh_choice`.
+            both, "auto" puts the whole model on every device.
+        n_models: as in `mesh_choice`.
 
     Raises:
         InputError: too few devices, or no mesh on which the parameters fit.
@@ -169,7 +169,7 @@ def chosen(
 
 
 def _auto(config: DecoderConfig | None, shapes: Any, n_models: int) -> MeshShape:
-    """The smallest `model` whose parameters fit; one where memory is unknown, as on a CPU."""
+    """Mesh with the smallest `model` whose parameters fit; 1 if memory is unknown (CPU)."""
     n_devices = jax.device_count()
     memory = limit_bytes()
     if memory is None or config is None or n_devices == 1:

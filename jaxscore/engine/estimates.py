@@ -1,8 +1,7 @@
-"""How long a layer and the vocabulary pass take, by the compiler's model of the chip.
+"""Time estimates of a layer and of the LM head, from the compiler's model of the chip.
 
-Nothing is measured. XLA's estimates count a loop's body once, so what is compiled here has no
-loop: a decoder of one layer, and the pass over the vocabulary. A Pallas kernel counts as what it
-declares of itself.
+Nothing is measured. XLA's estimates count a loop's body once, so the compiled programs have no
+loop: a decoder of one layer, and the LM head. A Pallas kernel counts as it declares itself.
 """
 
 import dataclasses
@@ -34,8 +33,8 @@ from jaxscore.models.choices import Dtype
 from jaxscore.models.model import Model
 from jaxscore.models.weights.params import keys_of, shapes_of
 
-# Of a one-layer decoder, whose embedding is then nothing beside the layer; a prime, so that no
-# mesh splits it and no sum over its shards is counted as the layer's.
+# Columns of a one-layer decoder's embedding, negligible beside the layer; a prime, so that no
+# mesh splits it and no sum over its shards counts for the layer.
 FEW_COLUMNS = 257
 
 
@@ -44,12 +43,11 @@ class LayerEstimate:
     """One layer for one batch, on each device.
 
     Attributes:
-        seconds: None where the compiler does not say, or refuses the program.
-        mfu: useful FLOPs over what the device does in that time at its bfloat16 peak. Useful are
-            all products with weights, and attention to the tokens that are seen in rows of one
-            text each.
-        operations_left_out: that the compiler has no model of, and that move nothing.
-        collectives, kernels: of the layer.
+        seconds: None if the compiler has no estimate or rejects the program.
+        mfu: useful FLOPs over those of the device in that time at its bfloat16 peak. Useful are
+            all products with weights, and causal attention in rows of one text each.
+        operations_left_out: operations that the compiler has no model of and that move no data.
+        collectives, kernels: operations of the layer.
     """
 
     rows: int
@@ -63,13 +61,13 @@ class LayerEstimate:
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyEstimate:
-    """The pass over the vocabulary for some queries, on each device.
+    """The LM head for some scored positions, on each device.
 
     Attributes:
-        seconds: None where the compiler does not say.
-        products_share: of that time, if the products ran at the device's bfloat16 peak.
+        seconds: None if the compiler has no estimate.
+        products_share: share of matrix products in that time, at the device's bfloat16 peak.
         operations_left_out: see `LayerEstimate`.
-        kernels: of the pass.
+        kernels: Pallas kernels of the LM head.
     """
 
     queries: int
@@ -88,11 +86,11 @@ def estimate_layer(
     rows: int,
     length: int,
 ) -> LayerEstimate:
-    """The layer that sees furthest, of those of a model.
+    """Estimate the layer with the widest attention window.
 
     Args:
         where: a mesh or a device of the target.
-        rows, length: of a batch, of which each share of `data` has one.
+        rows, length: shape of the batch of each share of `data`.
     """
     one = one_layer(config)
     mesh = where if isinstance(where, DeviceMesh) else None
@@ -121,19 +119,18 @@ def estimate_layer(
 def seconds_of(program: Any, text: str) -> tuple[float | None, int]:
     """XLA's estimate of a compiled program, and the number of operations that it leaves out.
 
-    An operation of which XLA has no model counts as -1 s. Where all such operations are slices
-    that are joined, for which the device has no code, they are left out. Where others are among
-    them, or the numbers do not say it, there is no estimate.
+    An operation without a model counts as -1 s in XLA. If all such operations are joined slices,
+    for which the device has no code, they are left out; otherwise there is no estimate.
     """
-    told = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
+    estimate = (program.cost_analysis() or {}).get("optimal_seconds", 0.0)
     joined = joined_slices(text)
-    if joined and 0 < told + joined < 1:
-        return told + joined, joined
-    return (told if told > 0 and not joined else None), 0
+    if joined and 0 < estimate + joined < 1:
+        return estimate + joined, joined
+    return (estimate if estimate > 0 and not joined else None), 0
 
 
 def layer_flops(config: DecoderConfig, rows: int, length: int) -> int:
-    """Useful FLOPs of a decoder without its unembedding, for rows of one text each."""
+    """Useful FLOPs of a decoder without its LM head, for rows of one text each."""
     shapes = shapes_of(config, native.NUMPY_DTYPES["bfloat16"])
     attention = sum(costs.attention_flops(config, depth) for depth in range(1, length + 1))
     return rows * (length * costs.linear_flops(shapes, config) + attention)
@@ -147,7 +144,7 @@ def estimate_vocabulary(
     where: Where,
     queries: int,
 ) -> VocabularyEstimate:
-    """The pass over this shard's part of the vocabulary; without the answers, which are few.
+    """Estimate the LM head on one shard's columns, without the few requested targets.
 
     Args:
         where: a mesh or a device of the target.
@@ -176,8 +173,8 @@ def estimate_vocabulary(
 
 
 def one_layer(config: DecoderConfig) -> DecoderConfig:
-    """The same decoder with one layer, of those with the commoner MLP the one of the widest window,
-    and few columns."""
+    """The decoder with few columns and one layer: of those with the more frequent MLP the one with
+    the widest window."""
     plain = () if config.other_mlp is None else config.other_mlp.layers
     if len(plain) > config.n_layers / 2:
         plain = tuple(n for n in range(config.n_layers) if n not in plain)
@@ -193,11 +190,11 @@ def abstract_model(
     platform: Platform | None = None,
     where: Where = None,
 ) -> Model:
-    """Our decoder as it lies on the devices once it is loaded, its parameters as shapes.
+    """Our decoder as placed on the devices, its parameters as shapes.
 
     Args:
-        dtype: of the matrices.
-        platform: of devices that are not here; None is where JAX runs.
+        dtype: type of the matrices.
+        platform: platform of absent devices; None is JAX's own.
 
     Raises:
         ValueError: the mesh does not split this decoder.

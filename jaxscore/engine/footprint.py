@@ -1,4 +1,4 @@
-"""What a compiled program takes: asked of the compiler, without weights and without running it."""
+"""Memory and FLOPs of a scoring program, from the compiler, without weights or execution."""
 
 import functools
 import re
@@ -28,12 +28,12 @@ class Footprint(NamedTuple):
 
     Attributes:
         rows, length: the batch's shape.
-        temporary_bytes: what it needs while it runs, parameters, rows and scores left out.
-        batch_bytes: of the rows that it is given and the scores that it gives.
+        temporary_bytes: working memory without parameters, rows and scores.
+        batch_bytes: memory of the input rows and the resulting scores.
         compile_seconds: tracing included.
-        xla_flops: as XLA counts them, a loop's body once however often it runs; None where the
-            compiler does not count.
-        collectives: what travels between the devices, a loop's body once likewise.
+        xla_flops: XLA's count, with a loop's body counted once; None if the compiler does not
+            count.
+        collectives: operations between devices, with a loop's body counted once.
     """
 
     rows: int
@@ -46,15 +46,15 @@ class Footprint(NamedTuple):
 
     @property
     def working_bytes(self) -> int:
-        """Everything beside the parameters."""
+        """Memory beside the parameters."""
         return self.temporary_bytes + self.batch_bytes
 
 
 class Refused(NamedTuple):
-    """A program that the compiler did not make, since it would not fit the device.
+    """A program that the compiler rejected because it does not fit the device.
 
     Attributes:
-        total_bytes: what the compiler said that it takes, parameters included.
+        total_bytes: its memory according to the compiler, parameters included.
     """
 
     rows: int
@@ -75,17 +75,17 @@ def measure(
     device: jax.Device | None = None,
     measures: tuple[str, ...] = (),
 ) -> Footprint:
-    """The scorer's program for a batch of this shape; bytes are those of each device.
+    """Compile the scorer's program for a batch of this shape; bytes are per device.
 
     Args:
         model: on one device or on a mesh; its `params` may be `jax.ShapeDtypeStruct`.
-        rows, length: of a batch, of which each share of `data` has one.
-        device: that is not here, one of those of the model; None where they are JAX's own.
-        measures: that it computes, of `Model.measures`.
+        rows, length: shape of the batch of each share of `data`.
+        device: an absent device of the model; None for JAX's own devices.
+        measures: names of `Model.measures` that the program computes.
 
     Raises:
-        InputError: the compiler of this device does not say.
-        JaxRuntimeError: the program does not fit, as some compilers say; see `refused`.
+        InputError: the compiler of this device does not report memory.
+        JaxRuntimeError: the compiler rejects the program for its memory; see `refused`.
     """
     started = time.perf_counter()
     mesh, batch = model.mesh, abstract_batch(rows, length)
@@ -115,7 +115,7 @@ def measure(
 
 
 def refused(problem: JaxRuntimeError, rows: int, length: int) -> Refused | None:
-    """What a compiler says that refuses a program for its memory; None for any other problem."""
+    """Parse a compiler's out-of-memory error; return None for other errors."""
     named = NAMED.search(str(problem)) if is_out_of_memory(problem) else None
     if named is None:
         return None
@@ -129,11 +129,11 @@ def lower(
     device: jax.Device | None,
     outputs: PartitionSpec = REPLICATED,
 ) -> jax.stages.Lowered:
-    """`function` of one shard, traced for arguments that may be shapes.
+    """Lower a one-shard function for arguments that may be shapes.
 
     Args:
-        device: that is not here, see `measure`.
-        outputs: how the results lie on the mesh.
+        device: an absent device, see `measure`.
+        outputs: partition specs of the results on the mesh.
     """
     if mesh is not None:
         function = mesh.over(function, array_specs(args), outputs)
@@ -142,9 +142,9 @@ def lower(
 
 
 def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, jax.ShapeDtypeStruct]:
-    """The scorer's function of parameters and a batch of this shape, and the batch's shape.
+    """The scorer's function of (parameters, batch), and the shape of its batch.
 
-    On a mesh the batch is one for each share of `data`.
+    On a mesh there is one batch for each share of `data`.
     """
     run = score_batch if model.mesh is None else score_shard
     function = functools.partial(run, model.hidden_states, model.unembedding, (rows, length))
@@ -156,12 +156,12 @@ def scoring(model: Model, rows: int, length: int, where: Where) -> tuple[Any, ja
 
 
 def on(where: Where) -> SingleDeviceSharding | None:
-    """Where an array lies that is on one device."""
+    """Sharding of an array on a single device."""
     return SingleDeviceSharding(where) if isinstance(where, jax.Device) else None
 
 
 def side_by_side(arrays: Any, where: Where) -> Any:
-    """Shapes of arrays on a device, or on a mesh as many times along the rows as `data` says."""
+    """Shapes of arrays on a device, or on a mesh with one copy per share of `data`."""
 
     def one(leaf: Any) -> Any:
         if not isinstance(where, DeviceMesh):
@@ -174,19 +174,19 @@ def side_by_side(arrays: Any, where: Where) -> Any:
 
 
 def batch_shapes(length: int, batch_tokens: int) -> list[tuple[int, int]]:
-    """Rows and row length of the batches that the packer makes of such rows, small ones first."""
+    """Shapes (rows, row length) of the packer's batches of such rows, small ones first."""
     full = max(1, batch_tokens // length)
     return [(rows, length) for rows in sorted(set(batch_rows(full + 1, length, batch_tokens)))]
 
 
 def abstract_batch(rows: int, length: int) -> jax.ShapeDtypeStruct:
-    """A batch of this shape as it is sent."""
+    """Shape of a batch as it is sent."""
     n = rows * length
     return jax.ShapeDtypeStruct((packed_size(n, TARGETS_PER_TOKEN * n),), jnp.int32)
 
 
 def abstract_rows(rows: int, length: int) -> Rows:
-    """The shapes of a batch as the packer makes it."""
+    """Shapes of a batch as the packer makes it."""
 
     def ints(*shape: int) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, jnp.int32)

@@ -1,4 +1,4 @@
-"""A checkpoint by name: its model on the devices, its tokenizer, and what decides its numbers."""
+"""Loads a checkpoint by name: model, tokenizer, and the facts that identify its numbers."""
 
 import importlib.metadata
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from jaxscore.models.weights import checkpoint, fingerprint
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 
-NUMBERS = 4  # raised with every change that moves a score, so that no journal mixes the two
+NUMBERS = 4  # raised with every change that moves a score, so that no journal mixes versions
 
 
 class Loaded(NamedTuple):
-    """What a scorer is made of.
+    """A loaded checkpoint.
 
     Attributes:
-        about: everything but the requests that decides the numbers, as JSON has it; a journal's
-            rows belong to it.
+        about: facts beside the requests that determine the numbers, for JSON; the identity of
+            its journal entries.
     """
 
     model: Model
@@ -47,13 +47,13 @@ def load_checkpoint(
     accept_config: Sequence[str] = (),
     n_models: int = 1,
 ) -> Loaded:
-    """Load it; arguments as of `Scorer.from_pretrained`.
+    """Load a checkpoint; arguments as in `Scorer.from_pretrained`.
 
     Args:
-        n_models: that share the devices' memory.
+        n_models: number of models that share the devices' memory.
 
     Raises:
-        InputError: the model cannot be used, and why; or processes of one run have other weights.
+        InputError: the model cannot be used, or processes of one run have different weights.
     """
     use_compilation_cache()
     folder = checkpoint.resolve(name, revision, with_code=trust_remote_code, cache_dir=cache_dir)

@@ -1,4 +1,4 @@
-"""What a device has, and what a model's parameters take of it."""
+"""Device memory: its limit, the share of the parameters, and `--batch-tokens auto`."""
 
 import math
 import os
@@ -13,34 +13,32 @@ from jaxscore.models.model import Model
 
 
 def limit_bytes() -> int | None:
-    """Memory of the first device that programs may take in all; None where it does not say, as a
-    CPU."""
-    told = jax.local_devices()[0].memory_stats() or {}
-    return int(told["bytes_limit"]) if "bytes_limit" in told else None
+    """Memory of the first device that programs may use, or None if it does not report it (CPU)."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return int(stats["bytes_limit"]) if "bytes_limit" in stats else None
 
 
 def parameter_bytes(params: Any) -> int:
-    """Of a tree of arrays, or of their shapes with their places, on each of its devices."""
-    return sum(map(_own_bytes, jax.tree.leaves(params)))
-
-
-def _own_bytes(leaf: jax.Array) -> int:
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+    """Bytes on each device of a tree of arrays, or of shapes with shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(params)
+    )
 
 
 def is_out_of_memory(problem: JaxRuntimeError) -> bool:
-    """Whether it says that memory ran out, at compilation or at work."""
+    """Whether memory ran out, in compilation or execution."""
     return "RESOURCE_EXHAUSTED" in str(problem)
 
 
-LENGTH = 1024  # of the rows that are measured: attention makes each token of long ones dearer
-MEASURED = (4096, 8192)  # tokens; between two sizes memory grows by a straight line
+LENGTH = 1024  # of the measured rows: attention makes each token of longer rows more expensive
+MEASURED = (4096, 8192)  # tokens of measured batches; memory is linear in the tokens
 LEAST, MOST_CPU, MOST_ACCELERATOR = 512, 4096, 32768  # bounds; not measured on accelerators
 SHARE = 0.8  # of the memory beside the parameters; the rest is for batches in flight
 
 
 def batch_tokens(
-    asked: int | str | None,
+    requested: int | str | None,
     model: Model,
     *,
     reproducible: bool,
@@ -49,66 +47,65 @@ def batch_tokens(
     """Tokens in each batch.
 
     Args:
-        asked: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an accelerator,
-            which small batches keep waiting for the weights.
-        reproducible: batches hold one sequence each, so no number has an effect.
-        measures: that every batch computes, of `Model.measures`.
+        requested: a number, "auto", or None: BATCH_TOKENS on a CPU and "auto" on an accelerator,
+            where small batches are limited by reading the weights.
+        reproducible: batches hold one sequence each, so the number has no effect.
+        measures: names of `Model.measures` that every batch computes.
 
     Raises:
-        InputError: as `auto_batch_tokens`.
+        InputError: see `auto_batch_tokens`.
     """
-    if asked is not None and asked != AUTO:
-        return int(asked)
-    if reproducible or (asked is None and model.platform == "cpu"):
+    if requested is not None and requested != AUTO:
+        return int(requested)
+    if reproducible or (requested is None and model.platform == "cpu"):
         return BATCH_TOKENS
     return auto_batch_tokens(model, measures=measures)
 
 
 def auto_batch_tokens(model: Model, free: int | None = None, measures: tuple[str, ...] = ()) -> int:
-    """The largest power of two whose batches fit, by what the compiler says they take.
+    """The largest power of two whose batches fit, by the compiler's memory analysis.
 
     Args:
-        model: loaded, so that what it takes is no longer free.
-        free: bytes of the device that batches may take; None asks the device.
-        measures: as of `batch_tokens`.
+        model: loaded, so that its memory is in use already.
+        free: bytes of the device that batches may use; None asks the device.
+        measures: as in `batch_tokens`.
 
     Raises:
-        InputError: the compiler of this device does not say.
+        InputError: the compiler of this device does not report memory.
     """
-    room = free_bytes() if free is None else free
-    most = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
+    available = free_bytes() if free is None else free
+    tokens = MOST_CPU if model.platform == "cpu" else MOST_ACCELERATOR
     length = min(LENGTH, 1 << (model.max_positions - 1).bit_length())
     small, large = (_measured(model, tokens, length, measures) for tokens in MEASURED)
-    a_token = max(0.0, (large - small) / (MEASURED[1] - MEASURED[0]))
-    fixed = small - a_token * MEASURED[0]
-    tokens = most
-    while tokens > LEAST and fixed + a_token * tokens > SHARE * room:
+    per_token = max(0.0, (large - small) / (MEASURED[1] - MEASURED[0]))
+    fixed = small - per_token * MEASURED[0]
+    while tokens > LEAST and fixed + per_token * tokens > SHARE * available:
         tokens //= 2
-    # Of several processes one decides: another amount of memory would be another plan.
+    # One process decides for all: another amount of memory would be another plan.
     return int.from_bytes(processes.broadcast_from_first(tokens.to_bytes(8, "little")), "little")
 
 
 def _measured(model: Model, tokens: int, length: int, measures: tuple[str, ...]) -> int:
-    """Bytes beside the parameters, also of a batch that the compiler refuses for its memory."""
+    """Bytes beside the parameters, also for a batch that the compiler rejects for its memory."""
     from jaxscore.engine import footprint  # here: a run with a fixed batch size needs no estimate
 
     rows = max(1, tokens // length)
     try:
         return footprint.measure(model, rows, length, measures=measures).working_bytes
     except JaxRuntimeError as problem:
-        if (named := footprint.refused(problem, rows, length)) is None:
+        if (rejected := footprint.refused(problem, rows, length)) is None:
             raise
-        return named.total_bytes - parameter_bytes(model.params)
+        return rejected.total_bytes - parameter_bytes(model.params)
 
 
 def free_bytes() -> int:
-    """Memory of the first device beside what is on it; of the machine where it is a CPU."""
+    """Free memory of the first device, or of the machine if it is a CPU."""
     if (limit := limit_bytes()) is not None:
-        told = jax.local_devices()[0].memory_stats() or {}
-        return limit - int(told.get("bytes_in_use", 0))
+        stats = jax.local_devices()[0].memory_stats() or {}
+        return limit - int(stats.get("bytes_in_use", 0))
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             [kibibytes] = [line.split()[1] for line in file if line.startswith("MemAvailable:")]
         return int(kibibytes) * 1024
-    except (OSError, ValueError):  # no Linux: half of all memory
+    except (OSError, ValueError):  # not Linux: half of all memory
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

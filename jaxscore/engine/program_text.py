@@ -1,6 +1,6 @@
-"""What the text of a compiled program says: collectives, kernels of ours, slices that are joined.
+"""Parses the text of a compiled program: collectives, Pallas kernels, joined slices.
 
-The text is XLA's optimised HLO. Each operation is one line, and the body of a loop stands once,
+The text is XLA's optimised HLO. Each operation is one line, and the body of a loop occurs once,
 however often it runs.
 """
 
@@ -16,7 +16,7 @@ from jax.errors import JaxRuntimeError
 
 from jaxscore.errors import InputError
 
-# An asynchronous collective is two operations, of which `-done` has the result's shape.
+# An asynchronous collective is two operations; `-done` has the result's shape.
 COLLECTIVES = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
 COLLECTIVE = re.compile(rf"= (.*?) ({COLLECTIVES})(-done)?\(")
 SHAPE = re.compile(r"\b(pred|[a-z]+?([0-9]+)\w*)\[([0-9,]*)\]")
@@ -34,11 +34,10 @@ class Collective:
 
 
 def text_of(program: Any) -> str:
-    """A compiled program as HLO; empty where the compiler does not tell.
+    """A compiled program as HLO; empty if the compiler does not provide it.
 
     Raises:
-        InputError: the TPU compiler is another version than this JAX names, and wrote what this
-            JAX cannot read.
+        InputError: JAX requires another version of the TPU compiler and cannot read its output.
     """
     try:
         return program.as_text() or ""
@@ -53,7 +52,7 @@ def text_of(program: Any) -> str:
 
 
 def collectives(text: str) -> list[Collective]:
-    """What travels between devices, by kind; a loop's body counts once."""
+    """Collective operations by kind; a loop's body counts once."""
     count: collections.Counter[str] = collections.Counter()
     size: collections.Counter[str] = collections.Counter()
     for line in text.splitlines():
@@ -70,7 +69,7 @@ def joined_slices(text: str) -> int:
 
 
 def shape_bytes(text: str) -> int:
-    """Bytes of a shape as HLO writes it, of all its parts where it is a tuple."""
+    """Bytes of an HLO shape, of all parts if it is a tuple."""
     bits = 0
     for kind, width, dims in SHAPE.findall(text):
         n_numbers = math.prod(map(int, dims.split(","))) if dims else 1

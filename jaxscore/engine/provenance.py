@@ -1,4 +1,4 @@
-"""What made a result: model, versions, machine, date."""
+"""Provenance of a result: model, versions, machine, date."""
 
 import datetime
 import importlib.metadata
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from jaxscore.version import VERSION
 
-if TYPE_CHECKING:  # importing it imports JAX, which the command line's help does without
+if TYPE_CHECKING:  # importing it imports JAX, which `--help` does not need
     from jaxscore.models.model import Model
 
 
 def of_run(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, then the date and the versions that ran them."""
+    """Settings of a run, with its date and versions."""
     return {
         **settings,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -33,7 +33,7 @@ def of_model(
     *,
     reproducible: bool = False,
 ) -> dict[str, Any]:
-    """A local model: its origin, what is merged into it, how and where it is computed."""
+    """A local model: origin, adapter, precision, device."""
     import jax
 
     device = jax.devices()[0]
@@ -55,7 +55,7 @@ def of_model(
 
 
 def commit(name: str, revision: str | None, cache_dir: Path | None = None) -> str | None:
-    """The commit of a hub id's cached snapshot, the revision asked for, or None."""
+    """Commit of a hub id's cached snapshot, otherwise the requested revision, or None."""
     if name == "demo" or Path(name).exists():
         return None
     from huggingface_hub import try_to_load_from_cache
@@ -65,10 +65,7 @@ def commit(name: str, revision: str | None, cache_dir: Path | None = None) -> st
 
 
 def machine() -> dict[str, Any]:
-    """Devices and processes, and the compiler flags set from outside.
-
-    JAX looks for devices here if it has not done so before.
-    """
+    """Devices, processes and the user's compiler flags. Initializes JAX."""
     import jax
 
     kinds = sorted({device.device_kind for device in jax.devices()})

@@ -1,7 +1,7 @@
-"""Devices that programs are compiled for without being here.
+"""Absent devices as compilation targets: TPU topologies and GPUs.
 
-JAX's compile-only devices stand where real ones would: in a sharding, in a mesh. What a compiler
-says of memory and of feasibility is what it would say on the device; a time is its model.
+JAX's compile-only devices replace real ones in shardings and meshes. The compiler's statements on
+memory and feasibility are those for the real device; its times come from a model.
 """
 
 import contextlib
@@ -20,18 +20,18 @@ from jaxscore.engine.defaults import TargetPlatform
 from jaxscore.errors import InputError, install_extra
 
 CUDA_PLUGIN = "jax-cuda13-plugin"
-HOST = (2, 2, 1)  # chips of one host along each axis, as libtpu has it where it is not told
+HOST = (2, 2, 1)  # chips of one host along each axis, libtpu's default
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """Devices, all alike, and the compiler for them.
+    """Identical devices and their compiler.
 
     Attributes:
-        name: as it was asked for: "v5e:2x2", "h100".
-        devices: JAX's, which hold nothing and run nothing.
-        memory_bytes: of one device; None where it is not known.
-        flops: bfloat16 FLOP per second of one device at its peak; None likewise.
+        name: "v5e:2x2", "h100".
+        devices: JAX's compile-only devices.
+        memory_bytes: memory of one device, or None if unknown.
+        flops: peak bfloat16 FLOP per second of one device, or None if unknown.
         compiler, version: "libtpu", "0.0.42".
     """
 
@@ -45,7 +45,7 @@ class Target:
 
 
 def tpu(name: str) -> Target:
-    """The devices of a TPU topology such as `v5e:2x2`.
+    """Devices of a TPU topology such as `v5e:2x2`.
 
     Raises:
         InputError: libtpu is not installed, or does not know the topology.
@@ -59,14 +59,14 @@ def tpu(name: str) -> Target:
     match = re.fullmatch(r"\w+:([0-9]{1,3}(?:x[0-9]{1,3}){1,2})", name)
     if match is None:
         raise InputError(f"--topology {name!r}: expected KIND:AxB or KIND:AxBxC; {advice}")
-    axes = [int(one) for one in match[1].split("x")]
-    # A part of a host, as v5e:1x1, is refused unless the host is said to be that small.
-    host = [min(one, most) for one, most in zip([*axes, 1], HOST, strict=False)]
+    axes = [int(size) for size in match[1].split("x")]
+    # libtpu refuses a part of a host, such as v5e:1x1, unless the host is declared that small.
+    host = [min(size, most) for size, most in zip([*axes, 1], HOST, strict=False)]
     try:
         found = get_topology_desc(name, "tpu", chips_per_host_bounds=host).devices
     except JaxRuntimeError as problem:
-        told = str(problem).partition("\n")[0]
-        raise InputError(f"--topology {name}: libtpu refuses it ({told}); {advice}") from None
+        reason = str(problem).partition("\n")[0]
+        raise InputError(f"--topology {name}: libtpu refuses it ({reason}); {advice}") from None
     first: Any = found[0]
     chip = CHIPS.get(first.device_kind)
     share = first.num_cores / chip.cores if chip is not None else 1.0
@@ -82,7 +82,7 @@ def tpu(name: str) -> Target:
 
 
 def gpu(name: str, n_devices: int) -> Target:
-    """GPUs of one kind, a name of `GPUS`, side by side.
+    """Several GPUs of one kind, a name of `GPUS`.
 
     Raises:
         InputError: JAX's CUDA plugin is not installed.
@@ -109,10 +109,10 @@ def gpu(name: str, n_devices: int) -> Target:
 
 @contextlib.contextmanager
 def compiling_for(device: jax.Device | None) -> Iterator[None]:
-    """Let Pallas lower for a device that is not here; None is JAX's own.
+    """Let Pallas lower for an absent device; None is JAX's own.
 
-    Its TPU kernels ask JAX's default device what they are lowered for, which is the CPU where a
-    program is compiled ahead of time.
+    Its TPU kernels take their target from JAX's default device, which is the CPU when a program
+    is compiled ahead of time.
     """
     if device is None:
         yield
@@ -122,12 +122,12 @@ def compiling_for(device: jax.Device | None) -> Iterator[None]:
 
 
 class Chip(NamedTuple):
-    """One chip.
+    """One TPU chip.
 
     Attributes:
-        memory_bytes: of its high-bandwidth memory.
-        flops: bfloat16 FLOP per second at its peak.
-        cores: that it has; JAX may show each of them as a device of its own.
+        memory_bytes: high-bandwidth memory.
+        flops: peak bfloat16 FLOP per second.
+        cores: number of cores, each of which JAX may present as a device.
     """
 
     memory_bytes: int
@@ -146,13 +146,15 @@ CHIPS = {
 
 
 class Gpu(NamedTuple):
-    """One kind of GPU; a core is a streaming multiprocessor.
+    """One kind of GPU, by the numbers in openxla/xla, xla/backends/gpu/target_config/specs.
+
+    A core is a streaming multiprocessor.
 
     Attributes:
-        shared_core, shared_block: bytes of shared memory of a core, and of a block at most.
-        bandwidth: of its memory, bytes per second.
-        compute: major of its compute capability; the minor one is 0.
-        features: those that its architecture alone has (sm_90a), or "NONE".
+        shared_core, shared_block: bytes of shared memory of a core, and most of a block.
+        bandwidth: memory bandwidth, bytes per second.
+        compute: major compute capability; the minor one is 0.
+        features: architecture-specific features (sm_90a), or "NONE".
     """
 
     full_name: str

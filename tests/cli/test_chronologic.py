@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxscore import scorer as scorer_module
 from jaxscore.cli import chronologic as command
 from jaxscore.cli import model_flags
+from jaxscore.engine.generation import generator as generator_module
 from jaxscore.systems.chronologic import evaluation
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
@@ -49,7 +49,7 @@ def writes(monkeypatch):
                 nothing = np.zeros(0, np.int32)
                 return [Generated(r.id, text, nothing, "length") for r in requests]
 
-        monkeypatch.setattr(scorer_module, "Generator", Fake)
+        monkeypatch.setattr(generator_module, "Generator", Fake)
 
     return set
 

@@ -7,8 +7,8 @@ import shutil
 import numpy as np
 import pytest
 
-from jaxscore import scorer as scorer_module
 from jaxscore.cli import model_flags
+from jaxscore.engine.generation import generator as generator_module
 from jaxscore.report.markdown import NOTHING
 from jaxscore.systems.rag.evaluator_file import find
 from jaxscore.types.results import Generated
@@ -47,7 +47,7 @@ def says(monkeypatch):
                     for k, r in enumerate(requests)
                 ]
 
-        monkeypatch.setattr(scorer_module, "Generator", Scripted)
+        monkeypatch.setattr(generator_module, "Generator", Scripted)
         return prompts
 
     return use
@@ -406,7 +406,7 @@ def test_a_folder_that_changes_meanwhile_leaves_the_others(run, experiments, tmp
             put(experiments / "ours", [record("other")])
             return [Generated(r.id, "Yes", np.zeros(0, np.int32), "eos") for r in requests]
 
-    monkeypatch.setattr(scorer_module, "Generator", Meddler)
+    monkeypatch.setattr(generator_module, "Generator", Meddler)
     evaluator = own_evaluator(tmp_path, TEXT_MODE)
     words = ("judge", "--llm", GPT2, "j", "--llm-prompt", evaluator)
     code, out, err = run(*words, "--experiments-folder", experiments)

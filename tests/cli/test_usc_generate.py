@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore import scorer as scorer_module
 from jaxscore.cli import model_flags
+from jaxscore.engine.generation import generator as generator_module
 from jaxscore.systems.samples.evaluations import usc_generate
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
@@ -42,7 +42,7 @@ def asked(monkeypatch):
                 seen.append(one)
                 yield place, Generated(one.id, text, np.zeros(5, np.int32), "eos", error)
 
-    monkeypatch.setattr(scorer_module, "Generator", Fake)
+    monkeypatch.setattr(generator_module, "Generator", Fake)
     return seen
 
 
@@ -150,7 +150,7 @@ def test_items_that_fail(run, folder, asked):
 
 
 def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
-    genuine = scorer_module.Generator.stream
+    genuine = generator_module.Generator.stream
 
     def interrupted(self, requests):
         for place, one in genuine(self, requests):
@@ -158,12 +158,12 @@ def test_an_interrupt_keeps_what_was_written(run, folder, asked, monkeypatch):
             if len(asked) == 2:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(scorer_module.Generator, "stream", interrupted)
+    monkeypatch.setattr(generator_module.Generator, "stream", interrupted)
     code, out, err = run(*flags(folder))
     assert (code, out) == (130, "")
     assert "holds the items that were finished, and the same command goes on" in err
     assert len(result(folder)) == 2
-    monkeypatch.setattr(scorer_module.Generator, "stream", genuine)
+    monkeypatch.setattr(generator_module.Generator, "stream", genuine)
     assert run(*flags(folder)).code == 0
     assert len(asked) == 3
 
@@ -229,7 +229,7 @@ def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypat
                 error = "fails" in one.prompt or None
                 yield place, Generated(one.id, "x", np.zeros(1, np.int32), "eos", error)
 
-    monkeypatch.setattr(scorer_module, "Generator", Fake)
+    monkeypatch.setattr(generator_module, "Generator", Fake)
     assert run(*flags(folder)).code == 1
     whole = result(folder)
     assert together == [["1", "2"], ["3", "4"], ["5", "6"], ["7"]]

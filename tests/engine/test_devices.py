@@ -10,7 +10,7 @@ import pytest
 from jaxscore.device.init_params import init_params
 from jaxscore.device.mesh_shape import MeshShape
 from jaxscore.device.sharding import DeviceMesh
-from jaxscore.engine.devices import auto_mesh, chosen, mesh_choice, parameter_bytes, parse_mesh
+from jaxscore.engine.devices import auto_mesh, choose_mesh, mesh_choice, parameter_bytes, parse_mesh
 from jaxscore.errors import InputError
 from tests.conftest import CASES
 from tests.device.configs import llamalike
@@ -169,7 +169,7 @@ def test_too_few_devices():
     with pytest.raises(ValueError, match=words):
         DeviceMesh(MeshShape(64, 2))
     with pytest.raises(InputError, match=words):
-        chosen(MeshShape(64, 2), None, None)
+        choose_mesh(MeshShape(64, 2), None, None)
 
 
 def test_one_device_is_no_mesh():

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore import scorer as scorer_module
 from jaxscore.endpoints.chat import ChatEndpoint
+from jaxscore.engine.generation import generator as generator_module
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.systems.rag import evaluator_file
@@ -37,7 +37,7 @@ def says(monkeypatch):
                     for k, r in enumerate(requests)
                 ]
 
-        monkeypatch.setattr(scorer_module, "Generator", Scripted)
+        monkeypatch.setattr(generator_module, "Generator", Scripted)
 
     return use
 
