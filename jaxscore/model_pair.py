@@ -1,4 +1,4 @@
-"""Text in, divergences of two models out: a `Scorer` whose model is a pair."""
+"""Model pair: a `Scorer` of two models, whose results include their divergences."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ from jaxscore.text.tokenize_requests import Chunk, WindowTokenizer
 from jaxscore.text.tokenizer import tokenizer_difference
 from jaxscore.types.results import ScoredRequest
 
-# Of `Loaded.about`: what each of two models has of its own.
-OF_A_MODEL = (
+# Entries of `Loaded.about` that differ between the models of a pair.
+MODEL_FACTS = (
     "model",
     "model_type",
     "dtype",
@@ -30,8 +30,8 @@ OF_A_MODEL = (
     "transformers",
     "accepted_config",
 )
-# Of `provenance.of_model`: what is the same for two models of one run.
-OF_A_RUN = frozenset({"mesh", "reproducible", "device"})
+# Entries of `provenance.of_model` that the models of a run share.
+RUN_FACTS = frozenset({"mesh", "reproducible", "device"})
 SAME_WEIGHTS = (
     "both models have the same weights and settings, so a divergence comes from rounding alone"
 )
@@ -43,10 +43,10 @@ ALIKE = (
 
 
 class DivergenceScorer(Scorer):
-    """Scores text under a model p, and beside it how far a reference q lies from p.
+    """Scores text under a model p and its divergence from a reference q.
 
     `score` and `stream` give results of p, whose `measures` are those of both models
-    (`jaxscore.device.lm_head.divergence.MEASURES`). It writes no text.
+    (`jaxscore.device.lm_head.divergence.MEASURES`). It generates no text.
 
     Example:
         >>> scorer = DivergenceScorer.from_pretrained("demo", "demo", reference_dtype="bfloat16")
@@ -54,7 +54,7 @@ class DivergenceScorer(Scorer):
         >>> scored.measures["kl"]
 
     Attributes:
-        alike: whether both have the same weights and settings.
+        alike: whether both models have the same weights and settings.
     """
 
     alike: bool = False
@@ -73,7 +73,7 @@ class DivergenceScorer(Scorer):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """p and q, each by itself; the pair where it did not come from checkpoints."""
+        """p and q; the pair if it was not loaded from checkpoints."""
         return self._models or super().models
 
     @classmethod
@@ -103,21 +103,21 @@ class DivergenceScorer(Scorer):
         accept_config: Sequence[str] = (),
         reference_accept_config: Sequence[str] = (),
     ) -> "DivergenceScorer":
-        """Load two checkpoints, both onto the same devices.
+        """Load two checkpoints onto the same devices.
 
         Args:
             model, reference: p and q: a local folder, a hub id, or "demo".
-            reference_dtype, reference_implementation: of q; None are those of p.
-            reference_revision, reference_lora, reference_quantize, reference_accept_config: of q;
-                None is none.
-            mesh: as of `Scorer.from_pretrained`; "auto" leaves half of the memory to each model,
-                and q lies as p does.
+            reference_dtype, reference_implementation: settings of q; None is the setting of p.
+            reference_revision, reference_lora, reference_quantize, reference_accept_config:
+                settings of q; None is no such setting.
+            mesh: as in `Scorer.from_pretrained`; "auto" gives half of the memory to each model, and
+                both models use the same mesh.
 
         The other arguments are those of `Scorer.from_pretrained`.
 
         Raises:
             InputError: a model or the journal cannot be used, both models have the same settings,
-                or they have other tokenizers or columns; and why.
+                or their tokenizers or numbers of columns differ.
         """
         use_device(device)
         own = _settings(dtype, implementation, revision, lora, quantize)
@@ -159,7 +159,7 @@ class DivergenceScorer(Scorer):
         scorer = cls(
             both,
             p.encoder,
-            # Without measures the compiler would leave out all of q.
+            # Without measures the compiler would remove all of q.
             batch_tokens=memory.batch_tokens(
                 batch_tokens, both, reproducible=reproducible, measures=both.measures
             ),
@@ -173,8 +173,7 @@ class DivergenceScorer(Scorer):
         return scorer
 
     def describe(self) -> dict[str, Any]:
-        """As `Scorer.describe`, with the same facts of the reference as `reference`,
-        `reference_dtype` and so on."""
+        """`Scorer.describe` of p, with the facts of q as `reference`, `reference_dtype`, …"""
         if not self._models:
             return super().describe()
         described = []
@@ -189,7 +188,7 @@ class DivergenceScorer(Scorer):
         return own | {
             "reference" if name == "model" else f"reference_{name}": value
             for name, value in other.items()
-            if name not in OF_A_RUN
+            if name not in RUN_FACTS
         }
 
     def facts(self) -> dict[str, Any]:
@@ -203,7 +202,7 @@ class DivergenceScorer(Scorer):
         n_requests: int | None,
         wanted: dict[str, Any],
     ) -> Iterator[ScoredRequest]:
-        """With all measures of both models, where no others are asked for."""
+        """Request all measures of the pair unless others are requested."""
         measures = wanted["measures"] or self.model.measures
         return super()._stream(given, encoding, n_requests, wanted | {"measures": measures})
 
@@ -225,7 +224,7 @@ def _settings(
     lora: str | Path | None,
     quantize: Quantize | None,
 ) -> dict[str, Any]:
-    """Of one model, as `load_checkpoint` takes them."""
+    """Settings of one model for `load_checkpoint`."""
     return {
         "dtype": dtype,
         "implementation": implementation,
@@ -236,12 +235,12 @@ def _settings(
 
 
 def _place(name: str) -> str:
-    """The same for every spelling of a local folder."""
+    """Resolved path of a local folder, otherwise the name."""
     path = Path(name)
     return str(path.resolve()) if path.exists() else name
 
 
 def _about(p: Loaded, q: Loaded) -> dict[str, Any]:
-    """What decides the numbers of a pair, flat, as the entry of a journal has it."""
-    own = {f"reference_{name}": q.about[name] for name in OF_A_MODEL if name in q.about}
+    """Facts that determine the numbers of a pair, flat: the identity of its journal entries."""
+    own = {f"reference_{name}": q.about[name] for name in MODEL_FACTS if name in q.about}
     return p.about | own

@@ -1,7 +1,4 @@
-"""Defaults and choices of the engine, apart from the modules that act on them.
-
-Those import JAX, and the command line prints its help without JAX.
-"""
+"""Defaults, choices and environment variables that the command line reads without importing JAX."""
 
 import os
 from typing import Literal
@@ -10,15 +7,15 @@ DEVICES = ("cpu", "gpu", "cuda", "tpu")
 GPU_TARGETS = ("h100", "h200", "a100", "b200")  # see `gpu_targets.GPUS`
 AUTO = "auto"  # a mesh, or tokens per batch, that fits the devices
 BATCH_TOKENS = 4096
-# Requests planned together by `stream`. A prompt that all requests have is computed once for each
-# window; and what a device waits for at the end of a run are the results of one window.
+# Requests planned together by `stream`. A prompt that all requests share is computed once per
+# window, and at the end of a run the device waits for the results of one window.
 WINDOW = 4096
-# The sizes of its first windows; they add up to two times `WINDOW`. Each is planned while the one
-# before is computed, so they grow slowly.
+# Sizes of the first windows, which add up to two times `WINDOW`. Each is planned while the previous
+# one is computed, so they grow slowly.
 FIRST_WINDOWS = (1024, 1536, 2304, 3328)
-# Tokens planned together by `stream`, prompts that are shared counted each time. Planning takes
-# about 60 bytes for each, so 250 MB; and a prompt of 1,500 tokens under questions of 20 is
-# computed again for every 2,700 of them, 3 % more work.
+# Tokens planned together by `stream`, shared prompts counted for each request. Planning takes about
+# 60 bytes for each token, so 250 MB; and a prompt of 1,500 tokens before questions of 20 tokens is
+# computed again for every 2,700 questions, 3 % more work.
 WINDOW_TOKENS = 1 << 22
 
 
@@ -37,7 +34,10 @@ VARIABLES: dict[TargetPlatform, dict[str, str]] = {
 
 
 def set_variables(platform: TargetPlatform) -> None:
-    """Set what is not set yet, and keep JAX on the CPU: it then looks for no device."""
+    """Set variables for compiling for absent devices, and keep JAX on the CPU.
+
+    Call it before JAX is imported. Variables that are set already stay.
+    """
     for name, value in VARIABLES[platform].items():
         os.environ.setdefault(name, value)
     os.environ["JAX_PLATFORMS"] = "cpu"

@@ -15,24 +15,24 @@ from jaxscore.plan.result_assembly import ForestScores, Window
 from jaxscore.plan.row_batches import SHORTEST_ROW, OnePerRow, attention_cost
 from jaxscore.plan.tries import Forest, Part, Share, as_one_part, build_forest
 
-# Shared prefixes cost programs of their own, seconds each: what they save must be worth more. In
-# multiplications, by what a CPU and an accelerator do in ten seconds, and as a share of all work.
+# A prefix cache needs programs of its own, seconds each, and must save more: in multiplications,
+# what a CPU and an accelerator do in ten seconds, and as a share of all work.
 LEAST_SAVED_CPU, LEAST_SAVED_ACCELERATOR, LEAST_SHARE = 1e12, 5e14, 0.1
 PROGRAM_CPU, PROGRAM_ACCELERATOR = 3e11, 1.5e14  # multiplications in three seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelFacts:
-    """What planning needs to know of a model.
+    """Facts of a model that planning depends on.
 
     Attributes:
-        width: of the hidden states; decides which row lengths pay.
-        max_positions: longest path that the model takes.
-        n_parameters: multiplications for each token.
-        shares_text: rows may hold tries; else each row holds one path.
-        takes_prefixes: rows may continue keys and values that were computed before.
-        longer_from: requests of more tokens than this are another variant's; None has one.
-        on_cpu: decides how much work a program of its own must save.
+        width: width of the hidden states, which determines the row lengths that pay.
+        max_positions: tokens of the longest path.
+        n_parameters: multiplications per token.
+        shares_text: rows may hold tries; otherwise each row holds one path.
+        takes_prefixes: rows may continue a prefix cache.
+        longer_from: requests with more tokens use the second variant; None if there is one.
+        on_cpu: determines how much work a program of its own must save.
     """
 
     width: int
@@ -45,7 +45,7 @@ class ModelFacts:
 
 
 def model_facts(model: Model) -> ModelFacts:
-    """What planning needs to know of it."""
+    """Facts of a model for planning."""
     return ModelFacts(
         width=model.width,
         max_positions=model.max_positions,
@@ -62,7 +62,7 @@ class Planner:
 
     Attributes:
         batch_tokens: tokens in each batch, padding included.
-        reproducible: every sequence in a batch of its own, see `jaxscore.plan.row_batches`;
+        reproducible: every sequence has a batch of its own, see `jaxscore.plan.row_batches`;
             `batch_tokens` then has no effect.
     """
 
@@ -72,15 +72,15 @@ class Planner:
         self.facts, self.batch_tokens, self.reproducible = facts, batch_tokens, reproducible
 
     def variant(self, n_tokens: int) -> int:
-        """Index of the model's variant for a request of so many tokens."""
+        """Index of the model's variant for a request with this many tokens."""
         longer_from = self.facts.longer_from
         return int(longer_from is not None and n_tokens > longer_from)
 
     def window(self, sequences: list[TokenSequence], wanted: ScoreOptions = BASE_SCORES) -> Window:
-        """Sequences planned together, a forest for each variant that scores some of them.
+        """Plan sequences together, one forest for each variant that scores some of them.
 
         Args:
-            wanted: for each scored token; it changes no batch.
+            wanted: further scores of each scored token; without effect on the batches.
         """
         of_variant: dict[int, list[int]] = {}
         for k, sequence in enumerate(sequences):
@@ -113,8 +113,8 @@ class Planner:
         return ForestScores(variant, index, forest, [*plans], wanted)
 
     def _packed(self, forest: Forest, prefix: int = 0) -> packing.PackedRows:
-        # The same whether a program exists already: a layout, and with it the last bits of a
-        # score, depends on what is asked for and not on what was asked before.
+        # Whether a program exists already has no effect: a layout, and with it the last bits of a
+        # score, depends on the requests of the window alone.
         multiplications = PROGRAM_CPU if self.facts.on_cpu else PROGRAM_ACCELERATOR
         return packing.pack_rows(
             forest,
@@ -127,6 +127,6 @@ class Planner:
         )
 
     def _cost(self, part: Part, plan: packing.PackedRows) -> float:
-        """In tokens of linear work, that of computing the prefix included."""
+        """Cost in tokens of linear work, including the prefix."""
         n = len(part.prefix)
         return plan.cost + n * attention_cost(n, self.facts.width)

@@ -1,14 +1,14 @@
-"""The noise floor: how far the numbers move when the same requests are laid out in other ways.
+"""Rounding-error audit (`--audit-noise`): how far scores change with the layout of the requests.
 
-What stands beside a request (shared text, rows, batches) decides the order in which a device adds
-up, and with it the last bits of a score. An audit scores some requests of a run again:
+The text beside a request (shared prefixes, rows, batches) determines the order of a device's
+additions, and with it the last bits of a score. An audit scores some requests of a run again:
 
     alone               every text in a batch of its own, see `jaxscore.plan.row_batches`
     batches of N        together, in batches of another size
-    one request a row   together, without shared text or shared rows
+    one request a row   together, without shared prefixes or rows
 
-The spread of a number is its largest value less its smallest, over these layouts and that of the
-run itself. On small runs two of them may coincide.
+The spread of a number is the difference between its largest and smallest value over these layouts
+and that of the run. In small runs two layouts may coincide.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ Pair = tuple[Any, Any]  # a request and its result
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one number, in its units: the largest of all requests, and the requests' mean."""
+    """Spread of one number, in its units: largest and mean over the requests."""
 
     largest: float
     mean: float
@@ -45,19 +45,19 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Noise:
-    """What an audit found.
+    """Result of a rounding-error audit.
 
     Attributes:
-        n_requests: scored again, at least one.
-        layouts: for people; the run's own first.
-        spread: by the number's name: `token_logprob`, `token_entropy`, `token_self_certainty`,
-            of two models `token_kl` and `token_js`, `sum_logprob`, `mean_logprob` and
+        n_requests: number of requests scored again, at least one.
+        layouts: names for the user, the run's own first.
+        spread: by the name of the number: `token_logprob`, `token_entropy`, `token_self_certainty`,
+            `token_kl` and `token_js` of a model pair, `sum_logprob`, `mean_logprob` and
             `mean_self_certainty` of scored requests, `label_logprob` and `label_probability` of
-            label requests. Nats, but for the probability. A request's spread of a token's number is
-            that of the token which moves most; infinite where a number that the run had is not
+            label requests. In nats, except the probability. A request's spread of a token's number
+            is that of the token with the largest one; infinite if a number of the run is not
             finite in another layout.
-        n_tokens: scored tokens of scored requests; None for label requests.
-        n_greedy_differs: those of them that are the most probable token in some layouts only.
+        n_tokens: scored tokens; None for label requests.
+        n_greedy_differs: tokens that are the most probable one in some layouts only.
     """
 
     n_requests: int
@@ -67,16 +67,16 @@ class Noise:
     n_greedy_differs: int | None = None
 
     def record(self, decisions: Sequence["DataclassInstance"] = ()) -> dict[str, Any]:
-        """As JSON has it, with what follows for a run's decisions."""
+        """Record for JSON, with the consequences for a run's decisions."""
         out = dataclasses.asdict(self)
-        return {**out, "decisions": [dataclasses.asdict(one) for one in decisions]}
+        return {**out, "decisions": [dataclasses.asdict(decision) for decision in decisions]}
 
 
 class Draw:
-    """At most n of the requests that pass by, with their results, drawn by a seed.
+    """Draws at most n of a stream of requests and their results, with a seed.
 
-    Each request that has numbers is as likely as another (a reservoir: Vitter 1985, algorithm R),
-    and only those drawn are kept.
+    Every request with finite numbers is equally likely (reservoir sampling: Vitter 1985, algorithm
+    R), and only drawn requests are retained.
 
     Example:
         >>> draw = Draw(16, seed=0)
@@ -84,24 +84,24 @@ class Draw:
         >>> draw.pairs
 
     Attributes:
-        pairs: (request, result), by now.
+        pairs: (request, result) drawn so far.
     """
 
     def __init__(self, n: int, seed: int) -> None:
         self.pairs: list[Pair] = []
         self._n, self._n_seen = n, 0
         self._random = random.Random(seed)
-        self._waiting: deque[Any] = deque()  # for their results
+        self._waiting: deque[Any] = deque()  # requests without a result
 
     def watch(self, requests: Iterable[Any]) -> Iterator[Any]:
-        """The same requests."""
+        """Pass requests through."""
         for request in requests:
             if self._n:
                 self._waiting.append(request)
             yield request
 
     def results(self, results: Iterable[Any]) -> Iterator[Any]:
-        """The same results, in the order of their requests."""
+        """Pass results through, in the order of their requests."""
         for result in results:
             if self._n:
                 self._take(self._waiting.popleft(), result)
@@ -118,7 +118,7 @@ class Draw:
 
 
 class AuditedScorer(Protocol):
-    """What an audit needs of a scorer; see `jaxscore.scorer.Scorer`."""
+    """Interface of a scorer that an audit uses; see `jaxscore.scorer.Scorer`."""
 
     @property
     def reproducible(self) -> bool: ...
@@ -133,7 +133,7 @@ class AuditedScorer(Protocol):
 
 
 class OtherLayouts:
-    """Scores requests again under a scorer's model, without its journal and its counters."""
+    """Scores requests again in other layouts, without the scorer's journal and counters."""
 
     def __init__(self, scorer: AuditedScorer) -> None:
         self._scorer = scorer
@@ -150,11 +150,11 @@ class OtherLayouts:
         truncate: str | None = None,
         special_tokens: bool = True,
     ) -> Noise | None:
-        """The noise of `Scorer.score`; None without requests.
+        """Audit results of `Scorer.score`; None without requests.
 
         Args:
-            pairs: as `Draw` has them.
-            boundary, truncate, special_tokens: of the first scoring.
+            pairs: see `Draw.pairs`.
+            boundary, truncate, special_tokens: as in the run.
         """
 
         def again(scorer: AuditedScorer, requests: list[Request]) -> list[ScoredRequest]:
@@ -184,11 +184,11 @@ class OtherLayouts:
     def labels(
         self, pairs: Sequence[tuple[LabelRequest, LabelScores]], *, truncate: str | None = None
     ) -> Noise | None:
-        """The noise of `Scorer.label`; None without requests.
+        """Audit results of `Scorer.label`; None without requests.
 
         Args:
-            pairs: as `Draw` has them.
-            truncate: of the first scoring.
+            pairs: see `Draw.pairs`.
+            truncate: as in the run.
         """
 
         def again(scorer: AuditedScorer, requests: list[LabelRequest]) -> list[LabelScores]:
@@ -209,7 +209,7 @@ class OtherLayouts:
     def _in_all(
         self, pairs: Sequence[Pair], again: Callable[[AuditedScorer, list[Any]], list[Any]]
     ) -> list[tuple[Any, ...]]:
-        """For each request its results, the run's own first."""
+        """Results of each request, the run's own first."""
         if not pairs:
             return []
         requests = [request for request, _ in pairs]
@@ -223,16 +223,16 @@ def _spread(values: Iterable[float]) -> Spread:
 
 
 def _of_entries(own: Sequence[Any], name: str) -> float:
-    """The largest spread of one entry of an array, over one request's results."""
-    if any(one.error is not None for one in own):
+    """Largest spread of an entry of an array over one request's results."""
+    if any(result.error is not None for result in own):
         return math.inf
-    return _largest(own, [getattr(one, name) for one in own])
+    return _largest(own, [getattr(result, name) for result in own])
 
 
 def _of_measures(own: Sequence[ScoredRequest], name: str) -> float:
-    if any(one.error is not None for one in own):
+    if any(result.error is not None for result in own):
         return math.inf
-    return _largest(own, [one.measures[name] for one in own])
+    return _largest(own, [result.measures[name] for result in own])
 
 
 def _largest(own: Sequence[Any], arrays: Sequence[np.ndarray]) -> float:
@@ -242,12 +242,12 @@ def _largest(own: Sequence[Any], arrays: Sequence[np.ndarray]) -> float:
 
 
 def _of_request(own: Sequence[ScoredRequest], name: str) -> float:
-    if any(one.error is not None for one in own):
+    if any(result.error is not None for result in own):
         return math.inf
-    values = [getattr(one, name) for one in own]
+    values = [getattr(result, name) for result in own]
     return max(values) - min(values)
 
 
 def _n_greedy_differs(own: Sequence[ScoredRequest]) -> int:
-    known = [one.greedy[one.scored] for one in own if one.error is None]
+    known = [result.greedy[result.scored] for result in own if result.error is None]
     return int((np.any(known, axis=0) != np.all(known, axis=0)).sum())
