@@ -96,9 +96,9 @@ def test_the_noise_floor_is_told_where_an_audit_was_asked_for():
 
 
 def test_a_journal_that_is_removed_during_the_run_is_told_at_the_end(run, place, monkeypatch):
-    from jaxscore.cli import score
+    from jaxscore.cli import system_command
 
-    folder, real = place({"context": "a", "continuation": " b"}), score.evaluate
+    folder, real = place({"context": "a", "continuation": " b"}), system_command.run_declared
     journal = folder / ".jaxscore/out.jsonl.journal"
 
     def removes(*args, **settings):
@@ -106,7 +106,7 @@ def test_a_journal_that_is_removed_during_the_run_is_told_at_the_end(run, place,
         journal.unlink()
         return report
 
-    monkeypatch.setattr(score, "evaluate", removes)
+    monkeypatch.setattr(system_command, "run_declared", removes)
     words = ("--input", folder / "in.jsonl", "--output", folder / "out.jsonl", "--quiet")
     ran = run("score", "--model", QWEN, *words)
     assert ran.code == 0

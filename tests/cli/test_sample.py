@@ -6,8 +6,8 @@ import shlex
 import numpy as np
 import pytest
 
-from jaxscore import scorer as scorer_module
 from jaxscore.cli import model_flags
+from jaxscore.engine.generation import generator as generator_module
 from jaxscore.engine.generation import prefill, slots
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
@@ -42,7 +42,7 @@ def asked(monkeypatch):
                 self.scorer.statistics.tokens_written += len(ids)
                 yield place, Generated(one.id, text, ids, None if error else finish, error)
 
-    monkeypatch.setattr(scorer_module, "Generator", Fake)
+    monkeypatch.setattr(generator_module, "Generator", Fake)
     return seen
 
 
@@ -262,7 +262,7 @@ def test_an_interrupt_keeps_prompts_that_have_all_samples(
 ):
     """Also in the middle of what is planned together."""
     folder = place(*ASKED)
-    genuine = scorer_module.Generator.stream
+    genuine = generator_module.Generator.stream
 
     def interrupted(self, requests):
         for place, one in genuine(self, requests):
@@ -270,26 +270,26 @@ def test_an_interrupt_keeps_prompts_that_have_all_samples(
             if len(asked) == n_written:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(scorer_module.Generator, "stream", interrupted)
+    monkeypatch.setattr(generator_module.Generator, "stream", interrupted)
     code, out, err = run(*flags(folder))
     assert (code, out) == (130, "")
     assert "holds the items that were finished, and the same command goes on" in err
     assert len(result(folder)) == n_written // 4
-    monkeypatch.setattr(scorer_module.Generator, "stream", genuine)
+    monkeypatch.setattr(generator_module.Generator, "stream", genuine)
     assert run(*flags(folder)).code == 0
     assert len(asked) == n_written + 12 - n_written // 4 * 4
 
 
 def test_samples_that_are_planned_together_follow_the_rows(run, place, asked, monkeypatch):
     """Of whole prompts."""
-    monkeypatch.setattr(scorer_module.Generator, "side_by_side", 1)
-    genuine, together = scorer_module.Generator.stream, []
+    monkeypatch.setattr(generator_module.Generator, "side_by_side", 1)
+    genuine, together = generator_module.Generator.stream, []
 
     def counted(self, requests):
         together.append(len(requests))
         return genuine(self, requests)
 
-    monkeypatch.setattr(scorer_module.Generator, "stream", counted)
+    monkeypatch.setattr(generator_module.Generator, "stream", counted)
     assert run(*flags(place(*ASKED), n=7)).code == 0
     assert together == [14, 7]
 
