@@ -85,7 +85,7 @@ class ScoreRule(NamedTuple):
     def coarse_bias(slope: Any, position: Any) -> Array:
         """`slope * position` as float32, factors and product rounded to bfloat16."""
 
-        def rounded(x: Array) -> Array:
+        def rounded(x: Any) -> Array:
             return lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
 
         return rounded(rounded(slope) * rounded(position))
