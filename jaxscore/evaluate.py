@@ -14,8 +14,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.lm import require
 from jaxscore.report import document_markdown
-from jaxscore.report.document import Document
-from jaxscore.report.html.source import Source
+from jaxscore.report.document import Document, Source
 from jaxscore.systems.entries import iterate_objects, read_objects, usable
 from jaxscore.systems.evaluation import Evaluation, Failure, check_found, with_unusable
 from jaxscore.systems.settings import Settings, settings_from

@@ -5,12 +5,13 @@ Every text is plain: what is drawn is escaped there, and what does not print is 
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from markupsafe import Markup
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.html.strips import Strips
+from jaxscore.types.results import Strip
 
 Kind = Literal["text", "number", "category", "flag", "token"]
 
@@ -173,3 +174,29 @@ class Document:
     items: Items | None
     sections: Sequence[Section]
     about: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """A finished run.
+
+    Attributes:
+        system: the command.
+        record: what its JSON file holds, `Estimate`s still whole.
+        headline: the result in one line.
+        n_items: how many items there were, failed ones included.
+        strips: of each item of the record's list of items; empty where no tokens are known.
+        vocabulary: columns of the model's distribution; None where it is not known.
+        results: one record per item, where the evaluation keeps them.
+        items: what the page shows of items that the record does not hold, since they were taken
+            as they came; None where it holds them.
+    """
+
+    system: str
+    record: Mapping[str, Any]
+    headline: str
+    n_items: int
+    strips: Sequence[Sequence[Strip]] = ()
+    vocabulary: int | None = None
+    results: Sequence[Mapping[str, Any]] = ()
+    items: Any = None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxscore.cli import model_flags
-from jaxscore.report.html.shows import MISSING
+from jaxscore.report.html.strips import MISSING
 from jaxscore.systems.scoring_run import NO_BLANKS_REMARK
 from tests.cli.conftest import strict
 from tests.conftest import CASES

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxscore.report.document import Source
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.source import Source
 from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests
 

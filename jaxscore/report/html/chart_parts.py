@@ -8,7 +8,7 @@ from jaxscore.report.document import Chart
 from jaxscore.report.html.charts.curves import Curve, Point, curves, has_spans
 from jaxscore.report.html.charts.intervals import Group, intervals
 from jaxscore.report.html.charts.reliability import reliability
-from jaxscore.report.html.parts import three
+from jaxscore.report.sections import three
 
 DIAGONAL = "On the diagonal, probability and share correct are equal."
 INTERVALS = "Lines are 95% intervals"

@@ -5,18 +5,27 @@ import dataclasses
 import functools
 import hashlib
 import importlib.resources
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 
-from jaxscore.report.document import Document
-from jaxscore.report.html import plain_items
-from jaxscore.report.html.held import cut, held
-from jaxscore.report.html.markdown_html import blocks
-from jaxscore.report.html.packed import packed
-from jaxscore.report.html.visible import visible
+from jaxscore.report.document import Column, Document, Field, Items, Row, Rows
+from jaxscore.report.html.markdown_html import blocks, visible
+from jaxscore.report.html.packed import cut, held, packed
+from jaxscore.report.html.strips import DARKEST, MISSING, PER_NAT, Strips
+from jaxscore.report.markdown import NOTHING
+from jaxscore.report.sections import three
 from jaxscore.version import VERSION
+
+SHOWN = 20  # items
+TOKENS = 60  # of an item, over all of its strips
+ROWS = 8  # of each table of an item
+LONGEST = 300  # characters of a text
+DECIMAL = re.compile(r"-?[0-9]+\.[0-9]+")
 
 
 def render(page: Document) -> str:
@@ -33,8 +42,8 @@ def render(page: Document) -> str:
         script=Markup(script),
         script_hash=Markup(script_hash(script)),
         blocks=blocks,
-        plain=[] if page.items is None else plain_items.worst(page.items),
-        cut=functools.partial(cut, longest=plain_items.LONGEST),
+        plain=[] if page.items is None else plain_items(page.items),
+        cut=functools.partial(cut, longest=LONGEST),
         data="" if page.items is None else packed(page.items),
         version=VERSION,
     )
@@ -64,3 +73,111 @@ def _template() -> jinja2.Template:
 def _shown(value: Any) -> Any:
     """What the template writes, before it is escaped: a text without what does not print."""
     return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainToken:
+    """One token.
+
+    Attributes:
+        text: blanks at its beginning and line ends visible.
+        amount: 0 to 1, how improbable it is; None where it has no probability.
+        greedy: whether it is the most probable one, or this is not known.
+    """
+
+    text: str
+    amount: float | None
+    greedy: bool
+    tip: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainStrip:
+    """The first tokens of one text, and how many follow them."""
+
+    title: str
+    tokens: Sequence[PlainToken]
+    n_more: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainItem:
+    """One item, each part as `page` has it."""
+
+    name: str
+    facts: Sequence[tuple[str, str]]
+    error: str | None
+    fields: Sequence[tuple[str, str]]
+    tables: Sequence[tuple[Rows, Sequence[Row]]]
+    strips: Sequence[PlainStrip]
+
+
+def plain_items(items: Items) -> list[PlainItem]:
+    """The first `SHOWN` items."""
+    first, *others = items.columns
+    held = None if items.strips is None else _StripTexts(items.strips)
+    return [
+        PlainItem(
+            cut(first.values[k], LONGEST),
+            [_part(one, k) for one in others if one.values[k] != NOTHING],
+            items.errors.get(k),
+            [_part(one, k) for one in items.fields if one.values[k]],
+            [
+                (table, [_rounded(row) for row in table.items[k][:ROWS]])
+                for table in items.tables
+                if table.items[k]
+            ],
+            [] if held is None else held.of(k),
+        )
+        for k in range(min(SHOWN, items.n))
+    ]
+
+
+def _part(part: Column | Field, k: int) -> tuple[str, str]:
+    value = part.values[k]
+    if isinstance(part, Column) and part.kind == "number":
+        value = _three(value)
+    return part.title, cut(value, LONGEST)
+
+
+def _rounded(row: Row) -> Row:
+    first, *others = row.cells
+    return row._replace(cells=[first, *map(_three, others)])
+
+
+def _three(shown: str) -> str:
+    """A decimal number with three significant digits, as the script shows it."""
+    return three(float(shown)) if DECIMAL.fullmatch(shown) else shown
+
+
+class _StripTexts:
+    """The strips of a page, with the places of their tokens."""
+
+    def __init__(self, strips: Strips) -> None:
+        self.strips = strips
+        self.place, _, self.texts = strips.table
+        self.end = np.cumsum(strips.tokens.length)
+
+    def of(self, k: int) -> list[PlainStrip]:
+        """The strips of one item, together `TOKENS` long."""
+        first, last = int(self.strips.first[k]), int(self.strips.first[k + 1])
+        each = max(1, TOKENS // max(1, last - first))
+        return [self._strip(place, each) for place in range(first, min(last, first + TOKENS))]
+
+    def _strip(self, place: int, most: int) -> PlainStrip:
+        tokens = self.strips.tokens
+        n, end = int(tokens.length[place]), int(self.end[place])
+        shown = [self._token(at) for at in range(end - n, end - n + min(n, most))]
+        n_more = n - len(shown) + int(tokens.left_out[place])
+        return PlainStrip(self.strips.titles[place], shown, n_more)
+
+    def _token(self, at: int) -> PlainToken:
+        tokens, text = self.strips.tokens, self.texts[self.place[at]]
+        shown = f"·{text[1:]}" if text.startswith(" ") else text
+        shown = shown.replace("\n", "↵").replace("\t", "⇥") or "∅"
+        thousandths = int(tokens.numbers["logprob"][at])
+        if thousandths == MISSING:
+            return PlainToken(shown, None, True, "no probability: nothing stands before it")
+        nats = thousandths / PER_NAT
+        amount = round(min(1.0, max(0.0, -nats / DARKEST)), 2)
+        return PlainToken(shown, amount, tokens.greedy[at] != 0, f"log-probability {nats:.3f}")

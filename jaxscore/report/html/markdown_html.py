@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
-from jaxscore.report.html.visible import visible
+from jaxscore.io.printable import UNPRINTABLE
 
 INLINE = re.compile(r"\\(.)|\*\*(.+?)\*\*|`([^`]*)`|&(amp|lt|gt);|(\u2060)", re.DOTALL)
 ENTITIES = {"amp": "&", "lt": "<", "gt": ">"}
@@ -75,3 +75,17 @@ def _table(lines: list[str]) -> Markup:
     body = Markup("").join(row(cells, "td") for cells in rows)
     whole = '<div class="wide"><table><thead>{}</thead><tbody>{}</tbody></table></div>'
     return Markup(whole).format(head, body)  # a table that is too wide scrolls in its place
+
+
+KEPT = "\n\t"
+
+
+def visible(text: str) -> str:
+    """The text with each character that does not print by its number, as the Markdown has it.
+
+    Line feeds and tabs stay. What UTF-8 does not have, half a surrogate pair, does not print.
+    """
+    return UNPRINTABLE.sub(
+        lambda found: found.group() if found.group() in KEPT else f"⟨{ord(found.group()):04X}⟩",
+        text,
+    )

@@ -1,4 +1,4 @@
-"""The items of a page as one compressed block: a header in JSON, then arrays.
+"""The items that a page has room for, as one compressed block: a header in JSON, then arrays.
 
     uint32  bytes of the header, little-endian as everything
     header  JSON in ASCII, so that a half surrogate pair or U+2028 comes back as it was
@@ -9,6 +9,7 @@ then its high ones, which compresses better. All of it is gzip in base64, in whi
 """
 
 import base64
+import dataclasses
 import gzip
 import json
 import struct
@@ -17,9 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.report.document import Column, Items
-from jaxscore.report.html import shows
-from jaxscore.report.html.strips import NOT_KNOWN, Strips
+from jaxscore.report.document import Column, Field, Items, Row, Rows
+from jaxscore.report.html.strips import (
+    MISSING,
+    NOT_KNOWN,
+    PER_NAT,
+    RANK,
+    TOKEN_SHOWS,
+    Show,
+    Strips,
+    in_own_parts,
+    show_header,
+)
 
 LEVEL = 6  # of gzip
 MARKS = {True: "y", False: "n", None: "-"}
@@ -107,7 +117,7 @@ def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     arrays["leftOut"] = _small(tokens.left_out)
     arrays["token"] = _small(place)
     arrays["greedy"] = np.packbits(tokens.greedy == 1, bitorder="little")
-    unsure = (tokens.greedy == NOT_KNOWN) & (tokens.numbers["logprob"] != shows.MISSING)
+    unsure = (tokens.greedy == NOT_KNOWN) & (tokens.numbers["logprob"] != MISSING)
     if unsure.any():
         arrays["unsure"] = np.packbits(unsure, bitorder="little")
     return {
@@ -122,15 +132,93 @@ def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
 def _shows(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """What tokens can be coloured by; numbers that no token has are left out."""
     tokens, out = strips.tokens, []
-    known: list[tuple[shows.Show, np.ndarray, float]] = [
-        (show, *shows.scaled(tokens.more[show.key])) for show in strips.shows if tokens.more
+    known: list[tuple[Show, np.ndarray, float]] = [
+        (show, *in_own_parts(tokens.more[show.key])) for show in strips.shows if tokens.more
     ]
-    known += [(show, tokens.numbers[show.key], float(shows.PER_NAT)) for show in shows.EVERY]
+    known += [(show, tokens.numbers[show.key], float(PER_NAT)) for show in TOKEN_SHOWS]
     for show, values, per in known:
-        if show.key == "logprob" or (values != shows.MISSING).any():
+        if show.key == "logprob" or (values != MISSING).any():
             arrays[show.key] = values
-            out.append(shows.header(show, values, per, strips.vocabulary))
+            out.append(show_header(show, values, per, strips.vocabulary))
     if tokens.rank.any():
         arrays["rank"] = _small(tokens.rank)
-        out.append(shows.header(shows.RANK, tokens.rank, 1.0, strips.vocabulary))
+        out.append(show_header(RANK, tokens.rank, 1.0, strips.vocabulary))
     return out
+
+
+MOST, HELD = 100_000, 50_000  # of more items than the first number, the second is held
+TOKENS = 1_000_000  # of all strips, from the first item on
+CHARACTERS = 20_000_000  # of the texts and tables of items, likewise
+LONGEST, SHORT = 20_000, 300  # characters of a text, and of one beyond `CHARACTERS`
+
+
+def held(items: Items) -> Items:
+    """The items that a page has room for, in their order."""
+    n = items.n if items.n <= MOST else HELD
+    strips = items.strips
+    if strips is not None:
+        strips = _held_strips(strips, n)
+    texts = _Texts()
+    fields: list[list[str]] = [[] for _ in items.fields]
+    tables: list[list[list[Row]]] = [[] for _ in items.tables]
+    for k in range(n):  # item by item, so that the worst ones have their texts
+        for field, values in zip(items.fields, fields, strict=True):
+            values.append(texts.cut(field.values[k]))
+        for table, rows in zip(items.tables, tables, strict=True):
+            rows.append([texts.cut_row(row) for row in table.items[k]])
+    return dataclasses.replace(
+        items,
+        columns=[
+            dataclasses.replace(column, values=_cut_values(column.values, n))
+            for column in items.columns
+        ],
+        fields=[Field(one.title, values) for one, values in zip(items.fields, fields, strict=True)],
+        tables=[
+            Rows(one.title, one.header, one.marked, rows)
+            for one, rows in zip(items.tables, tables, strict=True)
+        ],
+        strips=strips,
+        errors={place: why for place, why in items.errors.items() if place < n},
+        within_noise=items.within_noise[:n],
+    )
+
+
+def cut(text: str, longest: int) -> str:
+    """The beginning of a text, and how much of it is left out."""
+    rest = len(text) - longest
+    return text if rest <= 0 else f"{text[:longest]} … ({rest} more characters)"
+
+
+class _Texts:
+    """Counts the characters that are held."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def cut(self, text: str) -> str:
+        shown = cut(text, LONGEST if self.n < CHARACTERS else SHORT)
+        self.n += len(shown)
+        return shown
+
+    def cut_row(self, row: Row) -> Row:
+        return row._replace(cells=[self.cut(cell) for cell in row.cells])
+
+
+def _cut_values(values: Sequence[str], n: int) -> list[str]:
+    return [one if len(one) <= LONGEST else cut(one, LONGEST) for one in values[:n]]
+
+
+def _held_strips(strips: Strips, n: int) -> Strips:
+    first = strips.first[: n + 1]
+    last = int(first[-1])
+    tokens = strips.tokens.take(np.arange(last)) if last < len(strips.titles) else strips.tokens
+    fitting = int(np.searchsorted(np.cumsum(tokens.length), TOKENS, "right"))
+    if fitting < last:
+        tokens = tokens.first(fitting)
+    return dataclasses.replace(
+        strips,
+        first=first,
+        titles=[cut(title, SHORT) for title in strips.titles[:last]],
+        contexts=strips.contexts[:last],
+        tokens=tokens,
+    )

@@ -5,9 +5,21 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import calibration_section, sections
-from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows, Section
+from jaxscore.report.document import (
+    Card,
+    Chart,
+    Column,
+    Document,
+    Field,
+    Items,
+    Row,
+    Rows,
+    Section,
+    Source,
+)
 from jaxscore.report.html.chart_parts import by_category, calibrated, means
-from jaxscore.report.html.parts import (
+from jaxscore.report.markdown import interval, number, table, text
+from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
@@ -17,8 +29,6 @@ from jaxscore.report.html.parts import (
     with_failures,
     yes_no,
 )
-from jaxscore.report.html.source import Source
-from jaxscore.report.markdown import interval, number, table, text
 
 RULES = {
     "acc": "Highest log-probability (acc)",

@@ -5,10 +5,12 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
-from jaxscore.report.document import Chart, Column, Document, Items, Section
+from jaxscore.report.document import Chart, Column, Document, Items, Section, Source
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.charts.intervals import Group, intervals
-from jaxscore.report.html.parts import (
+from jaxscore.report.html.strips import Show, TokenText
+from jaxscore.report.markdown import NOTHING, significant, table, text
+from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
@@ -16,10 +18,6 @@ from jaxscore.report.html.parts import (
     strips_of,
     with_failures,
 )
-from jaxscore.report.html.shows import Show
-from jaxscore.report.html.source import Source
-from jaxscore.report.html.strips import TokenText
-from jaxscore.report.markdown import NOTHING, significant, table, text
 from jaxscore.types.results import Strip
 
 SHOWS = (

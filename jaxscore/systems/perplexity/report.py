@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from jaxscore.report.document import Card, Chart, Column, Document, Items
+from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.parts import closing, estimate_card, model_of, sentence, with_failures
-from jaxscore.report.html.source import Source
 from jaxscore.report.markdown import number, significant
+from jaxscore.report.sections import closing, estimate_card, model_of, sentence, with_failures
 
 UNITS = {
     "byte": ("bits_per_byte", "byte_perplexity", "n_bytes"),

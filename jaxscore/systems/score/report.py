@@ -6,14 +6,12 @@ from typing import Any
 import numpy as np
 
 from jaxscore.report import sections
-from jaxscore.report.document import Card, Chart, Column, Document, Items
+from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
 from jaxscore.report.html.charts.histogram import Counts, histogram
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.parts import closing, model_of, sentence, three, with_failures
-from jaxscore.report.html.shows import LARGEST, MISSING, PER_NAT
-from jaxscore.report.html.source import Source
-from jaxscore.report.html.strips import Strips
+from jaxscore.report.html.strips import LARGEST, MISSING, PER_NAT, Strips
 from jaxscore.report.markdown import NOTHING, number, significant
+from jaxscore.report.sections import closing, model_of, sentence, three, with_failures
 from jaxscore.systems.score.worst_requests import LONGEST, Held, WorstRequests
 
 MEANS = {"mean_entropy": "Entropy", "mean_self_certainty": "Self-certainty"}

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxscore.report.html import held as limits
+from jaxscore.report.html import packed as limits
 from jaxscore.report.html.charts.histogram import Counts, merged
-from jaxscore.report.html.parts import context_end
 from jaxscore.report.html.strips import NUMBERS, Tokens, TokenText, join, tokens
+from jaxscore.report.sections import context_end
 
 HELD = limits.HELD  # requests of the lowest mean log-probability
 HELD_TOKENS = limits.TOKENS  # of these requests, the worst first

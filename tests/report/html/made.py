@@ -12,11 +12,10 @@ from typing import Any
 import lxml.html
 import numpy as np
 
-from jaxscore.report.document import Column, Document, Field, Items, Row, Rows
+from jaxscore.report.document import Column, Document, Field, Items, Row, Rows, Source
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.parts import three
-from jaxscore.report.html.source import Source
 from jaxscore.report.html.strips import Strips, TokenText, tokens
+from jaxscore.report.sections import three
 from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests
 from tools.benchmarks.pages import record, source

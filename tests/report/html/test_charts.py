@@ -17,7 +17,7 @@ from jaxscore.report.html.charts.intervals import MOST, Group, intervals
 from jaxscore.report.html.charts.reliability import reliability
 from jaxscore.report.html.charts.scatter import CELLS, POINTS, Labels, Logs, scatter
 from jaxscore.report.html.frame import _file
-from jaxscore.report.html.parts import three
+from jaxscore.report.sections import three
 from tests.hostile.inputs import HOSTILE, TEXTS
 
 LABELS = Labels("x", "y", "things")

@@ -10,7 +10,7 @@ import pytest
 
 from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.report.document import Card, Column, Row, Rows, Section
-from jaxscore.report.html import frame, plain_items
+from jaxscore.report.html import frame
 from jaxscore.report.html.frame import render
 from jaxscore.report.markdown import text as markdown_text
 from tests.hostile.inputs import HALF_PAIR, TEXTS
@@ -107,10 +107,10 @@ def test_a_run_without_items_has_no_table():
 
 
 def test_without_a_script_the_worst_are_shown():
-    n = plain_items.SHOWN + 5
+    n = frame.SHOWN + 5
     page = tree(render(page_of([f"w{k}" for k in range(n)])))
     articles = page.xpath("//article")
-    assert [one.findtext("h3") for one in articles] == [f"w{k}" for k in range(plain_items.SHOWN)]
+    assert [one.findtext("h3") for one in articles] == [f"w{k}" for k in range(frame.SHOWN)]
     assert page.xpath("string(//h2[@id='plain-title'])") == "Things, worst first (20 of 25)"
     assert page.xpath("//section[@id='items']")[0].get("hidden") is not None
     [strip] = articles[3].xpath(".//p[@class='strip']")

@@ -11,8 +11,8 @@ import pytest
 from jaxscore.report.document import Card, Chart
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.shows import Show
-from jaxscore.report.html.visible import visible
+from jaxscore.report.html.markdown_html import visible
+from jaxscore.report.html.strips import Show
 from tests.hostile.inputs import HALF_PAIR
 from tests.report.html.made import changed, page_of, score_html, strips, text, with_column
 from tests.report.html.test_frame import WORDS

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from jaxscore.report import judge_report
+from jaxscore.report.document import Source
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.source import Source
 from jaxscore.report.html.systems import judge_page
 from tests.report.html.made import block, tree, values
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 
 from jaxscore.report import sections
-from jaxscore.report.html.markdown_html import blocks, inline
-from jaxscore.report.html.visible import visible
+from jaxscore.report.html.markdown_html import blocks, inline, visible
 from jaxscore.report.markdown import table, text
 from tests.hostile.inputs import HOSTILE, any_texts
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxscore.report.html import strips as module
-from jaxscore.report.html.shows import LARGEST, MISSING
 from jaxscore.report.html.strips import (
+    LARGEST,
+    MISSING,
     NOT_KNOWN,
     NUMBERS,
     TokenText,

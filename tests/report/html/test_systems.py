@@ -9,7 +9,7 @@ import pytest
 
 from jaxscore import InputError, evaluate
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.report.html.source import Source
+from jaxscore.report.document import Source
 from jaxscore.report.html.systems import self_certainty_page
 from jaxscore.systems.evaluation import Failure
 from tests.report.html.made import block, rounded, tree, values

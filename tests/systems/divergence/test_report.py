@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscore import DivergenceScorer, evaluate
-from jaxscore.report.html import shows
+from jaxscore.report.html import strips
 from tests.conftest import CASES
 from tests.report.html.made import block, rounded, tree
 from tests.report.html.test_systems import LONG, ROW, columns
@@ -41,22 +41,22 @@ def test_divergence():
         for show, name in zip(found, ("kl", "logprob_difference"), strict=False):
             held = arrays[show["key"]][a:b]
             want = np.array(record[name], float)
-            np.testing.assert_array_equal(held == shows.MISSING, np.isnan(want))
-            largest = shows.LARGEST / show["per"]
+            np.testing.assert_array_equal(held == strips.MISSING, np.isnan(want))
+            largest = strips.LARGEST / show["per"]
             known = ~np.isnan(want)
             np.testing.assert_allclose(
-                held[known] / show["per"], want[known], atol=largest / shows.LARGEST
+                held[known] / show["per"], want[known], atol=largest / strips.LARGEST
             )
     assert "Tokens, largest KL divergence first" in tree(page).xpath("//summary/h2/text()")[0]
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [math.nan, math.nan], [1e-30, -1e-30], [3e38, 1.0]])
 def test_numbers_of_any_size(values):
-    held, per = shows.scaled(np.array(values, np.float32))
+    held, per = strips.in_own_parts(np.array(values, np.float32))
     for value, one in zip(values, held.tolist(), strict=True):
         if math.isnan(value):
-            assert one == shows.MISSING
+            assert one == strips.MISSING
         else:
-            assert one / per == pytest.approx(value, abs=max(map(abs, values)) / shows.LARGEST)
-    top = shows.header(shows.Show("x", "X", scaled=True), held, per, None)["top"]
+            assert one / per == pytest.approx(value, abs=max(map(abs, values)) / strips.LARGEST)
+    top = strips.show_header(strips.Show("x", "X", scaled=True), held, per, None)["top"]
     assert 0 < top < math.inf

@@ -2,7 +2,7 @@
 
 from markupsafe import Markup
 
-from jaxscore.report.html.visible import visible
+from jaxscore.report.html.markdown_html import visible
 
 LONGEST = 26  # characters of a user's text in a picture
 

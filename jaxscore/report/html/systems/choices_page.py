@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.report.choices_report import ENOUGH, accuracy, counted
-from jaxscore.report.document import Card, Column, Document, Items
+from jaxscore.report.document import Card, Column, Document, Items, Source
 from jaxscore.report.html.chart_parts import by_n
-from jaxscore.report.html.parts import closing, estimate_card, section, sentence, yes_no
-from jaxscore.report.html.source import Source
 from jaxscore.report.markdown import NOTHING, number
+from jaxscore.report.sections import closing, estimate_card, section, sentence, yes_no
 
 
 def page(source: Source) -> Document:

@@ -13,9 +13,10 @@ from jaxscore.report.chronologic_report import (
     scored_badness,
     temperature,
 )
-from jaxscore.report.document import Card, Column, Document, Field, Items, Row, Rows
+from jaxscore.report.document import Card, Column, Document, Field, Items, Row, Rows, Source
 from jaxscore.report.html.chart_parts import by_category, calibrated
-from jaxscore.report.html.parts import (
+from jaxscore.report.markdown import number
+from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
@@ -27,8 +28,6 @@ from jaxscore.report.html.parts import (
     with_failures,
     yes_no,
 )
-from jaxscore.report.html.source import Source
-from jaxscore.report.markdown import number
 
 UNIFORM = ("uniform_brier", "are what equal probabilities would get")
 

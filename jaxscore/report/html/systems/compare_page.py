@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxscore.report import compare_report, sections
-from jaxscore.report.document import Card, Chart, Column, Document, Items
+from jaxscore.report.document import Card, Chart, Column, Document, Items, Source
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.parts import closing, estimate_card, section, sentence
-from jaxscore.report.html.source import Source
 from jaxscore.report.markdown import significant, text
+from jaxscore.report.sections import closing, estimate_card, section, sentence
 
 NUMBERS = 3  # that have charts
 PAIRS = 100_000  # of a chart; the others are left out

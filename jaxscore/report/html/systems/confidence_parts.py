@@ -9,7 +9,7 @@ from jaxscore.report.confidence_report import FIGURES, quality
 from jaxscore.report.document import Card, Chart, Section
 from jaxscore.report.html.chart_parts import by_n, calibrated, means
 from jaxscore.report.html.charts.curves import Curve, Point, curves
-from jaxscore.report.html.parts import estimate_card, section
+from jaxscore.report.sections import estimate_card, section
 
 CERTAIN, PROBABLE = "self-certainty", "negative perplexity"
 

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscore.report import markdown, sections
-from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows
+from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows, Source
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
-from jaxscore.report.html.parts import closing, model_of, section, three, with_failures
-from jaxscore.report.html.source import Source
 from jaxscore.report.judge_report import (
     explained_pairs,
     explained_scores,
@@ -17,6 +15,7 @@ from jaxscore.report.judge_report import (
     subject,
 )
 from jaxscore.report.markdown import NOTHING, number
+from jaxscore.report.sections import closing, model_of, section, three, with_failures
 
 PROMPT = 10_000  # characters of a turn of the prompt
 OUTCOMES = {1.0: "won", 0.5: "tied", 0.0: "lost"}

@@ -4,11 +4,13 @@ from collections import Counter
 from typing import Any
 
 from jaxscore.report import sections
-from jaxscore.report.document import Chart, Column, Document, Field, Items, Row, Rows
+from jaxscore.report.document import Chart, Column, Document, Field, Items, Row, Rows, Source
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.html.parts import (
+from jaxscore.report.markdown import significant
+from jaxscore.report.paths_report import MEANS
+from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
@@ -16,9 +18,6 @@ from jaxscore.report.html.parts import (
     verdict,
     with_failures,
 )
-from jaxscore.report.html.source import Source
-from jaxscore.report.markdown import significant
-from jaxscore.report.paths_report import MEANS
 
 
 def page(source: Source) -> Document:

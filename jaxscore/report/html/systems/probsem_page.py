@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscore.report import sections
-from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows
+from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows, Source
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
-from jaxscore.report.html.parts import (
+from jaxscore.report.markdown import number
+from jaxscore.report.probsem_report import surety
+from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
@@ -17,9 +19,6 @@ from jaxscore.report.html.parts import (
     with_failures,
     yes_no,
 )
-from jaxscore.report.html.source import Source
-from jaxscore.report.markdown import number
-from jaxscore.report.probsem_report import surety
 
 
 def page(source: Source) -> Document:

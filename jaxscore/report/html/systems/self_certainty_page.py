@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.report.document import Card, Chart, Column, Document, Items, Row, Rows
+from jaxscore.report.document import Card, Chart, Column, Document, Items, Row, Rows, Source
 from jaxscore.report.html.charts.histogram import counts, histogram, two_sided
-from jaxscore.report.html.parts import (
+from jaxscore.report.html.systems import confidence_parts
+from jaxscore.report.markdown import NOTHING
+from jaxscore.report.sections import (
     closing,
     estimate_card,
     model_of,
     sentence,
     yes_no,
 )
-from jaxscore.report.html.source import Source
-from jaxscore.report.html.systems import confidence_parts
-from jaxscore.report.markdown import NOTHING
 
 
 def page(source: Source) -> Document:
