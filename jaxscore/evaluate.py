@@ -23,12 +23,14 @@ from jaxscore.types.results import data_frame
 
 
 class System(NamedTuple):
-    """Where a system lives: modules that are imported when it is first asked for.
+    """Modules of a system, imported on first use.
 
     Attributes:
-        task: has `Settings` and `evaluate(source, items, settings)`.
-        report: has `report(record) -> Markdown`; None where a system has none.
-        page: has `page(source) -> Document`, which a browser shows; None where a system has none.
+        task: has `SYSTEM`, a declaration; or `Settings` and `evaluate(lm, items, settings)` if the
+            system is not declared yet.
+        report: has `report(record) -> str`, the Markdown; None if the system is declared or has
+            no report.
+        page: has `page(source) -> Document`; None if the system is declared or has no page.
     """
 
     task: str
@@ -37,7 +39,7 @@ class System(NamedTuple):
 
 
 def _system(task: str, report: str | None = None, page: str | None = None) -> System:
-    """Of modules of `tasks`, `reports` and `report.html.systems`."""
+    """A system from module names within `systems`, `report` and `report.html.systems`."""
     return System(
         f"jaxscore.systems.{task}",
         report and f"jaxscore.report.{report}",

@@ -162,7 +162,7 @@ def _run_lines(lines: list[str], streams: Path, first: int = 1) -> None:
     for number, line in enumerate(map(str.strip, lines), start=first):
         stem = streams / f"{number:02}"
         with _redirected(stem.with_suffix(".out"), stem.with_suffix(".err")):
-            if line.startswith("$ "):
+            if line.startswith("$ "):  # of `golden_cases`: copies and moves with globs, no input
                 code = subprocess.run(line[2:], shell=True, check=False).returncode
             else:
                 code = _run_command(shlex.split(line))

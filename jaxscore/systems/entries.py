@@ -186,7 +186,7 @@ def read_entry(
             raise InputError(f"{where}: found {json_kind(value)}, expected {expected}")
         if "id" in value:
             id = require_field(value, "id", (str, int), where)
-            if not where.endswith(str(id)):  # a file of its own is called by its path
+            if Path(where).name != str(id):  # a file that is one item is called by its path
                 name = f"{where} (id {one_line(str(id), SHOWN)})"
         extra = {field: v for field, v in value.items() if field not in system.item_fields}
         if clashing := sorted(extra.keys() & reserved):

@@ -37,10 +37,7 @@ class Flag:
 
 def setting(default: Any, **described: Any) -> Any:
     """Declare a field of `Settings`: its default, and the attributes of its `Flag`."""
-    metadata = {_FLAG: Flag(**described)}
-    if isinstance(default, list | dict):
-        return dataclasses.field(default_factory=lambda: default, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={_FLAG: Flag(**described)})
 
 
 class SettingField(NamedTuple):
@@ -100,11 +97,8 @@ def _setting_field(field: dataclasses.Field[Any], hint: Any) -> SettingField:
     choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
     is_list = typing.get_origin(hint) in (tuple, list, Sequence)
     kind = typing.get_args(hint)[0] if is_list else type(choices[0]) if choices else hint
-    default = field.default
-    if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
     return SettingField(
-        field.name, kind, choices, is_optional, is_list, default, field.metadata[_FLAG]
+        field.name, kind, choices, is_optional, is_list, field.default, field.metadata[_FLAG]
     )
 
 

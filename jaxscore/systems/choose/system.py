@@ -170,9 +170,11 @@ def _option_index(record: Mapping[str, Any], field: str) -> int:
     """Index that a stored record has for an option.
 
     Raises:
-        InputError: there is no such option.
+        InputError: there is no such option, or the options and their scores differ in number.
     """
     index, n = record[field], len(record["options"])
+    if len(sums := record["sum_logprob"]) != n:
+        raise InputError(f'field "sum_logprob" has {len(sums)} entries, expected {n}')
     if not 0 <= index < n:
         raise InputError(f'field "{field}" is {index!r}, expected the place of one of {n} options')
     return index

@@ -54,7 +54,7 @@ def comparison(system: System) -> unit.System:
                 for field, decision in decisions.items()
                 if checked.get(field) is not None
             }
-        except (ValueError, KeyError) as problem:  # lists of unequal lengths, a missing field
+        except (ValueError, LookupError) as problem:  # lists of unequal lengths, a missing field
             raise InputError(f"the record is not as {system.name} writes it ({problem})") from None
         yield Unit(
             id=id,

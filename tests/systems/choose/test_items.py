@@ -84,6 +84,15 @@ def test_an_item_that_cannot_be_used_fails_alone(changes, message):
     assert found.name.startswith("item 2")
 
 
+def test_an_id_that_equals_the_line_number_is_named(tmp_path):
+    lines = "".join(json.dumps(GOOD | {"id": k, "options": [" a"] * k}) + "\n" for k in (1, 2))
+    bad, good = read_file(SYSTEM, put(tmp_path / "in.jsonl", lines.encode()))
+    assert [entry.name.rpartition("/")[2] for entry in (bad, good)] == [
+        "in.jsonl:1 (id 1)",
+        "in.jsonl:2 (id 2)",
+    ]
+
+
 def test_nothing_usable(tmp_path):
     with pytest.raises(InputError, match="found no items, expected at least one"):
         read_objects(SYSTEM, [])

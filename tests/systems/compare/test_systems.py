@@ -202,6 +202,11 @@ def test_choose_and_perplexity():
             {"id": 1, "options": ["a"], "sum_logprob": [1], "gold": 9},
             "of 1 options",
         ),
+        (
+            comparison(CHOOSE),
+            {"id": 1, "options": ["a", "b"], "sum_logprob": [1], "choice": 0},
+            'field "sum_logprob" has 1 entries, expected 2',
+        ),
     ],
 )
 def test_a_record_that_is_not_as_its_system_writes_it_fails_alone(system, record, part):
