@@ -32,7 +32,7 @@ from jaxscore.engine import estimates, targets
 from jaxscore.engine.estimates import abstract_model, on
 from jaxscore.engine.footprint import lower, measure, refused, scoring
 from jaxscore.engine.generation.prefill import MOST_PREFILL
-from jaxscore.engine.generation.slots import STEPS, cache_limit, most_rows
+from jaxscore.engine.generation.slots import STEPS, cache_limit, most_rows, slot_bytes
 from jaxscore.engine.program_text import collectives, text_of
 from jaxscore.engine.programs import keys_and_values
 from jaxscore.models import native
@@ -145,7 +145,7 @@ class Case:
         with targets.compiling_for(self.device):
             program = jax.jit(function, donate_argnums=(1,)).lower(*args).compile()
         told = program.memory_analysis()
-        prompts = MOST_PREFILL * slots.slot_bytes(self.model)
+        prompts = MOST_PREFILL * slot_bytes(self.model)
         taken = told.argument_size_in_bytes + told.temp_size_in_bytes + prompts
         return {"rows": rows, "bytes": taken, "limit": HBM[self.target.name]}
 
@@ -166,7 +166,7 @@ class Case:
             program = jax.jit(generate.start, donate_argnums=(0, 1, 2)).lower(*args).compile()
         return {
             "temporary_bytes": program.memory_analysis().temp_size_in_bytes,
-            "cache_bytes": rows * slots * slots.slot_bytes(self.model),
+            "cache_bytes": rows * slots * slot_bytes(self.model),
         }
 
     def _step(self, rows: int, slots: int, *, greedy: bool) -> dict[str, Any]:
