@@ -1,4 +1,4 @@
-"""The table of jaxscore/models/README.md: what is compared with PyTorch, and what is refused.
+"""Prints what is compared with PyTorch, and what is refused, of each family.
 
     python tools/family_table.py
 
@@ -22,7 +22,7 @@ REQUIRED = {"cohere": {"rope_theta": 10000.0}}
 
 # Sizes under all their names, and what only follows from another attribute
 OMITTED = {*SIZES, *GPT, *"intermediate_size ffn_dim num_heads num_layers".split()}
-# Attributes that the text before the table names for all families
+# Attributes that jaxscore/models/README.md names for all families
 COMMON = frozenset(
     "activation activation_function hidden_act hidden_activation layer_norm_eps "
     "layer_norm_epsilon norm_eps norm_epsilon rms_norm_eps tie_word_embeddings head_dim "
