@@ -1,8 +1,9 @@
-"""How sure is a mean?"""
+"""Means with 95% confidence intervals: bootstrap, and Wilson's for shares."""
 
 import dataclasses
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -112,3 +113,51 @@ def proportion(hits: Sequence[bool]) -> Estimate:
     return Estimate(
         n, share, min(share, max(0.0, centre - half)), max(share, min(1.0, centre + half))
     )
+
+
+class Column(NamedTuple):
+    """A number that each record of a run has.
+
+    Attributes:
+        field: of a record.
+        share: whether it is true or false, so that its mean is a `proportion`.
+    """
+
+    field: str
+    share: bool = False
+
+
+def summarise(
+    records: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    n_bootstrap: int,
+    seed: int,
+    category: str,
+) -> dict[str, Any]:
+    """Means over all records and over those of each category, in alphabetical order.
+
+    Args:
+        records: those with an `error` are left out, and a field that is None leaves its record
+            out of its mean.
+        columns: by name.
+        category: the field that has the category.
+
+    Returns:
+        `{"overall": {name: Estimate}, "by_category": {category: {name: Estimate}}}`.
+    """
+    good = [record for record in records if "error" not in record]
+
+    def means(part: Sequence[Mapping[str, Any]]) -> dict[str, Estimate]:
+        out = {}
+        for name, column in columns.items():
+            values = [value for record in part if (value := record[column.field]) is not None]
+            out[name] = proportion(values) if column.share else estimate(values, n_bootstrap, seed)
+        return out
+
+    names = sorted({record[category] for record in good})
+    return {
+        "overall": means(good),
+        "by_category": {
+            name: means([record for record in good if record[category] == name]) for name in names
+        },
+    }

@@ -1,7 +1,9 @@
-"""Do things that are given probability p happen in a share p of the cases?"""
+"""Calibration: whether events of probability p happen in a share p of the cases."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,3 +59,19 @@ def expected_calibration_error(bins: Sequence[Bin]) -> float | None:
             total += one.n
             gap += one.n * abs(one.mean_probability - one.frequency)
     return gap / total if total else None
+
+
+def calibration(
+    probabilities: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]
+) -> dict[str, Any]:
+    """`ece` and `bins`, as JSON has them, over the answers of all questions as events.
+
+    Args:
+        probabilities, truth: of each question's answers, 0 to 1.
+    """
+    flat = itertools.chain.from_iterable
+    bins = reliability(list(flat(probabilities)), list(flat(truth)))
+    return {
+        "ece": expected_calibration_error(bins),
+        "bins": [dataclasses.asdict(one) for one in bins],
+    }

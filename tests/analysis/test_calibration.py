@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxscore.analysis.calibration import expected_calibration_error, reliability
+from jaxscore.analysis.calibration import calibration, expected_calibration_error, reliability
 
 
 def slow_error(probability, outcome, n_bins):
@@ -46,3 +46,10 @@ def test_bins_by_hand():
 
 def test_nothing_has_no_error():
     assert expected_calibration_error(reliability([], [])) is None
+
+
+def test_calibration_takes_every_answer_as_an_event():
+    found = calibration([[0.9, 0.1], [0.35, 0.65]], [[1.0, 0.0], [1.0, 0.0]])
+    assert found["ece"] == pytest.approx((0.1 + 0.1 + 0.65 + 0.65) / 4)
+    assert [one["n"] for one in found["bins"]] == [0, 1, 0, 1, 0, 0, 1, 0, 0, 1]
+    assert calibration([], [])["ece"] is None

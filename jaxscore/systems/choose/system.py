@@ -16,8 +16,9 @@ from typing import Annotated, Any, Literal, TypedDict
 import numpy as np
 
 from jaxscore.analysis import margins
-from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.analysis.bootstrap import Column, Estimate, summarise
 from jaxscore.analysis.brier import brier
+from jaxscore.analysis.calibration import calibration
 from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.skill import skill
 from jaxscore.analysis.softmax import softmax
@@ -26,8 +27,6 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM
 from jaxscore.systems.choose.report import report
-from jaxscore.systems.chronologic.by_category import Column, summarise
-from jaxscore.systems.chronologic.calibrate import calibration
 from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.evaluation import Evaluation, failures_of, flat
 from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.analysis import margins
+from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.brier import brier, uniform_brier
 from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.softmax import softmax
@@ -21,7 +22,6 @@ from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, read_rows
 from jaxscore.io.json_input import json_kind, require_field
-from jaxscore.systems.chronologic.by_category import Column
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.prompting import PLAIN, Prompting
 from jaxscore.text.encoder import Boundary

@@ -1,18 +1,17 @@
 """ChronoLogic as one call: questions and settings in, an `Evaluation` out."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.analysis.bootstrap import Estimate, summarise
+from jaxscore.analysis.calibration import calibration
 from jaxscore.errors import InputError
 from jaxscore.lm import LM, LocalLM, require, require_local
 from jaxscore.systems import answer_sample, prompt_settings
 from jaxscore.systems.answer_sample import Sample
 from jaxscore.systems.chronologic import (
     answer_scores,
-    by_category,
-    calibrate,
     fewshot,
     multiple_choice,
 )
@@ -35,8 +34,11 @@ def chosen(questions: Sequence[Question], settings: Settings) -> list[Question]:
     out = list(questions)
     if settings.mode == "sample":
         out = answer_scores.sample(out, settings.samples, settings.seed)
-    if settings.calibrate:
-        calibrate.check_enough(len(out))
+    if settings.calibrate and len(out) < 2:
+        raise InputError(
+            f"calibrate: {len(out)} question to split in two parts, expected at least 2; take "
+            "more, or leave calibrate out"
+        )
     return out
 
 
@@ -98,19 +100,21 @@ def _score(
     noise = run.noise()
     decisions = [] if noise is None else answer_scores.mark(results, noise)
     good = [result for result in results if "error" not in result]
-    summary = by_category.summarise(
-        results, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed
+    summary = summarise(
+        results, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
     )
     details: dict[str, Any] = {
         "summary": summary,
         "answer_blank": run.blank,
         "boundary_audit": run.boundary_counts("answers"),
-        "calibration": calibrate.calibration(
+        "calibration": calibration(
             [result["probabilities"] for result in good], [result["truth"] for result in good]
         ),
     }
     if settings.calibrate:
-        details["temperature_scaling"] = calibrate.rescale(results, settings.seed)
+        from jaxscore.systems.chronologic import temperature  # here: importing it imports JAX
+
+        details["temperature_scaling"] = temperature.rescale(results, settings.seed)
     return Evaluation(
         summary=summary,
         items=results,
@@ -207,8 +211,8 @@ def _choose(
     noise = run.noise()
     decisions = [] if noise is None else multiple_choice.mark(results, noise)
     lettered = [result for result in results if result.get("letter_probabilities") is not None]
-    summary = by_category.summarise(
-        results, multiple_choice.COLUMNS, settings.n_bootstrap, settings.seed
+    summary = summarise(
+        results, multiple_choice.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
     )
     responses = multiple_choice.responses(results)
     asked = [quiz.question for quiz in quizzes]
@@ -220,7 +224,7 @@ def _choose(
         details={
             "summary": summary,
             "responses": responses,
-            "calibration": calibrate.calibration(
+            "calibration": calibration(
                 [result["letter_probabilities"] for result in lettered],
                 [result["truth"] for result in lettered],
             ),
@@ -258,7 +262,7 @@ def _rows(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def scored_headline(means: by_category.Means) -> str:
+def scored_headline(means: Mapping[str, Estimate]) -> str:
     """The mean Brier score, with its interval."""
     brier, uniform = means["brier"], means["uniform_brier"]
     if brier.mean is None:
@@ -269,7 +273,7 @@ def scored_headline(means: by_category.Means) -> str:
     )
 
 
-def mcq_headline(means: by_category.Means, no_letter: int) -> str:
+def mcq_headline(means: Mapping[str, Estimate], no_letter: int) -> str:
     """Accuracy and skill of the letters written, with their intervals."""
     accuracy, skill = means["accuracy"], means["skill"]
     if accuracy.mean is None:

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from jaxscore.analysis import margins
+from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.brier import brier
 from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.skill import skill
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.systems.chronologic.answer_scores import Question
-from jaxscore.systems.chronologic.by_category import Column
 from jaxscore.systems.evaluation import Failure
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.requests import GenerationRequest, LabelRequest, TextLabelRequest

@@ -1,9 +1,22 @@
-"""One number that makes probabilities as sure as they are right (temperature scaling)."""
+"""Temperature scaling: one number that makes probabilities as sure as they are right.
+
+Scores are divided by a temperature T before the softmax (Guo et al. 2017, arXiv 1706.04599). It is
+fitted on half of the questions and evaluated on the others. Importing this module imports JAX.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
+
+from jaxscore.analysis.brier import brier
+from jaxscore.analysis.calibration import calibration
+from jaxscore.analysis.softmax import softmax
 
 LOWEST, HIGHEST = 0.01, 100.0
 N_STARTS = 41  # from bound to bound, a factor of 1.26 between them
@@ -11,29 +24,93 @@ N_STEPS = 200
 LARGEST_STEP = 0.02  # of the temperature's logarithm: a dozen lead from one start to the next
 
 
-def cross_entropy(
+def rescale(results: Sequence[dict[str, Any]], seed: int) -> dict[str, Any] | None:
+    """Fit a temperature on half of the questions and apply it to the others.
+
+    Args:
+        results: each with `line`, `scores` and `truth`; one with an `error` is left out. The
+            answers' truth is divided by its sum for the fit; a question where nothing is true
+            has no part in it.
+        seed: of the split.
+
+    Returns:
+        `temperature`, `at_bound`, the lines of both parts, and brier, cross_entropy, ece and
+        bins of the second part `before` and `after`; None if a part would be empty.
+    """
+    good = [result for result in results if "error" not in result]
+    usable = [k for k, result in enumerate(good) if sum(result["truth"])]
+    fitted = {usable[k] for k in random.Random(seed).sample(range(len(usable)), len(usable) // 2)}
+    first = [result for k, result in enumerate(good) if k in fitted]
+    second = [result for k, result in enumerate(good) if k not in fitted]
+    if not first or not second:
+        return None
+    temperature, at_bound = _fit(first)
+    return {
+        "temperature": temperature,
+        "at_bound": at_bound,
+        "fitted_on": [result["line"] for result in first],
+        "evaluated_on": [result["line"] for result in second],
+        "before": _quality(second, 1.0),
+        "after": _quality(second, temperature),
+    }
+
+
+def _fit(results: Sequence[dict[str, Any]]) -> tuple[float, bool]:
+    """The temperature, and whether it is near a bound of the search."""
+    shape = len(results), max(len(result["scores"]) for result in results)
+    scores, truth = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+    is_answer = np.zeros(shape, bool)
+    for k, result in enumerate(results):
+        n = len(result["scores"])
+        scores[k, :n] = result["scores"]
+        truth[k, :n] = np.array(result["truth"]) / sum(result["truth"])
+        is_answer[k, :n] = True
+    temperature = float(fit_temperature(scores, truth, is_answer))
+    return temperature, not 1.2 * LOWEST < temperature < HIGHEST / 1.2
+
+
+def _quality(results: Sequence[dict[str, Any]], temperature: float) -> dict[str, Any]:
+    truth = [result["truth"] for result in results]
+    probabilities = [softmax(np.array(r["scores"]) / temperature).tolist() for r in results]
+    pairs = list(zip(probabilities, truth, strict=True))
+    losses = [cross_entropy(p, t) for p, t in pairs if sum(t)]
+    return {
+        "brier": float(np.mean([brier(p, t) for p, t in pairs])),
+        "cross_entropy": float(np.mean(losses)) if losses else None,
+        **calibration(probabilities, truth),
+    }
+
+
+def cross_entropy(probability: Sequence[float], truth: Sequence[float]) -> float:
+    """-Σ truth·ln p / Σ truth in nats, infinite where something true has probability 0."""
+    p, t = np.array(probability), np.array(truth)
+    with np.errstate(divide="ignore"):
+        return float(-(t[t > 0] * np.log(p[t > 0])).sum() / t.sum())
+
+
+def fit_loss(
     log_temperature: Float[Array, ""],
     scores_NK: Float[Array, "N K"],
     truth_NK: Float[Array, "N K"],
-    asked_NK: Bool[Array, "N K"],
+    is_answer_NK: Bool[Array, "N K"],
 ) -> Float[Array, ""]:
     """Mean over the questions of -Σ truth·ln softmax(score / T), in nats.
 
     Args:
         scores_NK: of K answers to N questions.
         truth_NK: sums to 1 over the answers of a question.
-        asked_NK: False for what pads a question to K answers.
+        is_answer_NK: False for what pads a question to K answers.
     """
-    scaled_NK = jnp.where(asked_NK, scores_NK * jnp.exp(-log_temperature), -1e30)
+    scaled_NK = jnp.where(is_answer_NK, scores_NK * jnp.exp(-log_temperature), -1e30)
     logprob_NK = jax.nn.log_softmax(scaled_NK)
-    return -jnp.where(asked_NK, truth_NK * logprob_NK, 0.0).sum(-1).mean()
+    return -jnp.where(is_answer_NK, truth_NK * logprob_NK, 0.0).sum(-1).mean()
 
 
 @jax.jit
 def fit_temperature(
     scores_NK: Float[Array, "N K"],
     truth_NK: Float[Array, "N K"],
-    asked_NK: Bool[Array, "N K"],
+    is_answer_NK: Bool[Array, "N K"],
 ) -> Float[Array, ""]:
     """The T from LOWEST to HIGHEST with the least cross-entropy (Guo et al. 2017).
 
@@ -42,13 +119,13 @@ def fit_temperature(
     It is flat far from 1, so the best of a few starts is refined.
     """
     starts = jnp.linspace(jnp.log(LOWEST), jnp.log(HIGHEST), N_STARTS)
-    found = jax.lax.map(lambda start: cross_entropy(start, scores_NK, truth_NK, asked_NK), starts)
+    found = jax.lax.map(lambda start: fit_loss(start, scores_NK, truth_NK, is_answer_NK), starts)
     start = starts[jnp.argmin(found)]
     optimizer = optax.adam(optax.cosine_decay_schedule(LARGEST_STEP, N_STEPS))
 
     def step(carry, _):
         log_temperature, state = carry
-        slope = jax.grad(cross_entropy)(log_temperature, scores_NK, truth_NK, asked_NK)
+        slope = jax.grad(fit_loss)(log_temperature, scores_NK, truth_NK, is_answer_NK)
         update, state = optimizer.update(slope, state)
         log_temperature = jnp.clip(
             optax.apply_updates(log_temperature, update), jnp.log(LOWEST), jnp.log(HIGHEST)

@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from jaxscore.analysis.bootstrap import summarise
 from jaxscore.errors import InputError
-from jaxscore.systems.chronologic import answer_scores, by_category
+from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic.answer_scores import Question
 from jaxscore.systems.evaluation import Failure
 from jaxscore.types.results import ScoredRequest, failed
@@ -159,7 +160,7 @@ def test_one_failed_answer_fails_its_question_alone():
     results = answer_scores.evaluate([QUESTION, other], answers, "joint")
     assert results[0]["error"] == "answer 2: too long"
     assert results[1]["truncated"] == [0, 7]
-    summary = by_category.summarise(results, answer_scores.COLUMNS, 10, 0)
+    summary = summarise(results, answer_scores.COLUMNS, 10, 0, "question_category")
     assert summary["overall"]["brier"].n == 1
     assert summary["overall"]["brier"].mean == results[1]["brier"]
 
@@ -169,7 +170,7 @@ def test_means_of_categories():
     questions = [dataclasses.replace(QUESTION, category=name) for name in names]
     answers = [scored(float(-k)) for k in range(6)]
     results = answer_scores.evaluate(questions, answers, "joint")
-    summary = by_category.summarise(results, answer_scores.COLUMNS, 100, 0)
+    summary = summarise(results, answer_scores.COLUMNS, 100, 0, "question_category")
     assert list(summary["by_category"]) == ["a", "b"]
     briers = [result["brier"] for result in results]
     assert summary["by_category"]["a"]["brier"].mean == briers[1]
@@ -204,7 +205,7 @@ def test_a_question_without_a_right_answer_is_in_no_accuracy():
     ]
     results = answer_scores.evaluate(questions, [scored(-1.0), scored(-2.0)] * 3, "joint")
     assert [one["top_correct"] for one in results] == [True, None, None]
-    overall = by_category.summarise(results, answer_scores.COLUMNS, 10, 0)["overall"]
+    overall = summarise(results, answer_scores.COLUMNS, 10, 0, "question_category")["overall"]
     assert (overall["top_accuracy"].n, overall["top_accuracy"].mean) == (1, 1.0)
     assert overall["brier"].n == 3
 

@@ -74,6 +74,11 @@ def test_a_sample_and_a_temperature(scorer):
     assert len(scaling["fitted_on"]) == len(scaling["evaluated_on"]) == 2
 
 
+def test_one_question_cannot_be_split(scorer):
+    with pytest.raises(InputError, match="1 question to split in two parts"):
+        evaluate("chronologic", scorer, QUESTIONS, samples=1, calibrate=True)
+
+
 def test_nothing_that_could_be_scored_is_no_zero(scorer):
     long = QUESTIONS[0] | {"main_question": " and" * 1100}
     report = evaluate("chronologic", scorer, [long], mode="full")
