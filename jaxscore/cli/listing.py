@@ -7,7 +7,7 @@ from typing import Any
 
 from jaxscore.cli import refused_flags, system_command
 from jaxscore.cli.help_pages import Parser
-from jaxscore.evaluate import SYSTEMS, declaration
+from jaxscore.systems.registry import SYSTEMS, declaration
 
 GROUPS = {
     "start here": {

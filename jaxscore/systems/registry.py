@@ -1,0 +1,64 @@
+"""The systems by name; their modules are imported on first use."""
+
+import importlib
+from typing import NamedTuple
+
+from jaxscore.systems.system import System
+
+
+class Modules(NamedTuple):
+    """Modules of a system, imported on first use.
+
+    Attributes:
+        task: has `SYSTEM`, a declaration; or `Settings` and `evaluate(lm, items, settings)` if the
+            system is not declared yet.
+        report: has `report(record) -> str`, the Markdown; None if the system is declared or has
+            no report.
+        page: has `page(source) -> Document`; None if the system is declared or has no page.
+    """
+
+    task: str
+    report: str | None
+    page: str | None = None
+
+
+def _system(task: str, report: str | None = None, page: str | None = None) -> Modules:
+    """A system from module names within `systems`, `report` and `report.html.systems`."""
+    return Modules(
+        f"jaxscore.systems.{task}",
+        report and f"jaxscore.report.{report}",
+        page and f"jaxscore.report.html.systems.{page}",
+    )
+
+
+SYSTEMS = {
+    "score": _system("score.system"),
+    "choose": _system("choose.system"),
+    "perplexity": _system("perplexity.system"),
+    "divergence": _system("divergence.system"),
+    "paths": _system("paths.evaluation", "paths_report", "paths_page"),
+    "chronologic": _system("chronologic.evaluation", "chronologic_report", "chronologic_page"),
+    "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
+    "sample": _system("samples.evaluations.sample"),
+    "self-certainty": _system(
+        "samples.evaluations.self_certainty", "confidence_report", "self_certainty_page"
+    ),
+    "select": _system("samples.evaluations.select", "choices_report", "choices_page"),
+    "vote": _system("samples.evaluations.vote", "choices_report", "choices_page"),
+    "livecode-select": _system(
+        "samples.evaluations.livecode_select", "choices_report", "choices_page"
+    ),
+    "livecode-parse": _system("samples.evaluations.livecode_parse"),
+    "usc-generate": _system("samples.evaluations.usc_generate"),
+    "usc-select": _system("samples.evaluations.usc_select", "choices_report", "choices_page"),
+    "judge": _system("rag.evaluation", "judge_report", "judge_page"),
+    "bem": _system("rag.bem_evaluation", "judge_report", "judge_page"),
+    "metrics": _system("rag.lexical_evaluation"),
+    "compare": _system("compare.evaluation", "compare_report", "compare_page"),
+}
+
+
+def declaration(system: str) -> System | None:
+    """What a system declares, or None for one that is not declared in one place yet."""
+    module = importlib.import_module(SYSTEMS[system].task)
+    return getattr(module, "SYSTEM", None)
