@@ -30,20 +30,27 @@ PerToken = Annotated[list[T], PER_TOKEN]
 class Metric:
     """Metadata of a number of a record that `compare` compares.
 
+    A field may have several. A list is one number for each part of the item:
+
+        scores: Annotated[list[float], Metric("log-probability of an answer", "answer_logprob")]
+
     Attributes:
         title: for people, with the unit.
         name: in the comparison, if it is not the field's.
-        value: computes it from the record if the field itself is not the number.
+        value: computes it from the record if the field itself is not the number; the record then
+            has this field. None if the item does not have the number.
     """
 
     title: str
     name: str | None = None
-    value: Callable[[Mapping[str, Any]], float | None] | None = None
+    value: Callable[[Mapping[str, Any]], float | Sequence[float | None] | None] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """Metadata of a decision of a record, which rounding could change.
+
+    A field may have several, each with a name.
 
     Attributes:
         title: for people.
@@ -52,36 +59,93 @@ class Decision:
         value: computes what was decided from the record if the field itself does not say it.
         margin: computes by how much, in units of the statistic; None or infinite if the scores do
             not decide it.
-        within: field that says whether the margin lies within the noise floor.
+        within: field that says whether the margin lies within the noise floor, or computes it.
+        name: in the comparison, if it is not the field's.
     """
 
     title: str
     is_right: bool = False
     statistic: str | None = None
     value: Callable[[Mapping[str, Any]], str | bool | None] | None = None
-    margin: Callable[[Mapping[str, Any]], float] | None = None
-    within: str | None = None
+    margin: Callable[[Mapping[str, Any]], float | None] | None = None
+    within: str | Callable[[Mapping[str, Any]], bool | None] | None = None
+    name: str | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """How `compare` pairs the records of two runs.
+    """How `compare` finds the units of two runs and pairs them: by id and by text.
+
+    A unit is a record, or an entry of a list that the record holds. Functions take the unit with
+    all fields of its record, those that the user added included:
+
+        Compared(
+            signature=("path_evaluations",),
+            text=("question", "path"),
+            parts="path_evaluations",  # list[PathRecord], which declares the metrics
+            part_name="path",  # ["A", "in", "B"]: the unit's id is "q1: A -> in -> B"
+        )
+
+        Compared(  # of a report's file {"questions": [...], "settings": {...}}
+            signature=("answers", "truth"),
+            list_in="questions",
+            text=("question", "answers", "truth"),
+            id=(),
+            name=lambda record, place: f"line {record.get('line')}: {record['question']}",
+            n_tokens="n_tokens",
+        )
 
     Attributes:
-        text: fields that say what was asked: two runs are compared where these agree. Empty if
-            the records do not have it.
+        text: fields that say what was asked, or computes it: two units are a pair if these agree.
+            Empty if the records do not have it.
+        id: field that identifies a record; of several the first that it has, otherwise its place.
+            Empty if the text is all that identifies it.
+        name: takes the unit and the place of its record from 0 and names it for people; the
+            default is the id.
+        parts: field with a list of objects, each of them a unit; the units of a record are one
+            group in intervals and tests. Empty if the record is the unit.
+        part_name: field of a part that completes its id; a list is joined by arrows.
+        answer: field with what was judged; pairs in which it differs are counted.
+        n_tokens: field with the number of scored tokens, or a list of such numbers.
+        error: computes why a unit has no numbers, if its field `error` does not say so.
+        numbers: computes metrics that are not declared, by name, such as a user's columns.
+        settings: names of settings that the functions need: the unit has them as fields.
         order: metrics that come before the others; the first one is the headline.
         fixed: settings that decide what is counted: runs in which they differ are not compared.
         input_fields: of the input's lines, whose texts are compared if the records do not have
             them.
-        what: its records, in the plural, if the comparison does not call them as the run does.
+        what: the units, in the plural, if they are not the system's items.
+        name_of_runs: what the records are called, if several systems write records that can be
+            compared with each other, or one system writes records of two kinds.
+        record: the declared type of the records, if it is not the system's.
+        signature: fields that identify the records in a file without a manifest. Of several
+            systems that fit, the one with the most fields is taken.
+        without: fields that such a record does not have.
+        list_in: field of the report's file that holds the records; empty if the output file has
+            them.
+        file: pattern of the file's name, for messages.
     """
 
-    text: tuple[str, ...]
+    text: tuple[str, ...] | Callable[[Mapping[str, Any]], object]
+    signature: tuple[str, ...]
+    without: tuple[str, ...] = ()
+    id: tuple[str, ...] = ("id",)
+    name: Callable[[Mapping[str, Any], int], object] | None = None
+    parts: str = ""
+    part_name: str = ""
+    answer: str | None = None
+    n_tokens: str = "n_scored"
+    error: Callable[[Mapping[str, Any]], str | None] | None = None
+    numbers: Callable[[Mapping[str, Any]], Mapping[str, float | None]] | None = None
+    settings: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     fixed: tuple[str, ...] = ("boundary",)
     input_fields: tuple[str, ...] | None = None
     what: str = ""
+    name_of_runs: str = ""
+    record: type | None = None
+    list_in: str = ""
+    file: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -112,7 +176,8 @@ class System:
             names of `result_fields`.
         report: `(run) -> Document`, see `report.document`.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
-        compared: how two runs are paired; None if they are not compared.
+        compared: how two runs are paired, for each kind of records that the system writes; empty
+            if they are not compared.
     """
 
     name: str
@@ -134,7 +199,7 @@ class System:
     from_value: Callable[[Any], Any] | None = None
     read_objects: Callable[[Any, Collection[str]], Iterator[Any]] | None = None
     needs: tuple[str, ...] = ()
-    compared: Compared | None = None
+    compared: tuple[Compared, ...] = ()
 
     @functools.cached_property
     def item_fields(self) -> tuple[str, ...]:
@@ -168,18 +233,18 @@ class System:
 
 def per_token_fields(record: type) -> frozenset[str]:
     """The fields of a record that are declared as `PerToken`."""
-    return frozenset(metadata_of(record, str))
+    return frozenset(name for name, _ in metadata_of(record, str))
 
 
-def metadata_of(record: type, kind: type[Any]) -> dict[str, Any]:
-    """Field -> its metadata of a kind (`Metric`, `Decision`), in the order of the record."""
+def metadata_of(record: type, kind: type[T]) -> list[tuple[str, T]]:
+    """Fields with their metadata of a kind (`Metric`, `Decision`), in the order of the record."""
     hints = typing.get_type_hints(record, include_extras=True)
-    return {
-        name: extra
+    return [
+        (name, extra)
         for name, hint in hints.items()
         for extra in getattr(hint, "__metadata__", ())
         if isinstance(extra, kind)
-    }
+    ]
 
 
 ARROW_TYPES = {

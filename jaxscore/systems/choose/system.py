@@ -498,5 +498,5 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     needs=("scores",),
-    compared=Compared(text=("context", "options", "gold")),
+    compared=(Compared(text=("context", "options", "gold"), signature=("options", "sum_logprob")),),
 )

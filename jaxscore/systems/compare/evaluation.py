@@ -130,7 +130,7 @@ def _plain(one: Any) -> dict[str, Any]:
 
 
 def _check_systems(a: Opened, b: Opened) -> None:
-    if a.system is not b.system:
+    if a.system.name != b.system.name:
         raise InputError(
             f"A is of {a.system.name} and B of {b.system.name}; expected two runs of one system"
         )

@@ -130,8 +130,9 @@ def of_items(system: str, items: Iterable[Any], settings: Mapping[str, Any]) -> 
     records = [(f"item {k}", one) for k, one in enumerate(items, start=1)]
     if not records:
         raise InputError("the report of a run has no items, as with on_item; compare its file")
-    facts = {"command": system, **settings}
-    return Opened(None, recognised.of_command(facts), records, None, facts, False)
+    good = (one for _, one in records if isinstance(one, Mapping) and one.get("error") is None)
+    found = recognised.of_command(system, next(good, records[0][1]))
+    return Opened(None, found, records, None, {"command": system, **settings}, False)
 
 
 def _of_report(path: Path, made: Mapping[str, Any] | None) -> Opened:

@@ -1,60 +1,62 @@
 """Which system wrote a file: what its manifest says, else what a record looks like."""
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.systems.choose.system import SYSTEM as CHOOSE
-from jaxscore.systems.compare.declared import comparison
-from jaxscore.systems.compare.systems import (
-    chronologic,
-    paths,
-    probsem,
-    rag,
-    samples,
-)
+from jaxscore.systems.compare.declared import comparisons
+from jaxscore.systems.compare.systems import chronologic, paths, probsem, rag, samples
 from jaxscore.systems.compare.unit import System
-from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
-from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.registry import SYSTEMS, declaration
 
-_CHOOSE, _PERPLEXITY, _SCORE = map(comparison, (CHOOSE, PERPLEXITY, SCORE))
-SYSTEMS = (
-    _SCORE,
-    paths.SYSTEM,
-    chronologic.SYSTEM,
-    chronologic.LETTERS,
-    probsem.SYSTEM,
-    rag.JUDGE,
-    rag.METRICS,
-    samples.SELF_CERTAINTY,
-    samples.CHOICE,
-    _CHOOSE,
-    _PERPLEXITY,
-)
-# Fields of a record that one system alone writes; the first that fits.
-RECORDS: tuple[tuple[frozenset[str], System], ...] = (
-    (frozenset({"path_evaluations"}), paths.SYSTEM),
-    (frozenset({"options", "sum_logprob"}), _CHOOSE),
-    (frozenset({"bits_per_byte"}), _PERPLEXITY),
-    (frozenset({"sum_logprob", "n_scored"}), _SCORE),
-    (frozenset({"q_id", "response"}), rag.METRICS),
-    (frozenset({"code_list"}), samples.CHOICE),
-    (frozenset({"output", "confidence"}), samples.CHOICE),
-    (frozenset({"confidence_list"}), samples.SELF_CERTAINTY),
-    (frozenset({"output", "model_input"}), samples.CHOICE),
-)
-# Reports that hold the items of a run: the field with the items, and the system.
-REPORTS: tuple[tuple[str, System], ...] = (
-    ("questions", chronologic.SYSTEM),
-    ("contexts", probsem.SYSTEM),
-    ("records", rag.JUDGE),
+# Systems that are not declared in one place yet.
+OLD: tuple[System, ...] = tuple(
+    dataclasses.replace(system, signature=signature, without=without, list_in=list_in)
+    for system, signature, without, list_in in (
+        (paths.SYSTEM, ("path_evaluations",), (), ""),
+        (chronologic.SYSTEM, ("question", "answers"), (), "questions"),
+        (chronologic.LETTERS, ("question", "choices"), (), "questions"),
+        (probsem.SYSTEM, ("queries",), (), "contexts"),
+        (rag.JUDGE, ("q_id",), (), "records"),
+        (rag.METRICS, ("q_id", "response"), (), ""),
+        (samples.CHOICE, ("output", "confidence"), (), ""),
+        (samples.CHOICE, ("code_list",), (), ""),
+        (samples.SELF_CERTAINTY, ("confidence_list",), ("confidence",), ""),
+        (samples.CHOICE, ("output", "model_input"), ("confidence_list",), ""),
+    )
 )
 EXPECTED = (
     "the output of score, paths, probsem (…_results.json), judge (eval_…_judge_….json), metrics "
     "(eval_…_out.json), self-certainty, select, vote, usc-select, livecode-select, choose or "
     "perplexity, or the eval_results_….json of chronologic"
 )
+
+
+@functools.cache
+def _of_name(name: str) -> tuple[System, ...]:
+    """How the runs of a system are compared; none if they are not, or if there is no such name."""
+    declared = declaration(name) if name in SYSTEMS else None
+    if declared is not None and declared.compared:
+        return tuple(comparisons(declared))
+    return tuple(system for system in OLD if name in system.commands)
+
+
+def _all() -> list[System]:
+    return [system for name in SYSTEMS for system in _of_name(name)]
+
+
+def _fitting(systems: Iterable[System], record: object) -> System | None:
+    """The system whose signature a record has; of several that with the most fields."""
+    there = record.keys() if isinstance(record, Mapping) else set()
+    fitting = [
+        system
+        for system in systems
+        if there >= set(system.signature) and not there & set(system.without)
+    ]
+    return max(fitting, key=lambda system: len(system.signature), default=None)
 
 
 def of_report(found: Mapping[str, Any], path: Path) -> tuple[System, list[Any]]:
@@ -64,11 +66,14 @@ def of_report(found: Mapping[str, Any], path: Path) -> tuple[System, list[Any]]:
         InputError: it is the report of no system whose items it holds.
     """
     if isinstance(found.get("settings"), dict):
-        for field, system in REPORTS:
-            items = found.get(field)
-            if isinstance(items, list):
-                letters = system is chronologic.SYSTEM and _of_letters(found, items)
-                return (chronologic.LETTERS if letters else system), items
+        holding = [
+            system
+            for system in _all()
+            if system.list_in and isinstance(found.get(system.list_in), list)
+        ]
+        if holding:
+            items = found[holding[0].list_in]
+            return _fitting(holding, next(iter(items), {})) or holding[0], items
     hint = ""
     if "by_length" in found:
         hint = "; this is the report of paths, give the file beside it that --output named"
@@ -78,31 +83,21 @@ def of_report(found: Mapping[str, Any], path: Path) -> tuple[System, list[Any]]:
     raise InputError(f"{path}: found an object with {there}, expected {EXPECTED}{hint}")
 
 
-def _of_letters(found: Mapping[str, Any], items: list[Any]) -> bool:
-    return found["settings"].get("mode") == "mcq" or any(
-        isinstance(one, dict) and "choices" in one for one in items[:1]
-    )
-
-
-def of_command(facts: Mapping[str, Any]) -> System:
+def of_command(command: str, first: object) -> System:
     """The system of a command, or of `evaluate`.
 
     Args:
-        facts: of its run: `command`, and of `chronologic` its `mode`.
+        first: a record of the run that is no failed item.
 
     Raises:
         InputError: its results are not compared.
     """
-    command = facts["command"]
-    if command == "chronologic" and facts.get("mode") == "mcq":
-        return chronologic.LETTERS
-    for system in SYSTEMS:
-        if command in system.commands:
-            return system
-    raise InputError(f"results of {command} are not compared; expected {EXPECTED}")
+    if not (systems := _of_name(command)):
+        raise InputError(f"results of {command} are not compared; expected {EXPECTED}")
+    return _fitting(systems, first) or systems[0]
 
 
-def of_records(command: object, first: Mapping[str, Any], path: Path) -> System:
+def of_records(command: str | None, first: Mapping[str, Any], path: Path) -> System:
     """The system of a file with one record per item.
 
     Args:
@@ -114,11 +109,11 @@ def of_records(command: object, first: Mapping[str, Any], path: Path) -> System:
     """
     if command is not None:
         try:
-            return of_command({"command": command})
+            return of_command(command, first)
         except InputError as problem:
             raise InputError(f"{path}: by its manifest, {problem}") from None
-    for fields, system in RECORDS:
-        if fields <= first.keys():
-            return system
-    there = ", ".join(map(repr, sorted(map(str, first))[:8])) or "none"
-    raise InputError(f"{path}: found records with the fields {there}, expected {EXPECTED}")
+    system = _fitting([system for system in _all() if not system.list_in], first)
+    if system is None:
+        there = ", ".join(map(repr, sorted(map(str, first))[:8])) or "none"
+        raise InputError(f"{path}: found records with the fields {there}, expected {EXPECTED}")
+    return system

@@ -87,6 +87,7 @@ class System:
         fixed: settings that decide what is counted: runs in which they differ are not compared.
         input_fields: of the input's lines, where the results do not hold the texts; None where
             they do.
+        signature, without, list_in: see `system.Compared`.
     """
 
     name: str
@@ -97,6 +98,9 @@ class System:
     choices: Mapping[str, Title]
     fixed: tuple[str, ...] = ("boundary",)
     input_fields: tuple[str, ...] | None = None
+    signature: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    list_in: str = ""
 
 
 def shown(text: object) -> str:

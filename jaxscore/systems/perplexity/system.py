@@ -312,7 +312,12 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     needs=("is_local",),
-    compared=Compared(
-        text=("text_sha256",), order=("bits_per_byte", "bits_per_word", "mean_logprob"), fixed=()
+    compared=(
+        Compared(
+            text=("text_sha256",),
+            signature=("bits_per_byte", "sum_logprob", "n_scored"),
+            order=("bits_per_byte", "bits_per_word", "mean_logprob"),
+            fixed=(),
+        ),
     ),
 )

@@ -452,11 +452,14 @@ SYSTEM = System(
     page_items=lambda settings: WorstRequests(settings.measures),
     report=report,
     needs=("scores",),
-    compared=Compared(
-        text=(),
-        what="texts",
-        fixed=("boundary", "min_k", "log_base"),
-        input_fields=("context", "continuation"),
+    compared=(
+        Compared(
+            text=(),
+            signature=("sum_logprob", "n_scored"),
+            what="texts",
+            fixed=("boundary", "min_k", "log_base"),
+            input_fields=("context", "continuation"),
+        ),
     ),
 )
 RESULT_FIELDS = SYSTEM.result_fields(Settings())

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
-from jaxscore.systems.compare.declared import comparison
+from jaxscore.systems.compare.declared import comparisons
 from jaxscore.systems.compare.run import units
 from jaxscore.systems.compare.systems import (
     chronologic,
@@ -18,6 +18,11 @@ from jaxscore.systems.compare.unit import Choice, System
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.score.system import SYSTEM as SCORE
 from tests.systems.compare import records
+
+
+def comparison(declared):
+    [found] = comparisons(declared)
+    return found
 
 
 def read(system: System, *given, **facts):
