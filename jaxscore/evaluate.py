@@ -15,7 +15,7 @@ from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.lm import require
 from jaxscore.report import document_markdown
 from jaxscore.report.document import Document, Source
-from jaxscore.systems.entries import iterate_objects, read_objects, usable
+from jaxscore.systems.entries import iterate_objects, read_objects, usable, with_examples
 from jaxscore.systems.evaluation import Evaluation, Failure, check_found, with_unusable
 from jaxscore.systems.registry import SYSTEMS, declaration
 from jaxscore.systems.settings import Settings, settings_from
@@ -231,6 +231,7 @@ def run_declared(
     """
     if system.needs:
         require(system.name, lm, *system.needs)
+    settings = with_examples(system, settings)
     options: dict[str, Any] = {} if on_item is None else {"on_item": on_item}
     if system.page_items is not None and (with_page or on_item is None):
         options["page_items"] = system.page_items(settings)

@@ -11,13 +11,13 @@ from jaxscore.cli import (
     html_flags,
     model_flags,
     outputs,
-    prompting_flags,
+    settings_flags,
     table_flags,
 )
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.io import run_files, streams
 from jaxscore.io.run_files import file_digest
-from jaxscore.systems.chronologic import answer_scores
+from jaxscore.systems.chronologic import answer_scores, fewshot
 from jaxscore.systems.chronologic.evaluation import chosen
 from jaxscore.systems.chronologic.settings import Settings
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         streams.refuse_stream(args.output_dir, "--output-dir")
     chronologic_flags.check(args)
     given = chronologic_flags.settings(args)
-    settings = Settings(**given)
+    settings = Settings(**given).with_examples(fewshot.read)
     columns = table_flags.columns(args.column, answer_scores.FIELDS)
     endpoint = endpoint_flags.endpoint(args, chronologic_flags.url(args), settings)
     questions, failures = answer_scores.load(args.questions, args.limit, columns)
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     folder = args.output_dir or args.questions.parent
     run_files.check_writable_folder(folder)
     pages = [] if args.html is None else html_flags.pages(args, folder, args.questions)
-    about = prompting_flags.about(args)
+    about = settings_flags.about_files(args, Settings)
     with html_flags.opened(pages) as browser:
         scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)
         report = evaluate(

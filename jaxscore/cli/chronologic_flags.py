@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import endpoint_flags, html_flags, model_flags, prompting_flags, table_flags
+from jaxscore.cli import endpoint_flags, html_flags, model_flags, settings_flags, table_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
 from jaxscore.io.local_path import local_path
-from jaxscore.systems.chronologic import answer_scores, fewshot
+from jaxscore.systems.chronologic import answer_scores
+from jaxscore.systems.prompt_settings import AnswerSettings
 
 PLACES = {"model": ("MODEL", "--model"), "questions": ("QUESTIONS.jsonl", "--input")}
 
@@ -90,7 +91,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "(default); separate: encoded apart; upstream: as many tokens are skipped as the "
         "context has alone, as the published script does",
     )
-    prompting_flags.add_separator(parser, "a blank")
+    settings_flags.add(parser, AnswerSettings)
     parser.add_argument(
         "--include-negation",
         action="store_true",
@@ -122,7 +123,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help=f"use the server at {DEFAULT_URL} instead of a local model",
     )
     endpoint_flags.add(parser)
-    prompting_flags.add(parser, "a line of the questions' form, of which the right answer is shown")
+    settings_flags.add_groups(parser, AnswerSettings)
     html_flags.add(parser)
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
@@ -163,10 +164,8 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
         "shuffle": not args.no_shuffle,
         "calibrate": args.calibrate,
         "boundary": args.boundary,
-        "answer_separator": args.answer_separator,
         "n_bootstrap": args.n_bootstrap,
-        **prompting_flags.settings(args, fewshot.read),
-        **model_flags.common_settings(args),
+        **settings_flags.values(args, AnswerSettings),
     }
 
 

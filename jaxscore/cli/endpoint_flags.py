@@ -1,21 +1,15 @@
 """`--api-base`: a server computes in place of a local model. What it cannot do is refused."""
 
 import argparse
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from jaxscore.cli import model_flags
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError
-from jaxscore.lm import Capabilities
+from jaxscore.systems.prompt_settings import PromptSettings
 
 if TYPE_CHECKING:
     from jaxscore.endpoints.completions import CompletionsEndpoint
-
-
-class Settings(Protocol):
-    """Settings of a system that can ask an endpoint."""
-
-    def check_model(self, can: Capabilities) -> None: ...
 
 
 def add(parser: argparse._ActionsContainer) -> None:
@@ -29,7 +23,7 @@ def add(parser: argparse._ActionsContainer) -> None:
 
 
 def endpoint(
-    args: argparse.Namespace, url: str | None, settings: Settings
+    args: argparse.Namespace, url: str | None, settings: PromptSettings
 ) -> "CompletionsEndpoint | None":
     """The server's model, by the name that `--model` gives.
 

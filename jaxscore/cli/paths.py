@@ -11,7 +11,7 @@ from jaxscore.cli import (
     html_flags,
     model_flags,
     outputs,
-    prompting_flags,
+    settings_flags,
     table_flags,
 )
 from jaxscore.cli.help_pages import advanced
@@ -21,6 +21,7 @@ from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
 from jaxscore.systems.paths import fewshot, path_gain
 from jaxscore.systems.paths.evaluation import Settings
+from jaxscore.systems.prompt_settings import AnswerSettings
 
 DESCRIPTION = """\
 How much does a support path raise the probability of the answer, its last
@@ -85,7 +86,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="separate: prompt and answer encoded apart (default); joint: as one text; "
         "upstream: encoded again after each token, as the published script does",
     )
-    prompting_flags.add_separator(parser, "nothing")
+    settings_flags.add(parser, AnswerSettings)
     html_flags.add(parser)
     advanced(
         parser,
@@ -96,13 +97,15 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="draws for the report's 95%% intervals (default 1000)",
     )
     endpoint_flags.add(parser)
-    prompting_flags.add(parser, "a line of the input's form, of which the first path is shown")
+    settings_flags.add_groups(parser, AnswerSettings)
     model_flags.add_model_flags(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    inputs = [args.input, args.system_prompts_file, *prompting_flags.inputs(args)]
+    files = settings_flags.input_files(args, AnswerSettings)
+    about = settings_flags.about_files(args, AnswerSettings)
+    inputs = [args.input, args.system_prompts_file, *files]
     reports = ReportFiles(args, *inputs)
     written = [args.output, *reports.paths]
     columns = table_flags.columns(args.column, path_gain.FIELDS)
@@ -110,27 +113,24 @@ def run(args: argparse.Namespace) -> int:
     systems = path_gain.system_prompts(args.system_prompts, args.system_prompts_file)
     settings = {
         "boundary": args.boundary,
-        "answer_separator": args.answer_separator,
         "system_prompts": systems,
         "n_bootstrap": args.n_bootstrap,
-        **prompting_flags.settings(args, fewshot.read),
-        **model_flags.common_settings(args),
+        **settings_flags.values(args, AnswerSettings),
     }
-    endpoint = endpoint_flags.endpoint(args, args.api_base, Settings(**settings))
+    checked = Settings(**settings).with_examples(fewshot.read)
+    endpoint = endpoint_flags.endpoint(args, args.api_base, checked)
     with atomic(args.output) as file, reports.opened() as write_reports:
         scorer = None if endpoint else model_flags.load_scorer(args, args.model, *written)
         report = evaluate(
             "paths",
             endpoint or scorer,
             items,
-            about={**outputs.about_input(args), **prompting_flags.about(args)},
+            about={**outputs.about_input(args), **about},
             **settings,
         )
         file.write(json_text(report.items))
         write_reports(report)
-    manifest = outputs.write_manifest(
-        args, scorer, args.output, report, **prompting_flags.about(args)
-    )
+    manifest = outputs.write_manifest(args, scorer, args.output, report, **about)
     closing.print_findings(report)
     print(text(report.summary))
     return closing.close(args, report, "items", [*written, manifest], scorer)

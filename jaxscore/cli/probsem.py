@@ -16,7 +16,7 @@ from jaxscore.cli import (
     html_flags,
     model_flags,
     outputs,
-    prompting_flags,
+    settings_flags,
 )
 from jaxscore.cli.help_pages import advanced
 from jaxscore.evaluate import evaluate
@@ -27,6 +27,7 @@ from jaxscore.io.records import csv_line
 from jaxscore.io.run_files import file_digest
 from jaxscore.systems.probsem import fewshot, query_scores
 from jaxscore.systems.probsem.evaluation import DISABLED, Settings
+from jaxscore.systems.prompt_settings import AnswerSettings
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
@@ -112,15 +113,13 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
         "the query has alone, as the published script does",
     )
-    prompting_flags.add_separator(parser, "a line end")
+    settings_flags.add(parser, AnswerSettings)
     html_flags.add(parser)
     advanced(
         parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
     )
     endpoint_flags.add(parser)
-    prompting_flags.add(
-        parser, "a line as an entry of `context`, of which the expected query is shown"
-    )
+    settings_flags.add_groups(parser, AnswerSettings)
     model_flags.add_model_flags(parser)
     parser.set_defaults(run=run)
 
@@ -142,7 +141,8 @@ def run(args: argparse.Namespace) -> int:
     endings = ("_results.csv", "_results.json", "_report.md")
     streams.refuse_stream(args.output_dir, "--output-dir")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
-    read = (*inputs, *prompting_flags.inputs(args))
+    read = (*inputs, *settings_flags.input_files(args, AnswerSettings))
+    about = settings_flags.about_files(args, AnswerSettings)
     pages = html_flags.pages(args, paths[2], *read)
     paths += pages
     outputs.check_outputs(paths, *read, flag="--output-dir")
@@ -150,11 +150,10 @@ def run(args: argparse.Namespace) -> int:
         "normalize": args.normalize,
         "temperature": args.temperature,
         "boundary": args.boundary,
-        "answer_separator": args.answer_separator,
-        **prompting_flags.settings(args, functools.partial(fewshot.read, suite)),
-        **model_flags.common_settings(args),
+        **settings_flags.values(args, AnswerSettings),
     }
-    endpoint = endpoint_flags.endpoint(args, args.api_base, Settings(**settings))
+    checked = Settings(**settings).with_examples(functools.partial(fewshot.read, suite))
+    endpoint = endpoint_flags.endpoint(args, args.api_base, checked)
     with (
         atomic(paths[0]) as table,
         atomic(paths[1]) as data,
@@ -174,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
                 "limit": args.limit,
                 "prompt_sha256": file_digest(inputs[0]),
                 "test_sha256": file_digest(inputs[1]),
-                **prompting_flags.about(args),
+                **about,
             },
             **settings,
         )
@@ -184,7 +183,7 @@ def run(args: argparse.Namespace) -> int:
         page.write(report.markdown())
         if browser:
             browser.write(report.html())
-    manifest = outputs.write_manifest(args, scorer, paths[0], report, **prompting_flags.about(args))
+    manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
     closing.print_findings(report)
     for result in report.items:
         if "error" not in result:

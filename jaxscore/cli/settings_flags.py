@@ -2,22 +2,43 @@
 
 import argparse
 import functools
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxscore.cli.help_pages import advanced
-from jaxscore.systems.settings import MODEL_GROUP, SettingField, fields_of
+from jaxscore.errors import InputError
+from jaxscore.io.run_files import file_digest
+from jaxscore.systems.settings import MODEL_GROUP, FileFlag, SettingField, fields_of
 
 
 def add(parser: argparse._ActionsContainer, settings: type, group: str | None = None) -> None:
     """Declare the flags of the settings of one section of the help; None is the main one."""
     for field in fields_of(settings):
-        if field.flag.is_flag and field.flag.group == group:
-            names = (f"--{field.name.replace('_', '-')}", *field.flag.aliases)
-            options: dict[str, Any] = {"dest": field.name, "help": _escaped(field), **_kind(field)}
-            if field.flag.advanced:
-                advanced(parser, *names, **options)
-            else:
-                parser.add_argument(*names, **options)
+        if field.flag.group != group:
+            continue
+        if field.flag.is_flag:
+            _add_flag(
+                parser,
+                (f"--{_name(field)}", *field.flag.aliases),
+                field.flag.advanced,
+                {"dest": _dest(_name(field)), "help": _escaped(field.flag.help), **_kind(field)},
+            )
+        if (file := field.flag.file) is not None:
+            options = {"type": Path, "metavar": "FILE", "help": _escaped(file.help)}
+            _add_flag(parser, (f"--{file.name}",), file.advanced, options)
+
+
+def _add_flag(
+    parser: argparse._ActionsContainer,
+    names: Sequence[str],
+    is_advanced: bool,
+    options: dict[str, Any],
+) -> None:
+    if is_advanced:
+        advanced(parser, *names, **options)
+    else:
+        parser.add_argument(*names, **options)
 
 
 def add_groups(parser: argparse.ArgumentParser, settings: type) -> None:
@@ -29,12 +50,52 @@ def add_groups(parser: argparse.ArgumentParser, settings: type) -> None:
 
 
 def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
-    """The settings that the flags give, as arguments of `jaxscore.evaluate`."""
-    return {
-        field.name: getattr(args, field.name)
-        for field in fields_of(settings)
-        if field.flag.is_flag and hasattr(args, field.name)
-    }
+    """The settings that the flags give, as arguments of `jaxscore.evaluate`.
+
+    Raises:
+        InputError: a file cannot be read, or two flags give one value.
+    """
+    out: dict[str, Any] = {}
+    for field in fields_of(settings):
+        if field.flag.is_flag and hasattr(args, _dest(_name(field))):
+            out[field.name] = getattr(args, _dest(_name(field)))
+        if (file := field.flag.file) is None:
+            continue
+        if (path := getattr(args, _dest(file.name))) is not None:
+            out[field.name] = _with_file(field, out.get(field.name), file, path)
+        if field.is_list and not out.get(field.name):
+            out.pop(field.name, None)  # neither flag is given: the default holds
+    return out
+
+
+def _with_file(field: SettingField, value: Any, file: FileFlag, path: Path) -> Any:
+    """The value of a setting whose file is given."""
+    if field.is_list:
+        return [*(value or ()), *file.read(path)]
+    if value is not None:
+        raise InputError(
+            f"--{_name(field)} and --{file.name}: both give the {field.name.replace('_', ' ')}; "
+            "give one of them"
+        )
+    return file.read(path)
+
+
+def input_files(args: argparse.Namespace, settings: type) -> list[Path]:
+    """The files that `values` reads."""
+    files = [field.flag.file for field in fields_of(settings) if field.flag.file is not None]
+    paths = (getattr(args, _dest(file.name)) for file in files)
+    return [path for path in paths if path is not None]
+
+
+def about_files(args: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """Name and digest of the files whose settings have no other flag, for report and manifest."""
+    out: dict[str, Any] = {}
+    for field in fields_of(settings):
+        if not field.flag.is_flag and (file := field.flag.file) is not None:
+            name = _dest(file.name)
+            if (path := getattr(args, name)) is not None:
+                out |= {name: str(path), f"{name}_sha256": file_digest(path)}
+    return out
 
 
 def whole_number(text: str, least: int | None = None) -> int:
@@ -54,8 +115,16 @@ def _split(separator: str, text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(separator) if name.strip())
 
 
-def _escaped(field: SettingField) -> str:
-    return field.flag.help.replace("%", "%%")
+def _name(field: SettingField) -> str:
+    return field.flag.name or field.name.replace("_", "-")
+
+
+def _dest(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _escaped(help: str) -> str:
+    return help.replace("%", "%%")
 
 
 def _kind(field: SettingField) -> dict[str, Any]:
@@ -66,7 +135,7 @@ def _kind(field: SettingField) -> dict[str, Any]:
     if field.is_list and field.flag.separator is not None:
         return options | {"type": functools.partial(_split, field.flag.separator)}
     if field.is_list:
-        options |= {"nargs": "+", "default": list(field.default)}
+        options |= {"nargs": "+", "default": [] if field.flag.file else list(field.default)}
     if field.choices:
         del options["metavar"]
         options["choices"] = field.choices

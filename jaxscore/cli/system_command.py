@@ -13,7 +13,6 @@ from jaxscore.cli import (
     html_flags,
     model_flags,
     outputs,
-    prompting_flags,
     reference_flags,
     settings_flags,
     table_flags,
@@ -22,7 +21,7 @@ from jaxscore.cli.report_files import ReportFiles
 from jaxscore.evaluate import run_declared
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import record_writer
-from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, read_item
+from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, with_examples
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.system import System
 
@@ -38,10 +37,8 @@ def add(system: System, subparsers: Any) -> None:
     settings_flags.add(parser, system.settings)
     settings_flags.add_groups(parser, system.settings)
     html_flags.add(parser)
-    if system.takes_endpoint:
-        endpoint_flags.add(parser)
     if issubclass(system.settings, PromptSettings):
-        prompting_flags.add(parser, "a line of the input's form")
+        endpoint_flags.add(parser)
     if PAIR in system.needs:
         reference_flags.add(parser)
     model_flags.add_model_flags(parser, settings=system.settings)
@@ -50,15 +47,14 @@ def add(system: System, subparsers: Any) -> None:
 
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
-    has_prompts = issubclass(system.settings, PromptSettings)
-    inputs = [args.input, *(prompting_flags.inputs(args) if has_prompts else ())]
+    inputs = [args.input, *settings_flags.input_files(args, system.settings)]
     reports = ReportFiles(args, *inputs, is_page_only=not system.has_report_files)
     files = [args.output, *reports.paths]
     columns = table_flags.columns(args.column, system.item_fields)
-    chosen = settings_flags.values(args, system.settings)
-    if has_prompts:
-        chosen |= prompting_flags.settings(args, functools.partial(read_item, system))
-    settings = system.settings(**chosen)
+    settings = with_examples(
+        system, system.settings(**settings_flags.values(args, system.settings))
+    )
+    about = settings_flags.about_files(args, system.settings)
     source = system, args.input, args.limit, columns, settings
     entries: Iterable[Entry[Any]]
     if system.is_lazy:
@@ -67,8 +63,9 @@ def run(system: System, args: argparse.Namespace) -> int:
             settings = dataclasses.replace(settings, n_requests=n_items)
     else:
         entries = read_file(*source)
-    url = args.api_base if system.takes_endpoint else None
-    endpoint = endpoint_flags.endpoint(args, url, settings)
+    endpoint = None
+    if isinstance(settings, PromptSettings):
+        endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
     with (
         atomic(args.output) as file,
         reports.opened() as write_reports,
@@ -86,13 +83,12 @@ def run(system: System, args: argparse.Namespace) -> int:
             endpoint or scorer,
             entries,
             settings,
-            about=outputs.about_input(args),
+            about={**outputs.about_input(args), **about},
             on_item=write if streams else None,
             with_page=reports.has_page,
         )
         for record in report.items:
             write(record)
         write_reports(report)
-    more = prompting_flags.about(args) if has_prompts else {}
-    manifest = outputs.write_manifest(args, scorer, args.output, report, **more)
+    manifest = outputs.write_manifest(args, scorer, args.output, report, **about)
     return closing.close(args, report, system.what, [*files, manifest], scorer)

@@ -14,6 +14,7 @@ from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.printable import one_line
+from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.settings import Settings
 from jaxscore.systems.system import System
 
@@ -197,15 +198,28 @@ def read_entry(
 
 
 def read_item(system: System, value: Any, number: int, where: str) -> Any:
-    """The item of an object whose other fields do not matter, such as a few-shot example.
+    """The item of an object whose other fields do not matter, or of an item as it is.
 
     Raises:
         InputError: it cannot be used, with its place.
     """
+    if isinstance(value, system.item):
+        return value
     entry = read_entry(system, value, number, where, ())
     if entry.item is None:
         raise InputError(f"{where}: {entry.error}")
     return entry.item
+
+
+def with_examples(system: System, settings: Any) -> Any:
+    """The settings with their few-shot examples read as items of the system, if they have any.
+
+    Raises:
+        InputError: an example cannot be used.
+    """
+    if not isinstance(settings, PromptSettings):
+        return settings
+    return settings.with_examples(system.read_example or functools.partial(read_item, system))
 
 
 def taken_field(name: str) -> str:

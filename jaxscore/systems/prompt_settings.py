@@ -3,83 +3,157 @@
 import dataclasses
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from jaxscore.errors import InputError
+from jaxscore.io.items import Row
+from jaxscore.io.json_input import read_jsonl, read_text
 from jaxscore.io.printable import is_valid_unicode
-from jaxscore.lm import LM, require_local
+from jaxscore.lm import LM, Capabilities, require_local
 from jaxscore.systems.prompting import Example, Prompting
-from jaxscore.systems.settings import ScoringSettings, check_setting, check_whole_number
+from jaxscore.systems.settings import HALF_PAIR, FileFlag, ScoringSettings, setting
 from jaxscore.text import chat_template
+from jaxscore.text.encoder import Boundary
 
-HALF_PAIR = "has half a surrogate pair, which is no character"
+NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
+GROUP = "prompts"
 
-Read = TypeVar("Read")
+
+def read_system_prompt(path: Path) -> str:
+    """A system prompt from a text file, without line ends at its end.
+
+    Raises:
+        InputError: the file cannot be read, or is blank.
+    """
+    text = read_text(path).rstrip("\r\n")
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty, expected a system prompt")
+    return text
+
+
+def read_example_rows(path: Path) -> list[Row]:
+    """Examples of a file of JSONL, each with its place.
+
+    Raises:
+        InputError: the file cannot be read, or holds nothing.
+    """
+    return [Row(number, f"{path}:{number}", value) for number, value in read_jsonl(path)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PromptSettings(ScoringSettings):
     """Settings of a system whose prompts can be conversations, with a system prompt and examples.
 
+    Its model may be an endpoint.
+
     Attributes:
-        apply_chat_template: whether the tokenizer's chat template makes the text.
-        system_prompt: text that stands first (--system); None or an empty one is none.
+        boundaries: name of each value of the setting `boundary` -> policy of the encoder.
         fewshot: examples as the system's items are, each with its right answer.
-        num_fewshot: how many of them, drawn by the seed, stand before each item; None is all, in
-            their order.
     """
 
-    apply_chat_template: bool = False
-    system_prompt: str | None = None
-    fewshot: tuple[Any, ...] = ()
-    num_fewshot: int | None = None
+    boundaries: ClassVar[Mapping[str, Boundary]]
+    apply_chat_template: bool = setting(
+        False,
+        help="make each prompt a conversation by the tokenizer's chat template; the continuation "
+        "is scored as the start of the assistant's turn",
+        group=GROUP,
+    )
+    system_prompt: str | None = setting(
+        None,
+        name="system",
+        metavar="TEXT",
+        help="system prompt before each prompt",
+        group=GROUP,
+        file=FileFlag(
+            name="system-file",
+            read=read_system_prompt,
+            help="the same from a text file, without line ends at its end",
+            advanced=True,
+        ),
+    )
+    fewshot: tuple[Any, ...] = setting(
+        (),
+        is_flag=False,
+        group=GROUP,
+        file=FileFlag(
+            name="fewshot",
+            read=read_example_rows,
+            help="JSONL of examples before each prompt: lines of the input's form, shown with "
+            "their right answer; an item that is an example does not see it",
+        ),
+    )
+    num_fewshot: int | None = setting(
+        None,
+        least=0,
+        metavar="N",
+        help="how many of the examples, drawn by --seed, the same for all items (default: all, in "
+        "the file's order)",
+        group=GROUP,
+    )
 
     def __post_init__(self) -> None:
         """Check all values; see `ScoringSettings`."""
         super().__post_init__()
-        check_setting("apply_chat_template", self.apply_chat_template, (True, False))
-        if self.system_prompt is not None and not isinstance(self.system_prompt, str):
-            raise InputError(f"setting system_prompt is {self.system_prompt!r}, expected a string")
-        if self.system_prompt and not is_valid_unicode(self.system_prompt):
-            raise InputError(f"setting system_prompt {HALF_PAIR}")
-        given = self.fewshot
-        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        n = len(self.fewshot)
+        if self.num_fewshot is not None and self.num_fewshot > n:
             raise InputError(
-                f"setting fewshot is of type {type(given).__name__}, expected a list of examples"
-            )
-        object.__setattr__(self, "fewshot", tuple(given))
-        if self.num_fewshot is None:
-            return
-        check_whole_number("num_fewshot", self.num_fewshot, 0)
-        if self.num_fewshot > len(self.fewshot):
-            raise InputError(
-                f"num_fewshot is {self.num_fewshot}, and fewshot holds {len(self.fewshot)} "
-                "examples; give more examples, or a smaller number"
+                f"num_fewshot is {self.num_fewshot}, and fewshot holds {n} examples; give more "
+                "examples, or a smaller number"
             )
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them, without those that `facts` has."""
-        every = super().record()
-        for field in dataclasses.fields(PromptSettings):
-            if field.name not in {one.name for one in dataclasses.fields(ScoringSettings)}:
-                del every[field.name]
-        return every
+        values = super().record()
+        return {k: v for k, v in values.items() if k not in PromptSettings.__annotations__}
 
-    def drawn(self, read: Callable[[Any, int, str], Read]) -> list[Read]:
-        """The examples that stand before each item, in their order.
+    def check_model(self, can: Capabilities) -> None:
+        """Refuse settings that a model cannot do.
 
-        Fewer examples of the same seed are the first ones of more.
+        Raises:
+            InputError: naming the setting.
+        """
+        if self.apply_chat_template and not can.is_local:
+            raise InputError(
+                "apply_chat_template: the template is part of a tokenizer, and an endpoint shows "
+                "none; take a local model"
+            )
+        if self.audit_noise and not can.has_other_layouts:
+            raise InputError(NO_LAYOUTS)
+        boundary = self.record().get("boundary")  # none if no continuation is scored
+        if boundary is not None and self.boundaries[boundary] not in can.boundaries:
+            others = " or ".join(
+                name for name, policy in self.boundaries.items() if policy in can.boundaries
+            )
+            raise InputError(
+                f"boundary {boundary}: an endpoint encodes context and answer as one text; give "
+                f"{others}, or take a local model"
+            )
+        if self.truncate is not None and not can.truncates:
+            raise InputError("truncate: an endpoint takes texts as they are; take a local model")
+
+    def with_examples(self, read: Callable[[Any, int, str], Any]) -> Self:
+        """The same settings with each example read.
 
         Args:
-            read: makes an example of (what was given, its position from 1, what to call it).
+            read: makes an example of (value, its position from 1, what to call it).
 
         Raises:
             InputError: an example cannot be used, be it drawn or not.
         """
-        known = [
-            read(one, k, f"few-shot example {k}") for k, one in enumerate(self.fewshot, start=1)
+        rows = [
+            value if isinstance(value, Row) else Row(k, f"few-shot example {k}", value)
+            for k, value in enumerate(self.fewshot, start=1)
         ]
-        return [known[k - 1] for k in self._places()]
+        known = tuple(read(row.item, row.number, row.where) for row in rows)
+        return dataclasses.replace(self, fewshot=known)
+
+    def drawn(self) -> list[Any]:
+        """The examples that stand before each item, in their order.
+
+        Fewer examples of the same seed are the first ones of more.
+        """
+        return [self.fewshot[k - 1] for k in self._places()]
 
     def prompting(
         self, lm: LM, examples: Iterable[Example], *, system: str | None = None
@@ -96,8 +170,8 @@ class PromptSettings(ScoringSettings):
                 such conversation.
         """
         examples = tuple(examples)
-        for k, one in enumerate(examples, start=1):
-            if not is_valid_unicode(one.prompt + one.answer):
+        for k, example in enumerate(examples, start=1):
+            if not is_valid_unicode(example.prompt + example.answer):
                 raise InputError(f"few-shot example {k} of those that were drawn {HALF_PAIR}")
         system = system or self.system_prompt or None
         if not self.apply_chat_template:
@@ -142,27 +216,19 @@ class PromptSettings(ScoringSettings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnswerSettings(PromptSettings):
-    """`PromptSettings` of a published system that scores answers after a prompt of its own.
+    """`PromptSettings` of a published system that scores answers after a prompt of its own."""
 
-    Attributes:
-        answer_separator: text between a prompt and its answer, in examples too; scored with the
-            answer. None is what the system publishes: nothing (`paths`), a blank (`chronologic`),
-            a line end (`probsem`).
-    """
-
-    answer_separator: str | None = None
+    answer_separator: str | None = setting(
+        None,
+        metavar="TEXT",
+        help="text between a prompt and its answer, in examples too, scored with the answer "
+        "(default: as published: in paths nothing, in chronologic a blank, in probsem a line end)",
+    )
 
     def __post_init__(self) -> None:
         """Check all values; see `PromptSettings`."""
         super().__post_init__()
-        separator = self.answer_separator
-        if separator is None:
-            return
-        if not isinstance(separator, str):
-            raise InputError(f"setting answer_separator is {separator!r}, expected a string")
-        if not is_valid_unicode(separator):
-            raise InputError(f"setting answer_separator {HALF_PAIR}")
-        if self.apply_chat_template:
+        if self.answer_separator is not None and self.apply_chat_template:
             raise InputError(
                 "answer_separator and apply_chat_template: in a conversation the template writes "
                 "what stands between a prompt and its answer; give one of the two"

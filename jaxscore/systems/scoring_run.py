@@ -16,7 +16,7 @@ from jaxscore.systems.answer_sample import (
     compared,
     spread,
 )
-from jaxscore.systems.prompt_settings import PromptSettings
+from jaxscore.systems.prompt_settings import NO_LAYOUTS
 from jaxscore.text.boundary_audit import boundary_audit, compare_boundaries
 from jaxscore.text.bounded_tokenizer import PIECE
 from jaxscore.text.encoder import Boundary
@@ -25,7 +25,6 @@ from jaxscore.types.requests import LabelRequest, Request
 from jaxscore.types.results import LabelScores, ScoredRequest, failed
 
 AUDITED_TOGETHER = 1024  # requests encoded at a time by the boundary audit
-NO_LAYOUTS = "audit_noise: an endpoint's layouts are its own; take a local model, or leave it out"
 AUDITED_ALL, AUDITED_EVERY = 4096, 16  # so many first requests, and then one in so many
 AUDITED_CHARACTERS = 1000  # longest continuation that is encoded again for each of its tokens
 TOO_LONG = f"longer than {AUDITED_CHARACTERS} characters"
@@ -36,39 +35,6 @@ JOINT_OR_SEPARATE = (  # advice of systems with these two boundaries
 )
 NO_BLANKS = "an endpoint computes whole prompts for it"
 NO_BLANKS_REMARK = f"not tried with a blank before the answers: {NO_BLANKS}; see --answer-separator"
-
-
-def check_settings(
-    settings: PromptSettings,
-    can: Capabilities,
-    boundary: str | None,
-    policies: Mapping[str, Boundary],
-) -> None:
-    """Refuse settings of a system that a model cannot do.
-
-    Args:
-        can: what the model can do.
-        boundary: the setting, a key of `policies`, or None if no continuation is scored.
-        policies: name of each boundary of the system -> policy of `jaxscore.text.encoder`.
-
-    Raises:
-        InputError: naming the setting.
-    """
-    if settings.apply_chat_template and not can.is_local:
-        raise InputError(
-            "apply_chat_template: the template is part of a tokenizer, and an endpoint shows none; "
-            "take a local model"
-        )
-    if settings.audit_noise and not can.has_other_layouts:
-        raise InputError(NO_LAYOUTS)
-    if boundary is not None and policies[boundary] not in can.boundaries:
-        others = " or ".join(name for name, policy in policies.items() if policy in can.boundaries)
-        raise InputError(
-            f"boundary {boundary}: an endpoint encodes context and answer as one text; give "
-            f"{others}, or take a local model"
-        )
-    if settings.truncate is not None and not can.truncates:
-        raise InputError("truncate: an endpoint takes texts as they are; take a local model")
 
 
 class ScoringRun:

@@ -2,12 +2,31 @@
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxscore.errors import InputError, check_choice, near
+from jaxscore.io.printable import is_valid_unicode
 
+HALF_PAIR = "has half a surrogate pair, which is no character"
 _FLAG = "flag"  # key of a field's metadata
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileFlag:
+    """A flag that names a file with the value of a setting, or with further values of a list.
+
+    Attributes:
+        name: the flag without its hyphens in front.
+        read: path -> value.
+        help, advanced: as of `Flag`.
+    """
+
+    name: str
+    read: Callable[[Path], Any]
+    help: str
+    advanced: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,6 +35,9 @@ class Flag:
 
     Attributes:
         help: one or two lines for `--help`.
+        name: the flag without its hyphens in front, if it is not the field's.
+        file: a flag that names a file with the value. If it is the only flag of the setting,
+            report and manifest have the file's name and digest.
         least: smallest whole number allowed.
         metavar: placeholder of the value in the help.
         aliases: further spellings, such as those of the published script.
@@ -26,6 +48,8 @@ class Flag:
     """
 
     help: str = ""
+    name: str | None = None
+    file: FileFlag | None = None
     least: int | None = None
     metavar: str | None = None
     aliases: tuple[str, ...] = ()
@@ -70,7 +94,7 @@ class SettingField(NamedTuple):
         if self.choices:
             check_setting(self.name, value, (None,) * self.is_optional + self.choices)
         elif self.is_list:
-            check_list(self.name, value)
+            check_list(self.name, value, "strings" if self.kind is str else "examples")
         elif self.kind is int:
             check_whole_number(self.name, value, self.flag.least)
         elif not isinstance(value, (int, float) if self.kind is float else self.kind) or (
@@ -79,6 +103,8 @@ class SettingField(NamedTuple):
             expected = {str: "a text", float: "a number", bool: "True or False"}
             wanted = expected.get(self.kind, self.kind.__name__)
             raise InputError(f"setting {self.name} is {value!r}, expected {wanted}")
+        elif self.kind is str and not is_valid_unicode(typing.cast(str, value)):
+            raise InputError(f"setting {self.name} {HALF_PAIR}")
 
 
 def fields_of(settings: type) -> list[SettingField]:
@@ -107,13 +133,16 @@ class Settings:
     """Base of all settings: checks each field by its declaration."""
 
     def __post_init__(self) -> None:
-        """Check all values.
+        """Check all values, and make lists tuples.
 
         Raises:
             InputError: names the setting, its value and what is expected.
         """
         for field in fields_of(type(self)):
-            field.check(getattr(self, field.name))
+            value = getattr(self, field.name)
+            field.check(value)
+            if field.is_list and value is not None:
+                object.__setattr__(self, field.name, tuple(value))
 
     def record(self) -> dict[str, Any]:
         """The settings as a report has them, without those that do not affect the result."""
@@ -233,14 +262,15 @@ def check_whole_number(name: str, value: object, least: int | None = None) -> No
         raise InputError(f"setting {name} is {value!r}, expected a whole number{bound}")
 
 
-def check_list(name: str, value: object) -> tuple[Any, ...]:
-    """A setting that is a list of texts, as a tuple.
+def check_list(name: str, value: object, what: str = "strings") -> tuple[Any, ...]:
+    """A setting that is a list, as a tuple.
 
     Raises:
-        InputError: it is a string or no list, naming the setting.
+        InputError: it is a string, a mapping or no list, naming the setting.
     """
     if isinstance(value, str):
-        raise InputError(f"setting {name} is a string, expected a list of strings")
-    if not isinstance(value, Iterable):
-        raise InputError(f"setting {name} is {value!r}, expected a list of strings")
+        raise InputError(f"setting {name} is a string, expected a list of {what}")
+    if isinstance(value, bytes | Mapping) or not isinstance(value, Iterable):
+        found = "None" if value is None else f"of type {type(value).__name__}"
+        raise InputError(f"setting {name} is {found}, expected a list of {what}")
     return tuple(value)

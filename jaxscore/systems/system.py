@@ -168,12 +168,13 @@ class System:
         page_items: makes, from the settings, what collects the items of the page as records pass;
             `evaluate` then has a parameter `page_items`. None if the page has the records.
         has_report_files: the command writes OUT.report.md and OUT.report.json beside the page.
-        takes_endpoint: the command has --api-base; the settings then have `check_model`.
         forms: further forms of the input, before those of every table, for `--help`.
         read_rows: reads a file, as `io.items.read_rows` does.
         from_value: turns an item that Python gives into an object as the file has it.
         read_objects: reads the items that Python gives in a way of its own; takes them and the
             names of `result_fields`.
+        read_example: makes an item of (a few-shot example, its position, what to call it), or
+            refuses it; None if each item can be an example.
         report: `(run) -> Document`, see `report.document`.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         compared: how two runs are paired, for each kind of records that the system writes; empty
@@ -189,11 +190,11 @@ class System:
     version: int = 1
     evaluate: Callable[..., Any]
     report: Callable[[Any], Any]
+    read_example: Callable[[Any, int, str], Any] | None = None
     is_lazy: bool = False
     is_strict: bool = False
     page_items: Callable[[Any], Any] | None = None
     has_report_files: bool = True
-    takes_endpoint: bool = False
     forms: str = ""
     read_rows: Callable[..., Iterator[Row]] = read_rows
     from_value: Callable[[Any], Any] | None = None

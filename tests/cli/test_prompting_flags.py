@@ -132,7 +132,7 @@ def test_other_commands(run, place, local, command):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--num-fewshot", 1), "--num-fewshot draws from the examples of --fewshot FILE, which is"),
+        (("--num-fewshot", 1), "num_fewshot is 1, and fewshot holds 0 examples; give more"),
         (("--num-fewshot", -1), "-1 is below 0"),
         (("--num-fewshot", "x"), "'x' is not a whole number"),
         (("--system", "a", "--system-file", "b"), "both give the system prompt; give one of them"),

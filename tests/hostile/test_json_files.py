@@ -1,6 +1,5 @@
 """Every reader of JSON or JSONL: a value, or a refusal that names the file; nothing else."""
 
-import argparse
 import functools
 import io
 import json
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from jaxscore.cli import prompting_flags
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
 from jaxscore.io.items import read_items, read_previous_output
@@ -24,6 +22,7 @@ from jaxscore.systems.paths import path_gain
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import fewshot as probsem_shots
 from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.prompt_settings import PromptSettings, read_example_rows
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
 from jaxscore.systems.samples import (
     confidences,
@@ -84,13 +83,7 @@ def rag(read):
 
 def shots(read):
     """A reader of few-shot examples, as commands read them."""
-
-    def load(path):
-        none = argparse.Namespace(system=None, system_file=None, apply_chat_template=False)
-        args = argparse.Namespace(**vars(none), fewshot=path, num_fewshot=None)
-        return prompting_flags.settings(args, read)["fewshot"]
-
-    return load
+    return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
 
 
 def context_shots(given, position, where):

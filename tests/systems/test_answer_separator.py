@@ -93,7 +93,7 @@ def test_by_default_texts_are_the_published_ones(scorer):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"answer_separator": 3}, "setting answer_separator is 3, expected a string"),
+        ({"answer_separator": 3}, "setting answer_separator is 3, expected a text"),
         ({"answer_separator": "\ud83d"}, "answer_separator has half a surrogate pair"),
         (
             {"answer_separator": "", "apply_chat_template": True},

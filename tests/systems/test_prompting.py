@@ -114,12 +114,15 @@ def test_a_template_that_writes_a_blank_before_an_answer(scorers, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"apply_chat_template": 1.5}, "setting apply_chat_template is 1.5, expected one of True"),
-        ({"system_prompt": 3}, "setting system_prompt is 3, expected a string"),
+        (
+            {"apply_chat_template": 1.5},
+            "apply_chat_template is 1.5, expected True or False",
+        ),
+        ({"system_prompt": 3}, "setting system_prompt is 3, expected a text"),
         ({"system_prompt": "\ud83d"}, "setting system_prompt has half a surrogate pair"),
-        ({"fewshot": "abc"}, "setting fewshot is of type str, expected a list of examples"),
+        ({"fewshot": "abc"}, "setting fewshot is a string, expected a list of examples"),
         ({"fewshot": {"a": 1}}, "setting fewshot is of type dict, expected a list of examples"),
-        ({"fewshot": None}, "setting fewshot is of type NoneType, expected a list"),
+        ({"fewshot": None}, "setting fewshot is None, expected a list of examples"),
         ({"num_fewshot": 1}, "num_fewshot is 1, and fewshot holds 0 examples; give more"),
         ({"num_fewshot": 3, "fewshot": [1, 2]}, "num_fewshot is 3, and fewshot holds 2 examples"),
         ({"num_fewshot": -1}, "setting num_fewshot is -1, expected a whole number of at least 0"),
@@ -133,7 +136,7 @@ def test_settings_that_are_refused(settings, message):
 
 
 def drawn(n, seed, of=20):
-    return PromptSettings(fewshot=range(of), num_fewshot=n, seed=seed).drawn(lambda one, *_: one)
+    return PromptSettings(fewshot=range(of), num_fewshot=n, seed=seed).drawn()
 
 
 def test_examples_are_drawn_by_the_seed():
@@ -142,7 +145,7 @@ def test_examples_are_drawn_by_the_seed():
         every = drawn(20, seed)
         assert sorted(every) == list(range(20))
         assert [drawn(n, seed) for n in range(21)] == [every[:n] for n in range(21)]
-    assert PromptSettings(fewshot=range(3)).drawn(lambda one, *_: one) == [0, 1, 2]
+    assert PromptSettings(fewshot=range(3)).drawn() == [0, 1, 2]
     first = [drawn(1, seed, 4)[0] for seed in range(400)]
     assert all(60 < first.count(k) < 140 for k in range(4))
 
@@ -154,7 +157,7 @@ def test_an_example_that_is_not_drawn_is_read_too():
         return one
 
     with pytest.raises(InputError, match="few-shot example 8: 8"):
-        PromptSettings(fewshot=range(9), num_fewshot=0).drawn(read)
+        PromptSettings(fewshot=range(9), num_fewshot=0).with_examples(read)
 
 
 def test_an_example_that_is_no_text(scorers):

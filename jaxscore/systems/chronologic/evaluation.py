@@ -77,7 +77,7 @@ def _score(
     remarks: list[str],
 ) -> Evaluation:
     """Brier scores of the answers' probabilities."""
-    shots = settings.drawn(fewshot.read)
+    shots = settings.with_examples(fewshot.read).drawn()
     form: dict[str, Any] = {
         "metadata": settings.metadata,
         "separator": settings.answer_separator,
@@ -189,7 +189,7 @@ def _choose(
         name: getattr(settings, name)
         for name in ("seed", "metadata", "include_negation", "shuffle")
     }
-    shots = settings.drawn(fewshot.read)
+    shots = settings.with_examples(fewshot.read).drawn()
     prompting = settings.prompting(lm, fewshot.quiz_examples(shots, **shown))
     plain, unusable = multiple_choice.quizzes(questions, **shown)
     quizzes = [fewshot.prompted_quiz(quiz, prompting, settings.metadata) for quiz in plain]

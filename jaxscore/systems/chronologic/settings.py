@@ -4,10 +4,8 @@ import dataclasses
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.lm import Capabilities
 from jaxscore.systems.chronologic.answer_scores import BOUNDARIES
 from jaxscore.systems.prompt_settings import AnswerSettings
-from jaxscore.systems.scoring_run import check_settings
 from jaxscore.systems.settings import IntervalSettings, check_setting, check_whole_number
 
 MODES = ("sample", "full", "mcq")
@@ -39,6 +37,7 @@ class Settings(AnswerSettings, IntervalSettings):
         boundary: "joint", "separate" or "upstream": where an answer starts.
     """
 
+    boundaries = BOUNDARIES
     mode: str = "sample"
     samples: int = 5
     metadata: bool = True
@@ -62,14 +61,6 @@ class Settings(AnswerSettings, IntervalSettings):
             )
         if self.mode == "mcq" and self.truncate is not None:
             raise InputError("truncate: mode mcq shows its prompts whole; leave truncate out")
-
-    def check_model(self, can: Capabilities) -> None:
-        """Refuse what a model cannot do.
-
-        Raises:
-            InputError: naming the setting.
-        """
-        check_settings(self, can, self.record().get("boundary"), BOUNDARIES)
 
     def unused(self) -> list[str]:
         """Remarks on settings that differ from their defaults and have no effect in the mode."""

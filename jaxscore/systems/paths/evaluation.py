@@ -6,14 +6,14 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
-from jaxscore.lm import Capabilities, require
+from jaxscore.lm import require
 from jaxscore.systems import answer_sample
 from jaxscore.systems.answer_sample import Sample
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.paths import fewshot, path_gain
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Example, Prompting
-from jaxscore.systems.scoring_run import ScoringRun, check_settings
+from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, check_list, check_setting
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -29,6 +29,7 @@ class Settings(AnswerSettings, IntervalSettings):
         system_prompt: one alone, in place of `system_prompts`.
     """
 
+    boundaries = path_gain.BOUNDARIES
     boundary: str = "separate"
     system_prompts: tuple[str, ...] = (path_gain.DEFAULT_SYSTEM_PROMPT,)
 
@@ -39,22 +40,21 @@ class Settings(AnswerSettings, IntervalSettings):
         prompts = check_list("system_prompts", self.system_prompts)
         if not prompts or not all(isinstance(one, str) for one in prompts):
             raise InputError(f"setting system_prompts is {prompts!r}, expected at least one string")
-        if self.system_prompt is not None:
-            if prompts != (path_gain.DEFAULT_SYSTEM_PROMPT,):
-                raise InputError(
-                    "system_prompt and system_prompts: both say which text stands first; give "
-                    "one of the two (--system, --system-prompts)"
-                )
-            prompts = (self.system_prompt,)
+        if self.system_prompt is not None and prompts != (path_gain.DEFAULT_SYSTEM_PROMPT,):
+            raise InputError(
+                "system_prompt and system_prompts: both say which text stands first; give "
+                "one of the two (--system, --system-prompts)"
+            )
         object.__setattr__(self, "system_prompts", prompts)
 
-    def check_model(self, can: Capabilities) -> None:
-        """Refuse what a model cannot do.
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """The system prompts that each item is evaluated under."""
+        return self.system_prompts if self.system_prompt is None else (self.system_prompt,)
 
-        Raises:
-            InputError: naming the setting.
-        """
-        check_settings(self, can, self.boundary, path_gain.BOUNDARIES)
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them."""
+        return super().record() | {"system_prompts": list(self.systems)}
 
 
 def read(items: Iterable[Any]) -> list[path_gain.Item]:
@@ -83,8 +83,8 @@ def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     settings.check_model(lm.capabilities)
     known = read(items)
     path_gain.check_any_path(known)
-    systems = settings.system_prompts
-    shots = settings.drawn(fewshot.read)
+    systems = settings.systems
+    shots = settings.with_examples(fewshot.read).drawn()
     separator = settings.answer_separator or ""
     examples = fewshot.examples(shots, separator)
     system = next(filter(None, systems), None)
@@ -142,7 +142,7 @@ def _sample(
     examples: Sequence[tuple[Example, ...]],
 ) -> Sample:
     """Paths that are scored in other ways too; the examples before them stay as they are."""
-    every, systems = list(path_gain.cases(items)), settings.system_prompts
+    every, systems = list(path_gain.cases(items)), settings.systems
     chosen = answer_sample.spread(len(every))
     paths = [dataclasses.replace(every[k][0], paths=[every[k][1]]) for k in chosen]
     n_requests = 2 * len(systems)

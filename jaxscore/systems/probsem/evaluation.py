@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
-from jaxscore.lm import Capabilities, require
+from jaxscore.lm import require
 from jaxscore.systems import answer_sample
 from jaxscore.systems.answer_sample import Sample
 from jaxscore.systems.evaluation import Evaluation
@@ -16,7 +16,7 @@ from jaxscore.systems.probsem import fewshot, query_scores
 from jaxscore.systems.probsem.query_scores import Suite
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Prompting
-from jaxscore.systems.scoring_run import ScoringRun, check_settings
+from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import check_setting
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest
@@ -34,6 +34,7 @@ class Settings(AnswerSettings):
         boundary: "joint", "separate" or "upstream": where a query starts.
     """
 
+    boundaries = query_scores.BOUNDARIES
     normalize: bool = False
     temperature: float = 1.0
     boundary: str = "joint"
@@ -48,14 +49,6 @@ class Settings(AnswerSettings):
             raise InputError(
                 f"setting temperature is {self.temperature!r}, expected a number above 0"
             )
-
-    def check_model(self, can: Capabilities) -> None:
-        """Refuse what a model cannot do.
-
-        Raises:
-            InputError: naming the setting.
-        """
-        check_settings(self, can, self.boundary, query_scores.BOUNDARIES)
 
 
 def evaluate(lm: Any, suite: Any, settings: Settings) -> Evaluation:
@@ -72,7 +65,7 @@ def evaluate(lm: Any, suite: Any, settings: Settings) -> Evaluation:
     known = suite if isinstance(suite, query_scores.Suite) else query_scores.read(suite)
     lm = require("probsem", lm, "scores")
     settings.check_model(lm.capabilities)
-    shots = settings.drawn(functools.partial(fewshot.read, known))
+    shots = settings.with_examples(functools.partial(fewshot.read, known)).drawn()
 
     def written(boundary: str) -> tuple[Prompting, list[Request]]:
         """How a run with a boundary makes prompts, and its requests."""

@@ -17,7 +17,7 @@ from jaxscore.systems.prompting import PLAIN, Example, Prompting
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests
-from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun, check_settings
+from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
 from jaxscore.systems.settings import TextSettings, setting
 from jaxscore.systems.system import Compared, Metric, PerToken, System
 from jaxscore.text.encoder import Boundary
@@ -79,6 +79,7 @@ class Item:
 class Settings(TextSettings, PromptSettings, MeasureSettings):
     """Settings of `score`, see also `MeasureSettings` and `PromptSettings`."""
 
+    boundaries = BOUNDARIES
     audit_boundary: bool = setting(True, is_flag=False)
     """Count the requests that the other boundary would change."""
 
@@ -88,7 +89,7 @@ class Settings(TextSettings, PromptSettings, MeasureSettings):
         Raises:
             InputError: naming the setting.
         """
-        check_settings(self, can, self.boundary, BOUNDARIES)
+        super().check_model(can)
         if self.added_fields and not can.has_distribution:
             raise InputError(
                 f"{', '.join(sorted(self.added_fields))}: an endpoint does not give what they are "
@@ -143,8 +144,7 @@ def evaluate(
     """
     can = lm.capabilities
     settings.check_model(can)
-    shots = [_as_item(shot) for shot in settings.drawn(_read_example)]
-    examples = [Example(shot.context, shot.continuation, _key(shot)) for shot in shots]
+    examples = [Example(shot.context, shot.continuation, _key(shot)) for shot in settings.drawn()]
     prompting = settings.prompting(lm, examples)
     run = ScoringRun(
         lm,
@@ -293,13 +293,11 @@ def _key(item: Item) -> Hashable:
     return (context, "" if context else item.continuation)
 
 
-def _read_example(value: Any, position: int, where: str) -> Any:
-    is_read = isinstance(value, Item | Request)
-    return value if is_read else read_item(SYSTEM, value, position, where)
-
-
-def _as_item(example: Any) -> Item:
-    return Item(context=example.context, continuation=example.continuation)
+def read_example(value: Any, position: int, where: str) -> Item:
+    """An example, which may be a `Request`; see `System.read_example`."""
+    if isinstance(value, Request):
+        return Item(context=value.context, continuation=value.continuation)
+    return read_item(SYSTEM, value, position, where)
 
 
 def read_objects(objects: Any, reserved: Collection[str]) -> Iterator[Entry[Item]]:
@@ -446,7 +444,7 @@ SYSTEM = System(
     read_objects=read_objects,
     is_lazy=True,
     is_strict=True,
-    takes_endpoint=True,
+    read_example=read_example,
     has_report_files=False,
     evaluate=evaluate,
     page_items=lambda settings: WorstRequests(settings.measures),
