@@ -1,4 +1,4 @@
-"""Which tests belong to which run, as `runs.toml` says: pytest's hooks, which conftest.py takes.
+"""Pytest's hooks for the runs of the tests, which conftest.py takes.
 
 python -m pytest                 the quick run: all but the slow tests
 python -m pytest --all           every test
@@ -6,21 +6,20 @@ python -m pytest --all -m slow   what the quick run leaves out
 python -m pytest -m numeric      the quick tests of numbers, for another instruction set
 python -m pytest -m lines        the quick tests that depend on the line of transformers
 
+@pytest.mark.slow                            the test is not in the quick run
+@pytest.mark.slow_after(2)                   only its first two cases are
+@pytest.mark.slow_after(1, of_each="kind")   only the first case of each `kind` is
+
 A run of whole folders has one worker process per core, four at most, since each holds JAX and
 PyTorch; a run that names files or tests has none.
 """
 
 import collections
 import os
-import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parent
 LEFT_OUT = pytest.StashKey[int]()
-RUNS_OF_FILES = ("numeric", "lines")  # lists of files, and of folders with a slash at their end
 
 
 def pytest_addoption(parser):
@@ -29,26 +28,14 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark the tests that `runs.toml` names, and deselect the slow ones.
+    """Mark what `slow_after` leaves out, and deselect the slow tests.
 
     A test that the command line names (`file.py::test`) runs in any case.
     """
-    runs = tomllib.loads((TESTS / "runs.toml").read_text(encoding="utf-8"))
-    by_test = collections.defaultdict(list)
-    for item in items:
-        name = item.path.relative_to(TESTS).as_posix()
-        by_test[name, getattr(item, "originalname", item.name)].append(item)
-        for run in RUNS_OF_FILES:
-            if any(
-                name == one or (one.endswith("/") and name.startswith(one)) for one in runs[run]
-            ):
-                item.add_marker(run)
-    named = any("::" in word for word in config.args)
-    for file, test, cases in entries(runs, by_test, complete=not named):
-        for case in slow(cases, runs["slow"][file][test]):
-            case.add_marker("slow")
+    for item in slow_cases(items):
+        item.add_marker("slow")
     config.stash[LEFT_OUT] = 0
-    if not config.option.all and not named:
+    if not config.option.all and not any("::" in word for word in config.args):
         left_out = [item for item in items if item.get_closest_marker("slow")]
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
         config.stash[LEFT_OUT] = len(left_out)
@@ -84,39 +71,18 @@ def pytest_terminal_summary(terminalreporter, config):
     )
 
 
-def entries(runs: dict[str, Any], by_test: dict[tuple[str, str], list], *, complete: bool):
-    """(file, test, its collected cases) of each slow test; "*" is every test of the file.
-
-    Args:
-        complete: whether each collected file was collected with all of its tests.
-
-    Raises:
-        pytest.UsageError: `runs.toml` names a file or a test that does not exist.
-    """
-    for file in [*(one for run in RUNS_OF_FILES for one in runs[run]), *runs["slow"]]:
-        there = TESTS / file
-        if not (there.is_dir() if file.endswith("/") else there.is_file()):
-            raise pytest.UsageError(f"tests/runs.toml: tests/{file} does not exist")
-    collected = {file for file, _ in by_test}
-    for file, tests in runs["slow"].items():
-        for test in tests:
-            if test == "*":
-                cases = [one for key, own in by_test.items() if key[0] == file for one in own]
-            else:
-                cases = by_test.get((file, test), [])
-            if complete and file in collected and not cases:
-                raise pytest.UsageError(f"tests/runs.toml: tests/{file} has no {test}")
-            yield file, test, cases
+def slow_cases(items):
+    """Yield the cases that come after those which `slow_after(n, of_each)` keeps quick."""
+    n_seen = collections.Counter()
+    for item in items:
+        for mark in item.iter_markers("slow_after"):
+            n_quick, parameter = _limit(*mark.args, **mark.kwargs)
+            value = parameter and str(item.callspec.params[parameter])
+            n_seen[item.nodeid.split("[")[0], value] += 1
+            if n_seen[item.nodeid.split("[")[0], value] > n_quick:
+                yield item
 
 
-def slow(cases: list, quick: int | dict[str, Any]) -> list:
-    """All cases but the first, `quick` of them; or `{ quick = 1, of_each = "parameter" }`."""
-    if isinstance(quick, int):
-        return cases[quick:]
-    n_seen, out = collections.Counter(), []
-    for case in cases:
-        value = str(case.callspec.params[quick["of_each"]])
-        n_seen[value] += 1
-        if n_seen[value] > quick["quick"]:
-            out.append(case)
-    return out
+def _limit(n, of_each=None):
+    """Arguments of `slow_after`."""
+    return n, of_each

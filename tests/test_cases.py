@@ -10,6 +10,8 @@ from jaxscore.systems.paths import path_gain
 from tests.conftest import CASES, MODELS
 from tests.releases import flax_classes
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 
 def expected(model, name):
     return json.loads((CASES / "expected" / model / f"{name}.json").read_text(encoding="utf-8"))
@@ -36,6 +38,7 @@ def test_every_token_agrees_with_pytorch(scorers, name, implementation):
         assert got.greedy[-n:].tolist() == is_greedy.tolist()
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("name", "implementation"), variants())
 @pytest.mark.parametrize("boundary", ["separate", "upstream"])
 def test_paths_agree_with_the_published_script(scorers, name, implementation, boundary):

@@ -12,6 +12,8 @@ from jaxscore.errors import InputError
 from jaxscore.types.requests import LabelRequest
 from tests.conftest import MODELS
 
+pytestmark = pytest.mark.numeric
+
 PROMPT = "Is the cat on the mat? Answer Yes or No:"
 LABELS = ("Yes", "No", "A")
 

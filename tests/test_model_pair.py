@@ -111,6 +111,7 @@ def test_the_same_model_twice_is_refused(options):
         DivergenceScorer.from_pretrained(QWEN, str(MODELS / "../models/tiny-qwen2"), **options)
 
 
+@pytest.mark.slow
 def test_a_copy_in_another_folder_is_compared_and_told(tmp_path):
     shutil.copytree(QWEN, tmp_path / "copy")
     source = DivergenceScorer.from_pretrained(QWEN, str(tmp_path / "copy"), batch_tokens=128)
@@ -150,6 +151,7 @@ def full(scorer):
     return out
 
 
+@pytest.mark.slow
 def test_an_adapter_against_its_base(adapted, scorers):
     own = full(scorers("tiny-qwen2"))
     lora = adapted._origin_of_reference[3]
@@ -178,6 +180,7 @@ def test_an_adapter_against_its_base(adapted, scorers):
     assert adapted.about["reference_model"] != adapted.about["model"]
 
 
+@pytest.mark.slow
 def test_results_of_one_model_are_its_own(adapted, scorers):
     for one, own in zip(adapted.score(TEXTS), scorers("tiny-qwen2").score(TEXTS), strict=True):
         np.testing.assert_allclose(one.logprob, own.logprob, atol=1e-5)

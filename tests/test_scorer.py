@@ -13,6 +13,8 @@ from jaxscore.plan.requests import TokenSequence
 from jaxscore.text import prefix_order, tokenize_requests
 from tests.conftest import CASES, MODELS
 
+pytestmark = pytest.mark.numeric
+
 COLUMNS = ("logprob", "entropy", "self_certainty")
 
 
@@ -41,6 +43,7 @@ def assert_same(one, other):
         np.testing.assert_array_equal(a.greedy, b.greedy)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(2))
 def test_the_layout_never_changes_a_score(scorers, name, seed):
@@ -143,6 +146,7 @@ def test_a_second_run_compiles_and_traces_nothing(scorers):
     assert traces == len(programs)
 
 
+@pytest.mark.slow
 def test_texts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     """A second of a small model's work is worth no program, much of a large one's is."""
     draw = np.random.default_rng(9)
@@ -187,6 +191,7 @@ def test_windows_by_shared_prefix_give_the_same_scores(monkeypatch, scorers):
     assert 0 <= repeated < len(sizes)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("window", [1, 3, 7, 100])
 def test_stream_equals_score(scorers, window):
     texts = ["The cat sat", "", "Ask: yes or no?", " on the mat", "x"]

@@ -34,6 +34,7 @@ def assert_failed(scored, *words):
     assert len(scored.logprob) == len(scored.entropy) == len(scored.greedy) == 0
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_request_longer_than_the_positions_fails_alone(scorers, name):
     scorer = fresh(scorers(name), max_positions=32)
@@ -44,6 +45,7 @@ def test_a_request_longer_than_the_positions_fails_alone(scorers, name):
     assert_kept(scorer, [long])
 
 
+@pytest.mark.slow
 def test_the_longest_request_that_fits(scorers):
     # The last token is a target and takes no position.
     random = np.random.default_rng(0)

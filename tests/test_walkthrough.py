@@ -28,6 +28,8 @@ from jaxscore.models.model import Model
 from jaxscore.plan import packing, tries
 from jaxscore.text.encoder import TextEncoder
 
+pytestmark = pytest.mark.numeric
+
 PAD, THE, CAT, RAN, SAT, DOWN = range(6)
 WORDS = ["[PAD]", "The", "cat", "ran", "sat", "down"]
 REQUESTS = [Request("a", "The cat", " sat down"), Request("b", "The cat", " ran down")]

@@ -10,6 +10,8 @@ from jaxscore.adapters.model import max_length
 from tests.models.checkpoints import FIFTH, spelled
 from tests.models.families import BASE
 
+pytestmark = pytest.mark.lines
+
 
 @pytest.mark.parametrize("kind", BASE)
 @pytest.mark.parametrize("written", ["whole", "without lengths"])

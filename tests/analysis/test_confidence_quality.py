@@ -11,6 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from jaxscore.analysis.confidence_quality import _Order, quality, risk_coverage
 
+pytestmark = pytest.mark.numeric
+
 RESPONSES = st.lists(
     st.tuples(st.sampled_from([0.0, 1.0, 2.5, -3.0, math.inf, -math.inf]), st.booleans()),
     min_size=1,

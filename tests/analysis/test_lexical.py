@@ -144,6 +144,7 @@ def words(n, of):
     return " ".join(f"w{k * 7919 % of}" for k in range(n))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("response", "reference"),
     [

@@ -14,6 +14,8 @@ from jaxscore.analysis.paired import (
     four_cells,
 )
 
+pytestmark = pytest.mark.numeric
+
 
 def test_the_cells_count_pairs():
     a = [True, True, False, False, True, True]
@@ -88,6 +90,7 @@ def covers(interval, true):
     return interval.low is not None and interval.low <= true <= interval.high
 
 
+@pytest.mark.slow
 def test_intervals_of_shares_cover_the_difference():
     """Of 3,000 draws of 50 pairs about 95% of the intervals hold the true difference."""
     drawn = np.random.default_rng(0)
@@ -100,6 +103,7 @@ def test_intervals_of_shares_cover_the_difference():
         assert 0.93 < share < 0.985
 
 
+@pytest.mark.slow
 def test_intervals_of_means_cover_the_difference():
     """Of 600 draws of 30 groups of 4 pairs about 95% hold it, drawn as groups, and far fewer drawn
     pair by pair."""

@@ -12,6 +12,8 @@ from scipy import stats
 from jaxscore.analysis import significance
 from jaxscore.analysis.significance import holm, mcnemar, sign_flips
 
+pytestmark = pytest.mark.numeric
+
 WHOLE = st.integers(-50, 50)
 
 
@@ -141,6 +143,7 @@ def test_holm_rejects_what_its_steps_reject(ps):
     assert all(p <= one <= 1 for p, one in zip(ps, adjusted, strict=True))
 
 
+@pytest.mark.slow
 def test_the_level_holds_where_no_difference_exists():
     """Of 2,000 draws of skewed pairs in which A and B are exchangeable 5% have p <= 0.05."""
     drawn = np.random.default_rng(6)

@@ -50,6 +50,7 @@ def test_the_documented_files(run, place):
     assert (manifest["command"], manifest["failed"]) == ("choose", 1)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
 def test_tables(run, place, ending):
     folder = place(*LINES)

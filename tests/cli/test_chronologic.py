@@ -65,6 +65,7 @@ def expected(name):
     return strict((CASES / "expected" / name / "chronologic.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow_after(1, of_each="boundary")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("boundary", ["joint", "upstream"])
 def test_the_shared_cases(run, models, tmp_path, name, boundary):
@@ -123,6 +124,7 @@ def test_the_report_has_what_matters_first_and_what_made_it_last(run, models, tm
     assert f"Expected calibration error {ece:.5f}" in report
 
 
+@pytest.mark.slow
 def test_without_a_mode_a_few_questions_are_drawn(run, models, tmp_path):
     lines = []
     for k, words in enumerate(((), ("--seed", 0), ("--seed", 1), ("--samples", 2))):

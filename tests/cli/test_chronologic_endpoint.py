@@ -75,6 +75,7 @@ def results(folder, kind):
     return report.read_text(encoding="utf-8"), strict(data.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("boundary", ["joint", "upstream"])
 def test_full_eval(run, url, tmp_path, boundary):
     """Questions beyond ASCII are left to the tests of the endpoint itself."""
@@ -113,6 +114,7 @@ def test_a_sample_of_questions(run, url, place):
     assert ", 3 questions " in out
 
 
+@pytest.mark.slow
 def test_mcq(run, url, scorers, tmp_path, monkeypatch):
     words = ("--mcq", "--seed", 3, "--api-base", url, "--output-dir", tmp_path / "served")
     code, _, _ = run("chronologic", "served/tiny:1", QUESTIONS, *words, "--quiet")

@@ -359,6 +359,7 @@ def test_lists_of_a_tables_rows(run, tmp_path):
     assert [one["agree"]["mean"] for one in found["decisions"]] == [1.0, 1.0]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("system", ["score", "chronologic", "paths"])
 def test_runs_of_two_models(run, tmp_path, system):
     """What the commands themselves write, with their manifests."""

@@ -41,6 +41,7 @@ def adapter(tmp_path):
     return adapters.written(tmp_path / "adapter")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_are_byte_for_byte_the_same(run, place, name):
     folder, model = place(*LINES), CASES / "models" / name
@@ -52,6 +53,7 @@ def test_scores_are_byte_for_byte_the_same(run, place, name):
     assert scores(run, folder, folder / "converted") == scores(run, folder, model)
 
 
+@pytest.mark.slow
 def test_a_model_by_name(run, place):
     folder = place(*LINES)
     code, _, err = run("convert", "--model", "demo", "--output", folder / "converted", "--quiet")

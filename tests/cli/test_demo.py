@@ -154,6 +154,7 @@ def test_support_paths_help_in_most_items(shown):
     assert sum(gain > 0 for gain in gains) >= 23
 
 
+@pytest.mark.slow
 def test_a_second_run_takes_the_place_of_the_first_and_of_nothing_else(run, shown, tmp_path):
     # ProbSem's users have a folder of this name.
     mine = tmp_path / "inputs" / "mine.txt"

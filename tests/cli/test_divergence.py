@@ -91,6 +91,7 @@ def known_of(one, name):
     return [value for value in one[name] if value is not None]
 
 
+@pytest.mark.slow
 def test_a_table(run, place):
     folder = place(*LINES)
     code, _, _ = run(*flags(folder, *INT8, output="out.csv"))
@@ -103,6 +104,7 @@ def test_a_table(run, place):
     assert len(strict(rows[1]["kl"])) == int(rows[1]["n_tokens"])
 
 
+@pytest.mark.slow
 def test_a_bad_text_fails_alone(run, place):
     folder = place(LINES[0], {"id": "long", "continuation": "cat " * 9000}, LINES[2])
     code, _, err = run(*flags(folder, *INT8))
@@ -140,6 +142,7 @@ def test_unusable_input(run, place, line, more, message):
     assert sorted(one.name for one in folder.iterdir() if one.is_file()) == ["in.jsonl"]
 
 
+@pytest.mark.slow
 def test_the_noise_floor_of_the_divergence(run, place):
     folder = place(*LINES)
     code, out, _ = run(*flags(folder, *INT8, "--audit-noise", 2))

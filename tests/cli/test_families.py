@@ -11,6 +11,8 @@ from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 
+pytestmark = pytest.mark.lines
+
 
 @pytest.fixture
 def config(tmp_path):

@@ -27,6 +27,7 @@ def test_pages_are_of_80_columns(name):
         assert [line for line in page.splitlines() if len(line) > help_pages.WIDTH] == []
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("name", listing.NAMES)
 def test_a_page_needs_no_jax(name):
     ran = subprocess.run(

@@ -56,6 +56,7 @@ def test_score(run, texts):
     assert "rank" not in arrays  # a user's own field is none of ours
 
 
+@pytest.mark.slow
 def test_the_page_of_a_second_run_is_the_same(run, texts):
     path = texts / "out.jsonl.report.html"
     bodies = []
@@ -82,6 +83,7 @@ def test_another_place(run, texts):
     assert header["strips"] is None
 
 
+@pytest.mark.slow
 def test_a_table_has_a_page_too(run, texts):
     words = [str(word).replace("out.jsonl", "out.parquet") for word in score(texts)]
     assert run(*words).code == 1
@@ -117,6 +119,7 @@ def test_an_output_is_never_a_page_of_another(run, texts):
     assert "names that end in _report.html are those of reports" in err
 
 
+@pytest.mark.slow
 def test_paths(run, place):
     folder = place(LINE)
     words = ("paths", "--model", QWEN, "--input", folder / "in.jsonl", "--quiet")
@@ -126,6 +129,7 @@ def test_paths(run, place):
     assert pages(folder) == ["a.html", "out_report.html"]
 
 
+@pytest.mark.slow
 def test_chronologic(run, place):
     folder = place(QUESTION)
     words = ("chronologic", QWEN, folder / "in.jsonl", "--quiet", "--output-dir")
@@ -138,6 +142,7 @@ def test_chronologic(run, place):
     assert len(found) == 2
 
 
+@pytest.mark.slow
 def test_judge(run, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -176,6 +181,7 @@ SAMPLED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "line"), [("choose", OPTIONS), ("perplexity", {"text": "The cat sat."})]
 )
@@ -192,6 +198,7 @@ def test_choose_and_perplexity(run, place, command, line):
     assert "this run would write both" in err
 
 
+@pytest.mark.slow
 def test_compare_and_the_runs_that_it_reads(run, place):
     folder = place(OPTIONS, OPTIONS | {"id": "b"})
     words = ("choose", "--model", QWEN, "--input", folder / "in.jsonl", "--quiet", "--no-html")

@@ -79,6 +79,7 @@ def test_the_output_or_its_folder_names_its_journal(run, kept, monkeypatch):
     assert run("journal", "info", kept.parents[1]).out.splitlines()[1:] == want.splitlines()[1:]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("given", ["other.jsonl", "in.jsonl", ".", ".jaxscore", ".jaxscore/x"])
 def test_a_hint_names_the_journals_that_exist(run, kept, given):
     path = kept.parents[1] / given
@@ -172,6 +173,7 @@ def chronologic(folder):
     return ("chronologic", QWEN, questions, "--mcq"), folder, ".jaxscore/jaxscore.journal"
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("command", [usc_generate, judge, judge_pairwise, chronologic])
 def test_commands_that_write_keep_it_beside_their_output(run, tmp_path, monkeypatch, command):
     words, output, name = command(tmp_path)

@@ -19,6 +19,8 @@ from tests.models.transformers_flax.test_bert_classifier import torch_model
 from tests.releases import flax_classes
 from tests.systems.rag.test_bem import WORDS
 
+pytestmark = pytest.mark.lines
+
 GPT2 = str(CASES / "models/tiny-gpt2")
 SIDES = ("ours", "theirs")
 REPORT = "eval_dev_judge_LLMeval_j_logits"
@@ -97,6 +99,7 @@ def own_evaluator(folder, *changes, name="own.yaml"):
 TEXT_MODE = ("use_logits: true", "use_logits: false")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["default_qa", "default_multi_qa"])
 def test_the_shared_cases(run, experiments, tmp_path, monkeypatch, name):
     """From another folder, where there is no configs/."""
@@ -182,6 +185,7 @@ def test_a_mean_that_is_null_is_not_there(run, experiments):
     assert 0 < metrics_of(folder)["LLMeval_j_logits"] < 1
 
 
+@pytest.mark.slow
 def test_a_sample_is_the_first_records_and_has_a_file_of_its_own(run, experiments):
     folder = experiments / "ours"
     words = ("judge", "--folder", folder, "--llm", GPT2, "--quiet")
@@ -301,6 +305,7 @@ def test_both_orders(run, experiments, says):
     assert "| Both orders agree | 0.0 % |" in page
 
 
+@pytest.mark.slow
 def test_a_comparison_that_the_model_itself_writes(run, experiments):
     folder, other = (experiments / side for side in SIDES)
     assert run(*pairwise(folder, other, "--sample", 2, "--quiet")).code == 0
@@ -320,6 +325,7 @@ def test_an_opponent_without_our_questions(run, experiments, no_model):
     assert sorted(path.name for path in folder.iterdir()) == ["eval_dev_out.json"]
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_used(run, tmp_path):
     rows = [
         record("none", label=()),
@@ -360,6 +366,7 @@ def test_records_that_cannot_be_used(run, tmp_path):
     assert not any(cut.values())
 
 
+@pytest.mark.slow
 def test_a_long_response_in_text_mode_fails_alone(run, tmp_path):
     folder = put(tmp_path / "one", [record("long", response="Oslo " * 40_000), record("good")])
     evaluator = own_evaluator(tmp_path, TEXT_MODE)

@@ -65,6 +65,7 @@ def test_help_is_theirs():
     assert "validate" in done.stdout
 
 
+@pytest.mark.slow
 def test_bad_arguments_of_the_model():
     done = process(
         "-m", "jaxscore", "lm-eval", "--model_args", "pretrained=demo,quantise=int8",
@@ -148,6 +149,7 @@ WITHOUT_TORCH = """
 """
 
 
+@pytest.mark.slow
 def test_the_example_without_torch(tmp_path):
     done = process("-c", textwrap.dedent(WITHOUT_TORCH), str(tmp_path), HF_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -160,6 +162,7 @@ def test_the_example_without_torch(tmp_path):
     assert len(list(tmp_path.glob("demo/samples_*.jsonl"))) == 2
 
 
+@pytest.mark.slow
 def test_two_processes_write_the_files_of_one(tmp_path, monkeypatch):
     for name, value in HERE.items():
         monkeypatch.setenv(name, value)

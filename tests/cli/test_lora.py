@@ -47,6 +47,7 @@ def test_paths(run, tmp_path, adapter):
     assert adapted["summary"] != plain["summary"]
 
 
+@pytest.mark.slow
 def test_probsem_and_chronologic(run, tmp_path, adapter):
     where = ("--input-dir", DEMO / "probsem", "--output-dir", tmp_path / "probsem")
     words = ("--prompt", "demo", "--test", "truth", "--model", QWEN, *where, "--lora", adapter)
@@ -60,6 +61,7 @@ def test_probsem_and_chronologic(run, tmp_path, adapter):
     assert strict(record.read_text(encoding="utf-8"))["settings"]["lora"] == str(adapter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["self-certainty", "usc-generate"])
 def test_results_of_two_adapters_are_not_mixed(run, tmp_path, adapter, command):
     given, output = tmp_path / "in.json", tmp_path / "out.json"

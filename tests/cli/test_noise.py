@@ -14,6 +14,8 @@ from jaxscore.engine.rounding_audit import OtherLayouts, Spread
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 
+pytestmark = pytest.mark.numeric
+
 MARK = "≈"
 QUESTION = {
     "metadata_frame": "A book of 1887.", "main_question": "Which city?",
@@ -177,6 +179,7 @@ def test_probsem(run, tmp_path):
     assert MARK not in only(tmp_path / "plain", "*.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_probsem_of_means(run, tmp_path, spread):
     """The statistic of the decision: the spread planted reaches half of the margins of it."""
     for name in ("towns.txt", "towns_A.json"):
@@ -226,6 +229,7 @@ def test_chronologic(run, place):
     assert "noise" not in plain
 
 
+@pytest.mark.slow
 def test_chronologic_letters(run, tmp_path, spread):
     words = ("chronologic", QWEN, CASES / "chronologic/questions.jsonl", "--mcq", "--quiet")
     assert run(*words, "--output-dir", tmp_path / "plain").code == 0
@@ -257,6 +261,7 @@ def test_chronologic_letters(run, tmp_path, spread):
     assert sum(one.endswith(", right or wrong") for one in scores) == sum(correct)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["first", "sequence"])
 def test_judge(run, tmp_path, spread, how):
     experiments = shutil.copytree(CASES / "judge", tmp_path / "experiments")
@@ -331,6 +336,7 @@ def test_self_certainty_to_the_votes(run, tmp_path):
     assert not any("within_noise" in one for one in read(planted))
 
 
+@pytest.mark.slow
 def test_self_certainty_that_goes_on(run, tmp_path, spread):
     items = [{"model_input": f"{k} + 1 =", "output": [" 1", " 2"]} for k in range(3)]
     given, out = tmp_path / "in.json", tmp_path / "out.json"

@@ -71,6 +71,7 @@ def test_text_files_and_a_table(run, place):
     assert (row["error"], row["extra"]) == ("", "")
 
 
+@pytest.mark.slow
 def test_more_context_by_a_stride(run, place):
     folder = place({"text": TEXTS[0]})
     run(*flags(folder, folder / "in.jsonl"))

@@ -38,6 +38,7 @@ def config(tmp_path):
     return write
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama3", "tiny-qwen2"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_parameters_are_those_that_load(run, tmp_path, name, dtype):
@@ -55,6 +56,7 @@ def test_parameters_are_those_that_load(run, tmp_path, name, dtype):
     )
 
 
+@pytest.mark.slow
 def test_a_quantized_model(run, tmp_path):
     words = ("--model", QWEN, "--dtype", "float32", "--quantize", "int8", *SMALL)
     report, page = told(run, tmp_path, *words)
@@ -66,6 +68,7 @@ def test_a_quantized_model(run, tmp_path):
     assert report["flops"] == whole["flops"]
 
 
+@pytest.mark.slow
 def test_a_config_alone_is_as_good_as_the_folder(run, tmp_path, config):
     file = config(json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8")))
     reports = [
@@ -78,6 +81,7 @@ def test_a_config_alone_is_as_good_as_the_folder(run, tmp_path, config):
     assert reports[0] == reports[1] == reports[2]
 
 
+@pytest.mark.slow
 def test_the_types_that_configs_name(run, tmp_path, config):
     raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8"))
     raw = {name: value for name, value in raw.items() if name not in ("dtype", "torch_dtype")}
@@ -97,6 +101,7 @@ def test_the_types_that_configs_name(run, tmp_path, config):
         assert f"config.json: the weights' type is {strange!r}, which is not handled" in err
 
 
+@pytest.mark.slow
 def test_a_converted_folder_in_its_own_type(run, tmp_path):
     output = tmp_path / "converted"
     words = ("--model", LLAMA3, "--dtype", "bfloat16", "--output", output, "--quiet")
@@ -106,6 +111,7 @@ def test_a_converted_folder_in_its_own_type(run, tmp_path):
     assert told(run, tmp_path, "--model", LLAMA3, *SMALL)[0]["dtype"] == "float32"
 
 
+@pytest.mark.slow
 def test_the_shapes(run, tmp_path):
     def shapes(*words):
         report, _ = told(run, tmp_path, "--model", LLAMA3, "--quiet", *words)
@@ -116,6 +122,7 @@ def test_the_shapes(run, tmp_path):
     assert shapes("--batch-tokens", 1024, "--row-lengths", 96, 64, 96) == [(16, 64), (10, 96)]
 
 
+@pytest.mark.slow
 def test_all_shapes(run, tmp_path, monkeypatch, config):
     raw = json.loads((LLAMA3 / "config.json").read_text(encoding="utf-8"))
     file = config(raw | {"max_position_embeddings": 100, "num_hidden_layers": 1})
@@ -181,6 +188,7 @@ def test_auto_and_the_verdict(run, tmp_path):
     assert "\ndoes not fit: 1.00 kB per device\n  no mesh makes" in page
 
 
+@pytest.mark.slow
 def test_what_would_fit_is_so(run, tmp_path):
     words = ("--model", QWEN, "--dtype", "float32", *SMALL)
     plain, _ = told(run, tmp_path, *words)
@@ -198,6 +206,7 @@ def test_what_would_fit_is_so(run, tmp_path):
         assert found["bytes_a_device"] <= room
 
 
+@pytest.mark.slow
 def test_a_large_model_in_seconds(run, tmp_path, config):
     large = MODELS["Qwen3-30B-A3B"]
     file = config(large.raw | {"torch_dtype": "bfloat16"})
@@ -221,6 +230,7 @@ def test_progress_is_on_stderr(run):
     ]
 
 
+@pytest.mark.slow
 def test_a_shards_own_program(pytestconfig, tmp_path):
     """Where there are devices enough the program is the split one."""
     words = ("--model", QWEN, "--batch-tokens", "64", "--json", str(tmp_path / "plan.json"))

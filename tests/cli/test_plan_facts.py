@@ -87,6 +87,7 @@ def test_the_mesh_of_a_topology(share, shape):
     assert plan_facts.mesh_of_run(shapes, config, 4, memory) == MeshShape(*shape)
 
 
+@pytest.mark.slow
 def test_a_program_that_is_refused(run, tmp_path, target, monkeypatch):
     """It is a row that says so, with the bytes that the compiler named; other rows stay."""
     measure = plan_facts.measure
@@ -150,6 +151,7 @@ def test_a_compiler_that_is_absent(run, monkeypatch):
         assert message in err
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "mesh", "parameters", "active"),
     [

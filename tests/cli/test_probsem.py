@@ -58,6 +58,7 @@ def other_files(folder):
     return strict(data.read_text(encoding="utf-8")), page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("boundary", COLUMNS)
 def test_the_shared_cases(run, models, tmp_path, name, boundary):

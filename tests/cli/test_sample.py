@@ -294,6 +294,7 @@ def test_samples_that_are_planned_together_follow_the_rows(run, place, asked, mo
     assert together == [14, 7]
 
 
+@pytest.mark.slow
 def test_tokens_of_the_journal_are_not_written_in_this_run(run, place):
     words = flags(place(*ASKED[:2]), "--max-new-tokens", 4, n=2)
     words = [one for one in words if one not in ("--journal", "off")]
@@ -307,6 +308,7 @@ def test_tokens_of_the_journal_are_not_written_in_this_run(run, place):
     assert result(place(*ASKED[:2])) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_blocks", [1, 3, 6])
 def test_an_output_that_ends_within_what_is_planned_together(run, place, monkeypatch, n_blocks):
     """Goes on with the bytes of a run that was not interrupted, by the journal."""
@@ -355,6 +357,7 @@ def test_samples_of_a_prompt_share_its_computation(scorers, monkeypatch):
     assert [row["sample"] for row in found.evaluation.rows] == [*range(1, 9)]
 
 
+@pytest.mark.slow
 def test_a_sample_depends_on_nothing_beside_it(scorers):
     """A prompt alone, among others, and with more samples; each text is what its ids say."""
     scorer = scorers("tiny-llama3", reproducible=True)
@@ -368,6 +371,7 @@ def test_a_sample_depends_on_nothing_beside_it(scorers):
     assert again[0]["output"] != among[0]["output"]
 
 
+@pytest.mark.slow
 def test_on_into_the_commands_that_read_samples(run, place, tmp_path):
     """With a real model, from prompts to a vote."""
     folder = place(*ASKED[:2], {"id": "long", "prompt": "and then " * 3000})
@@ -391,6 +395,7 @@ def test_on_into_the_commands_that_read_samples(run, place, tmp_path):
     assert f"responses to the question: {ASKED[0]['prompt']}\nResponse 0: " in asked
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(run, tmp_path, monkeypatch):
     """From prompts to a finding, on the embedded model: most answers of a vote are right."""
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,8 @@ from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 from tests.releases import flax_classes
 
+pytestmark = pytest.mark.lines
+
 SUMMARY = [
     "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
     "n_tokens", "n_scored",
@@ -170,6 +172,7 @@ def test_quiet_leaves_stdout_as_it_is(run, place):
     assert "boundary joint: of 1 requests separate would change 1" in said[1]
 
 
+@pytest.mark.slow
 def test_a_request_that_is_too_long_fails_alone(run, place):
     long = {"id": "long", "context": " and then" * 2000, "continuation": " x"}
     good = {"id": "good", "context": "The cat", "continuation": " sat"}
@@ -237,6 +240,7 @@ def test_other_implementation_and_dtype(run, place, more, way, within):
     assert ways == [["native", "float32"], [*way]]
 
 
+@pytest.mark.slow
 def test_as_a_process(place, tmp_path):
     folder = place(LINES[0], "{")
     words = [sys.executable, "-m", "jaxscore", *map(str, flags(folder))]

@@ -17,6 +17,8 @@ from tests.cli.conftest import QWEN
 from tests.cli.test_score import flags, records
 from tests.report.html.made import block, values
 
+pytestmark = pytest.mark.numeric
+
 EVERY = "rank,varentropy,renyi2,top_k,min_k,min_k_pp,fast_detect"
 LINES = (
     {
@@ -130,6 +132,7 @@ def test_a_word_without_a_probability_is_null_and_another_base_is_another_unit(r
     assert sum(one["word_surprisal"][1:]) == pytest.approx(nats, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_table_and_a_summary(run, place):
     folder = place(*LINES)
     output = folder / "out.parquet"
@@ -149,6 +152,7 @@ def test_a_table_and_a_summary(run, place):
         assert not {"rank", "words", "word_surprisal"} & one.keys()
 
 
+@pytest.mark.slow
 def test_a_failed_text_has_none_and_a_run_goes_on_with_its_journal(run, place):
     folder = place(*LINES, {"id": "d", "continuation": "a b " * 900})
     words = flags(folder, "--measures", EVERY)
@@ -197,6 +201,7 @@ def test_a_field_of_the_input_that_would_be_hidden(run, place):
     assert 'in.jsonl:1: field "rank" is one of the results' in err
 
 
+@pytest.mark.slow
 def test_in_python(scorers):
     scorer = scorers("tiny-qwen2")
     [one] = scorer.score([("The cat", " sat")], measures=["varentropy", "rank"], top=2)

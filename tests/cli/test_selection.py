@@ -249,6 +249,7 @@ def test_the_output_may_not_be_the_input(run, write):
         assert f"--output {path} is an input of this run" in ran.err
 
 
+@pytest.mark.slow
 def test_vote_with_sympy_ends_on_answers_made_to_hang(run, write):
     towers = [f"9^{{9^{{9^{{{k}}}}}}}" for k in range(12, 20)]
     path = write(

@@ -59,6 +59,7 @@ def counted(monkeypatch):
     return seen
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("words", "column"),
@@ -213,6 +214,7 @@ def test_files_that_cannot_be_continued(run, folder, monkeypatch):
         assert path.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.slow
 def test_the_dtype_that_auto_means_is_checked_too(run, folder):
     assert run(*flags(folder, "--dtype", "bfloat16")).code == 1
     path = folder / "in-confidence-list.json"
@@ -241,6 +243,7 @@ def test_confidences_of_another_field_are_not_taken_for_this_ones(run, folder, m
     assert (folder / "in-confidence-list.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_confidences_of_a_cut_input_say_so_and_are_not_mixed_with_whole_ones(run, folder):
     long = ITEMS[0] | {"model_input": "Who ran? " * 400, "output": [" the cat", " a dog"]}
     (folder / "in.json").write_text(json.dumps([long, ITEMS[0]]), encoding="utf-8")
@@ -325,6 +328,7 @@ def test_an_interrupt_before_anything_is_done(run, folder, monkeypatch):
     assert [one.name for one in folder.iterdir()] == ["in.json"]
 
 
+@pytest.mark.slow
 def test_outputs_that_are_too_long(run, folder):
     long = "word " * 40_000  # 200 KB
     items = [
@@ -393,6 +397,7 @@ def test_a_window_holds_some_batches_of_text_and_every_output_of_an_item(tmp_pat
     assert self_certainty.window_size(items, wanted, 1 << 22) == WINDOW
 
 
+@pytest.mark.slow
 def test_a_continued_run_has_the_bits_of_one_left_alone(run, folder, monkeypatch, counted):
     """What is missing is planned in the windows of a run from the beginning."""
     monkeypatch.setattr(self_certainty, "window_size", lambda *_: 7)

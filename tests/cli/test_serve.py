@@ -104,6 +104,7 @@ def test_it_answers_and_drains(process):
     assert "GET other 401" in err
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(process):
     one = process("--quiet")
     thread = threading.Thread(target=quietly, args=(one, LONG))

@@ -58,6 +58,7 @@ def names(folder):
     return sorted(one.name for one in folder.iterdir())
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", WORDS)
 def test_stdout_carries_the_data_and_nothing_lies_beside_it(name, here, tmp_path, capfd):
     assert run(*here(name), "--output", "file.json") in (0, 1)

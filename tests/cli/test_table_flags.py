@@ -75,6 +75,7 @@ def test_score(run, place, tmp_path):
     assert told in ran.err
 
 
+@pytest.mark.slow
 def test_paths_and_chronologic(run, place):
     folder = place({"id": "q", "question": "Who?", "paths": [["Ada", "born in", "Oslo"]]})
     assert run(*flags(folder, "paths", folder / "in.jsonl")).code == 0

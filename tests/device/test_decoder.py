@@ -16,6 +16,8 @@ from jaxscore.device.init_params import init_params
 from tests.device.configs import gpt2like, llamalike, rules
 from tests.device.tries import paths, random_rows
 
+pytestmark = pytest.mark.numeric
+
 LENGTH = 26
 TABLES = (Rotary((1.0, 0.1, 0.01), 1.3), Rotary((0.0, 0.0, 0.0)))  # of heads of 8: a part turns
 CONFIGS = {
@@ -75,6 +77,7 @@ def alone(tokens):
     return ids, position, np.full_like(ids, LENGTH)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("seed", range(2))
 def test_every_node_has_the_state_of_its_path(name, seed):
@@ -87,6 +90,7 @@ def test_every_node_has_the_state_of_its_path(name, seed):
         np.testing.assert_allclose(states[i], want[i, len(path) - 1], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_where_a_trie_stands_and_what_is_beside_it_do_not_matter(name):
     """The same trie first in a row, last in a row, and behind another in the second row."""
@@ -127,6 +131,7 @@ def test_a_window_hides_what_is_further_up_the_path():
     assert differs.tolist() == [i <= 4 for i in range(LENGTH)]  # two layers of reach 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bfloat16_matrices_stay_close_to_float32(name):
     """Rounding activations costs about what rounding the weights costs.
@@ -152,6 +157,7 @@ def test_bfloat16_matrices_stay_close_to_float32(name):
     assert by_weights / 4 < error(got) < 2 * by_weights < 0.05
 
 
+@pytest.mark.slow
 def test_an_mlp_in_blocks_of_tokens_is_the_same():
     """52 tokens: in blocks of 13, at once, and in the largest blocks of up to 20."""
     rows = [jnp.asarray(part) for part in random_rows(6, 2, LENGTH)]

@@ -13,6 +13,8 @@ from jaxscore.device.dots import as_integers
 from jaxscore.device.experts import GROUPED, blocked, fits_grouped_gpu, grouped, mixture
 from jaxscore.models.weights.params import int8_scales, int8_values
 
+pytestmark = pytest.mark.numeric
+
 PRODUCTS = {"blocked": blocked} | {
     name: functools.partial(grouped, functools.partial(product, interpret=True))
     for name, product in GROUPED.items()
@@ -69,6 +71,7 @@ def run(form, tree, layer, *arrays, quantized="", weighs_input=False):
     return np.asarray(compiled(tree, jnp.int32(layer), *map(jnp.asarray, arrays)))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("form", PRODUCTS)
 @pytest.mark.parametrize(
     ("T", "block", "only"),
@@ -127,6 +130,7 @@ def test_biases_and_weights_on_what_an_expert_reads(monkeypatch, form, weighs_in
         assert np.abs(want - other).max() > 0.1
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("form", PRODUCTS)
 def test_bfloat16_and_int8_are_near(form):
     own, arrays = weights(), given(40)

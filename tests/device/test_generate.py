@@ -21,6 +21,8 @@ from jaxscore.engine.generation.state import (
 )
 from jaxscore.plan.requests import TokenRequest
 
+pytestmark = pytest.mark.numeric
+
 V = 23
 BY_EIGHT = dataclasses.replace(BACKENDS["cpu"], lm_head_columns=8)
 

@@ -15,6 +15,7 @@ from tests.device.configs import llamalike
 R, L, N = 2, 24, 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query_rank", [0, 6])
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_the_heads_written_out(query_rank, interleaved):

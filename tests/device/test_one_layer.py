@@ -9,6 +9,7 @@ from jaxscore.device.init_params import init_params
 from tests.device.test_sharding import CONFIGS
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_layer_makes_a_decoder_of_its_own(name):
     whole = CONFIGS[name]

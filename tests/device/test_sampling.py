@@ -8,6 +8,8 @@ import pytest
 from jaxscore.device.sampling import Sampling, _allowed, apply_repetition_penalty
 from jaxscore.device.sampling import sample_tokens as drawn_by
 
+pytestmark = pytest.mark.numeric
+
 V = 23
 
 
@@ -141,6 +143,7 @@ def torch_processors():
     return run
 
 
+@pytest.mark.slow
 def test_a_draw_depends_on_seed_and_count_and_on_nothing_else():
     logits = jnp.asarray(np.random.default_rng(4).normal(size=(6, V)), jnp.float32)
     same = jnp.tile(logits[:1], (6, 1))
@@ -158,11 +161,13 @@ def test_a_draw_depends_on_seed_and_count_and_on_nothing_else():
     assert later.tolist() != first.tolist()
 
 
+@pytest.mark.slow
 def test_temperature_0_is_the_argmax_and_the_lower_id_of_two():
     logits = jnp.zeros((2, V)).at[0, 7].set(1.0).at[1, 9].set(2.0).at[1, 4].set(2.0)
     assert sample_tokens(logits, sampling(2, 0.0, 1.0), jnp.zeros(2, jnp.int32)).tolist() == [7, 4]
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("temperature", "top_p"), [(1e-6, 1.0), (1e-38, 1.0), (1e30, 1e-9), (1.0, 1e-30)]
 )
@@ -217,6 +222,7 @@ def test_of_tied_tokens_the_smallest_set_with_the_lowest_ids_stays(top_p, n_kept
     assert np.flatnonzero(kept).tolist() == [4, 9, 12][: -int(-3 * top_p // 1)]
 
 
+@pytest.mark.slow
 def test_a_very_high_temperature_draws_from_all_alike():
     logits = jnp.tile(jnp.array([10.0, 19.0, -5.0, 20.0]), (4000, 1))
     drawn = sample_tokens(logits, sampling(4000, 1e30, 1.0), jnp.zeros(4000, jnp.int32))

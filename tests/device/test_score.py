@@ -18,6 +18,8 @@ from jaxscore.device.rows import Rows, ScoredPositions, Unembedding
 from jaxscore.device.score import score_rows
 from tests.device.configs import llamalike
 
+pytestmark = pytest.mark.numeric
+
 N, T, D, V = 30, 2, 16, 150
 MB = 1_000_000
 
@@ -35,6 +37,7 @@ def arrays(n_slots, form="position_blocks", seed=0):
     return hidden, query, answer, Unembedding(weight, None, 1.0, None, backend=backend)
 
 
+@pytest.mark.slow_after(1, of_each="form")
 @pytest.mark.parametrize("form", lm_head.IMPLEMENTATIONS)
 @pytest.mark.parametrize(
     "n_slots", [24, 20, 5]
@@ -84,6 +87,7 @@ def test_answers_in_buckets_have_the_bits_of_all_of_them(monkeypatch):
             assert not ours[done:].any()
 
 
+@pytest.mark.slow
 def test_a_query_block_that_is_not_reached_costs_nothing():
     """A NaN in the hidden states of later blocks cannot be seen."""
     hidden, query, answer, head = arrays(24)
@@ -117,6 +121,7 @@ def struct(*shape, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_the_vocabulary_pass_holds_no_logits(dtype):
     """4096 queries at 152,000 columns would be 2.5 GB; a block of each is 4 MB.
@@ -143,6 +148,7 @@ def test_the_vocabulary_pass_holds_no_logits(dtype):
     assert compiled.memory_analysis().temp_size_in_bytes < 100 * MB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(("rows", "length"), [(8, 512), (42, 96)])
 def test_scoring_a_batch_stays_small(dtype, rows, length):

@@ -274,6 +274,7 @@ def names(config):
     return [("/".join(entry.key for entry in path), leaf.shape) for path, leaf in leaves]
 
 
+@pytest.mark.slow
 def test_a_split_decoder_finds_its_parameters():
     """Bias, norm or weight out of its place would move hidden states by about 0.1."""
     command = [sys.executable, "-c", SPLIT]
@@ -282,6 +283,7 @@ def test_a_split_decoder_finds_its_parameters():
     assert done.stdout.splitlines() == list(RUN)
 
 
+@pytest.mark.slow
 def test_random_tries_over_four_shards():
     command = [sys.executable, "-c", TRIES]
     done = subprocess.run(command, capture_output=True, text=True, env=with_devices(4), cwd=ROOT)

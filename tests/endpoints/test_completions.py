@@ -64,6 +64,7 @@ def compare(got, want):
     return n
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_numbers_are_those_of_the_local_scorer(serve, scorers, name, boundary):
@@ -73,6 +74,7 @@ def test_the_numbers_are_those_of_the_local_scorer(serve, scorers, name, boundar
     assert compare(got, scorer.score(requests, boundary=boundary)) > 100
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("least", [0, 1])
 @pytest.mark.parametrize("style", STYLES)

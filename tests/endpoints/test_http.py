@@ -479,6 +479,7 @@ def test_progress_counts_requests(serve, capsys):
     assert "asking: 100%" in capsys.readouterr().err
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("n_items", [1, 20])
 @pytest.mark.parametrize("answer", ["Answer({'n': 1}, wait=60.0)", "Answer(b'', 500)"])
 def test_ctrl_c_ends_promptly(answer, n_items):

@@ -26,6 +26,7 @@ def process(*words, **environment):
     )  # fmt: skip
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("device", ["tpu", "cuda", "gpu"])
 def test_a_device_that_is_absent(tmp_path, device):
     # No card is visible to the process, also where there is one.

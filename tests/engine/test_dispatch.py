@@ -21,6 +21,8 @@ from tests.plan.test_packing import checked_questions, row_paths
 from tests.sequences import paths, sequence_lists
 from tests.test_scorer import COLUMNS, fresh, random_sequences
 
+pytestmark = pytest.mark.numeric
+
 NO_ROOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 12345 bytes."
 
 
@@ -118,6 +120,7 @@ def test_another_failure_of_the_device_is_not_taken_for_it(scorers):
     assert broken.call_count == 1
 
 
+@pytest.mark.slow
 def test_halves_go_to_the_journal_and_behind_a_prefix(scorers, tmp_path, monkeypatch):
     monkeypatch.setattr("jaxscore.engine.planner.LEAST_SAVED_CPU", 0)
     monkeypatch.setattr("jaxscore.engine.planner.LEAST_SHARE", 0)

@@ -74,6 +74,7 @@ def test_bytes_of_a_batch():
     assert found.compile_seconds > 0
 
 
+@pytest.mark.slow
 def test_flops_against_xla():
     """Where every loop runs once XLA counts all that runs; what is no product is a few percent."""
     config = llamalike(
@@ -150,6 +151,7 @@ print(json.dumps([[(one.temporary_bytes, one.batch_bytes) for one in found], mov
 """
 
 
+@pytest.mark.slow
 def test_a_shard_takes_less():
     command = [sys.executable, "-c", SPLIT]
     done = subprocess.run(command, capture_output=True, text=True, env=with_devices(8))

@@ -14,6 +14,8 @@ import pytest
 from tests.conftest import ROOT
 from tests.models.test_large_shapes import MODELS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(
     importlib.util.find_spec("jax_cuda13_plugin") is None,

@@ -39,10 +39,12 @@ def working(scorers):
     return get
 
 
+@pytest.mark.slow
 def test_with_room_it_is_the_most_that_pays(scorers):
     assert auto_batch_tokens(scorers("tiny-llama3").model, 1 << 40) == MOST_CPU
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1024, 2048])
 def test_it_is_the_largest_that_fits(scorers, working, tokens, monkeypatch):
     monkeypatch.setattr(memory, "MEASURED", (2048, 4096))
@@ -51,10 +53,12 @@ def test_it_is_the_largest_that_fits(scorers, working, tokens, monkeypatch):
     assert got == tokens
 
 
+@pytest.mark.slow
 def test_without_room_the_least_is_tried(scorers):
     assert auto_batch_tokens(scorers("tiny-llama3").model, 0) == LEAST
 
 
+@pytest.mark.slow
 def test_two_models_take_the_memory_of_both(monkeypatch):
     """The compiler leaves out what nothing is asked of: the second model."""
     asked, measure = [], footprint.measure
@@ -103,6 +107,7 @@ def test_without_a_number_the_platform_decides(scorers, monkeypatch):
     assert [chosen(asked, there, True) for asked in (None, "auto")] == [BATCH_TOKENS] * 2
 
 
+@pytest.mark.slow
 def test_the_flag(tmp_path, capsys):
     from jaxscore.cli.main import main
 

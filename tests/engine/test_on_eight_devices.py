@@ -10,6 +10,8 @@ import pytest
 from tests.conftest import ROOT, with_devices
 from tests.engine.on_eight_devices import CONFIGS, SHAPES
 
+pytestmark = pytest.mark.numeric
+
 HIDDEN = 192 * 32  # a batch's tokens, the half-step row over its 128, and the width
 SCORES = 192 * 4  # a batch's queries and their targets
 
@@ -45,6 +47,7 @@ def part_of(item) -> str:
     return "written" if "written" in item.originalname else "prefixes"
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_numbers_are_those_of_one_device(report, name, shape):
@@ -62,6 +65,7 @@ def test_the_numbers_are_those_of_one_device(report, name, shape):
         assert sizes["all-reduce"] == HIDDEN
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_most_probable_tokens(report, shape):
     far, same, n_greedy, n_other = report[f"top {shape}"]
@@ -70,6 +74,7 @@ def test_the_most_probable_tokens(report, shape):
     assert n_greedy > n_other == 0
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_measures(report, shape):
     far, same, n_wrong = report[f"measures {shape}"]
@@ -83,12 +88,14 @@ def test_equal_logits_of_several_shards_keep_the_order_of_their_columns(report):
     np.testing.assert_array_equal(got, np.argsort(-z, axis=1, kind="stable")[:, :30])
 
 
+@pytest.mark.slow
 def test_a_prefix_on_a_mesh(report):
     difference, sent = report["prefixes"]
     assert difference < 1e-5
     assert "all-reduce" in dict(sent)  # the layers are split
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [1, 4])
 def test_reproducible_bits_do_not_depend_on_the_devices_that_share_the_rows(report, model):
     digests = report[f"reproducible {model}"]
@@ -96,6 +103,7 @@ def test_reproducible_bits_do_not_depend_on_the_devices_that_share_the_rows(repo
     assert len(set(digests)) == 1
 
 
+@pytest.mark.slow
 def test_text_written_on_a_mesh(report):
     (n_replaced, alone), *others = report["written"]
     assert n_replaced >= 24  # 20 texts in 8 rows, two times
@@ -103,6 +111,7 @@ def test_text_written_on_a_mesh(report):
     assert others == [[n_replaced, alone]] * 2
 
 
+@pytest.mark.slow
 def test_commands_on_a_mesh(tmp_path):
     """The same bytes from one device and from four that share the rows."""
     model = ROOT / "tests/cases/models/tiny-qwen2"

@@ -15,6 +15,8 @@ from jaxscore.types.requests import LabelRequest
 from tests.conftest import CASES, MODELS
 from tests.test_scorer import COLUMNS
 
+pytestmark = pytest.mark.numeric
+
 WORDS = "the cat sat down and ran to a small house where nobody had ever been before".split()
 
 
@@ -57,6 +59,7 @@ def moved_by_layout(model: Model) -> Model:
     return dataclasses.replace(model, hidden_states=hidden_states)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_neighbours_order_and_batch_size_change_no_bit(scorers, name):
     loaded = scorers(name)
@@ -76,6 +79,7 @@ def test_neighbours_order_and_batch_size_change_no_bit(scorers, name):
     assert bits(windows) == want
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reproducible", [False, True])
 def test_only_a_reproducible_run_is_not_moved_by_its_layout(scorers, reproducible):
     loaded = scorers("tiny-llama3")
@@ -88,6 +92,7 @@ def test_only_a_reproducible_run_is_not_moved_by_its_layout(scorers, reproducibl
     assert ({id: beside[id] for id in want} == want) is reproducible
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_by_default_the_order_changes_no_bit(scorers, name):
     loaded = scorers(name)
@@ -98,6 +103,7 @@ def test_by_default_the_order_changes_no_bit(scorers, name):
     assert first.statistics.plan_hash == again.statistics.plan_hash
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_numbers_are_those_of_the_forest(scorers, name):
     loaded = scorers(name)
@@ -125,6 +131,7 @@ def test_labels_depend_on_their_prompt_and_not_on_each_other(scorers):
     assert one.logprob.tobytes() == together.logprob[-1:].tobytes()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(scorers, tmp_path):
     folder, path = str(CASES / "models/tiny-llama3"), tmp_path / "journal"
     requests = texts(5, 20)
@@ -152,6 +159,7 @@ def test_a_journal_keeps_the_two_ways_apart(tmp_path):
         assert scorer.statistics.sequences_restored == 0
 
 
+@pytest.mark.slow
 def test_a_text_that_comes_again_in_a_later_window_keeps_its_row(tmp_path):
     """By default, where a second computing beside others would have other bits."""
     folder, path = str(CASES / "models/tiny-llama3"), tmp_path / "journal"

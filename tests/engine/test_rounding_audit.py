@@ -20,6 +20,8 @@ from tests.conftest import CASES, ROOT, with_devices
 from tests.engine.test_reproducible import WORDS, moved_by_layout
 from tests.releases import flax_classes
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 WAYS = (
     ("tiny-llama3", {"moved": True}),
     ("tiny-llama3", {}),
@@ -77,6 +79,7 @@ def told(noise: Noise, name: str, by_request: list[float]) -> None:
     assert found.mean == pytest.approx(sum(by_request) / len(by_request), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), WAYS, ids=lambda value: str(value))
 def test_scores_against_each_layout_by_hand(name, options):
     loaded = loaded_as(name, **options)
@@ -115,6 +118,7 @@ def test_scores_against_each_layout_by_hand(name, options):
         assert all(one.largest > 0 for one in noise.spread.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), WAYS[:4], ids=lambda value: str(value))
 def test_labels_against_each_layout_by_hand(name, options):
     loaded = loaded_as(name, **options)
@@ -157,6 +161,7 @@ def test_the_layouts_are_what_they_are_called(scorers):
     assert len({other.statistics.plan_hash for other in others.values()}) == 3
 
 
+@pytest.mark.slow
 def test_reproducible_runs_have_a_layout_less(scorers):
     base = scorers("tiny-qwen2")
     scorer = Scorer(moved_by_layout(base.model), base.encoder, reproducible=True)
@@ -251,6 +256,7 @@ for moved in (False, True):
 """
 
 
+@pytest.mark.slow
 def test_a_mesh():
     ran = subprocess.run(
         [sys.executable, "-c", MESH],

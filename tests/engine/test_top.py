@@ -10,6 +10,8 @@ from jaxscore.plan.requests import TokenSequence
 from tests.engine.test_dispatch import short_of_memory
 from tests.test_scorer import COLUMNS, fresh, random_sequences
 
+pytestmark = pytest.mark.numeric
+
 TOP, LONGEST = 5, 160
 
 
@@ -48,6 +50,7 @@ def plain(scorers):
     return fresh(scorers("tiny-llama3")).score_sequences(asked(), top=TOP)
 
 
+@pytest.mark.slow
 def test_they_are_those_of_full_logits(scorers, plain):
     for one, scores in zip(asked(), plain, strict=True):
         assert (scores.top_id.dtype, scores.top_logprob.dtype) == (np.int32, np.float32)
@@ -79,6 +82,7 @@ def test_in_halves(scorers, plain, late):
     assert refused
 
 
+@pytest.mark.slow
 def test_behind_a_prefix(scorers, monkeypatch):
     draw = np.random.default_rng(4)
     prompt = draw.integers(5, 1200, 300)
@@ -93,6 +97,7 @@ def test_behind_a_prefix(scorers, monkeypatch):
     assert any(program.name[0] == "prefix" for program in scorer.engine.programs.compiled)
 
 
+@pytest.mark.slow
 def test_reproducible(scorers, plain):
     """One text in a row; its bits are those that it has alone."""
     loaded = scorers("tiny-llama3")
@@ -105,6 +110,7 @@ def test_reproducible(scorers, plain):
         assert alone.top_id.tobytes() == got[k].top_id.tobytes()
 
 
+@pytest.mark.slow
 def test_each_number_has_programs_of_its_own(scorers):
     scorer = fresh(scorers("tiny-llama3"))
     for _ in range(2):

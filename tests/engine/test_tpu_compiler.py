@@ -21,6 +21,7 @@ from tests.conftest import CASES, ROOT
 CLOCK = 1.5e9  # bundles per second of a v5e: 197e12 / (4 units * 128 * 128 * 2)
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.tpu_compiler,
     pytest.mark.skipif(
         importlib.util.find_spec("libtpu") is None,

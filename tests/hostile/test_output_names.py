@@ -60,6 +60,7 @@ def outside(before, after, *allowed):
     }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_writes_into_its_folder_only(run, tmp_path, monkeypatch, command, hostile_model):
     folder = tmp_path / "up" / "run"

@@ -26,6 +26,7 @@ def ask_all(served, seeds):  # noqa: F811
     return asyncio.run(every())
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("block", range(200))
 def test_any_request(served, block):  # noqa: F811
     seeds = range(block * TOGETHER, (block + 1) * TOGETHER)

@@ -276,6 +276,7 @@ def test_there_is_a_file_for_each_command():
 
 
 # One runs until a signal, the other is a file of another program: their commands' tests run them.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [path for path in CONFIGS if path.stem not in ("serve", "lm-eval")],

@@ -15,6 +15,7 @@ from jaxscore.io import interrupts
 from tests.journal.test_killed import complete, finish, kept, place, start  # noqa: F401
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_keeps_what_is_finished_and_goes_on(place):  # noqa: F811
     finish(start(place, "undisturbed.jsonl"))
     journal = place / ".jaxscore/stopped.jsonl.journal"

@@ -41,6 +41,7 @@ def test_what_it_says(tmp_path):
     assert not {"run", "loaded", "scorer"} & set(found["flags"])
 
 
+@pytest.mark.slow
 def test_the_plan_is_that_of_the_requests_and_not_of_their_order(tmp_path):
     one = score(tmp_path, "a", LINES)
     again = score(tmp_path, "b", LINES[::-1])

@@ -91,6 +91,7 @@ def score(folder: Path, name: str, *words) -> list:
     return ["score", "--model", QWEN, *flags, "--batch-tokens", 64, *words]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("n", "devices"), [(2, 2), (4, 1)])
 def test_the_files_are_those_of_one_process(place, n, devices):
     name = f"{n}x{devices}"
@@ -109,6 +110,7 @@ def test_the_files_are_those_of_one_process(place, n, devices):
         assert "waiting for the others" in line
 
 
+@pytest.mark.slow
 def test_each_layer_over_two_processes(place):
     """Half of each layer in each process: the numbers of one process with two devices."""
     words = ("--mesh", "model=2", "--journal", "off")
@@ -121,6 +123,7 @@ def test_each_layer_over_two_processes(place):
         assert a["sum_logprob"] == pytest.approx(b["sum_logprob"], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_task_that_reads_labels_and_writes_text(tmp_path):
     """Multiple choice: generated text, label probabilities and reports, two processes and one."""
     questions = CASES / "chronologic" / "questions.jsonl"
@@ -137,6 +140,7 @@ def test_a_task_that_reads_labels_and_writes_text(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_ends_the_others_and_a_rerun_goes_on(place):
     output, journal = place / "killed.jsonl", place / ".jaxscore/killed.jsonl.journal"
     running = start(3, *score(place, "killed"))
@@ -157,6 +161,7 @@ def test_one_that_is_killed_ends_the_others_and_a_rerun_goes_on(place):
     assert output.read_bytes() == (place / "one.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_texts_that_have_begun_are_finished_by_all_and_a_rerun_goes_on(tmp_path):
     """Ctrl-C of the first process: the others end with it, after the same blocks of steps."""
     prompts = "".join(f'{{"prompt": "The cat {k}"}}\n' for k in range(48))
@@ -209,6 +214,7 @@ def refused(running, message: str) -> None:
     assert any(code == 2 and message in err for code, _, err in found), found
 
 
+@pytest.mark.slow
 def test_other_inputs_are_seen(tmp_path):
     """One line more, in a window of requests that the first does not have."""
     lines = [json.dumps({"context": "a", "continuation": f" b{k}"}) for k in range(WINDOW + 1)]
@@ -221,6 +227,7 @@ def test_other_inputs_are_seen(tmp_path):
     assert not list(tmp_path.glob("*/out.jsonl"))
 
 
+@pytest.mark.slow
 def test_other_weights_are_seen(tmp_path, place):
     for k in range(2):
         model = tmp_path / str(k) / "model"
@@ -234,6 +241,7 @@ def test_other_weights_are_seen(tmp_path, place):
     assert not list(tmp_path.glob("*/out.jsonl"))
 
 
+@pytest.mark.slow
 def test_one_that_has_nothing_left_to_do_is_met_by_the_other(tmp_path):
     """A file that an earlier run has finished, which only the first can see."""
     items = [{"model_input": "The cat", "output": [" sat", " ran away"]}]
@@ -245,6 +253,7 @@ def test_one_that_has_nothing_left_to_do_is_met_by_the_other(tmp_path):
     refused(start_apart(tmp_path, *words), "than process 0: each needs the same command")
 
 
+@pytest.mark.slow
 def test_too_few_come(place):
     running = start(2, *score(place, "few", "--join-timeout", 4), started=1)
     [(code, out, err)] = ended(running)

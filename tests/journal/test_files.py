@@ -51,6 +51,7 @@ def path(tmp_path):
     return path
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("how", ["look", "create"])
 def test_an_open_journal_is_locked(path, how):
     if how == "create":
@@ -73,6 +74,7 @@ def test_a_killed_process_releases_the_lock(path):
     assert [one.name for one in path.parent.iterdir()] == ["run.journal"]
 
 
+@pytest.mark.slow
 def test_checking_the_path_drops_no_lock(path):
     """POSIX drops all locks of a process on a file when it closes the file, however opened."""
     with contextlib.closing(Journal(path, ABOUT)) as journal:

@@ -24,6 +24,8 @@ from jaxscore.journal.contents import JournaledModel, list_models
 from jaxscore.journal.database import unpack_scores
 from tests.conftest import CASES
 
+pytestmark = pytest.mark.slow
+
 KILLS, A_CHAIN = 20, 5
 N_REQUESTS = 1500
 

@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import CASES
 from tests.journal.test_killed import killed, models_in_copy
 
+pytestmark = pytest.mark.slow
+
 KILLS = 3
 N_ITEMS = 192
 

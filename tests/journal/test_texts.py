@@ -206,6 +206,7 @@ def writer(monkeypatch, scorers):
     return make
 
 
+@pytest.mark.slow_after(1)
 @native_and_transformers
 def test_resume_after_an_interrupt_anywhere_generates_nothing_twice(
     writer,
@@ -307,6 +308,7 @@ def test_a_damaged_row_is_replaced(writer, journal):  # noqa: F811
     assert database.execute("SELECT key, value FROM texts ORDER BY key").fetchall() == rows
 
 
+@pytest.mark.slow
 def test_only_the_same_request_reads_a_text(writer, journal):  # noqa: F811
     own, base = journal(), GenerationRequest(0, "The cat", 8, 0.7, 0.9, ("~~",), 5)
     one = writer(own)
@@ -326,6 +328,7 @@ def test_only_the_same_request_reads_a_text(writer, journal):  # noqa: F811
     assert text.token_ids.tolist() != [7] * 8
 
 
+@pytest.mark.slow
 def test_failed_texts_are_not_journaled(writer, journal):  # noqa: F811
     def broken(path, leaf):
         """Of positions that only the longer prompt has."""
@@ -343,6 +346,7 @@ def test_failed_texts_are_not_journaled(writer, journal):  # noqa: F811
     assert database.execute("SELECT COUNT(*) FROM texts").fetchone() == (1,)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("finish", ["stop", "length"])
 def test_a_text_that_the_tokenizer_now_decodes_otherwise_is_replaced(
     writer,

@@ -18,6 +18,8 @@ from tests.models import attribute_pairs as pairs
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 TOLERANCE = 1e-4
 PREFIX, BRANCHES = 12, (18, 9)
 
@@ -53,6 +55,7 @@ def test_the_page_says_how_many_pairs_there_are():
     assert f"{n_refused} further pairs are refused" in page
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_every_pair_of_attributes_agrees_with_torch(tmp_path, kind):
     draw = np.random.default_rng(3)

@@ -12,6 +12,8 @@ from jaxscore.models.wrappers import WRAPPERS
 from tests.models import checkpoints
 from tests.releases import of_4
 
+pytestmark = pytest.mark.lines
+
 KNOWN = {one.model_type: one for one in covered()}
 LINE = importlib.metadata.version("transformers")
 LINE = "5" if LINE.startswith("5.") else LINE.rpartition(".")[0]

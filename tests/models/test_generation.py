@@ -14,6 +14,8 @@ from tests.models.case_parts import LONGROPE, VOCABULARY, WINDOW
 from tests.models.checkpoints import loaded, saved
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
 
+pytestmark = pytest.mark.lines
+
 # What of a family bears on keys and values, beside its base
 CONFIGS = {
     "cohere": {"use_qk_norm": True},
@@ -69,6 +71,7 @@ def torch_greedy(model, ids, **options):
     return out[0, len(ids) :].tolist()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_greedy_is_torchs_token_for_token(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
@@ -87,6 +90,7 @@ def test_greedy_with_shared_keys_of_layers_of_equal_size_is_torchs(tmp_path):
 
 
 # A plain one, logits that are capped, logits that are scaled, and a mixture.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gemma2", "llama", "cohere", "gpt2", "mixtral"])
 def test_greedy_with_a_penalty_is_torchs(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
@@ -100,6 +104,7 @@ def test_greedy_with_a_penalty_is_torchs(tmp_path, kind):
     assert moved >= 4
 
 
+@pytest.mark.slow
 def test_longrope_on_either_side_of_its_original_length(tmp_path):
     model = saved(tmp_path, "phi3", rope_scaling=LONGROPE, original_max_position_embeddings=16)
     some = prompts(9, 17, 10, 16)  # 9 and the 7 new tokens that are fed are 16

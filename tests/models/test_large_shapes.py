@@ -20,6 +20,8 @@ from jaxscore.models.weights.params import shapes_of
 from tests.models.config.test_defaults import required
 from tests.models.families import BASE
 
+pytestmark = pytest.mark.lines
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LLAMA = {
     "model_type": "llama",
@@ -227,6 +229,7 @@ def test_every_parameter_of_every_family_has_a_rule(kind):
     assert jax.tree.structure(placed) == jax.tree.structure(shapes)
 
 
+@pytest.mark.slow
 def test_temporary_memory_is_a_layer_and_some_activations():
     """Neither the logits nor a float32 copy of the vocabulary, 2.1 GB each."""
     one, config = model("Llama-3.1-8B"), decoder("Llama-3.1-8B")

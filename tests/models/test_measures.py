@@ -8,6 +8,8 @@ from jaxscore.device.lm_head.sums import MEASURES
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 from tests.models.test_top import CONFIGS, KINDS
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 
 @torch.no_grad()
 def torch_logits(model, ids):
@@ -15,6 +17,7 @@ def torch_logits(model, ids):
     return model(ids[None]).logits[0, :-1].double().numpy()
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_torchs(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))

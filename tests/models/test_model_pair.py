@@ -19,6 +19,8 @@ from tests.conftest import ROOT, with_devices
 from tests.models.case_parts import LONGROPE, VOCABULARY
 from tests.models.checkpoints import loaded, ragged, saved, scorer, torch_model
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 # gemma2 has a soft cap and qwen2 biases; either side of phi3's first length is a variant.
 CONFIGS = {
     "gemma2": {},
@@ -86,6 +88,7 @@ def pair_of_folders(tmp_path, kind, other):
     return p, q
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_token_is_torchs(tmp_path, kind):
     p, q = pair_of_folders(tmp_path, kind, lambda _: torch_model(kind, seed=8, **CONFIGS[kind]))
@@ -97,6 +100,7 @@ def test_every_token_is_torchs(tmp_path, kind):
         np.testing.assert_allclose(one.logprob, a[np.arange(len(a)), sequence.targets], atol=1e-4)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["gemma2", "qwen2", "gpt2", "llama"])
 def test_a_model_that_is_nearly_the_same(tmp_path, kind):
     """Divergences of about 1e-4 nats to 1 in 1,000 of the texts' means; a difference of sums of
@@ -112,18 +116,21 @@ def test_a_model_that_is_nearly_the_same(tmp_path, kind):
             )
 
 
+@pytest.mark.slow
 def test_a_model_against_its_int8_weights(originals):
     p = load(originals["qwen2"], dtype="float32")
     q = load(originals["qwen2"], dtype="float32", quantize="int8")
     assert_as_each_alone(p, q)
 
 
+@pytest.mark.slow
 def test_float32_against_bfloat16(originals):
     p, q = loaded(originals["llama"]), loaded(originals["llama"], dtype="bfloat16")
     got = assert_as_each_alone(p, q, atol=2e-3)
     assert 0 < np.concatenate([one.measures["kl"] for one in got]).max() < 0.1
 
 
+@pytest.mark.slow
 def test_two_families(originals):
     """Other widths, other layers, one vocabulary; p is the wider one, and then q."""
     p, q = loaded(originals["llama"]), loaded(originals["gpt2"])
@@ -147,6 +154,7 @@ def assert_as_each_alone(p, q, atol=1e-4):
     return got
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["gemma2", "llama"])
 def test_a_copy_differs_by_nothing(originals, kind):
     got = measured(loaded(originals[kind]), loaded(originals[kind]), ragged())
@@ -157,6 +165,7 @@ def test_a_copy_differs_by_nothing(originals, kind):
         assert (one.measures["reference_logprob"] == one.logprob).all()
 
 
+@pytest.mark.slow
 def test_a_split_model(originals, tmp_path):
     """Two devices along `data` and two along `model`, on which the vocabulary is whole (it does
     not divide) and split."""

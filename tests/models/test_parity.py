@@ -38,6 +38,8 @@ from tests.models.families import ALIKE, BASE, CASES, REFUSED, WITHOUT_EFFECT
 from tests.models.llamalike_families import CASES_OF_4
 from tests.releases import of_4
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 TOLERANCE = 1e-4
 MIXTURE_COUNTS = {"num_experts_per_tok", "moe_k", "top_k_experts"}
 # Classes that fail in float64: a mask that overflows, sums of another type in 4.57. Beside
@@ -72,6 +74,7 @@ def names(apart):
     return {apart} if isinstance(apart, str) else set(apart)
 
 
+@pytest.mark.slow_after(1, of_each="kind")
 @pytest.mark.parametrize(("kind", "config", "apart"), CASES, ids=str)
 def test_every_token_agrees_with_torch(tmp_path, kind, config, apart):
     assert_case(tmp_path, kind, config, apart)
@@ -174,6 +177,7 @@ def test_gemmas_gelu_is_the_exact_one(tmp_path):
 SIX_HEADS = {"hidden_size": 48, "num_attention_heads": 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "config"),
     [("bloom", {}), ("falcon", {"alibi": True, "max_position_embeddings": 512} | SIX_HEADS)],
@@ -195,6 +199,7 @@ def test_alibi_where_positions_have_more_than_eight_bits(tmp_path, kind, config)
     assert_agree(own.score_sequences(sequences), want, TOLERANCE)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_bfloat16_is_no_further_from_float64_than_torch_is(tmp_path, kind):
     """Both start from weights rounded to bfloat16; torch rounds the activations too.

@@ -12,6 +12,8 @@ from jaxscore.models import costs
 from jaxscore.models.native import translate
 from jaxscore.models.weights.params import shapes_of
 
+pytestmark = pytest.mark.lines
+
 GPT2 = {
     "activation_function": "gelu_new",
     "architectures": ["GPT2LMHeadModel"],

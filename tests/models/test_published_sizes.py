@@ -22,6 +22,8 @@ from jaxscore.models.wrappers import WRAPPERS
 from tests.models import published
 from tests.models.checkpoints import FIFTH
 
+pytestmark = pytest.mark.lines
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -177,6 +179,7 @@ def torchs(name):
     return {key: value.shape for key, value in model.state_dict().items() if key not in tied}
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.skipif(not FIFTH, reason="4.57 has a module for each expert, which takes minutes")
 @pytest.mark.parametrize("name", [*TEXT_ALONE, *WRAPPED])
 def test_parameters_are_torchs(name):

@@ -32,6 +32,8 @@ from tests.models.checkpoints import (
 from tests.models.weights.quantization.checkpoints import FP8
 from tests.models.weights.test_lora import adapt, with_adapter
 
+pytestmark = pytest.mark.lines
+
 QUANTIZED = ("gpt_oss", "deepseek_v3")
 
 
@@ -66,6 +68,7 @@ def test_quantized_as_released(made, kind):
     assert own.stored_as.startswith("mxfp4" if kind == "gpt_oss" else "fp8")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_parameters_are_those_of_the_same_numbers_stored_plain(made, kind, dtype):
@@ -99,6 +102,7 @@ def test_blocks_are_expanded_expert_by_expert(made, monkeypatch):
     }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_int8_weights_are_made_of_the_numbers(made, kind):
     folder, plain, _ = made(kind)
@@ -109,6 +113,7 @@ def test_int8_weights_are_made_of_the_numbers(made, kind):
     assert 1e-4 < moved < 5
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_converted(made, tmp_path, kind):
     folder, _, model = made(kind)
@@ -122,6 +127,7 @@ def test_converted(made, tmp_path, kind):
 ADAPTED = {"gpt_oss": ["q_proj", "o_proj"], "deepseek_v3": ["kv_a_proj_with_mqa", "kv_b_proj"]}
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_an_adapter_is_merged_into_the_numbers(made, tmp_path, kind):
     folder, plain, model = made(kind)
@@ -147,6 +153,7 @@ def test_an_adapter_of_stacked_experts_is_refused(made, tmp_path):
         with_adapter(folder, adapter)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_two_devices(made, kind):
     folder, _, model = made(kind)

@@ -13,6 +13,8 @@ from jaxscore.errors import InputError
 from jaxscore.models.config.rope_parameters import normal
 from jaxscore.models.rope import longrope, rotary
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 LONGEST = 131072
 ROUNDING = 4 * 2**-24  # roundings of a power function that is itself a last bit off, and of a blend
 

@@ -9,6 +9,8 @@ from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import LONGROPE
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 TOP = 5
 # gemma2 has a soft cap; either side of phi3's original length is a variant of its own.
 CONFIGS = {
@@ -24,6 +26,7 @@ def torch_logprobs(model, ids):
     return torch.log_softmax(model(ids[None]).logits[0, :-1].float(), -1).numpy()
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_torchs(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
@@ -37,6 +40,7 @@ def test_they_are_torchs(tmp_path, kind):
         np.testing.assert_allclose(scores.top_logprob, largest, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("top", [1, TOP])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_best_one_has_its_own_numbers_bits(originals, kind, top):

@@ -35,6 +35,8 @@ from tests.models.checkpoints import (
 )
 from tests.models.families import GATED, OWN_HEADS, VOCABULARY
 
+pytestmark = pytest.mark.lines
+
 ASKED = {int(id) for sequence in ragged() for id in sequence.ids}
 IMAGE, START = sorted(set(range(VOCABULARY)) - ASKED)[:2]
 ENCODER = {
@@ -139,6 +141,7 @@ def otherwise(name):
     return SPELLINGS[old] + name.removeprefix(old)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_both_spellings_of_the_tensors_names(checkpoints, tmp_path, name):
     folder, _ = checkpoints[name]

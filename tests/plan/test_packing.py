@@ -220,6 +220,7 @@ def test_rows_longer_than_the_budget_go_alone():
     assert batch_rows(3, 8192, 4096) == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_program_cost_decides_the_number_of_shapes():
     draw = np.random.default_rng(0)
     lengths = [50] * 70 + [180] * 30 + [350] * 12 + [1000] * 3

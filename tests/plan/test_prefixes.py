@@ -123,6 +123,7 @@ def test_as_one_part_is_the_whole_forest():
     assert not len(part.prefix)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-llama3", "tiny-qwen2"])
 def test_a_prefix_never_changes_a_score(monkeypatch, scorers, name):
     draw = np.random.default_rng(2)

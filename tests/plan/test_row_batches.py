@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 
 from jaxscore.plan.row_batches import SHORTEST_ROW, TARGETS_PER_TOKEN, OnePerRow, power_of_two
@@ -40,6 +41,7 @@ def test_each_edge_once_after_its_own_prefix(sequences):
     assert sum(batch.n_tokens for batch in batches) == plan.n_tokens == forest.n_nodes
 
 
+@pytest.mark.slow
 @given(sequences=sequence_lists(longest=20, most=12))
 @STRICT
 def test_reproducible_batches_depend_on_their_sequence_alone(sequences):

@@ -29,6 +29,7 @@ def locked(scorer):
     return Served(scorer, runs=False, key=KEY)
 
 
+@pytest.mark.slow_after(1, of_each="path")
 @pytest.mark.parametrize(("method", "path"), [*EVERY, ("GET", "/nowhere"), ("PUT", "/v1/models")])
 @pytest.mark.parametrize("given", WRONG)
 def test_every_path_but_health_needs_the_key(locked, method, path, given):

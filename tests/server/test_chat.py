@@ -12,6 +12,8 @@ from jaxscore.server import service
 from jaxscore.text import chat_template
 from tests.server.conftest import refused
 
+pytestmark = pytest.mark.lines
+
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is it Oslo?"}]
 BASE = {"messages": MESSAGES, "max_tokens": 2, "temperature": 0}

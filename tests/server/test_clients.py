@@ -67,6 +67,7 @@ def after(scorer, text, ids):
 NAMES = ("choices", "letters", "no_context", "blanks", "rolling", "texts")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # those of lm-eval's libraries
 @pytest.mark.parametrize("together", [{"num_concurrent": 8}, {"num_concurrent": 1}], ids=str)
 def test_the_same_numbers(together, listening, monkeypatch):

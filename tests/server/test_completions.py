@@ -276,6 +276,7 @@ def events(answer):
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
+@pytest.mark.slow_after(1, of_each="max_tokens")
 @pytest.mark.parametrize("echo", [False, True])
 @pytest.mark.parametrize("logprobs", [None, 1])
 @pytest.mark.parametrize("max_tokens", [0, 1, 40])

@@ -197,6 +197,7 @@ def test_a_panic_in_decoding_is_a_refusal(panicking, monkeypatch):
     assert "cannot decode its ids (at the disco)" in error["message"]
 
 
+@pytest.mark.slow
 def test_a_template_that_never_ends_is_a_refusal(panicking, monkeypatch):
     monkeypatch.setattr(checkpoint_process, "RENDER_LIMIT", 0.5)
     tokenizer = panicking.service.encoder.tokenizer

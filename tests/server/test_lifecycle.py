@@ -119,6 +119,7 @@ def talk(address, *parts, pause=0.0, seconds=20.0):
     return out, time.monotonic() - started
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("parts", "pause"),
     [

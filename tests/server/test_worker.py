@@ -211,6 +211,7 @@ def test_writing_stops_when_its_client_goes_away(served, stream):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.slow
 def test_long_texts_do_not_delay_scoring(served):
     """A window has its turn between two blocks of steps, and no number depends on that."""
     body = {"prompt": "Oslo is", "max_tokens": 1000, "n": 4, "seed": 1}
@@ -469,6 +470,7 @@ def test_answers_and_the_work_that_they_take(start):
     assert sum(map(len, prompts)) > 3 * n_computed
 
 
+@pytest.mark.slow
 def test_mixed_requests_at_once(served):
     """Each one is answered as it is alone, also where a window has several numbers of tokens."""
     score = {"requests": [{"context": "Oslo is in", "continuation": " Norway"}]}

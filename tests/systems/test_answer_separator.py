@@ -8,6 +8,8 @@ from jaxscore import InputError, evaluate
 from jaxscore.cli import chronologic_flags, listing
 from jaxscore.systems.paths.path_gain import DEFAULT_SYSTEM_PROMPT as SYSTEM
 
+pytestmark = pytest.mark.numeric
+
 PATHS = [{"question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"]]}]
 SHOT = {"question": "Who ran?", "paths": [["the cat", "ran", "Bo"]]}
 QUESTIONS = [

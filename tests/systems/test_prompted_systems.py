@@ -11,6 +11,8 @@ from jaxscore.systems.chronologic import answer_scores, fewshot, multiple_choice
 from jaxscore.systems.paths.path_gain import DEFAULT_SYSTEM_PROMPT
 from jaxscore.systems.prompt_settings import PromptSettings
 
+pytestmark = pytest.mark.numeric
+
 ITEMS = [
     {"id": "a", "context": "The cat", "continuation": " sat", "tag": 1},
     {"id": "b", "context": "The dog", "continuation": " ran"},
@@ -65,6 +67,7 @@ def close(values):
     return pytest.approx(values, abs=1e-4)
 
 
+@pytest.mark.slow_after(1)
 def test_score_in_plain_text(scorer):
     report = evaluate("score", scorer, ITEMS, system_prompt="Animals.", fewshot=SHOTS)
     one = ("Animals.\n\nThe cow ate\n\nThe dog ran away\n\nThe cat", " sat")
@@ -84,6 +87,7 @@ def test_score_in_plain_text(scorer):
     assert apart.items[2]["sum_logprob"] == close(sums(scorer, [last], "separate")[0])
 
 
+@pytest.mark.slow_after(1)
 def test_score_in_a_conversation(scorer):
     report = evaluate(
         "score", scorer, ITEMS, apply_chat_template=True, system_prompt="Animals.", fewshot=SHOTS
@@ -102,6 +106,7 @@ def test_score_in_a_conversation(scorer):
         assert one["token_ids"] == ids
 
 
+@pytest.mark.slow_after(1)
 def test_which_texts_without_context_see_an_example(scorer):
     """Without contexts it is the continuation that tells them apart."""
     items = [{"continuation": "The cat"}, {"continuation": "The dog"}]
@@ -112,6 +117,7 @@ def test_which_texts_without_context_see_an_example(scorer):
     assert report.settings["fewshot_left_out"] == 1
 
 
+@pytest.mark.slow_after(1)
 def test_the_default_changes_nothing(scorer):
     for system, items in (("score", ITEMS), ("paths", PATHS), ("probsem", SUITE)):
         one = evaluate(system, scorer, items)
@@ -122,6 +128,7 @@ def test_the_default_changes_nothing(scorer):
             assert "num_fewshot" not in report.settings
 
 
+@pytest.mark.slow_after(1, of_each="chatted")
 @pytest.mark.parametrize("chatted", [False, True])
 def test_paths(scorer, chatted):
     shots = [{"question": "Who sat?", "paths": [[], ["the cow", "sat"]]}, PATHS[1]]
@@ -149,6 +156,7 @@ def test_paths(scorer, chatted):
     assert report.settings["fewshot_left_out"] == 1
 
 
+@pytest.mark.slow_after(1)
 def test_paths_with_several_system_prompts_or_one(scorer):
     one = evaluate("paths", scorer, PATHS, system_prompt="A", apply_chat_template=True)
     other = evaluate(
@@ -163,6 +171,7 @@ def test_paths_with_several_system_prompts_or_one(scorer):
         evaluate("paths", scorer, PATHS, system_prompt="A", system_prompts=["B"])
 
 
+@pytest.mark.slow_after(1, of_each="chatted")
 @pytest.mark.parametrize("chatted", [False, True])
 def test_chronologic(scorer, chatted):
     shots = [QUESTIONS[1], {**QUESTIONS[0], "main_question": "Who was it?"}]
@@ -211,6 +220,7 @@ def test_the_prompts_of_chronologic_with_letters(scorers, chatted):
     assert got == quiz_prompts(scorer, chatted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chatted", [False, True])
 def test_chronologic_with_letters(scorers, chatted):
     scorer = scorers("tiny-qwen2")
@@ -222,6 +232,7 @@ def test_chronologic_with_letters(scorers, chatted):
     assert report.items[0]["response"] == written.text
 
 
+@pytest.mark.slow_after(1, of_each="chatted")
 @pytest.mark.parametrize("chatted", [False, True])
 def test_probsem(scorer, chatted):
     shots = [{"text": "It hails.", "expected": 0}, {"text": "It snows.", "expected": 0}]

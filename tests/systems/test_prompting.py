@@ -12,6 +12,8 @@ from jaxscore.text import chat_template
 from jaxscore.types.requests import Request
 from tests.conftest import MODELS
 
+pytestmark = pytest.mark.lines
+
 EXAMPLES = (Example("Q: 1+1\nA:", " 2", "a"), Example("Q: 1+2\nA: ", "3", "b"))
 LLAMA_2 = (
     "{{ bos_token }}{% for m in messages %}{% if m['role'] == 'user' %}"

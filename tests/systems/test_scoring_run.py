@@ -152,6 +152,7 @@ def test_an_endpoint_has_no_audits():
         run(source, audit_noise=2)
 
 
+@pytest.mark.slow
 def test_the_noise_of_scores_and_of_labels(scorer):
     one = run(scorer, audit_noise=2, seed=1)
     one.score(REQUESTS)

@@ -19,6 +19,8 @@ from jaxscore.types.requests import GenerationRequest, LabelRequest
 from jaxscore.types.token_texts import byte_of
 from tests.conftest import CASES, MODELS
 
+pytestmark = pytest.mark.lines
+
 PANICS = "a" * 40 + "b"  # on a pattern of exponential time the regex library gives up, and panics
 
 

@@ -11,6 +11,8 @@ from jaxscore.text import chat_template
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
+pytestmark = pytest.mark.lines
+
 SYSTEM = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
 GEMMA = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"

@@ -18,6 +18,8 @@ from jaxscore.text import chat_template, checkpoint_process, tokenizer_limits
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
+pytestmark = pytest.mark.lines
+
 HELLO = [{"role": "user", "content": "Hello"}]
 TALK = [
     {"role": "system", "content": "Be brief.\ud83d"},

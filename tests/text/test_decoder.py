@@ -7,6 +7,8 @@ from jaxscore.text.decoder import PIECE, StopSearch, TextDecoder
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
 
+pytestmark = pytest.mark.lines
+
 # A folder of each kind: byte-level, SentencePiece with bytes for unknown characters, and others.
 FOLDERS = {
     "byte_level": "tokenizers/byte_level",

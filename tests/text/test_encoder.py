@@ -19,6 +19,8 @@ from jaxscore.text.encoder import BOUNDARIES, TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
+pytestmark = pytest.mark.lines
+
 LLAMA_BOS = "<|begin_of_text|>"
 BYTES = {character: byte for byte, character in bytes_to_unicode().items()}
 ENCODERS = {name: TextEncoder(load_tokenizer(CASES / "models" / name)) for name in MODELS}

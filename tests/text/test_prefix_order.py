@@ -8,6 +8,8 @@ import pytest
 from jaxscore.text import prefix_order
 from jaxscore.types.requests import Request, Unusable
 
+pytestmark = pytest.mark.lines
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):

@@ -10,6 +10,8 @@ from jaxscore.text.token_bytes import TokenBytes, split_words
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
 
+pytestmark = pytest.mark.lines
+
 TEXTS = ["Hello wörld, it's €5 😀!", " a  b\n\tc", "Oslo", "", " "]
 EXACT = ["models/tiny-gpt2", "models/tiny-llama3", "models/tiny-qwen2", "tokenizers/byte_level"]
 EXACT += ["tokenizers/metaspace"]

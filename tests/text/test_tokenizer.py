@@ -18,6 +18,8 @@ from jaxscore.text.tokenizer import errors_only, load_tokenizer
 from tests.conftest import CASES, ROOT
 from tests.releases import flax_classes
 
+pytestmark = pytest.mark.lines
+
 BOS = "<|begin_of_text|>"
 EOS = "<|eot_id|>"
 

@@ -25,6 +25,8 @@ from jaxscore.text.tokenizer_classes import CLASSES, OF_MODEL_TYPE, SPECIAL
 from tests.conftest import CASES
 from tests.releases import TRANSFORMERS_4, of_4
 
+pytestmark = pytest.mark.lines
+
 KEPT = CASES / "tokenizers"
 KINDS = ("byte_level", "metaspace", "unigram", "word_piece")
 EXPECTED = json.loads((KEPT / "expected.json").read_text(encoding="utf-8"))

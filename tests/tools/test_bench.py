@@ -11,6 +11,7 @@ from tools import bench
 from tools.benchmarks import devices, random_llama, replace, stream, top
 
 
+@pytest.mark.slow
 def test_devices(capsys):
     assert bench.main(["--small", "devices", "--devices", "1", "2"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "data=" in line]
@@ -60,6 +61,7 @@ def _with_flags(flags, run):
     return lambda *args, env, **options: run(*args, env=env | {"XLA_FLAGS": flags}, **options)
 
 
+@pytest.mark.slow
 def test_journal(capsys):
     assert bench.main(["--small", "--turns", "1", "journal"]) == 0
     out = capsys.readouterr().out
@@ -68,6 +70,7 @@ def test_journal(capsys):
     assert "microseconds a sequence" in out
 
 
+@pytest.mark.slow
 def test_html(capsys):
     assert bench.main(["--small", "--turns", "1", "html"]) == 0
     *_, line = capsys.readouterr().out.splitlines()
@@ -78,6 +81,7 @@ def test_html(capsys):
     assert seen == ["no", "browser"] or int(seen[1]) < 5_000
 
 
+@pytest.mark.slow
 def test_top(monkeypatch, capsys):
     assert bench.main(["--small", "--turns", "1", "top"]) == 0
     out = capsys.readouterr().out
@@ -100,6 +104,7 @@ def test_ids_that_are_wrong_are_counted():
         assert top.n_wrong(got, want) == n
 
 
+@pytest.mark.slow
 def test_replace(monkeypatch, capsys):
     monkeypatch.setattr(replace, "N_TEXTS", 64)
     monkeypatch.setattr(replace, "LONGEST", 64)
@@ -115,6 +120,7 @@ def test_replace(monkeypatch, capsys):
     assert out.count("rows in use") == 2
 
 
+@pytest.mark.slow
 def test_serve(capsys):
     assert bench.main(["--small", "serve", "--turns", "1"]) == 0
     one, many = (
@@ -124,6 +130,7 @@ def test_serve(capsys):
     assert float(many[6]) > float(one[6]) >= 1  # what came together was shared
 
 
+@pytest.mark.slow
 def test_stream(capsys):
     assert bench.main(["--small", "--requests", "30", "stream"]) == 0
     out = capsys.readouterr().out
@@ -157,6 +164,7 @@ def test_a_workload_that_is_none(capsys):
     )
 
 
+@pytest.mark.slow
 def test_two_models_at_once(capsys):
     assert bench.main(["--small", "--turns", "1", "divergence"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -167,6 +175,7 @@ def test_two_models_at_once(capsys):
     assert all(float(line[1]) > 0 for line in told)
 
 
+@pytest.mark.slow
 def test_the_host_against_a_device_that_computes_nothing(capsys):
     assert bench.main(["--small", "--turns", "1", "host", "--against", str(ROOT)]) == 0
     lines = capsys.readouterr().out.splitlines()

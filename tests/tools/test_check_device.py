@@ -35,6 +35,7 @@ def fails(out: str) -> list[str]:
     return [line for line in out.splitlines() if line.startswith("FAIL")]
 
 
+@pytest.mark.slow
 def test_expected_values_pass_where_the_numbers_are_right(capsys):
     assert values.run(SMALL)
     out = capsys.readouterr().out
@@ -43,6 +44,7 @@ def test_expected_values_pass_where_the_numbers_are_right(capsys):
     assert not fails(out)
 
 
+@pytest.mark.slow
 def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
     right = lm_head.score_positions
 
@@ -56,6 +58,7 @@ def test_expected_values_fail_where_a_number_is_wrong(monkeypatch, capsys):
     assert "tiny-qwen2: expected values, float32 2.0" in line
 
 
+@pytest.mark.slow
 def test_families(tmp_path):
     assert families.run(Options(small=True, out=tmp_path / "numbers.npz"))
     with np.load(tmp_path / "numbers.npz") as numbers:
@@ -75,6 +78,7 @@ def test_a_device_that_is_off_in_one_family_fails(capsys):
     assert not compare_devices(right, right | {"caps": right["caps"] * np.nan})
 
 
+@pytest.mark.slow
 def test_kernels(monkeypatch, capsys):
     assert kernels.run(SMALL)
     assert capsys.readouterr().out.count("PASS") == 14
@@ -94,6 +98,7 @@ def test_kernels_where_there_are_none(capsys):
     assert capsys.readouterr().out.count("NOTE") == 2
 
 
+@pytest.mark.slow
 def test_vocabulary(monkeypatch, capsys):
     assert vocabulary.run(SMALL)
     assert capsys.readouterr().out.count("PASS") == 2
@@ -108,6 +113,7 @@ def test_vocabulary(monkeypatch, capsys):
     assert len(fails(capsys.readouterr().out)) == 2
 
 
+@pytest.mark.slow
 def test_bits(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bits, "DTYPES", ("bfloat16",))
     first, second = tmp_path / "first.npz", tmp_path / "second.npz"
@@ -119,6 +125,7 @@ def test_bits(monkeypatch, tmp_path, capsys):
         assert set(one) == {"bfloat16, default", "bfloat16, --reproducible"}
 
 
+@pytest.mark.slow
 def test_bits_fail_where_one_moves_with_the_order(monkeypatch, tmp_path, capsys):
     right = bits.bits
 
@@ -133,6 +140,7 @@ def test_bits_fail_where_one_moves_with_the_order(monkeypatch, tmp_path, capsys)
     assert "float32, --reproducible: other bits in 2 of " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
     """Here the steps of all rows are drawn by how many of them are at work."""
     model = random_model.from_host(bits._config(SMALL), "float32")
@@ -150,6 +158,7 @@ def test_texts_that_depend_on_their_neighbours_fail(monkeypatch, capsys):
     assert len(fails(capsys.readouterr().out)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_texts_whose_neighbours_move_a_last_bit_fail(monkeypatch, capsys, dtype):
     """One number of one row, which no token shows, in blocks with idle rows."""
@@ -194,6 +203,7 @@ def test_memory_is_left_alone_on_a_cpu(capsys):
     assert capsys.readouterr().out.startswith("NOTE  out of memory: not reachable")
 
 
+@pytest.mark.slow
 def test_too_large_a_batch_is_halved(monkeypatch, capsys):
     """A device with room for 32 tokens, which tells so as a real one does."""
     from jax.errors import JaxRuntimeError
@@ -218,6 +228,7 @@ def test_too_large_a_batch_is_halved(monkeypatch, capsys):
     )
 
 
+@pytest.mark.slow
 def test_speed(monkeypatch, capsys):
     monkeypatch.setattr(qwen, "SIZES", {"Qwen2.5-7B": qwen.SIZES["Qwen2.5-7B"]})
     assert speed.run(Options(small=True, seconds=600))
@@ -275,6 +286,7 @@ def test_peaks_by_datasheet(kind, peak):
     assert datasheet_peak(kind) == peak
 
 
+@pytest.mark.slow
 def test_sections_in_processes_of_their_own(capfd):
     arguments = ["--small", "--device", "cpu", "--only", "vocabulary", "memory"]
     assert check_device.main(arguments) == 0

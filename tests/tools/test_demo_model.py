@@ -118,6 +118,7 @@ def test_it_judges_right_responses_above_wrong_ones(demo: Scorer) -> None:
     assert evaluation.label_accuracy(demo, held_out.judge_items(evaluation.SEED, ITEMS)) >= 0.85
 
 
+@pytest.mark.slow
 def test_self_certainty_chooses_right_answers_among_the_shipped_samples(demo: Scorer) -> None:
     items = json.loads((INPUTS / "self_certainty.json").read_text(encoding="utf-8"))
     figures = evaluation.chosen_right(demo, items)
@@ -144,6 +145,7 @@ def test_each_system_has_few_kilobytes_of_inputs() -> None:
         assert 0 < sum(file.stat().st_size for file in files) <= LARGEST_INPUT, entry.name
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_parameters(
     tmp_path: Path, tokenizer: Tokenizer, config: decoder.DecoderConfig
 ) -> None:
@@ -157,6 +159,7 @@ def test_a_resumed_run_ends_with_the_same_parameters(
     assert not np.array_equal(whole["embed"]["token"], untrained["embed"]["token"])
 
 
+@pytest.mark.slow
 def test_the_training_path_is_the_decoder(
     tokenizer: Tokenizer, config: decoder.DecoderConfig
 ) -> None:
@@ -179,6 +182,7 @@ def test_the_training_path_is_the_decoder(
         assert optax.tree.norm(mine - theirs) < 0.03 * optax.tree.norm(theirs)
 
 
+@pytest.mark.slow
 def test_a_written_folder_holds_the_parameters(
     tmp_path: Path, tokenizer: Tokenizer, config: decoder.DecoderConfig
 ) -> None:
@@ -193,6 +197,7 @@ def test_a_written_folder_holds_the_parameters(
         model.read_folder(tmp_path, model.raw_config(640, n_layers=2, n_heads=4, n_kv_heads=2))
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_given_parameters(
     tmp_path: Path, tokenizer: Tokenizer, config: decoder.DecoderConfig
 ) -> None:
@@ -208,6 +213,7 @@ def test_a_run_that_starts_later_has_the_later_documents() -> None:
     assert plan.progress(9) < 1
 
 
+@pytest.mark.slow
 def test_the_progress_names_the_loss_of_each_kind_of_label(
     tmp_path: Path, tokenizer: Tokenizer, config: decoder.DecoderConfig
 ) -> None:

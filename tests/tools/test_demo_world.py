@@ -40,6 +40,7 @@ def batches(tokenizer: Tokenizer, seed: int) -> list[TrainingRows]:
     return [step_rows(tokenizer, seed, step, step / 8, 4, 256) for step in (0, 6)]
 
 
+@pytest.mark.slow
 def test_a_step_depends_on_seed_and_step_alone(tokenizer: Tokenizer) -> None:
     first, other = batches(tokenizer, SEED), batches(tokenizer, SEED + 1)
     for ours, again in zip(first, batches(tokenizer, SEED), strict=True):
@@ -49,10 +50,12 @@ def test_a_step_depends_on_seed_and_step_alone(tokenizer: Tokenizer) -> None:
     assert not np.array_equal(first[0].ids, other[0].ids)
 
 
+@pytest.mark.slow
 def test_the_tokenizer_is_the_same_every_time(tokenizer: Tokenizer) -> None:
     assert train_tokenizer(640, SEED).to_str() == tokenizer.to_str()
 
 
+@pytest.mark.slow
 def test_a_vocabulary_beyond_the_merges_is_refused() -> None:
     with pytest.raises(ValueError, match="expected 5000"):
         train_tokenizer(5000, SEED)

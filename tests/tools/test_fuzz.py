@@ -62,6 +62,7 @@ def fuzzed(target, folder, *flags):
     )
 
 
+@pytest.mark.slow_after(1)
 @needs_atheris
 @pytest.mark.parametrize(
     ("target", "kind", "first", "told", "flags"),
@@ -88,6 +89,7 @@ def test_a_planted_defect_is_found(tmp_path, target, kind, first, told, flags):
         assert told in again.stderr
 
 
+@pytest.mark.slow
 @needs_atheris
 def test_a_sound_target_ends_well(tmp_path):
     ended = fuzzed("is_sound", tmp_path / "found", "--runs", "300")

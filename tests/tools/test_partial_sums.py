@@ -33,6 +33,7 @@ def test_the_model_is_the_embedded_one_and_splits(folder):
     assert all(divides(config, model) for model in (2, 4, 8))
 
 
+@pytest.mark.slow
 def test_only_rounding_moves_the_scores(folder):
     plain = scores(folder)
     assert 0 < partial_sums.moved(scores(folder, 4), plain)[0] < 1e-4

@@ -23,6 +23,7 @@ def test_texts_are_different_pieces_of_the_pages():
     assert texts == rounding_error.page_texts(5, 100)
 
 
+@pytest.mark.slow
 def test_the_models_of_both_programs_agree():
     folder = CASES / "models/tiny-llama3"
     texts = ["The cat sat down.", "partial sums"]

@@ -6,6 +6,8 @@ from tests.models.case_parts import case
 from tests.releases import TRANSFORMERS_4
 from tools.torch_defaults import MOVED, OTHERWISE, measured, otherwise, rows
 
+pytestmark = pytest.mark.lines
+
 
 def test_defaults_that_move_nothing():
     one = measured("llama")

@@ -8,7 +8,7 @@ from tests.adapters.lm_eval.evaluated import assert_same, by_hf, evaluated
 from tests.adapters.lm_eval.folders import TEMPLATE, case, changed, made
 from tests.adapters.lm_eval.tasks import SCORED, WRITTEN
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of its libraries
+pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]  # those of its libraries
 
 ALL = (*SCORED, *WRITTEN)
 
@@ -23,6 +23,7 @@ def compare(folder, args=None, names=ALL, **settings):
     return theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny-llama3", "tiny-gpt2", "tiny-qwen2"])
 def test_tokenizers_with_bos_with_eos_alone_and_without_bos(name):
     compare(case(name))
@@ -38,6 +39,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(name, tmp_path):
     kind, tokenizer, config = FAMILIES[name]
@@ -56,6 +58,7 @@ CONFIGURATIONS = {
 }
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 @pytest.mark.parametrize("model", ["tiny-llama3", "tiny-gpt2"])
 def test_arguments(name, model):
@@ -66,6 +69,7 @@ def test_arguments(name, model):
     )
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("multiturn", [False, True])
 def test_chat_templates(multiturn, tmp_path):
     """A template that writes BOS and refuses a system message, with an argument of its own."""
@@ -80,6 +84,7 @@ def test_chat_templates(multiturn, tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [1.3, 0.8])
 def test_the_checkpoints_repetition_penalty(penalty, tmp_path):
     folder = changed(
@@ -91,6 +96,7 @@ def test_the_checkpoints_repetition_penalty(penalty, tmp_path):
     compare(folder, names=WRITTEN)
 
 
+@pytest.mark.slow
 def test_several_ids_that_end_a_text(tmp_path):
     folder = changed(
         tmp_path / "ends",
@@ -100,6 +106,7 @@ def test_several_ids_that_end_a_text(tmp_path):
     compare(folder, names=WRITTEN)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     "kwargs",
     [

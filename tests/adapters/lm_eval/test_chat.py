@@ -9,6 +9,8 @@ from jaxscore.adapters.lm_eval.encoding import ChatTemplate
 from jaxscore.errors import InputError
 from tests.adapters.lm_eval.folders import TEMPLATE, case
 
+pytestmark = pytest.mark.lines
+
 USER = {"role": "user", "content": "Hi"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 

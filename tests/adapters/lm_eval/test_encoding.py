@@ -17,7 +17,7 @@ from tests.adapters.lm_eval.folders import case
 from tests.conftest import CASES, MODELS
 from tests.text.test_bounded_tokenizer import PANICS, panicking_backend
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]
 
 CONTEXTS = [
     "",

@@ -13,7 +13,7 @@ from tests.adapters.lm_eval.evaluated import evaluated, request, responses
 from tests.adapters.lm_eval.folders import args
 from tests.adapters.lm_eval.tasks import DOCUMENTS, OF_EACH_KIND
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]
 
 
 def test_details(tmp_path, found):
@@ -90,6 +90,7 @@ def _two_then_stop(scorer, asked, max_length, named):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_details_of_before_stay_until_there_are_others(tmp_path):
     """A second run whose answers are all in --use_cache writes no line, and loses none."""
     settings = {"use_cache": str(tmp_path / "cache")}

@@ -15,7 +15,7 @@ from tests.adapters.lm_eval.evaluated import evaluated, request, responses
 from tests.adapters.lm_eval.folders import args, case, changed
 from tests.adapters.lm_eval.tasks import DOCUMENTS, OF_EACH_KIND
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]
 
 
 def test_it_is_registered_beside_the_others():
@@ -122,6 +122,7 @@ def test_half_a_surrogate_pair_is_refused_by_name(method, model):
         getattr(model, method)(asked, disable_tqdm=True)
 
 
+@pytest.mark.slow
 def test_samples_differ_and_come_again(model):
     """Each repeat draws for itself, and a second run draws the same."""
     kwargs = {"do_sample": True, "temperature": 1.0}

@@ -8,7 +8,7 @@ from tests.adapters.lm_eval.evaluated import by_hf, responses
 from tests.adapters.lm_eval.folders import case
 from tests.adapters.lm_eval.tasks import TASKS, metrics, task
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of its libraries
+pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]  # those of its libraries
 
 CHOICES = task(
     "chosen", "multiple_choice", doc_to_choice="{{a}}", doc_to_target="g", num_fewshot=2,
@@ -16,6 +16,7 @@ CHOICES = task(
 )  # fmt: skip
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["tiny-llama3", "tiny-gpt2"])
 def test_choices(name, scorers, monkeypatch):
     monkeypatch.setitem(TASKS, "chosen", CHOICES)
@@ -53,6 +54,7 @@ def alone(one):
     return [total - pmi for total, pmi in zip(one["sum_logprob"], one["pmi"] or [], strict=False)]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("name", "prefix"), [("tiny-llama3", None), ("tiny-gpt2", 0)])
 def test_documents(name, prefix, scorers):
     """Without the tokenizer's own BOS, which they would score after the one before a text."""

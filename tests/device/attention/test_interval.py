@@ -15,6 +15,8 @@ from jaxscore.device.backends import BACKENDS
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 
+pytestmark = pytest.mark.numeric
+
 R, H = 2, 8
 RULE = ScoreRule(H**-0.5)
 PLAIN = ScoreRule(1.0)
@@ -51,6 +53,7 @@ def slow(arrays, window, dtype=jnp.float32, rule=RULE):
     return np.asarray(reference.attention(*arrays, window, rule=rule, dtype=dtype))
 
 
+@pytest.mark.slow_after(1, of_each="form")
 @pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize(
     ("length", "block", "n_heads", "n_kv_heads"),
@@ -75,6 +78,7 @@ def test_fast_forms_agree_with_the_reference(monkeypatch, form, length, block, n
         np.testing.assert_allclose(np.asarray(got), want, atol=2e-6, rtol=0)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["capped", "alibi", "coarse"])
 @pytest.mark.parametrize("form", FAST)
 def test_every_term_of_a_score(monkeypatch, form, kind):
@@ -85,6 +89,7 @@ def test_every_term_of_a_score(monkeypatch, form, kind):
     np.testing.assert_allclose(run(form, arrays, 5, rule=rule), want, atol=2e-6, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FAST)
 @pytest.mark.parametrize("seed", range(3))
 def test_bfloat16_rounds_no_more_than_its_products_do(monkeypatch, form, seed):
@@ -110,6 +115,7 @@ def slow_form(*arrays, rule, dtype):
     return reference.attention(*arrays, rule=rule, dtype=dtype), None
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("form", [*FAST, "slow"])
 def test_a_window_counts_along_the_path_and_not_along_the_row(form):
     """0 -> 1 -> 2 and 0 -> 3: token 3 is next to 0 on its path, two tokens away in the row."""

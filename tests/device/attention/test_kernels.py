@@ -56,6 +56,7 @@ def whole(q, k, v, position, end, window, rule):
     return out, lse.transpose(0, 2, 1)
 
 
+@pytest.mark.slow_after(1, of_each="kernel")
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
     ("length", "heads", "kv_heads", "width"),
@@ -79,6 +80,7 @@ def test_several_blocks(kernel, length, heads, kv_heads, width):
         np.testing.assert_allclose(lse, want_lse, atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow_after(1, of_each="kernel")
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", ["capped", "alibi", "coarse"])
 def test_every_term_of_a_score_over_several_blocks(kernel, kind):
@@ -149,6 +151,7 @@ def test_the_list_of_pairs_one_by_one(heads, window):
     assert len(want) < some.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("windows", [(0, 0), (0, 70)])
 def test_a_whole_decoder_in_its_scan_with_a_prefix(kernel, windows):

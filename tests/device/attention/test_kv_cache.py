@@ -16,6 +16,8 @@ from jaxscore.device.dots import as_integers
 from tests.device.configs import rules
 from tests.device.tries import random_rows
 
+pytestmark = pytest.mark.numeric
+
 N, K, H, L, SLOTS = 4, 2, 8, 24, 16
 RULE = ScoreRule(0.5)
 
@@ -53,6 +55,7 @@ def cached(k, v, first, length):
     return KVCache(k.swapaxes(1, 2), v.swapaxes(1, 2), jnp.int32(first), jnp.asarray(length))
 
 
+@pytest.mark.slow_after(1, of_each="platform")
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     ("window", "kind"),
@@ -89,6 +92,7 @@ def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window,
     np.testing.assert_allclose(np.asarray(got), np.asarray(want)[:, n:], atol=2e-6, rtol=0)
 
 
+@pytest.mark.slow_after(1, of_each="platform")
 @pytest.mark.parametrize("shared", [None, True, False])
 @pytest.mark.parametrize("window", [0, 1, 5, 7])
 @pytest.mark.parametrize("platform", ALL)
@@ -124,6 +128,7 @@ def test_sinks_and_stretches_of_positions(shared, window, platform):
         assert (np.abs(want - other).max() > 0.01) == (window > 1 or "sinks" not in less)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["scaled", "alibi"])
 @pytest.mark.parametrize("platform", ALL)
 def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform):
@@ -157,6 +162,7 @@ def test_two_pasts_one_behind_the_other_and_of_different_lengths(kind, platform)
             np.testing.assert_allclose(got[row, 0], want[0, -1], atol=2e-6, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_stored_bfloat16_past_is_read_as_bfloat16():
     q, k, v = arrays(3, 2, L)
     rounded = [x.astype(jnp.bfloat16) for x in (k, v)]

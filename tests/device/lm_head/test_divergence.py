@@ -18,6 +18,8 @@ from jaxscore.device.lm_head.divergence import MEASURES, Divergence, Pair, colum
 from jaxscore.device.lm_head.scores import score_positions
 from jaxscore.device.rows import ScoredPositions, Unembedding
 
+pytestmark = pytest.mark.numeric
+
 Q, D, E = 9, 16, 24
 BLOCK = 64
 BLOCKS = dataclasses.replace(BACKENDS["cpu"], lm_head_columns=BLOCK)
@@ -95,6 +97,7 @@ def assert_close(got, want, atol=1e-4, rtol=0.0):
         )
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("V", [RAGGED, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1])
 def test_at_every_raggedness(V):
     p, q = head(V), head(V, E, std=0.4, seed=3)
@@ -105,6 +108,7 @@ def test_at_every_raggedness(V):
     assert np.asarray(got.js).max() <= np.log(2) + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [{"softcap": 2.0}, {"bias": 0.0}, {"scale": 0.125}, {"std": 5.0}, {"dtype": jnp.bfloat16}],
@@ -139,6 +143,7 @@ def test_nearly_equal_models_lose_no_digits(size):
     assert_close(got, want, atol=0.0, rtol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-2, 1e-3])
 def test_tiny_divergences_of_whole_models(size):
     p = head(RAGGED, std=0.2)
@@ -171,6 +176,7 @@ def test_no_term_is_negative_and_the_roles_are_symmetric(pairs):
 TERMS = jax.jit(column_terms)
 
 
+@pytest.mark.slow
 def test_equal_models_differ_by_nothing():
     """Exactly, also where each has arrays of its own and the vocabulary is ragged."""
     p = head(RAGGED, bias=0.0, softcap=3.0)
@@ -184,6 +190,7 @@ def test_equal_models_differ_by_nothing():
     assert (both["reference_entropy"] == got.entropy).all()
 
 
+@pytest.mark.slow
 def test_each_models_own_scores_are_those_of_the_plain_pass():
     p, q = head(RAGGED), head(RAGGED, E, seed=3)
     states_p, states_q, of = hidden(), hidden(E, seed=4), asked(RAGGED)
@@ -209,6 +216,7 @@ def test_each_models_own_scores_are_those_of_the_plain_pass():
     assert (got.measures["same_argmax"] == same).all()
 
 
+@pytest.mark.slow
 def test_measures_of_queries_alone():
     """Without the reference's log-probability nothing is of one token."""
     p, q, states = head(RAGGED), head(RAGGED, seed=3), hidden()
@@ -245,6 +253,7 @@ def test_probabilities_of_0():
         np.testing.assert_allclose(got.js, want.js, atol=1e-4)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("place", ["p", "q"])
 def test_a_logit_that_is_no_number_leaves_nothing_finite(place, value):
@@ -255,6 +264,7 @@ def test_a_logit_that_is_no_number_leaves_nothing_finite(place, value):
     assert not any(np.isfinite(one).any() for one in got)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shards", [2, 4])
 def test_a_split_vocabulary(shards):
     """Each shard has some of the columns; `vmap` with a name is the mesh's axis."""
@@ -283,6 +293,7 @@ def test_a_split_vocabulary(shards):
     assert (got.greedy_id == whole.greedy_id).all()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("n", [5, 0, 1, Q])
 def test_blocks_of_queries(monkeypatch, n):
     """Large blocks, small ones and a last one that is not full, by the number that is asked."""

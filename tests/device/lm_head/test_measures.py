@@ -16,6 +16,8 @@ from jaxscore.device.lm_head.sums import MEASURES, terms
 from jaxscore.device.rows import ScoredPositions, Unembedding
 from tests.device.lm_head.test_top import BLOCK, HIDDEN, D, Q, float64_logits, head
 
+pytestmark = pytest.mark.numeric
+
 ANSWERS = 3 * Q
 
 
@@ -70,6 +72,7 @@ def assert_measured(got, of, asked, measures=MEASURES, hidden=HIDDEN, atol=1e-5)
         np.testing.assert_allclose(values, want[name], atol=atol, rtol=2e-6, err_msg=name)
 
 
+@pytest.mark.slow_after(1, of_each="form")
 @pytest.mark.parametrize("form", lm_head.IMPLEMENTATIONS)
 @pytest.mark.parametrize("V", [1, 7, BLOCK, 3 * BLOCK + 1, 1013])
 def test_they_are_those_of_all_logits(V, form):
@@ -93,6 +96,7 @@ def test_options_of_the_unembedding(options):
     assert_measured(scores(of, asked), of, asked, atol=3e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("measures", [(), ("varentropy",), ("renyi2",), ("renyi2", "varentropy")])
 def test_what_is_not_asked_for_is_not_computed(measures):
     of, asked = head(150), asked_of(150)
@@ -101,6 +105,7 @@ def test_what_is_not_asked_for_is_not_computed(measures):
     assert got.entropy.shape == asked.token.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", lm_head.IMPLEMENTATIONS)
 def test_the_usual_terms_stay_beside_ranks(form):
     """Each answer is a query of its own then, with the terms of its query."""

@@ -15,6 +15,8 @@ from jaxscore.device.lm_head import column_blocks
 from jaxscore.device.lm_head import scores as lm_head
 from jaxscore.device.rows import ScoredPositions, Unembedding
 
+pytestmark = pytest.mark.numeric
+
 Q, T, D = 9, 3, 16
 BLOCK = 64  # small, so that the tables below have several
 SMALL_BLOCKS = {
@@ -113,6 +115,7 @@ def assert_terms(hidden, target, of, atol, rtol=2e-6):
     return got
 
 
+@pytest.mark.slow_after(1, of_each="form")
 @pytest.mark.parametrize(
     "V", [1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK - 1, 3 * BLOCK, 3 * BLOCK + 1, 1013]
 )
@@ -122,6 +125,7 @@ def test_terms_at_every_raggedness_and_scale(V):
         assert_terms(*queries(V), head(V, std=std), atol=4e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("offset", [-100.0, 100.0, 3000.0])
 def test_a_common_offset_cancels(offset):
     """`lse - sum p z` would lose the offset's digits; terms relative to the maximum lose none
@@ -131,6 +135,7 @@ def test_a_common_offset_cancels(offset):
     assert_terms(*queries(V), head(V, std=0.5, bias=offset), atol=2e-6 + rounding)
 
 
+@pytest.mark.slow_after(1, of_each="form")
 @pytest.mark.parametrize(
     "options",
     [
@@ -162,6 +167,7 @@ def test_bfloat16_weights():
     assert (got.logprob == same.logprob).all()
 
 
+@pytest.mark.slow_after(1, of_each="form")
 @pytest.mark.parametrize("places", [(3, 40), (3, BLOCK + 3), (BLOCK - 1, BLOCK), (0, 1012)])
 def test_the_lowest_index_wins_a_tie(places):
     """Two identical rows that every query likes best, in one block and in two."""
@@ -189,6 +195,7 @@ def test_all_logits_equal():
     assert got.greedy_id.tolist() == [0] * Q
 
 
+@pytest.mark.slow_after(1, of_each="form")
 @pytest.mark.parametrize("columns", [[0], [5, BLOCK + 1], range(BLOCK), range(3, 1013)], ids=str)
 def test_a_logit_of_minus_infinity_is_a_probability_of_0(columns):
     """Its part of the entropy is 0, and self-certainty, the divergence from uniform, infinite."""
@@ -209,6 +216,7 @@ def test_a_logit_of_minus_infinity_is_a_probability_of_0(columns):
     assert got.greedy_id.tolist() == rest[exact[3]].tolist() == twin.greedy_id.tolist()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_logit_that_is_no_number_leaves_nothing_finite(value):
     hidden, target = queries(1013)
@@ -218,6 +226,7 @@ def test_a_logit_that_is_no_number_leaves_nothing_finite(value):
         assert not np.isfinite(getattr(got, name)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_a_certain_token_has_no_positive_logprob(softcap):
     """The target is the argmax and takes nearly all probability, where rounding could overshoot."""

@@ -16,6 +16,8 @@ from jaxscore.device.lm_head.column_blocks import sum_columns
 from jaxscore.device.lm_head.sums import empty_top_k, merge_top_k, terms, top_k_logprobs
 from jaxscore.device.rows import ScoredPositions, Unembedding
 
+pytestmark = pytest.mark.numeric
+
 Q, D, BLOCK = 10, 16, 64
 SMALL = dataclasses.replace(
     BACKENDS["cpu"], lm_head_columns=BLOCK, position_blocks=(6, 4), interpreted=True

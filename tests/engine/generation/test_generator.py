@@ -25,6 +25,8 @@ from tests.conftest import CASES, MODELS
 from tests.device.configs import gpt2like, llamalike
 from tests.releases import flax_classes, native_and_transformers
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 SHARED = "Arlen moved from Dunmere to Merrow in 1856. Ines moved from Tellany to Merrow. " * 5
 PROMPTS = (
     "The cat",
@@ -68,6 +70,7 @@ def requests(prompts, n=24, **options):
     return [GenerationRequest(k, prompt, n, **options) for k, prompt in enumerate(prompts)]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_is_pytorchs_token_for_token(monkeypatch, scorers, torch_greedy, name):
     monkeypatch.setattr(decode_slots, "GROUPS", (1, 2))
@@ -142,6 +145,7 @@ def gaps(model, prompt, written):
     return np.asarray(reference.score_positions(before, best, head).logprob - found.logprob)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
@@ -181,6 +185,7 @@ def test_greedy_is_what_no_cache_finds(monkeypatch, name, dtype):
             assert (gap > 0).mean() < 0.1
 
 
+@pytest.mark.slow
 @flax_classes
 def test_transformers_own_generate_is_pytorchs_too(scorers, torch_greedy):
     writer = Generator(scorers("tiny-gpt2", implementation="transformers"))
@@ -194,6 +199,7 @@ def test_transformers_own_generate_is_pytorchs_too(scorers, torch_greedy):
     assert [one.token_ids.tolist() for one in first] == [one.token_ids.tolist() for one in again]
 
 
+@pytest.mark.slow_after(1)
 @native_and_transformers
 def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)
@@ -205,6 +211,7 @@ def test_an_eos_ends_the_text_and_is_not_in_it(scorers, implementation):
     assert (cut.token_ids.tolist(), cut.finish) == (ids[:at], "eos")
 
 
+@pytest.mark.slow_after(1)
 @native_and_transformers
 def test_an_eos_at_once_is_an_empty_text(scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)
@@ -214,6 +221,7 @@ def test_an_eos_at_once_is_an_empty_text(scorers, implementation):
     assert (none.text, none.token_ids.tolist(), none.finish) == ("", [], "eos")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @native_and_transformers
 def test_logits_that_are_no_numbers_fail_their_request_alone(scorers, implementation, temperature):
@@ -281,6 +289,7 @@ def test_a_stop_string_ends_the_text_before_it(scorers):
     assert len(cut.token_ids) <= -(-60 // slots.STEPS) * slots.STEPS
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-qwen2"])
 def test_a_seed_gives_the_same_text_in_any_company(scorers, name):
     writer = Generator(scorers(name))
@@ -330,6 +339,7 @@ def test_requests_that_cannot_be_written_are_named_and_the_others_kept(scorers):
         assert (one.text, len(one.token_ids), one.finish) == ("", 0, None)
 
 
+@pytest.mark.slow
 @native_and_transformers
 def test_a_text_ends_where_the_positions_do(scorers, implementation):
     scorer = scorers("tiny-gpt2", implementation=implementation)
@@ -344,6 +354,7 @@ def test_a_text_ends_where_the_positions_do(scorers, implementation):
     assert (len(one.token_ids), one.finish) == (6 if implementation == "native" else 5, "length")
 
 
+@pytest.mark.slow
 def test_prompts_of_all_lengths_need_few_programs(monkeypatch, scorers):
     base = scorers("tiny-llama3")
     writer = Generator(Scorer(base.model, base.encoder))
@@ -375,6 +386,7 @@ def test_nothing_to_write(scorers):
     assert Generator(scorers("tiny-gpt2")).generate([]) == []
 
 
+@pytest.mark.slow
 @flax_classes
 @pytest.mark.parametrize("eos", [None, [1199, 1198]])
 def test_transformers_generate_takes_a_checkpoint_without_one_eos(tmp_path, torch_greedy, eos):
@@ -404,6 +416,7 @@ def recorded(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 def test_reproducible_a_request_is_written_as_if_it_were_alone(monkeypatch, scorers):
     """Every bit of its keys and values, and so of the logits that they come from."""
     base, seen = scorers("tiny-llama3"), recorded(monkeypatch)
@@ -431,6 +444,7 @@ def test_reproducible_a_request_is_written_as_if_it_were_alone(monkeypatch, scor
     assert not set(written(batch, Scorer(base.model, base.encoder))[1]) & set(alone[2][1])
 
 
+@pytest.mark.slow
 @flax_classes
 def test_reproducible_transformers_write_the_same_in_any_company(scorers):
     base = scorers("tiny-gpt2", implementation="transformers")
@@ -446,6 +460,7 @@ def test_reproducible_transformers_write_the_same_in_any_company(scorers):
         assert [one.token_ids.tolist() for one in got] == alone
 
 
+@pytest.mark.slow
 @native_and_transformers
 def test_equal_requests_are_written_once(monkeypatch, scorers, implementation):
     base = scorers("tiny-gpt2", implementation=implementation)

@@ -19,6 +19,8 @@ from tests.models.checkpoints import loaded, saved
 from tests.releases import flax_classes
 from tests.text.test_decoder import fast, slow
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 PROMPTS = ["The cat", "Question: how many days did Marek travel?\n", "word " * 40 + "then"]
 
 
@@ -40,6 +42,7 @@ def torch_written(folder, ids, n, **options):
     return out[0, len(ids) :].tolist()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["tiny-gpt2", "tiny-qwen2"])
 def test_a_penalty_of_text_is_torchs(scorers, name):
     writer = Generator(scorers(name))
@@ -69,6 +72,7 @@ def metaspace(tmp_path_factory):
     return folder, Scorer(loaded(folder), TextEncoder(tokenizer))
 
 
+@pytest.mark.slow
 def test_a_sentencepiece_tokenizer(metaspace):
     folder, scorer = metaspace
     writer = Generator(scorer)
@@ -140,6 +144,7 @@ def test_what_transformers_classes_do_not_compute_is_named(scorers):
     assert good.error is None
 
 
+@pytest.mark.slow
 def test_top_k_draws_from_so_many(scorers):
     """The first tokens of many seeds are the most probable ones, and all of them are drawn."""
     scorer = scorers("tiny-gpt2")
@@ -177,6 +182,7 @@ def test_eos_ids_of_a_request(scorers):
     assert (on.token_ids.tolist()[: len(ids)], on.eos_id) == (ids, None)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("steps", [3, 1, 32])
 def test_the_first_stop_that_is_complete_ends_the_text(monkeypatch, scorers, steps):
     """Wherever the looks at the device's tokens fall."""
@@ -219,6 +225,7 @@ def test_a_special_token_can_end_a_text(scorers):
     assert longer.finish_reason is None
 
 
+@pytest.mark.slow
 def test_what_was_drawn_at_random_ends_where_everything_decoded_says(scorers):
     """Samples at a high temperature: pieces of characters, special tokens, blanks."""
     writer = Generator(scorers("tiny-llama3"))

@@ -23,6 +23,8 @@ from jaxscore.text.decoder import TextDecoder
 from tests.device.configs import gpt2like, llamalike
 from tests.engine.generation.test_generator import OfIds, random_model
 
+pytestmark = pytest.mark.numeric
+
 CONFIGS = {
     "gpt2like": gpt2like(max_positions=96),
     "windows": llamalike(max_positions=96, windows=(0, 9)),
@@ -79,6 +81,7 @@ def decoders(one):
 KINDS = [*((name, "float32") for name in CONFIGS), ("mixture", "bfloat16")]
 
 
+@pytest.mark.slow_after(1, of_each="name")
 @pytest.mark.parametrize("shared", [0, 12])
 @pytest.mark.parametrize(("name", "dtype"), KINDS)
 def test_texts_are_those_of_groups_that_wait_for_their_longest(monkeypatch, name, dtype, shared):
@@ -116,6 +119,7 @@ def bits(monkeypatch):
     return seen
 
 
+@pytest.mark.slow_after(1, of_each="dtype")
 @pytest.mark.parametrize(("name", "dtype"), KINDS)
 def test_a_run_that_goes_on_has_the_rows_and_the_bits_of_one_left_alone(monkeypatch, name, dtype):
     seen, draw = bits(monkeypatch), np.random.default_rng(1)

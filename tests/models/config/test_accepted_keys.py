@@ -12,6 +12,8 @@ from jaxscore.models.native import translate
 from tests.conftest import CASES
 from tests.models.checkpoints import loaded
 
+pytestmark = pytest.mark.lines
+
 WRITTEN_FROM_GGUF = {"_model_name_or_path": "Small 8k", "unk_token_id": 0}
 TEXTS = [("The cat", " sat on the mat"), ("", "Oslo is in Norway")]
 

@@ -15,6 +15,8 @@ from jaxscore.models.families import FAMILIES
 from jaxscore.models.families.fields import head_width
 from jaxscore.models.native import translate
 
+pytestmark = pytest.mark.lines
+
 FIFTH = transformers.__version__.startswith("5.")
 THETA = "a file without it is refused"
 # (model type, attribute) -> (of 4.57, of 5, why ours is neither or one of them)

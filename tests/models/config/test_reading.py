@@ -13,6 +13,8 @@ from jaxscore.models.native import translate
 from jaxscore.models.rope import ORIGINAL
 from tests.models.config.written import SOME, kept, written
 
+pytestmark = pytest.mark.lines
+
 PAIRS = list(zip(kept("4"), kept("5"), strict=True))
 # Of training, or not read where there are `layer_types` and `no_rope_layers`
 WITHOUT_EFFECT = {"router_aux_loss_coef", "sliding_window_pattern", "no_rope_layer_interval"}

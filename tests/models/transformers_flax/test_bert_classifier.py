@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
 from tests.releases import flax_classes
 
-pytestmark = flax_classes
+pytestmark = [pytest.mark.numeric, pytest.mark.lines, flax_classes]
 
 POSITIONS = 100  # no power of two: the last bucket is shorter than the next would be
 VOCABULARY = 97
@@ -94,6 +94,7 @@ def test_every_length_agrees_with_torch_in_the_order_given(saved):
     assert classifier.n_compiled == 3  # buckets of 32, 64 and 100
 
 
+@pytest.mark.slow
 def test_reproducible_bits_do_not_depend_on_neighbours(saved):
     _, folder = saved
     items = sequences(*range(1, 40))
@@ -104,6 +105,7 @@ def test_reproducible_bits_do_not_depend_on_neighbours(saved):
     assert alone.tobytes() == want.tobytes()
 
 
+@pytest.mark.slow
 def test_more_inputs_compile_nothing_more(saved, monkeypatch):
     _, folder = saved
     monkeypatch.setattr("jaxscore.models.transformers_flax.bert_classifier.BATCH_TOKENS", 128)
@@ -117,6 +119,7 @@ def test_more_inputs_compile_nothing_more(saved, monkeypatch):
     assert classifier.probabilities([]).shape == (0, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [{"hidden_act": "relu"}, {"type_vocab_size": 3}])
 def test_other_configs(tmp_path, config):
     model = torch_model(**config)
@@ -160,6 +163,7 @@ def test_configs_that_are_refused(copy, change, message):
         BertClassifier(write({**config, **change}))
 
 
+@pytest.mark.slow
 def test_tensors_that_are_missing_or_left_over(copy):
     write, _, tensors = copy
     for name in tensors:
@@ -179,6 +183,7 @@ def test_a_pickle_is_not_read(saved, tmp_path):
         BertClassifier(tmp_path)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near(saved):
     model, folder = saved
     items = sequences(7, 40)

@@ -32,6 +32,8 @@ from tests.models.checkpoints import (
 )
 from tests.releases import NO_FLAX_CLASSES
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 FLAX_ACT2FN = pytest.importorskip("transformers.modeling_flax_utils", reason=NO_FLAX_CLASSES).ACT2FN
 
 BASE = {
@@ -226,6 +228,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_after(1, of_each="kind")
 @pytest.mark.parametrize(("kind", "config", "switches"), CASES, ids=str)
 def test_every_token_agrees_with_torch(tmp_path, kind, config, switches):
     model = torch_model(kind, **config, **switches)
@@ -241,6 +244,7 @@ def test_every_token_agrees_with_torch(tmp_path, kind, config, switches):
     assert [program.name for program in own.engine.programs.compiled] == [("score", 1, 64)]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_is_about_as_far_from_float32_as_torch_is(tmp_path, kind):
     """Both start from weights rounded to bfloat16 and round the activations too."""
@@ -273,6 +277,7 @@ def greedy(model, prompt, n_new):
     return model.write(model.params, TokenRequest(prompt, n_new, 0.0, 1.0, 0, (), model.eos_ids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_text_is_torchs(originals, kind):
     """Prompts of one bucket, so that all but the longest are padded on the left."""
@@ -294,6 +299,7 @@ def test_greedy_text_is_torchs(originals, kind):
         assert got.tolist() == want[0, length:].tolist(), length
 
 
+@pytest.mark.slow
 def test_what_a_config_says_of_generation_and_of_tuples_changes_nothing(originals, checkpoint):
     prompt = np.arange(5, dtype=np.int32)
     plain = flax_model(originals["gpt2"])
@@ -313,6 +319,7 @@ def test_what_a_config_says_of_generation_and_of_tuples_changes_nothing(original
     )
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("dtype", "precision"), [("float32", "HIGHEST"), ("bfloat16", "DEFAULT")])
 def test_float32_products_are_not_left_to_the_device(originals, kind, dtype, precision):
@@ -601,6 +608,7 @@ BUFFERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_old_checkpoints_have_buffers_and_no_prefix(originals, checkpoint, kind):
     def old(tensors):
@@ -623,6 +631,7 @@ EMBEDDING = {
 }
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", TIED)
 def test_a_tied_checkpoint_may_carry_its_unembedding_and_no_other(originals, checkpoint, kind):
     def doubled(tensors):

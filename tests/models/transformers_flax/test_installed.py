@@ -12,6 +12,8 @@ from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
 from tests.conftest import CASES
 from tests.releases import HAS_FLAX_CLASSES
 
+pytestmark = pytest.mark.lines
+
 INSTALL = re.escape(f"has none; {install_extra('flax-classes')}, which takes transformers 4.57")
 
 

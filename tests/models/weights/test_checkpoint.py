@@ -16,6 +16,8 @@ from jaxscore.models.weights.tensor_files import open_tensors
 from tests.models.checkpoints import loaded, saved
 from tests.releases import native_and_transformers
 
+pytestmark = pytest.mark.lines
+
 INDEX = "model.safetensors.index.json"
 
 
@@ -54,6 +56,7 @@ def write_index(folder, weight_map):
     (folder / INDEX).write_text(json.dumps(content), encoding="utf-8")
 
 
+@pytest.mark.slow_after(1)
 @native_and_transformers
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_shards_load_as_the_single_file(checkpoint, originals, kind, implementation):
@@ -159,6 +162,7 @@ def test_auto_is_float32_on_the_cpu(checkpoint, stored):
     assert open_tensors(folder).dtype_name() == np.dtype(stored).name
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen2"])
 def test_bfloat16_rounds_matrices_and_leaves_norms_and_biases(originals, kind):
     exact, rounded = (leaves(loaded(originals[kind], dtype=d)) for d in ("float32", "bfloat16"))

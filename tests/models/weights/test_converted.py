@@ -18,6 +18,8 @@ from tests.conftest import with_devices
 from tests.models.checkpoints import loaded, ragged, saved, scorer
 from tests.models.weights.test_params import run_sharded
 
+pytestmark = pytest.mark.lines
+
 FACTS = converted.Facts("llama", "float32", "somewhere", None, None, "1")
 
 
@@ -65,6 +67,7 @@ def refused(folder, *parts, **options):
         assert str(part) in str(problem.value)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_the_parameters_are_those_of_the_original(tmp_path, kind):
     """Of the float32 folder, which holds all there is, in either dtype."""
@@ -87,6 +90,7 @@ def test_bfloat16_is_what_is_left_of_bfloat16(originals, written, asked):
         assert all(one.dtype == np.float32 and np.array_equal(one, other) for one, other in pairs)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_scores_are_bit_for_bit_those_of_the_original(originals, written, dtype):
     folder = written("llama", dtype)
@@ -98,6 +102,7 @@ def test_scores_are_bit_for_bit_those_of_the_original(originals, written, dtype)
         assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 def test_shards_are_restored_on_eight_devices(written):
     run_sharded("bfloat16", written("llama", "float32"), written("gpt2", "bfloat16"))
 
@@ -222,6 +227,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_parameters_that_are_damaged(written, tmp_path):
     folders = []
     for damage in ("manifest", "data", "all"):
@@ -343,6 +349,7 @@ def test_what_a_converted_folder_does_not_take(copied, tmp_path):
     refused(copied, copied, "is converted", adapter=tmp_path)
 
 
+@pytest.mark.slow
 def test_more_parameters_than_one_chunk(tmp_path, monkeypatch):
     monkeypatch.setattr(converted, "CHUNK", 999)
     saved(tmp_path / "source", "llama")

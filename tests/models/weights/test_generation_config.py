@@ -15,6 +15,8 @@ from jaxscore.models.weights.generation_config import (
 )
 from tests.models.checkpoints import saved
 
+pytestmark = pytest.mark.lines
+
 # Entries of transformers' GenerationConfig that change no text whose length and ends are given:
 # what is returned, how it is cached or compiled, beams' own, and guesses that are verified.
 WITHOUT_EFFECT = set(

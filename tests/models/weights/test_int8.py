@@ -20,6 +20,8 @@ from tests.models.checkpoints import (
     torch_scores,
 )
 
+pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+
 
 def test_values_and_scales():
     draw = np.random.default_rng(0)
@@ -47,6 +49,7 @@ def rounded(name, value):
     return torch.from_numpy(np.ascontiguousarray(weight.T if transposed else weight))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_scores_are_those_of_the_rounded_weights(tmp_path, kind):
     """torch with the rounded weights, to the tolerance of any parity."""
@@ -77,6 +80,7 @@ def test_what_cannot_be_quantized(tmp_path):
         load(tmp_path, quantize="int4")
 
 
+@pytest.mark.slow
 def test_quantized_experts(tmp_path):
     saved(tmp_path, "mixtral")
     exact = scorer(loaded(tmp_path)).score_sequences(ragged())

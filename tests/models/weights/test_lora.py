@@ -28,6 +28,8 @@ from tests.models.checkpoints import (
 )
 from tests.releases import flax_classes
 
+pytestmark = pytest.mark.lines
+
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CASES = {
     "two modules": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 12}),
@@ -164,6 +166,7 @@ def refused(base, adapter, *parts):
         assert str(part) in str(problem.value)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("case", CASES)
 def test_scores_are_those_of_what_peft_merges(made, case):
     base, adapter, _, merged = made(case)
@@ -172,6 +175,7 @@ def test_scores_are_those_of_what_peft_merges(made, case):
     assert distance(scorer(loaded(base)).score_sequences(ragged()), want) > 0.1
 
 
+@pytest.mark.slow_after(6)
 @pytest.mark.parametrize(
     ("case", "implementation"),
     [(case, "native") for case in CASES | EVERY]

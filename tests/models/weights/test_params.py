@@ -20,6 +20,8 @@ from jaxscore.models.weights.filling import Leaf, device_arrays
 from tests.conftest import with_devices
 from tests.models.checkpoints import loaded
 
+pytestmark = pytest.mark.lines
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HERE = SingleDeviceSharding(jax.devices("cpu")[0])
 # On eight devices, since sharding needs them and a process sets their number once.
@@ -152,6 +154,7 @@ def test_a_read_that_fails_is_told_and_leaves_no_thread():
         assert threading.active_count() == before
 
 
+@pytest.mark.slow
 def test_tensors_are_checked_before_any_is_read(checkpoint, monkeypatch):
     def never(leaves):
         raise AssertionError("read")
@@ -171,6 +174,7 @@ def test_tensors_are_checked_before_any_is_read(checkpoint, monkeypatch):
             loaded(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_shards_on_eight_devices(originals, dtype):
     run_sharded(dtype, originals["llama"], originals["gpt2"])

@@ -14,6 +14,8 @@ from jaxscore.errors import InputError
 from tests.models.checkpoints import assert_agree, loaded, ragged, saved, scorer, torch_scores
 from tests.releases import HAS_FLAX_CLASSES, native_and_transformers
 
+pytestmark = pytest.mark.lines
+
 WEIGHT = "model.layers.1.mlp.up_proj.weight"
 BITS = {
     "F8_E4M3FNUZ": 8, "I16": 16, "U16": 16, "U32": 32, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6,
@@ -115,6 +117,7 @@ def test_a_mask_may_be_of_integers(checkpoint, kind):
     assert loaded(folder).vocab_size == 211
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("kind", FLOATS)
 @native_and_transformers
 def test_floats_are_what_torch_reads_in_them(tmp_path, kind, implementation):

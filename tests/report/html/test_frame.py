@@ -131,6 +131,7 @@ def test_it_is_accessible():
     assert page.xpath("//meta[@name='viewport']")
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("n", "most"), [(1_000, 350_000), (10_000, 2_500_000)])
 def test_many_items_fit(n, most):
     page = score_html(n, 20)

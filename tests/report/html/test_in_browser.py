@@ -53,6 +53,7 @@ def test_a_page_loads_itself_alone_and_opens_an_item(opened, plain):
     assert complaints == []
 
 
+@pytest.mark.slow
 def test_sorting(opened, plain):
     page, *_ = opened(plain)
     head = page.locator("#table thead th").nth(1)
@@ -67,6 +68,7 @@ def test_sorting(opened, plain):
     assert names(page) == [f"w{k}" for c in (2, 1, 0) for k in range(c, 12, 3)]
 
 
+@pytest.mark.slow
 def test_numbers_are_sorted_as_numbers_and_what_is_missing_comes_last(opened):
     shown = ["10.5", "-", "9.5", "inf", "1e-05 ≈", "-3"]
     data = with_column(page_of([f"w{k}" for k in range(6)]), 1, shown)
@@ -85,6 +87,7 @@ def test_numbers_are_shown_with_three_digits_and_sorted_by_all_of_theirs(opened)
     assert cells == ["12.6", "12.6", "7", "1.00", "0.0123", "1e-05 ≈", "-346"]
 
 
+@pytest.mark.slow
 def test_filters_and_the_address(opened, plain):
     page, *_ = opened(plain)
     page.select_option("#is2", "green")
@@ -114,6 +117,7 @@ def test_filters_and_the_address(opened, plain):
     assert names(other) == ["w5"]
 
 
+@pytest.mark.slow
 def test_the_text_of_tokens_is_searched(opened, plain):
     page, *_ = opened(plain, "q=before")
     assert len(names(page)) == 12
@@ -122,6 +126,7 @@ def test_the_text_of_tokens_is_searched(opened, plain):
     assert "No item is like that." in page.text_content("#table tbody")
 
 
+@pytest.mark.slow
 def test_pages_of_the_table(opened):
     page, *_ = opened(render(page_of([f"w{k}" for k in range(120)])))
     assert len(names(page)) == 50
@@ -133,6 +138,7 @@ def test_pages_of_the_table(opened):
     assert other.locator("#panel h3").text_content() == "w110"
 
 
+@pytest.mark.slow
 def test_the_keyboard(opened):
     long = text(["a", " b", "c\n", " d"], [-3.0, -0.1, -7.0, -0.1])
     data = changed(page_of(["one", "two"]), strips=strips([long, long]))
@@ -160,6 +166,7 @@ def test_the_keyboard(opened):
     assert page.evaluate("document.activeElement.textContent") == "two"
 
 
+@pytest.mark.slow
 def test_the_colours_of_tokens(opened):
     numbers = text([" a", "b", "c"], [float("nan"), -3.0, -9.0], rank=[0, 100, 12])
     data = changed(page_of(["one"]), strips=strips([numbers]))
@@ -180,6 +187,7 @@ def test_the_colours_of_tokens(opened):
     assert re.search(r'Token"c".*no ≠.*Log-probability-9\.000Entropy3\.000.*Rank12', told)
 
 
+@pytest.mark.slow
 def test_light_and_dark(opened, plain):
     ground = "getComputedStyle(document.body).backgroundColor"
     page, *_ = opened(plain, color_scheme="dark")
@@ -194,6 +202,7 @@ def test_light_and_dark(opened, plain):
     assert kept.evaluate(ground) == dark
 
 
+@pytest.mark.slow
 def test_paper(opened, plain):
     page, *_ = opened(plain, "theme=dark")
     page.emulate_media(media="print")
@@ -204,6 +213,7 @@ def test_paper(opened, plain):
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
+@pytest.mark.slow
 def test_without_a_script(opened, plain):
     page, requests, _ = opened(plain, java_script_enabled=False)
     assert len(requests) == 1
@@ -213,6 +223,7 @@ def test_without_a_script(opened, plain):
     assert not page.is_visible("#items")
 
 
+@pytest.mark.slow
 def test_no_other_script_runs(opened, plain):
     spoiled = plain.replace(
         "<main>",
@@ -225,6 +236,7 @@ def test_no_other_script_runs(opened, plain):
     assert len(complaints) >= 2  # each refusal is told
 
 
+@pytest.mark.slow
 def test_hostile_texts(opened):
     page, requests, complaints = opened(render(page_of(WORDS)))
     page.evaluate("document.title = 'untouched'")
@@ -242,6 +254,7 @@ def test_hostile_texts(opened):
     assert complaints == []
 
 
+@pytest.mark.slow
 def test_a_file_of_what_is_shown(opened, plain, tmp_path):
     words = ["a,b", 'say "no"', "two\nlines", "=1+1", "é", HALF_PAIR, "last"]
     page, *_ = opened(render(page_of(words)), "sort=1d")
@@ -257,11 +270,13 @@ def test_a_file_of_what_is_shown(opened, plain, tmp_path):
     assert [row[1] for row in rows[1:]] == [f"{k}.50" for k in (5, 4, 3, 2, 1, 0)]
 
 
+@pytest.mark.slow
 def test_a_narrow_window(opened, plain):
     page, *_ = opened(plain, "item=1", viewport={"width": 400, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
+@pytest.mark.slow
 def test_ten_thousand_items(opened):
     page, requests, complaints = opened(score_html(10_000, 20), "item=1")
     assert (len(requests), complaints) == (1, [])
@@ -273,6 +288,7 @@ def test_ten_thousand_items(opened):
     assert page.evaluate(COUNT) <= 5_000
 
 
+@pytest.mark.slow
 def test_long_texts_are_gone_through(opened):
     long = text([f" t{k}" for k in range(2_000)], [-1.0] * 2_000)
     data = changed(page_of(["one"]), strips=strips([long]))
@@ -287,6 +303,7 @@ def test_long_texts_are_gone_through(opened):
     assert page.evaluate(COUNT) <= 5_000
 
 
+@pytest.mark.slow
 def test_numbers_below_0_have_another_colour(opened):
     numbers = np.array([0.002, -0.001, np.nan], np.float32)
     one = text([" a", "b", "c"], [-1.0, -1.0, -1.0], more={"d": numbers}, greedy=[True, None, None])

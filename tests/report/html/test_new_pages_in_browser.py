@@ -36,6 +36,7 @@ def hostile(tmp_path_factory, scorers):
     return {name: report.html() for name, report in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["choose", "perplexity", "divergence", "compare", "self-certainty", "select", "vote"]
 )
@@ -57,6 +58,7 @@ def test_a_page_loads_itself_alone_and_opens_every_item(opened, hostile, name):
     assert page.is_visible(".plain article >> nth=0")
 
 
+@pytest.mark.slow
 def test_hostile_options_are_shown_as_they_are(opened, hostile):
     page, *_ = opened(hostile["choose"])
     shown = set()

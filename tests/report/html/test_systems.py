@@ -115,6 +115,7 @@ def test_the_strips_are_those_of_their_path(scorer):
     assert header["strips"]["contexts"][0].endswith("Answer:")
 
 
+@pytest.mark.slow
 def test_chronologic(scorer):
     report = evaluate("chronologic", scorer, QUESTIONS, mode="full", calibrate=True, audit_noise=2)
     page, markdown = report.html(), report.markdown()
@@ -133,6 +134,7 @@ def test_chronologic(scorer):
     assert tree(page).xpath("//figcaption/b/text()")[-1] == "Reliability after temperature scaling"
 
 
+@pytest.mark.slow
 def test_chronologic_letters(scorer):
     report = evaluate("chronologic", scorer, QUESTIONS[:4], mode="mcq")
     page, markdown = report.html(), report.markdown()
@@ -144,6 +146,7 @@ def test_chronologic_letters(scorer):
     assert header["strips"] is None
 
 
+@pytest.mark.slow
 def test_probsem(scorer):
     report = evaluate("probsem", scorer, SUITE, audit_noise=2)
     page, markdown = report.html(), report.markdown()
@@ -159,6 +162,7 @@ def test_probsem(scorer):
     assert sum(marked for *_, marked in first) == 1
 
 
+@pytest.mark.slow
 def test_self_certainty(scorer):
     report = evaluate("self-certainty", scorer, OUTPUTS, n_bootstrap=50)
     page = report.html()
@@ -202,6 +206,7 @@ def test_self_certainty_of_any_records():
     assert list(right.values) == ["yes", "-", "-"]
 
 
+@pytest.mark.slow
 def test_score_in_python(scorer):
     texts = [("The cat", " sat down"), ("The cat", " ran"), {"continuation": LONG}, {"id": 3}]
     report = evaluate("score", scorer, texts, audit_noise=2)

@@ -14,6 +14,8 @@ from jaxscore import InputError, evaluate
 from tests.conftest import CASES
 from tests.hostile.inputs import TEXTS
 
+pytestmark = pytest.mark.numeric
+
 ITEMS = [
     {"id": "a", "context": "The cat", "options": [" sat on the mat", " ran", " été 🙂"], "gold": 2},
     {"context": "Oslo is in", "options": [" Norway", " Sweden and Denmark"], "gold": " Norway"},
@@ -150,6 +152,7 @@ def test_bad_items_keep_their_place(scorers):
     assert report.summary["overall"]["acc"].low is None
 
 
+@pytest.mark.slow
 def test_a_context_that_is_cut_says_so(scorers):
     long = {"id": "long", "context": " and" * 2000, "options": [" a", " b"], "gold": 0}
     [cut] = evaluate("choose", scorers("tiny-qwen2"), [long], truncate="left").items
@@ -189,6 +192,7 @@ def test_settings(settings, message):
         evaluate("choose", None, ITEMS)
 
 
+@pytest.mark.slow
 def test_hostile_texts_in_a_report(scorers):
     texts = [one for one in TEXTS if one.strip() and len(one) < 200]
     items = [

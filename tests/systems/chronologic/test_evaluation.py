@@ -57,6 +57,7 @@ def test_rows_hold_no_lists(scorer):
     assert not any(isinstance(value, list) for row in rows for value in row.values())
 
 
+@pytest.mark.slow
 def test_letters(scorer):
     report = evaluate("chronologic", scorer, QUESTIONS[:2], mode="mcq", include_negation=True,
                       shuffle=False)  # fmt: skip

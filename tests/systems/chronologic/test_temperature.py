@@ -15,6 +15,8 @@ from jaxscore.systems.chronologic.temperature import (
     rescale,
 )
 
+pytestmark = pytest.mark.numeric
+
 
 def slow_cross_entropy(temperature, questions):
     total = 0.0
@@ -46,6 +48,7 @@ def padded(questions, filler):
     return scores, truth, is_answer
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("true_temperature", [0.2, 1.0, 3.0])
 def test_no_other_temperature_is_better(true_temperature):
     questions = drawn(true_temperature)

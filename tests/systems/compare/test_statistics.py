@@ -13,6 +13,8 @@ from jaxscore.systems.compare import statistics, verdicts
 from jaxscore.systems.compare.run import Column
 from jaxscore.systems.compare.statistics import Difference, Draws
 
+pytestmark = pytest.mark.numeric
+
 DRAWS = Draws(500, 999, seed=3)
 
 

@@ -16,6 +16,7 @@ QWEN = str(CASES / "models/tiny-qwen2")
 REQUESTS = [("The cat", " sat on the mat"), {"continuation": "A dog ran"}, {"continuation": LONG}]
 
 
+@pytest.mark.slow
 def test_divergence():
     with DivergenceScorer.from_pretrained(QWEN, QWEN, reference_dtype="bfloat16") as scorer:
         report = evaluate("divergence", scorer, REQUESTS, n_bootstrap=50)

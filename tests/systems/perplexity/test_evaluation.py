@@ -15,6 +15,8 @@ from jaxscore.systems.entries import iterate_objects
 from jaxscore.systems.perplexity import system, windows
 from tests.conftest import CASES
 
+pytestmark = pytest.mark.numeric
+
 WORDS = "The cat sat, été 🙂 7.\n"
 DOCUMENTS = [WORDS * 3, "One two", {"id": "b", "text": f" {WORDS}", "topic": "x"}]
 
@@ -49,6 +51,7 @@ def by_torch(name, text, max_length, stride, prefix=()):
     return total, n - 1
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(
     ("name", "max_length", "stride", "prefix"),
     [

@@ -18,6 +18,8 @@ from tests.models.transformers_flax.test_bert_classifier import POSITIONS, torch
 from tests.releases import HAS_FLAX_CLASSES, NO_FLAX_CLASSES
 from tests.text.test_bounded_tokenizer import PANICS, panicking_backend
 
+pytestmark = pytest.mark.lines
+
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] where was ada born oslo in norway the answer is bergen ##s . ?"
 ).split()

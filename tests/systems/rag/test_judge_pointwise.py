@@ -123,6 +123,7 @@ def test_the_prompt_holds_the_references_as_python_prints_them():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-qwen2"])
 @pytest.mark.parametrize("name", ["default_qa", "default_multi_qa"])
 def test_the_cases(scorers, model, name):

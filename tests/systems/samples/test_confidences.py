@@ -14,6 +14,8 @@ from jaxscore.systems.samples import confidences as task
 from jaxscore.types.results import ScoredRequest, failed
 from tests.conftest import CASES, MODELS
 
+pytestmark = pytest.mark.numeric
+
 ITEMS = [
     {
         "session_id": "s",
@@ -57,6 +59,7 @@ def published(name, context, output, alignment):
     return terms[max(0, first) : first + len(b)].mean().item()
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("alignment", task.ALIGNMENTS)
 def test_it_is_the_formula(scorers, tmp_path, name, alignment):
@@ -69,6 +72,7 @@ def test_it_is_the_formula(scorers, tmp_path, name, alignment):
         )
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("alignment", "column"), [("formula", "confidence_list"), ("upstream", "published_alignment")]

@@ -174,6 +174,7 @@ def test_shares_by_n_as_by_a_slow_reading(seed, n_items, best_n):
         )
 
 
+@pytest.mark.slow
 def test_sympy_says_what_is_right():
     answers = ["2x + 1", "\\frac{2}{4}x", "3"]
     one = item(answers, [1.0, 3.0, 2.0], subtask="amps_hard", g="1 + 2x")

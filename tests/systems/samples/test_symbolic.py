@@ -80,6 +80,7 @@ def test_the_same_text_needs_no_process():
         assert comparison._worker is None
 
 
+@pytest.mark.slow
 def test_what_hangs_is_ended_and_the_others_are_compared():
     with SymbolicComparison(0.5) as comparison:
         assert not comparison.equal(HANGING[0], "x+x")
