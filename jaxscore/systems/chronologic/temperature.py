@@ -123,7 +123,7 @@ def fit_temperature(
     start = starts[jnp.argmin(found)]
     optimizer = optax.adam(optax.cosine_decay_schedule(LARGEST_STEP, N_STEPS))
 
-    def step(carry, _):
+    def step(carry: Any, _: None) -> tuple[Any, None]:
         log_temperature, state = carry
         slope = jax.grad(fit_loss)(log_temperature, scores_NK, truth_NK, is_answer_NK)
         update, state = optimizer.update(slope, state)
