@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jaxscore.cli import (
     chronologic_flags,
-    closing,
     endpoint_flags,
     html_flags,
+    messages,
     model_flags,
     outputs,
     settings_flags,
@@ -103,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
             browser.write(report.html())
     paths = _write(folder, KINDS[settings.mode], args, report)
     manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
-    closing.print_findings(report)
-    return closing.close(args, report, "questions", [*paths, *pages, manifest], scorer)
+    messages.print_findings(report)
+    return messages.close_run(args, report, "questions", [*paths, *pages, manifest], scorer)
 
 
 def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import closing, html_flags, model_flags, outputs
+from jaxscore.cli import html_flags, messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.sample_files import add_quiet
 from jaxscore.evaluate import Report, evaluate
@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     written = outputs.write_manifest(args, None, output, report)
     for line in told(report):
         print(one_line(line))
-    return closing.close(args, report, "pairs", [page_path, data_path, *browser, written])
+    return messages.close_run(args, report, "pairs", [page_path, data_path, *browser, written])
 
 
 def _about(args: argparse.Namespace) -> dict[str, str | None]:

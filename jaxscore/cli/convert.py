@@ -4,7 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
-from jaxscore.cli import closing, messages, model_flags
+from jaxscore.cli import messages, model_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
 from jaxscore.io import streams
@@ -116,9 +116,8 @@ def run(args: argparse.Namespace) -> int:
         jaxscore=VERSION,
     )
     converted.save(args.output, folder, model.params, facts, with_code=args.trust_remote_code)
-    return closing.block(
+    return messages.print_closing_block(
         done="1 checkpoint converted",
-        failures=[],
         results=[f"{model.model_type}, {size / 1e9:.2f} GB in {dtype}"],
         files=[args.output],
         seconds=time.perf_counter() - started,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxscore.cli import closing, listing, model_flags
+from jaxscore.cli import listing, messages, model_flags
 from jaxscore.errors import InputError
 from jaxscore.io import streams
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         "\nYour own: python -m jaxscore paths --model NAME --input FILE.jsonl --output OUT.json"
         "\nAll commands: python -m jaxscore --help\n"
     )
-    return closing.block(
+    return messages.print_closing_block(
         done=f"{ran.n} commands",
         failures=ran.failures,
         results=[f"{len(lines)} measures, in the table above"],

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import closing, model_flags
+from jaxscore.cli import messages, model_flags
 from jaxscore.cli.help_pages import WIDTH, advanced
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
@@ -99,7 +99,7 @@ def _list(args: argparse.Namespace) -> int:
             print(textwrap.fill(", ".join(some), WIDTH, break_on_hyphens=False))
     print()
     done = f"{len(known)} model types covered, {len(REFUSED)} known and refused"
-    return closing.block(done=done, failures=[])
+    return messages.print_closing_block(done=done)
 
 
 def _look(args: argparse.Namespace, file: Path) -> int:
@@ -126,7 +126,7 @@ def _look(args: argparse.Namespace, file: Path) -> int:
         raise InputError("\nalso: ".join(found.refused))
     if args.json:
         return 0
-    return closing.block(done="1 model looked at", failures=[], results=["it would load"])
+    return messages.print_closing_block(done="1 model looked at", results=["it would load"])
 
 
 def _shown(value: Any) -> str:

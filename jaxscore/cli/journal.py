@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from jaxscore.cli import closing
+from jaxscore.cli import messages
 from jaxscore.errors import InputError
 from jaxscore.io.byte_sizes import format_bytes
 from jaxscore.io.printable import one_line
@@ -68,15 +68,14 @@ def run(args: argparse.Namespace) -> int:
     path = files.find_journal(given)
     if args.action == "info":
         n_models = _show(path)
-        return closing.block(done=f"{_models(n_models)} listed", failures=[])
+        return messages.print_closing_block(done=f"{_models(n_models)} listed")
     n_models, n_bytes = contents.prune(path, keep)
     if remains := path.exists():
         _show(path)
     else:
         print(one_line(f"journal {path}: removed"))
-    return closing.block(
+    return messages.print_closing_block(
         done=f"{_models(n_models)} dropped",
-        failures=[],
         results=[f"freed {format_bytes(n_bytes)}"],
         files=[path] if remains else [],
     )

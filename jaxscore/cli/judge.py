@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import closing, judge_flags, judge_folders, judge_output, model_flags
+from jaxscore.cli import judge_flags, judge_folders, judge_output, messages, model_flags
 from jaxscore.cli.judge_folders import Metric, Work
 from jaxscore.cli.judge_output import Judged
 from jaxscore.endpoints.chat import ChatEndpoint, OllamaEndpoint
@@ -110,7 +110,7 @@ def _close(metric: Metric, work: Work, judged: Sequence[Judged], scorer: "Scorer
     """The closing block of all folders."""
     n = sum(one.report.evaluation.n_items for one in judged)
     skipped = f", {len(work.skipped)} skipped: the metric exists" if work.skipped else ""
-    return closing.block(
+    return messages.print_closing_block(
         done=f"{n} records in {len(judged)} folders{skipped}",
         failures=work.failures + [failure for one in judged for failure in one.failures],
         results=judge_output.results(metric.name, judged),

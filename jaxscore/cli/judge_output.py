@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxscore.cli import closing, html_flags, judge_flags, judge_folders, outputs
+from jaxscore.cli import html_flags, judge_flags, judge_folders, messages, outputs
 from jaxscore.cli.judge_folders import Metric
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError
@@ -126,7 +126,7 @@ def results(metric: str, judged: Sequence[Judged]) -> list[str]:
 
 def _noise(one: Judged) -> list[str]:
     found = one.report.evaluation
-    return closing.noise_lines(found.noise, found.audited, found.decisions)
+    return messages.noise_lines(found.noise, found.audited, found.decisions)
 
 
 def _separator(metric: Metric) -> str:

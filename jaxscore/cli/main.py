@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxscore.cli import distributed_flags, listing
-from jaxscore.cli.closing import GONE
 from jaxscore.cli.help_pages import OUTPUTS
+from jaxscore.cli.messages import JOURNAL_LOST
 from jaxscore.engine import stages
 from jaxscore.errors import INTERRUPTED, InputError, near
 from jaxscore.io import atomic, interrupts, processes, streams
@@ -161,7 +161,7 @@ def _left(args: argparse.Namespace) -> str:
     scorer = getattr(args, "loaded", None)
     files = "unfinished files are left as they were"
     if scorer is not None and scorer.journal is not None and scorer.journal.is_lost:
-        return f"{files}; {scorer.journal.path}{GONE}"
+        return f"{files}; {scorer.journal.path}{JOURNAL_LOST}"
     if scorer is None or scorer.journal is None or not scorer.journal.path.exists():
         return files
     path = scorer.journal.path

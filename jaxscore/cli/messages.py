@@ -1,36 +1,172 @@
-"""What commands say on stderr: remarks, which --quiet leaves out, and failures."""
+"""What commands print: remarks on stderr, failed items, and the closing block on stdout."""
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from jaxscore.analysis.margins import Decisions
+from jaxscore.engine.rounding_audit import Noise
+from jaxscore.evaluate import Report
 from jaxscore.io import processes
 from jaxscore.io.printable import one_line
+from jaxscore.io.streams import NOWHERE
 
-SHOWN_FAILURES = 20
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
+LISTED_FAILURES = 20
+TITLE_WIDTH = 9  # columns
+JOURNAL_LOST = (
+    " was removed or replaced during the run: it does not hold what this run finished, and the "
+    "same command computes it again"
+)
 
 
 def remark(args: argparse.Namespace, text: str) -> None:
-    """A line on stderr, unless --quiet."""
+    """Print a line on stderr, unless --quiet."""
     if not args.quiet:
-        _tell(text)
+        _print_error(text)
 
 
-def tell_failures(failures: Sequence[tuple[object, str]]) -> int:
-    """List failed items on stderr and give the exit code."""
-    for name, why in failures[:SHOWN_FAILURES]:
-        _tell(f"failed: {name}: {why}")
-    if len(failures) > SHOWN_FAILURES:
-        _tell(f"and {len(failures) - SHOWN_FAILURES} more")
+def print_failures(failures: Sequence[tuple[object, str]]) -> int:
+    """List failed items (name, why) on stderr; returns the exit code."""
+    for name, why in failures[:LISTED_FAILURES]:
+        _print_error(f"failed: {name}: {why}")
+    if len(failures) > LISTED_FAILURES:
+        _print_error(f"and {len(failures) - LISTED_FAILURES} more")
     if failures:
-        _tell(f"{len(failures)} failed, the others are kept")
+        _print_error(f"{len(failures)} failed, the others are kept")
     return 1 if failures else 0
 
 
-def _tell(text: str) -> None:
-    """A line on stderr, whatever users' ids and servers' answers hold."""
-    if not processes.is_first():
-        return
-    encoding = sys.stderr.encoding or "utf-8"
-    shown = one_line(text).encode(encoding, "backslashreplace").decode(encoding)
-    print(shown, file=sys.stderr)
+def _print_error(text: str) -> None:
+    """Print a line on stderr, whatever users' ids and servers' answers contain."""
+    if processes.is_first():
+        encoding = sys.stderr.encoding or "utf-8"
+        print(one_line(text).encode(encoding, "backslashreplace").decode(encoding), file=sys.stderr)
+
+
+def close_run(
+    args: argparse.Namespace,
+    report: Report,
+    what: str,
+    files: Iterable[Path],
+    scorer: "Scorer | None" = None,
+) -> int:
+    """Print an evaluation's remarks on stderr, then its closing block.
+
+    Args:
+        what: its items, as "questions".
+        files, scorer: as of `print_closing_block`.
+    """
+    found = report.evaluation
+    for line in found.remarks:
+        remark(args, line)
+    return print_closing_block(
+        done=f"{found.n_items} {what}",
+        failures=found.failures,
+        results=[found.headline, *noise_lines(found.noise, found.audited, found.decisions)],
+        boundary=found.boundary,
+        files=files,
+        scorer=scorer,
+        seconds=None if scorer is None else found.seconds,
+    )
+
+
+def print_closing_block(
+    *,
+    done: str,
+    failures: Sequence[tuple[object, str]] = (),
+    results: Sequence[str] = (),
+    boundary: str | None = None,
+    files: Iterable[Path] = (),
+    scorer: "Scorer | None" = None,
+    seconds: float | None = None,
+) -> int:
+    """Print the closing block on stdout and the failures on stderr; returns the exit code.
+
+    Args:
+        done: what was done, with its count: "12 requests".
+        failures: (name, why) of items that failed.
+        results: the headline number and further results.
+        boundary: the boundary audit, see `ScoringRun.boundary_line`.
+        files: everything that was written.
+        scorer: the model, or None for a command that computes nothing on a device.
+        seconds: of computing.
+    """
+    took = "" if seconds is None else f" in {seconds:.1f} s"
+    lines = [("done", f"{done}, {len(failures)} failed{took}")]
+    if scorer is not None:
+        if scorer.statistics.tokens_given:  # generation alone counts none
+            lines.append(("shared", _describe_sharing(scorer)))
+        lines.append(("model", _describe_models(scorer)))
+    lines += _titled("result", results)
+    lines += _titled("boundary", [] if boundary is None else boundary.split("\n"))
+    lines += _titled("files", (str(path) for path in files if path != NOWHERE))
+    if scorer is not None and (journal := _describe_journal(scorer)) is not None:
+        lines.append(("journal", journal))
+    _print_titled(lines)
+    return print_failures(failures)
+
+
+def print_findings(report: Report) -> None:
+    """Print how the numbers are to be read, before any of them."""
+    _print_titled(_titled("finding", report.evaluation.findings))
+
+
+def _print_titled(lines: Iterable[tuple[str, str]]) -> None:
+    for title, text in lines:
+        print(f"{title:{TITLE_WIDTH}}{one_line(text)}")
+
+
+def _titled(title: str, texts: Iterable[str]) -> list[tuple[str, str]]:
+    return [(title if k == 0 else "", text) for k, text in enumerate(texts)]
+
+
+def _describe_sharing(scorer: "Scorer") -> str:
+    counted = scorer.statistics
+    given, unique, n_scored = counted.tokens_given, counted.tokens_unique, counted.tokens_scored
+    ratio = f", {given / unique:.1f} given per computed token" if unique else ""
+    return f"{given} tokens given, {unique} computed{ratio}, {n_scored} scored"
+
+
+def _describe_models(scorer: "Scorer") -> str:
+    return " against ".join(
+        f"{one.model_type}, {one.implementation}, {one.dtype}{', int8' if one.quantized else ''}"
+        for one in scorer.models
+    )
+
+
+def _describe_journal(scorer: "Scorer") -> str | None:
+    """The journal and what the run took from it, or None if there is none."""
+    journal, counted = scorer.journal, scorer.statistics
+    if journal is None:
+        return None
+    if journal.is_lost:
+        return f"{journal.path}{JOURNAL_LOST}"
+    if not journal.path.is_file():
+        return None
+    blanks = counted.sampled_with_blank
+    note = f"; the texts include sampled answers with a blank: {blanks}" if blanks else ""
+    restored = f"{counted.sequences_restored} of {counted.sequences} texts come from it"
+    return f"{journal.path}, {restored}{note}"
+
+
+def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decisions]) -> list[str]:
+    """The noise floor in one line; none without --audit-noise."""
+    if not audited:
+        return []
+    if noise is None:
+        return ["noise floor: no request was scored, so none was scored again"]
+    parts = [
+        f"noise floor: {noise.n_requests} requests in {len(noise.layouts)} layouts move by at most "
+        + ", ".join(f"{one.largest:.2g} ({name})" for name, one in noise.spread.items())
+    ]
+    if noise.n_tokens is not None:
+        parts.append(f"greedy differs on {noise.n_greedy_differs} of {noise.n_tokens} tokens")
+    if decisions:
+        within = (f"{one.what} {one.n_within} of {one.n}" for one in decisions)
+        parts.append(f"decisions within that: {', '.join(within)}")
+    return ["; ".join(parts)]

@@ -4,14 +4,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxscore.cli import (
-    closing,
-    experiments,
-    messages,
-    metrics_made_of,
-    model_flags,
-    outputs,
-)
+from jaxscore.cli import experiments, messages, metrics_made_of, model_flags, outputs
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.io.printable import one_line
@@ -72,7 +65,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     done = _Done(args)
     refused = experiments.each(args, done.folder)
-    return closing.block(
+    return messages.print_closing_block(
         done=f"{done.n_records} records in {done.n_folders} folders{done.skipped}",
         failures=refused + done.failures,
         results=done.results,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.cli import (
-    closing,
     endpoint_flags,
     html_flags,
+    messages,
     model_flags,
     outputs,
     settings_flags,
@@ -131,9 +131,9 @@ def run(args: argparse.Namespace) -> int:
         file.write(json_text(report.items))
         write_reports(report)
     manifest = outputs.write_manifest(args, scorer, args.output, report, **about)
-    closing.print_findings(report)
+    messages.print_findings(report)
     print(text(report.summary))
-    return closing.close(args, report, "items", [*written, manifest], scorer)
+    return messages.close_run(args, report, "items", [*written, manifest], scorer)
 
 
 def text(means: Mapping[str, Estimate]) -> str:

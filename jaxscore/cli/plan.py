@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import closing, model_flags, outputs
+from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.engine.defaults import BATCH_TOKENS, DEVICES, GPU_TARGETS, set_variables
 from jaxscore.io.atomic import atomic
@@ -163,9 +163,8 @@ def run(args: argparse.Namespace) -> int:
     print(text(facts))
     print()
     n_compiled = sum(one["temporary_bytes"] is not None for one in facts["programs"])
-    return closing.block(
+    return messages.print_closing_block(
         done=f"1 model, {n_compiled} programs compiled",
-        failures=[],
         results=[headline(facts)],
         files=[] if args.output is None else [args.output],
     )

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.cli import (
-    closing,
-    endpoint_flags,
-    html_flags,
-    model_flags,
-    outputs,
-    settings_flags,
-)
+from jaxscore.cli import endpoint_flags, html_flags, messages, model_flags, outputs, settings_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.evaluate import evaluate
 from jaxscore.io import run_files, streams
@@ -184,12 +177,12 @@ def run(args: argparse.Namespace) -> int:
         if browser:
             browser.write(report.html())
     manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
-    closing.print_findings(report)
+    messages.print_findings(report)
     for result in report.items:
         if "error" not in result:
             print(many_lines(sample_text(result)))
     print(summary_text(report.summary["accuracy"], report.summary["n_without_answer"]))
-    return closing.close(args, report, "contexts", [*paths, manifest], scorer)
+    return messages.close_run(args, report, "contexts", [*paths, manifest], scorer)
 
 
 def run_name(prompt: str, test: str, model: str, *flags: str) -> str:

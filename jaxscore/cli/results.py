@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxscore.cli import closing, experiments, model_flags, outputs
+from jaxscore.cli import experiments, messages, model_flags, outputs
 from jaxscore.evaluate import Report
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import csv_line
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     report = Report("results", _evaluation(table, failures), {})
     manifest = outputs.write_manifest(args, None, path, report)
     print(markdown(table))
-    return closing.close(args, report, "folders", [path, manifest])
+    return messages.close_run(args, report, "folders", [path, manifest])
 
 
 def _path(args: argparse.Namespace) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import closing, html_flags, model_flags, outputs, table_flags
+from jaxscore.cli import html_flags, messages, model_flags, outputs, table_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
@@ -167,7 +167,7 @@ def choose(
     print_counts(report.summary, texts or {})
     print_accuracy(report.evaluation.details)
     manifest = outputs.write_manifest(args, None, output, report, **_counts(report.summary))
-    code = closing.close(args, report, "items", [output, *pages, *browser, manifest])
+    code = messages.close_run(args, report, "items", [output, *pages, *browser, manifest])
     return code or int("no_share" in report.evaluation.details)
 
 

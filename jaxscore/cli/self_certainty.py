@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import closing, html_flags, messages, model_flags, outputs, sample_files
+from jaxscore.cli import html_flags, messages, model_flags, outputs, sample_files
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.resumed_output import interrupted, model_facts, tell_continued
 from jaxscore.errors import InputError
@@ -190,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
     if "quality" in report.evaluation.details:
         print_quality(report.evaluation.details["quality"])
     sample_files.print_answer_forms(report.evaluation.details.get("quality", {}))
-    code = closing.close(args, report, "items", files, scorer)
+    code = messages.close_run(args, report, "items", files, scorer)
     if "no_share" in report.evaluation.details:
         return 1
     return code or int(not report.summary["n_scored"])  # 1 too where items have no outputs

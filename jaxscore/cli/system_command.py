@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from jaxscore.cli import (
-    closing,
     endpoint_flags,
     html_flags,
+    messages,
     model_flags,
     outputs,
     reference_flags,
@@ -91,4 +91,4 @@ def run(system: System, args: argparse.Namespace) -> int:
             write(record)
         write_reports(report)
     manifest = outputs.write_manifest(args, scorer, args.output, report, **about)
-    return closing.close(args, report, system.what, [*files, manifest], scorer)
+    return messages.close_run(args, report, system.what, [*files, manifest], scorer)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxscore.cli import closing, model_flags, outputs
+from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.resumed_output import interrupted
 from jaxscore.evaluate import Report, evaluate
 from jaxscore.io.json_output import GrowingArray
@@ -68,4 +68,4 @@ def write(
         files.append(outputs.write_manifest(args, scorer, output, report, **further(report)))
     else:
         print(f"nothing was left to do in {output}")
-    return closing.close(args, report, unit, files, scorer)
+    return messages.close_run(args, report, unit, files, scorer)
