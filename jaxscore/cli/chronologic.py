@@ -7,7 +7,6 @@ from pathlib import Path
 from jaxscore.cli import (
     chronologic_flags,
     endpoint_flags,
-    html_flags,
     messages,
     model_flags,
     outputs,
@@ -83,9 +82,9 @@ def run(args: argparse.Namespace) -> int:
     chosen(questions, settings)  # refused before the model is loaded
     folder = args.output_dir or args.questions.parent
     run_files.check_writable_folder(folder)
-    pages = [] if args.html is None else html_flags.pages(args, folder, args.questions)
+    pages = [] if args.html is None else outputs.page_paths(args, folder, args.questions)
     about = settings_flags.about_files(args, Settings)
-    with html_flags.opened(pages) as browser:
+    with outputs.open_page(pages) as browser:
         scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)
         report = evaluate(
             "chronologic",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import endpoint_flags, html_flags, model_flags, settings_flags, table_flags
+from jaxscore.cli import endpoint_flags, model_flags, outputs, settings_flags, table_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.endpoints.completions import DEFAULT_URL
 from jaxscore.errors import InputError
@@ -124,7 +124,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     endpoint_flags.add(parser)
     settings_flags.add_groups(parser, AnswerSettings)
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
     advanced(parser, "--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
     model_flags.add_model_flags(parser, model_required=False)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import html_flags, messages, model_flags, outputs
+from jaxscore.cli import messages, model_flags, outputs
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.sample_files import add_quiet
 from jaxscore.evaluate import Report, evaluate
@@ -81,7 +81,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--seed", type=int, default=0, help="of the intervals and of drawn tests (default 0)"
     )
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
     add_quiet(parser)
     advanced(
         parser,
@@ -109,12 +109,12 @@ def run(args: argparse.Namespace) -> int:
     if is_stream(output):
         data_path = output
     inputs = [args.a, args.b, *map(facts.manifest_file, (args.a, args.b))]
-    browser = html_flags.pages(args, page_path, *inputs)
+    browser = outputs.page_paths(args, page_path, *inputs)
     outputs.check_outputs([output, page_path, data_path, *browser], *inputs)
     with (
         atomic(page_path) as page,
         atomic(data_path) as data,
-        html_flags.opened(browser) as html,
+        outputs.open_page(browser) as html,
     ):
         report = evaluate(
             "compare",

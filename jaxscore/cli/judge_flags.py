@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import experiments, html_flags, model_flags
+from jaxscore.cli import experiments, model_flags, outputs
 from jaxscore.cli.messages import remark
 from jaxscore.endpoints.chat import OLLAMA_URL, OPENAI_URL
 from jaxscore.errors import InputError
@@ -65,7 +65,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="draws for the 95%% intervals (default 1000)",
     )
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     model_flags.add_lora_flag(parser)
 

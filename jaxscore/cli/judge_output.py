@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxscore.cli import html_flags, judge_flags, judge_folders, messages, outputs
+from jaxscore.cli import judge_flags, judge_folders, messages, outputs
 from jaxscore.cli.judge_folders import Metric
 from jaxscore.cli.messages import remark
 from jaxscore.errors import InputError
@@ -74,7 +74,7 @@ def judge(
         with (
             atomic(page_path) as page,
             atomic(data_path) as data,
-            html_flags.opened(pages) as browser,
+            outputs.open_page(pages) as browser,
         ):
             page.write(report.markdown())
             data.write(report.json())
@@ -106,7 +106,7 @@ def browser_pages(args: argparse.Namespace, metric: Metric, output: RagOutput) -
     """
     page_path, _ = judge_folders.report_paths(output, metric.name)
     others = judge_folders.written(output, metric)
-    return html_flags.pages(args, page_path, output.path, *others)
+    return outputs.page_paths(args, page_path, output.path, *others)
 
 
 def results(metric: str, judged: Sequence[Judged]) -> list[str]:

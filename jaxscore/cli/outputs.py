@@ -1,50 +1,47 @@
-"""Output files of a command: places that may not be used, and the manifest."""
+"""Output files of a command: refused places, reports, pages and manifests."""
 
 import argparse
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+from jaxscore.cli.help_pages import advanced
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.evaluate import Report
-from jaxscore.io import run_files
-from jaxscore.io.run_files import file_digest
+from jaxscore.io import run_files, streams
+from jaxscore.io.atomic import atomic
+from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
-
-# How the names of reports end, see `report_paths`.
-REPORTS = tuple(f"{mark}report{kind}" for mark in "_." for kind in (".md", ".json", ".html"))
+# Endings of names that an output may not have: see `report_paths`.
+RESERVED = {run_files.MANIFEST: "manifests"} | {
+    f"{mark}report{kind}": "reports" for mark in "_." for kind in (".md", ".json", ".html")
+}
 
 
 def check_output(output: Path, *inputs: Path | None, flag: str = "--output") -> None:
-    """Refuse to write over what is read, a manifest or a report; `flag` is the one to change.
+    """Refuse to write over what is read, a manifest or a report.
 
     Raises:
-        InputError: naming the flag and the place.
+        InputError: naming the place, and the flag to change.
     """
-    for endings, what in (((run_files.MANIFEST,), "manifests"), (REPORTS, "reports")):
-        for ending in endings:
-            if output.name.endswith(ending):
-                raise InputError(
-                    f"{flag} {output}: names that end in {ending} are those of {what}; give "
-                    "another name"
-                )
-    check_place(output, *inputs, flag=flag)
+    for ending, what in RESERVED.items():
+        if output.name.endswith(ending):
+            raise InputError(
+                f"{flag} {output}: names that end in {ending} are those of {what}; give "
+                "another name"
+            )
+    _check_place(output, *inputs, flag=flag)
 
 
-def check_place(output: Path, *inputs: Path | None, flag: str) -> None:
-    """Refuse to write over what is read; `flag` is the one to change.
-
-    Raises:
-        InputError: naming the flag and the place.
-    """
-    for place, path in itertools.product((output, run_files.manifest_path(output)), inputs):
+def _check_place(output: Path, *inputs: Path | None, flag: str) -> None:
+    for place, path in itertools.product((output, manifest_path(output)), inputs):
         if path is not None and _resolved(place, flag) == _resolved(path, flag):
             raise InputError(f"{flag} {place} is an input of this run; give another name")
 
@@ -58,16 +55,16 @@ def check_outputs(outputs: Sequence[Path], *inputs: Path | None, flag: str = "--
     Raises:
         InputError: naming the flag and the places.
     """
-    if is_stream(outputs[0]):  # nothing lies beside it
+    first, *others = outputs
+    if is_stream(first):  # nothing lies beside it
         return
-    check_output(outputs[0], *inputs, flag=flag)
-    for output in outputs[1:]:
-        check_place(output, *inputs, flag=flag)
-    places = [*outputs, run_files.manifest_path(outputs[0])]
-    for one, other in itertools.combinations(places, 2):
+    check_output(first, *inputs, flag=flag)
+    for output in others:
+        _check_place(output, *inputs, flag=flag)
+    for one, other in itertools.combinations([*outputs, manifest_path(first)], 2):
         if _resolved(one, flag) == _resolved(other, flag):
             raise InputError(
-                f"{flag} {outputs[0]}: {one} and {other} are one file, and this run would write "
+                f"{flag} {first}: {one} and {other} are one file, and this run would write "
                 "both; give another name"
             )
 
@@ -82,13 +79,12 @@ def _resolved(path: Path, flag: str) -> Path:
 
 
 def report_paths(output: Path) -> tuple[Path, Path]:
-    """Where the page and the JSON file of an output's report lie.
+    """Paths of the Markdown and the JSON file of an output's report.
 
         OUT.json    OUT_report.md       OUT_report.json
-        OUT.jsonl   OUT.jsonl.report.md OUT.jsonl.report.json   and so for any other name
+        OUT.jsonl   OUT.jsonl.report.md OUT.jsonl.report.json   likewise any other name
 
-    No two outputs of one folder share them. The report of a stream is not written: its places are
-    `NOWHERE`.
+    No two outputs of one folder share them. Both are `NOWHERE` if the output is a stream.
 
     Raises:
         InputError: the output has no file name.
@@ -104,8 +100,92 @@ def report_paths(output: Path) -> tuple[Path, Path]:
     return output.with_name(f"{stem}.md"), output.with_name(f"{stem}.json")
 
 
+def add_page_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare --html and --no-html."""
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument(
+        "--html",
+        type=Path,
+        metavar="PATH",
+        help="the page for a browser (default: named as the report, with .html)",
+    )
+    advanced(group, "--no-html", action="store_true", help="write no page for a browser")
+
+
+def page_paths(args: argparse.Namespace, report: Path, *inputs: Path | None) -> list[Path]:
+    """The page for a browser: --html, otherwise beside the Markdown report.
+
+    Empty with --no-html, and by default if the output is a stream.
+
+    Raises:
+        InputError: --html is an input of the run, or the same stream as the output.
+    """
+    if args.no_html or (args.html is None and report == NOWHERE):
+        return []
+    if args.html is None:
+        return [report.with_suffix(".html")]
+    number = streams.descriptor(args.html)
+    if number is not None and number == streams.descriptor(getattr(args, "output", Path())):
+        raise InputError(f"--html {args.html}: --output is the same stream; give a file")
+    _check_place(args.html, *inputs, flag="--html")
+    return [args.html]
+
+
+def open_page(pages: Sequence[Path]) -> contextlib.AbstractContextManager[TextIO | None]:
+    """Open the page as `io.atomic` does, or yield None if there is none."""
+    return atomic(pages[0]) if pages else contextlib.nullcontext()
+
+
+class ReportFiles:
+    """The report of `--output`: Markdown, JSON, and a page for a browser, written together.
+
+    Attributes:
+        paths: Markdown, JSON, and the page unless --no-html is given.
+        has_page: whether the page is written.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, *inputs: Path | None, is_page_only: bool = False
+    ) -> None:
+        """Args:
+            inputs: files that the run reads.
+            is_page_only: whether the report has neither Markdown nor JSON.
+
+        Raises:
+            InputError: an output is an input, another output, or has a reserved name.
+        """
+        markdown, data = report_paths(args.output)
+        self._markdown, self._data = (NOWHERE, NOWHERE) if is_page_only else (markdown, data)
+        self._pages = page_paths(args, markdown, *inputs)
+        self.has_page = bool(self._pages)
+        self.paths = [*([] if is_page_only else [markdown, data]), *self._pages]
+        check_outputs([args.output, *self.paths], *inputs)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[Callable[[Report], None]]:
+        """Open a function that writes a report; the files appear when the block ends.
+
+        Raises:
+            InputError: as of `io.atomic`.
+        """
+        with (
+            atomic(self._markdown) as markdown,
+            atomic(self._data) as data,
+            open_page(self._pages) as page,
+        ):
+
+            def write(report: Report) -> None:
+                if self._markdown != NOWHERE:
+                    markdown.write(report.markdown())
+                    data.write(report.json())
+                if page:
+                    page.write(report.html())
+
+            yield write
+
+
 def about_input(args: argparse.Namespace) -> dict[str, Any]:
-    """What a report's settings say of the input."""
+    """Entries of a report's settings about the input."""
     return {"limit": args.limit, "input": str(args.input), "input_sha256": file_digest(args.input)}
 
 
@@ -116,14 +196,14 @@ def write_manifest(
     report: Report,
     **more: int | str | None,
 ) -> Path:
-    """What this output was made of and with, and its noise where it was audited, beside it.
+    """Write an output's manifest beside it, with its noise if it was audited.
 
     Args:
         scorer: None for a command that computes nothing on a device.
         more: further counts and facts.
 
     Returns:
-        Where the manifest lies; `NOWHERE` where the output is a stream.
+        Its path, or `NOWHERE` if the output is a stream.
     """
     if is_stream(output):
         return NOWHERE

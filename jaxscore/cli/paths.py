@@ -5,17 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.cli import (
-    endpoint_flags,
-    html_flags,
-    messages,
-    model_flags,
-    outputs,
-    settings_flags,
-    table_flags,
-)
+from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags, table_flags
 from jaxscore.cli.help_pages import advanced
-from jaxscore.cli.report_files import ReportFiles
+from jaxscore.cli.outputs import ReportFiles
 from jaxscore.evaluate import evaluate
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_output import json_text
@@ -87,7 +79,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "upstream: encoded again after each token, as the published script does",
     )
     settings_flags.add(parser, AnswerSettings)
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
     advanced(
         parser,
         "--n-bootstrap",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.cli import endpoint_flags, html_flags, messages, model_flags, outputs, settings_flags
+from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.evaluate import evaluate
 from jaxscore.io import run_files, streams
@@ -107,7 +107,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "the query has alone, as the published script does",
     )
     settings_flags.add(parser, AnswerSettings)
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
     advanced(
         parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
     )
@@ -136,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
     read = (*inputs, *settings_flags.input_files(args, AnswerSettings))
     about = settings_flags.about_files(args, AnswerSettings)
-    pages = html_flags.pages(args, paths[2], *read)
+    pages = outputs.page_paths(args, paths[2], *read)
     paths += pages
     outputs.check_outputs(paths, *read, flag="--output-dir")
     settings = {
@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
         atomic(paths[0]) as table,
         atomic(paths[1]) as data,
         atomic(paths[2]) as page,
-        html_flags.opened(pages) as browser,
+        outputs.open_page(pages) as browser,
     ):
         scorer = (
             None if endpoint else model_flags.load_scorer(args, args.model, args.output_dir, *paths)

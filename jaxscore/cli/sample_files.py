@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import html_flags, messages, model_flags, outputs, table_flags
+from jaxscore.cli import messages, model_flags, outputs, table_flags
 from jaxscore.cli.help_pages import advanced
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
@@ -77,7 +77,7 @@ def add_gold(parser: argparse.ArgumentParser) -> None:
         f"{choices.Graded.n_bootstrap})",
     )
     advanced(parser, "--seed", type=int, default=0, help="with --gold: of those draws (default 0)")
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
 
 
 def add_answer_rule(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +146,7 @@ def choose(
     if not graded and getattr(args, "html", None) is not None:
         raise InputError(f"--html {args.html}: without --gold no page is made; give --gold FIELD")
     pages = outputs.report_paths(output) if graded else ()
-    browser = html_flags.pages(args, pages[0], args.input) if pages else []
+    browser = outputs.page_paths(args, pages[0], args.input) if pages else []
     outputs.check_outputs([output, *pages, *browser], args.input)
     if graded:
         settings |= {name: getattr(args, name) for name in choices.GRADING}
@@ -154,7 +154,7 @@ def choose(
         settings["answer_rule"] = args.answer_rule
     with contextlib.ExitStack() as stack:
         file, *page_files = (stack.enter_context(atomic(path)) for path in (output, *pages))
-        html = stack.enter_context(html_flags.opened(browser))
+        html = stack.enter_context(outputs.open_page(browser))
         try:
             report = evaluate(system, None, items, about=outputs.about_input(args), **settings)
         except NothingUsable as problem:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxscore.cli import html_flags, messages, model_flags, outputs, sample_files
+from jaxscore.cli import messages, model_flags, outputs, sample_files
 from jaxscore.cli.help_pages import advanced
 from jaxscore.cli.resumed_output import interrupted, model_facts, tell_continued
 from jaxscore.errors import InputError
@@ -127,7 +127,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="N",
         help="draws for the mean's 95%% interval (default 1000)",
     )
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
     model_flags.add_model_flags(parser, model_required=False)
     parser.set_defaults(run=run)
 
@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     model = _model(args, items)
     settings = Settings(**given)
     reports = () if args.gold is None else outputs.report_paths(output)
-    pages = html_flags.pages(args, outputs.report_paths(output)[0], args.input)
+    pages = outputs.page_paths(args, outputs.report_paths(output)[0], args.input)
     outputs.check_outputs([output, *reports, *pages], args.input)
     work = _begun(args, items, model_facts(args, model), output)
     # What --dtype auto means depends on the device, so the scorer says it later.
@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with contextlib.ExitStack() as stack:
             page_files = [stack.enter_context(atomic(path)) for path in reports]
-            browser = stack.enter_context(html_flags.opened(pages))
+            browser = stack.enter_context(outputs.open_page(pages))
             stack.enter_context(growing.open())
             if n_missing:
                 scorer = model_flags.load_scorer(args, model, output, *reports, *pages)

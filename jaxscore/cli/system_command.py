@@ -9,7 +9,6 @@ from typing import Any
 
 from jaxscore.cli import (
     endpoint_flags,
-    html_flags,
     messages,
     model_flags,
     outputs,
@@ -17,7 +16,7 @@ from jaxscore.cli import (
     settings_flags,
     table_flags,
 )
-from jaxscore.cli.report_files import ReportFiles
+from jaxscore.cli.outputs import ReportFiles
 from jaxscore.evaluate import run_declared
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import record_writer
@@ -36,7 +35,7 @@ def add(system: System, subparsers: Any) -> None:
     model_flags.add_limit_flag(parser, system.what)
     settings_flags.add(parser, system.settings)
     settings_flags.add_groups(parser, system.settings)
-    html_flags.add(parser)
+    outputs.add_page_flags(parser)
     if issubclass(system.settings, PromptSettings):
         endpoint_flags.add(parser)
     if PAIR in system.needs:

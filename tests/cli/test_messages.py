@@ -63,9 +63,7 @@ def test_every_line(capsys, tmp_path):
 def test_a_sample_with_blanks_is_named_in_the_journals_line(capsys, tmp_path):
     (kept := tmp_path / "j").touch()
     journal = SimpleNamespace(path=kept, is_lost=False)
-    messages.print_closing_block(
-        done="", scorer=scorer(journal=journal, sampled_with_blank=1)
-    )
+    messages.print_closing_block(done="", scorer=scorer(journal=journal, sampled_with_blank=1))
     line = "1 of 2 texts come from it; the texts include sampled answers with a blank: 1\n"
     assert capsys.readouterr().out.endswith(line)
 
