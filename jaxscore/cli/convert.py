@@ -75,7 +75,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     model_flags.check_model(args, args.model, args.revision)
-    model_flags.tell_lora(args)
+    model_flags.remark_lora(args)
     # Here: they import JAX.
     import jax
 
@@ -99,14 +99,13 @@ def run(args: argparse.Namespace) -> int:
         adapter=args.lora,
         accept_config=args.accept_config,
     )
-    model_flags.tell_stored_as(args, model)
+    model_flags.remark_model(args, model)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.params))
     messages.remark(
         args,
         f"read {model.model_type}, {size / 1e9:.2f} GB in {dtype}, in "
         f"{time.perf_counter() - started:.1f} s",
     )
-    model_flags.tell_left_out(args, model)
     facts = converted.Facts(
         model_type=model.model_type,
         dtype=dtype,

@@ -47,7 +47,7 @@ def endpoint(
         raise InputError("--reproducible: an endpoint does not promise it; take a local model")
     if args.distributed:
         raise InputError("--distributed: one process asks an endpoint; leave it out")
-    model_flags.tell_unused(args, [*model_flags.UNUSED], "the endpoint computes")
+    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the endpoint computes")
     for name in ("revision", "trust_remote_code"):
         if getattr(args, name):
             remark(args, f"--{name.replace('_', '-')}: no effect, the endpoint computes")

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     judge_flags.check(args)
     chosen = judge_flags.settings(args)
     kind = judge_flags.kind(args, chosen)
-    judge_flags.tell_unused(args, kind)
+    judge_flags.warn_unused_flags(args, kind)
     metric = Metric(judge_flags.metric(args, kind), kind, chosen)
     work = judge_folders.work(args, metric)
     judged: list[Judged] = []

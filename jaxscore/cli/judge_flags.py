@@ -204,14 +204,14 @@ def kind(args: argparse.Namespace, chosen: Mapping[str, Any]) -> str:
     return evaluation.kind_of(evaluation.Settings(**chosen), local=args.llm is not None)
 
 
-def tell_unused(args: argparse.Namespace, kind: str) -> None:
+def warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
     """Say on stderr which of the flags that were given have no effect on this kind of judge."""
     if args.bem is not None:
         names = [name for name in model_flags.UNUSED if name not in ("device", "dtype")]
         why = "the classifier runs on one device, in batches of its own, and keeps no journal"
-        model_flags.tell_unused(args, names, why)
+        model_flags.warn_unused_flags(args, names, why)
     elif args.llm is None:
-        model_flags.tell_unused(args, [*model_flags.UNUSED], "the server computes")
+        model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the server computes")
     server = args.gpt is not None or args.llm_ollama is not None
     for flag, given, used, where in (
         ("--llm-batch-size", args.llm_batch_size, server, "with --llm-ollama and --gpt"),

@@ -1,12 +1,12 @@
-"""All commands, in groups: their modules are imported when they are asked for."""
+"""All commands by group, imported on first use, and the common flags that each refuses."""
 
 import argparse
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.cli import refused_flags, system_command
-from jaxscore.cli.help_pages import Parser
+from jaxscore.cli import system_command
+from jaxscore.cli.help_pages import Parser, advanced
 from jaxscore.systems.registry import SYSTEMS, declaration
 
 GROUPS = {
@@ -54,6 +54,63 @@ GROUPS = {
 PASSED_ON = ("lm-eval",)  # commands whose words another program reads
 NAMES = tuple(name for group in GROUPS.values() for name in group if name not in PASSED_ON)
 
+# Every command takes these flags. One that has no use for a flag refuses it, so that no flag is
+# silently ignored.
+COMMON_FLAGS = ("--model", "--input", "--output", "--limit")
+_NO_MODEL = "no model runs here"
+_OWN_INPUTS = "the demo runs on inputs of its own"
+_IN_PLACE = "results are merged into the files of the folder that is read"
+_CONFIDENCES = {
+    "--model": f"{_NO_MODEL}; the input holds the confidences, which self-certainty --model writes"
+}
+REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is refused
+    "demo": {
+        "--model": "the demo runs the embedded model; score, or any system, takes --model",
+        "--input": f"{_OWN_INPUTS}; score, or any system, takes --input",
+        "--limit": f"{_OWN_INPUTS}, which are few; the commands that it prints take --limit",
+    },
+    "serve": {
+        "--input": "clients send the texts; score takes a file",
+        "--output": "clients get the numbers; score writes a file",
+        "--limit": "clients send as many requests as they like; see --max-queue-tokens",
+    },
+    "judge": {"--output": f"{_IN_PLACE}; judge a copy of the folder to leave it as it is"},
+    "metrics": {
+        "--model": f"{_NO_MODEL}; judge is the command that takes one",
+        "--output": f"{_IN_PLACE}; give a copy of the folder to leave it as it is",
+    },
+    "results": {"--model": f"{_NO_MODEL}; the table has the metrics of all models that judged"},
+    "select": _CONFIDENCES,
+    "vote": _CONFIDENCES,
+    "usc-select": {
+        "--model": f"{_NO_MODEL}; the input holds its answers, which usc-generate --model writes"
+    },
+    "livecode-select": _CONFIDENCES,
+    "livecode-parse": {"--model": f"{_NO_MODEL}; the first response is taken as it is"},
+    "compare": {
+        "--model": f"{_NO_MODEL}; give two finished runs, A and B",
+        "--input": "the runs are given as they are: compare A B",
+    },
+    "families": {
+        "--input": "the config of a model is all that is read; name it with --model",
+        "--output": "what is covered is told on stdout; redirect it to keep it, with --json",
+        "--limit": "all families are listed; --model looks at one",
+    },
+    "plan": {
+        "--input": "the config of a model is all that is read; name it with --model",
+        "--limit": "one model is looked at, whole; --row-lengths says which rows to compile",
+    },
+    "convert": {
+        "--input": "the checkpoint is all that is read; name it with --model",
+        "--limit": "a checkpoint is converted whole; leave it out",
+    },
+    "journal": {
+        "--model": f"{_NO_MODEL}; prune --keep N keeps the N models that were used last",
+        "--output": "what a journal holds is told on stdout; redirect it to keep it",
+        "--limit": "all models are listed; prune --keep N drops all but N of them",
+    },
+}
+
 DESCRIPTION = """\
 usage: jaxscore COMMAND [flags]
 
@@ -70,7 +127,7 @@ requests share is computed once.
 
 
 def page() -> str:
-    """The list of commands, as `--help` prints it."""
+    """The list of commands for `--help`."""
     blocks = [DESCRIPTION]
     width = max(map(len, [*NAMES, *PASSED_ON]))
     for title, group in GROUPS.items():
@@ -79,25 +136,38 @@ def page() -> str:
     return "\n".join(blocks)
 
 
-def parser(name: str) -> Parser:
-    """The parser of one command's words; what it gives has `command` and `run`.
+class _Refused(argparse.Action):
+    """Exits with the reason, whatever the flag's value."""
 
-    Args:
-        name: one of `NAMES`.
-    """
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        parser.error(f"{option}: {self.help}")
+
+
+def parser(name: str) -> Parser:
+    """The parser of a command of `NAMES`; its result has `command`, and `run`, which runs it."""
     commands = Parser(prog="jaxscore").add_subparsers()
     if name in SYSTEMS and (system := declaration(name)) is not None:
         system_command.add(system, commands)
     else:
         _module(name).add(commands)
     found = commands.choices[name]
-    refused_flags.add(found, name)
+    for flag, why in REFUSED.get(name, {}).items():
+        advanced(
+            found,
+            flag,
+            action=_Refused,
+            nargs="?",
+            dest=f"refused{flag.replace('-', '_')}",
+            default=argparse.SUPPRESS,
+            metavar="X",
+            help=f"refused: {why}",
+        )
     found.set_defaults(command=name)
     return found
 
 
 def passed_on(name: str, words: Sequence[str]) -> argparse.Namespace:
-    """What `parser` gives, of one of `PASSED_ON` and its words."""
+    """The same for a command of `PASSED_ON`, which parses its words itself."""
     found: argparse.Namespace = _module(name).words(words)
     found.command = name
     return found

@@ -1,9 +1,9 @@
-"""Flags of every command that scores, and the scorer that they describe."""
+"""Flags of every command that runs a model, and the scorer that they describe."""
 
 import argparse
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from jaxscore.models import model_types
 from jaxscore.models.choices import DTYPES, IMPLEMENTATIONS, QUANTIZED
 from jaxscore.models.weights import checkpoint
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.systems.settings import MODEL_GROUP
+from jaxscore.systems.settings import MODEL_GROUP, ScoringSettings
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.models.model import Model
@@ -46,15 +46,15 @@ def add_model_flags(
     model_required: bool = True,
     audited: bool = True,
     items: bool = True,
-    settings: type | None = None,
+    settings: type = ScoringSettings,
 ) -> None:
-    """--model and the flags that decide how it runs.
+    """Declare --model and the flags of how the model runs.
 
     Args:
         audited: whether the command has numbers for --audit-noise.
-        items: whether the command scores items of a file and ends; else flags of such a run are
+        items: whether the command scores the items of a file; otherwise flags of such a run are
             left out.
-        settings: of a declared system, which has --truncate, --seed and --audit-noise.
+        settings: of the command's system; those of the model's section are declared here.
     """
     group = parser.add_argument_group(MODEL_GROUP)
     if model_required:
@@ -86,12 +86,22 @@ def add_model_flags(
         "accelerators); fewer take less memory, more are faster on accelerators; auto: as many as "
         "the device's memory takes. A batch that does not fit is halved",
     )
-    if settings is not None:
-        settings_flags.add(group, settings, MODEL_GROUP)
-        _add_journal_flag(group)
-    elif items:
-        _add_item_flags(group)
+    if items:
+        omitted = () if audited else ("audit_noise",)
+        settings_flags.add(group, settings, MODEL_GROUP, omitted)
+        group.add_argument(
+            "--journal",
+            metavar="PATH|off",
+            help="file of finished work, with which the same command continues after an "
+            "interruption (default: in .jaxscore beside the output); off: keep nothing",
+        )
     group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
+    _add_advanced_flags(group)
+    if items:
+        distributed_flags.add(parser)
+
+
+def _add_advanced_flags(group: argparse._ActionsContainer) -> None:
     advanced(
         group,
         "--quantize",
@@ -124,17 +134,6 @@ def add_model_flags(
         "else in the run; slower, several times where texts begin alike; --batch-tokens has no "
         "effect",
     )
-    if audited and items and settings is None:
-        advanced(
-            group,
-            "--audit-noise",
-            type=count,
-            default=0,
-            metavar="N",
-            help="score N of the requests, drawn by --seed, again in other layouts (alone, in "
-            "other batches, one per row), tell how far their numbers move, and mark decisions that "
-            "lie within that (default 0: no audit)",
-        )
     add_accept_flag(group)
     advanced(
         group,
@@ -142,51 +141,56 @@ def add_model_flags(
         action="store_true",
         help="let the checkpoint's tokenizer bring its own code",
     )
-    if items:
-        distributed_flags.add(parser)
 
 
-def _add_item_flags(group: argparse._ActionsContainer) -> None:
-    """Flags of a command that scores items of a file and ends."""
+def add_reference_flags(parser: argparse.ArgumentParser) -> None:
+    """Declare --reference, the second model of a pair, and the flags of how it is loaded."""
+    group = parser.add_argument_group("reference")
     group.add_argument(
-        "--truncate",
-        choices=("left",),
-        help="drop the oldest context tokens of a request that is longer than the model's "
-        "positions; without it that request fails and the others are kept",
+        "--reference",
+        required=True,
+        metavar="NAME",
+        help="the second model, as --model; it has the same tokenizer, and may be the same model "
+        "with other settings",
     )
     group.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        help="of all that a command draws at random: samples, orders, bootstrap intervals "
-        "(default 0)",
+        "--reference-dtype", choices=DTYPES, help="of its weights (default: that of --dtype)"
     )
-    _add_journal_flag(group)
-
-
-def _add_journal_flag(group: argparse._ActionsContainer) -> None:
     group.add_argument(
-        "--journal",
-        metavar="PATH|off",
-        help="file of finished work, with which the same command continues after an interruption "
-        "(default: in .jaxscore beside the output); off: keep nothing",
+        "--reference-quantize", choices=QUANTIZED, help="as --quantize (default: none)"
+    )
+    group.add_argument(
+        "--reference-lora", type=Path, metavar="DIR", help="as --lora (default: none)"
+    )
+    advanced(
+        group,
+        "--reference-revision",
+        metavar="R",
+        help="branch, tag or commit of a hub id (default: none)",
+    )
+    add_accept_flag(group, "--reference-accept-config", "as --accept-config (default: none)")
+    advanced(
+        group,
+        "--reference-model-impl",
+        choices=IMPLEMENTATIONS,
+        help="as --model-impl (default: that of --model-impl)",
     )
 
 
 def add_limit_flag(parser: argparse._ActionsContainer, what: str, *spellings: str) -> None:
-    """--limit, beside the published spellings of it."""
+    """Declare --limit and the published spellings of it."""
     parser.add_argument(
         "--limit", *spellings, type=positive, metavar="N", help=f"only the first N {what}"
     )
 
 
 def common_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags that are settings of every system which scores text."""
+    """Flags that are settings of every system that scores text."""
     return {name: getattr(args, name) for name in ("truncate", "seed", "audit_noise")}
 
 
 def add_lora_flag(parser: argparse._ActionsContainer) -> None:
-    """--lora."""
+    """Declare --lora."""
     advanced(
         parser,
         "--lora",
@@ -205,7 +209,7 @@ ACCEPT = (
 def add_accept_flag(
     parser: argparse._ActionsContainer, flag: str = "--accept-config", help: str = ACCEPT
 ) -> None:
-    """--accept-config, which may come several times and take several keys."""
+    """Declare --accept-config, which may come several times and take several keys."""
     advanced(parser, flag, nargs="+", action="extend", default=[], metavar="KEY", help=help)
 
 
@@ -234,19 +238,13 @@ positive = functools.partial(settings_flags.whole_number, least=1)
 
 
 def load_scorer(
-    args: argparse.Namespace,
-    model: str,
-    output: Path | None,
-    *written: Path,
-    loader: "Callable[..., Scorer] | None" = None,
+    args: argparse.Namespace, model: str, output: Path | None, *written: Path
 ) -> "Scorer":
-    """The scorer that the flags describe, or `args.scorer` where a caller has loaded it.
+    """Load the model, or the pair with --reference, as the flags say; `args.scorer` if it is set.
 
     Args:
-        output: beside which the journal lies unless the flags say otherwise: a file, or a folder
-            of files; None where every run starts from nothing.
-        written: the other files of this run, which the journal may not be, nor a manifest of one.
-        loader: takes what `Scorer.from_pretrained` takes, which is the default.
+        output: file or folder beside which the journal lies by default; None for no journal.
+        written: other files of this run, which the journal may not replace.
 
     Raises:
         InputError: a flag cannot be used.
@@ -254,15 +252,16 @@ def load_scorer(
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
     check_model(args, model, getattr(args, "revision", None))
-    if (reference := getattr(args, "reference", None)) is not None:
-        check_model(args, reference, args.reference_revision)
-    tell_lora(args)
+    is_pair = hasattr(args, "reference")
+    if is_pair:
+        check_model(args, args.reference, args.reference_revision)
+    remark_lora(args)
     place = _journal(args, output, written)
-    from jaxscore.engine.devices import use_device  # here: they import JAX, which takes a second
-    from jaxscore.scorer import Scorer
+    from jaxscore.engine.devices import use_device  # deferred: imports JAX, which takes a second
 
     use_device(args.device)
-    args.loaded = (loader or Scorer.from_pretrained)(
+    scorer = (_load_pair if is_pair else _load_one)(
+        args,
         model,
         dtype=args.dtype,
         implementation=args.model_impl,
@@ -278,21 +277,41 @@ def load_scorer(
         progress=not args.quiet,
         journal=place,
     )
+    args.loaded = scorer
     stages.freeze_existing()
-    for one in args.loaded.models:
-        tell_stored_as(args, one)
-    by_memory = args.batch_tokens == AUTO or (
-        args.batch_tokens is None and args.loaded.model.platform != "cpu"
-    )
+    for one in scorer.models:
+        remark_model(args, one)
+    on_accelerator = scorer.model.platform != "cpu"
+    by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
     if by_memory and not args.reproducible:
-        remark(args, f"--batch-tokens auto: {args.loaded.batch_tokens}")
-    for one in args.loaded.models:
-        tell_left_out(args, one)
-    return args.loaded
+        remark(args, f"--batch-tokens auto: {scorer.batch_tokens}")
+    return scorer
+
+
+def _load_one(args: argparse.Namespace, model: str, **options: Any) -> "Scorer":
+    from jaxscore.scorer import Scorer
+
+    return Scorer.from_pretrained(model, **options)
+
+
+def _load_pair(args: argparse.Namespace, model: str, **options: Any) -> "Scorer":
+    from jaxscore.model_pair import DivergenceScorer
+
+    return DivergenceScorer.from_pretrained(
+        model,
+        reference=args.reference,
+        reference_dtype=args.reference_dtype,
+        reference_implementation=args.reference_model_impl,
+        reference_revision=args.reference_revision,
+        reference_lora=args.reference_lora,
+        reference_quantize=args.reference_quantize,
+        reference_accept_config=args.reference_accept_config,
+        **options,
+    )
 
 
 def config_file(model: str) -> Path:
-    """The config.json of what `--model` names.
+    """Path of the config.json that `--model` names.
 
     Raises:
         InputError: neither a folder nor a config.json.
@@ -341,31 +360,27 @@ def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Pa
     return path
 
 
-def tell_unused(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    """Flags that were given, or differ from what they are by default, and do nothing here."""
+def warn_unused_flags(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Remark on flags that differ from their default and have no effect here."""
     given = [name for name in names if getattr(args, name) != UNUSED[name]]
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         remark(args, f"{flags}: no effect, {why}")
 
 
-def tell_left_out(args: argparse.Namespace, model: "Model") -> None:
-    """Say what of a checkpoint with more than a text model is not read."""
+def remark_model(args: argparse.Namespace, model: "Model") -> None:
+    """Remark on weights that are stored quantized, and on parts that are not read."""
+    if model.stored_as is not None:
+        remark(args, f"weights stored as {model.stored_as}; held as {model.dtype}")
     if model.left_out is not None:
         remark(args, f"left out of the model: {model.left_out}; its text model alone is scored")
 
 
-def tell_lora(args: argparse.Namespace) -> None:
-    """Say which model an adapter names as its own; people judge that, since names differ."""
+def remark_lora(args: argparse.Namespace) -> None:
+    """Remark which model an adapter names as its base; names vary, so people judge that."""
     for flag in ("lora", "reference_lora"):
         if (folder := getattr(args, flag, None)) is not None:
             from jaxscore.models.weights import lora
 
             base = lora.read(folder).base_model or "a model that it does not name"
             remark(args, f"--{flag.replace('_', '-')} {folder}: an adapter of {base}")
-
-
-def tell_stored_as(args: argparse.Namespace, model: "Model") -> None:
-    """Say that the weights are stored quantized, and what scores then are of."""
-    if model.stored_as is not None:
-        remark(args, f"weights stored as {model.stored_as}; held as {model.dtype}")

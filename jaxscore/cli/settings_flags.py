@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,15 @@ from jaxscore.io.run_files import file_digest
 from jaxscore.systems.settings import MODEL_GROUP, FileFlag, SettingField, fields_of
 
 
-def add(parser: argparse._ActionsContainer, settings: type, group: str | None = None) -> None:
+def add(
+    parser: argparse._ActionsContainer,
+    settings: type,
+    group: str | None = None,
+    omitted: Collection[str] = (),
+) -> None:
     """Declare the flags of the settings of one section of the help; None is the main one."""
     for field in fields_of(settings):
-        if field.flag.group != group:
+        if field.flag.group != group or field.name in omitted:
             continue
         if field.flag.is_flag:
             _add_flag(

@@ -12,7 +12,6 @@ from jaxscore.cli import (
     messages,
     model_flags,
     outputs,
-    reference_flags,
     settings_flags,
     table_flags,
 )
@@ -39,7 +38,7 @@ def add(system: System, subparsers: Any) -> None:
     if issubclass(system.settings, PromptSettings):
         endpoint_flags.add(parser)
     if PAIR in system.needs:
-        reference_flags.add(parser)
+        model_flags.add_reference_flags(parser)
     model_flags.add_model_flags(parser, settings=system.settings)
     parser.set_defaults(run=functools.partial(run, system))
 
@@ -72,10 +71,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     ):
         scorer = None
         if endpoint is None:
-            loading: dict[str, Any] = (
-                {"loader": reference_flags.loader(args)} if PAIR in system.needs else {}
-            )
-            scorer = model_flags.load_scorer(args, args.model, *files, **loading)
+            scorer = model_flags.load_scorer(args, args.model, *files)
         streams = "on_item" in inspect.signature(system.evaluate).parameters
         report = run_declared(
             system,

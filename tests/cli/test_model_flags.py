@@ -8,10 +8,10 @@ from jaxscore.cli.main import parse
 
 def test_flags_of_no_effect_are_told(capsys):
     args = argparse.Namespace(**model_flags.UNUSED, quiet=False)
-    model_flags.tell_unused(args, [*model_flags.UNUSED], "the server computes")
+    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the server computes")
     assert capsys.readouterr().err == ""
     args.mesh, args.batch_tokens = "data=2", 64
-    model_flags.tell_unused(args, [*model_flags.UNUSED], "the server computes")
+    model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the server computes")
     assert capsys.readouterr().err == "--mesh, --batch-tokens: no effect, the server computes\n"
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from jaxscore.cli import listing, refused_flags
+from jaxscore.cli import listing
 from jaxscore.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
-EVERY = [(name, flag) for name in listing.NAMES for flag in refused_flags.FLAGS]
-REFUSED = [(name, flag) for name, why in refused_flags.REASONS.items() for flag in why]
+EVERY = [(name, flag) for name in listing.NAMES for flag in listing.COMMON_FLAGS]
+REFUSED = [(name, flag) for name, why in listing.REFUSED.items() for flag in why]
 
 
 def parsed(name, *words):
@@ -19,8 +19,8 @@ def parsed(name, *words):
 
 @pytest.mark.parametrize(("name", "flag"), EVERY)
 def test_every_command_takes_or_refuses_each_flag(run, name, flag):
-    if flag in refused_flags.REASONS.get(name, {}):
-        why = refused_flags.REASONS[name][flag]
+    if flag in listing.REFUSED.get(name, {}):
+        why = listing.REFUSED[name][flag]
         want = f"jaxscore {name}: error: {flag}: refused: {why}\n"
         for words in ([flag, "7"], [f"{flag}=7"], [flag]):
             assert run(name, *words) == (2, "", want)
@@ -30,7 +30,7 @@ def test_every_command_takes_or_refuses_each_flag(run, name, flag):
 
 def test_a_refused_flag_is_in_no_namespace():
     """A manifest holds all flags; one that nobody can give is none of them."""
-    for name in refused_flags.REASONS:
+    for name in listing.REFUSED:
         assert [key for key in parsed(name) if "refused" in key] == []
 
 
@@ -41,7 +41,7 @@ def test_a_configuration_file_is_refused_too(run, tmp_path, name, flag):
     path.write_text(f"{text}\n{flag[2:]}: 7\n", encoding="utf-8")
     code, out, err = run("--config", path)
     assert (code, out) == (2, "")
-    assert f"{path}: {flag}: refused: {refused_flags.REASONS[name][flag]}" in err
+    assert f"{path}: {flag}: refused: {listing.REFUSED[name][flag]}" in err
 
 
 def test_the_reasons_are_on_the_full_page_alone():
