@@ -21,6 +21,10 @@ class InputError(Exception):
         return one_line(super().__str__(), LONGEST)
 
 
+class NothingUsable(InputError):
+    """No item can be used, so a result would have failures alone."""
+
+
 def install_extra(name: str) -> str:
     """What to do so that the packages of an extra are there, for messages.
 

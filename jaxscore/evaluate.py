@@ -16,7 +16,13 @@ from jaxscore.lm import require
 from jaxscore.report import document_markdown
 from jaxscore.report.document import Document, Source
 from jaxscore.systems.entries import iterate_objects, read_objects, usable, with_examples
-from jaxscore.systems.evaluation import Evaluation, Failure, check_found, with_unusable
+from jaxscore.systems.evaluation import (
+    Evaluation,
+    Failure,
+    check_found,
+    refuse_source,
+    with_unusable,
+)
 from jaxscore.systems.registry import SYSTEMS, declaration
 from jaxscore.systems.settings import Settings, settings_from
 from jaxscore.systems.system import System
@@ -115,7 +121,9 @@ class Report:
     def document(self) -> Document | None:
         """Numbers, charts, tables and items of the report, or None if the system has no report."""
         declared = declaration(self.system)
-        return None if declared is None else declared.report(self._source())
+        if declared is None or declared.report is None:
+            return None
+        return declared.report(self._source())
 
     def _source(self, items: Any = None) -> Source:
         found = self.evaluation
@@ -197,17 +205,19 @@ def evaluate(
         near = difflib.get_close_matches(system, SYSTEMS, n=1)
         hint = f"is it {near[0]}?" if near else f"expected one of {', '.join(SYSTEMS)}"
         raise InputError(f"no system {system!r}; {hint}")
-    module = importlib.import_module(SYSTEMS[system].task)
-    chosen = settings_from(module.Settings, settings)
+    declared = declaration(system)
+    module = importlib.import_module(SYSTEMS[system].task.partition(":")[0])
+    chosen = settings_from(declared.settings if declared else module.Settings, settings)
+    run = declared.evaluate if declared else module.evaluate
     more = {} if on_item is None else {"on_item": on_item}
-    if not more.keys() <= inspect.signature(module.evaluate).parameters.keys():
+    if not more.keys() <= inspect.signature(run).parameters.keys():
         raise InputError(
             f"{system} gives all its records at the end and takes no on_item; leave it out and "
             "read Report.items"
         )
-    if (declared := declaration(system)) is not None:
+    if declared is not None:
         return run_declared(declared, scorer, items, chosen, about=about, on_item=on_item)
-    found = module.evaluate(scorer, items, chosen, **more)
+    found = run(scorer, items, chosen, **more)
     model = {} if scorer is None else scorer.describe()
     made = {**model, **chosen.record(), **found.prompting, **(about or {})}
     return Report(system, found, provenance.of_run(made))
@@ -231,6 +241,8 @@ def run_declared(
     """
     if system.needs:
         require(system.name, lm, *system.needs)
+    else:
+        refuse_source(system.name, lm)
     settings = with_examples(system, settings)
     options: dict[str, Any] = {} if on_item is None else {"on_item": on_item}
     if system.page_items is not None and (with_page or on_item is None):

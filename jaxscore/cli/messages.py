@@ -24,6 +24,11 @@ JOURNAL_LOST = (
 )
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Declare --quiet for a command that loads no model."""
+    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
+
+
 def remark(args: argparse.Namespace, text: str) -> None:
     """Print a line on stderr, unless --quiet."""
     if not args.quiet:

@@ -145,21 +145,29 @@ class ReportFiles:
     """
 
     def __init__(
-        self, args: argparse.Namespace, *inputs: Path | None, is_page_only: bool = False
+        self,
+        args: argparse.Namespace,
+        *inputs: Path | None,
+        output: Path | None = None,
+        has_page: bool = True,
+        has_files: bool = True,
     ) -> None:
         """Args:
             inputs: files that the run reads.
-            is_page_only: whether the report has neither Markdown nor JSON.
+            output: None for --output.
+            has_page: whether there is a page, unless --no-html is given.
+            has_files: whether there are Markdown and JSON.
 
         Raises:
             InputError: an output is an input, another output, or has a reserved name.
         """
-        markdown, data = report_paths(args.output)
-        self._markdown, self._data = (NOWHERE, NOWHERE) if is_page_only else (markdown, data)
-        self._pages = page_paths(args, markdown, *inputs)
+        output = output or args.output
+        markdown, data = report_paths(output)
+        self._markdown, self._data = (markdown, data) if has_files else (NOWHERE, NOWHERE)
+        self._pages = page_paths(args, markdown, *inputs) if has_page else []
         self.has_page = bool(self._pages)
-        self.paths = [*([] if is_page_only else [markdown, data]), *self._pages]
-        check_outputs([args.output, *self.paths], *inputs)
+        self.paths = [*([markdown, data] if has_files else []), *self._pages]
+        check_outputs([output, *self.paths], *inputs)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Callable[[Report], None]]:

@@ -9,6 +9,7 @@ from jaxscore.cli.help_pages import near
 from jaxscore.errors import InputError
 from jaxscore.io import records
 
+TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input that no array has
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"
 
 
@@ -37,14 +38,45 @@ def add(parser: argparse._ActionsContainer, fields: Sequence[str]) -> None:
     )
 
 
-def add_input(parser: argparse._ActionsContainer, what: str, fields: Sequence[str]) -> None:
+def add_input(
+    parser: argparse._ActionsContainer, what: str, fields: Sequence[str], *aliases: str
+) -> None:
     """Declare --input, a file of items in any of `FORMS`, and `add` --column.
 
     Args:
         what: what an item is, as a plural, and further forms.
+        aliases: further spellings of --input.
     """
-    parser.add_argument("--input", required=True, type=Path, metavar="FILE", help=f"{what} {FORMS}")
+    help = f"{what} {FORMS}"
+    parser.add_argument("--input", *aliases, required=True, type=Path, metavar="FILE", help=help)
     add(parser, fields)
+
+
+def add_array_output(parser: argparse._ActionsContainer, name: str) -> None:
+    """Declare --output, one JSON array.
+
+    Args:
+        name: how its default name ends.
+    """
+    parser.add_argument(
+        "--output",
+        "--output-file",
+        type=Path,
+        metavar="FILE",
+        help=f"JSON (default: beside the input, its name with {name}); - is stdout",
+    )
+
+
+def array_path(args: argparse.Namespace, ending: str) -> Path:
+    """--output, or the input's name with an ending, in the input's folder.
+
+    Raises:
+        InputError: the name is that of a table.
+    """
+    path: Path = args.output or args.input.with_name(f"{args.input.stem}{ending}.json")
+    if path.suffix.lower() in TABLES:
+        raise InputError(f"--output {path}: the output is JSON; give a name ending in .json")
+    return path
 
 
 def add_output(parser: argparse._ActionsContainer, what: str) -> None:

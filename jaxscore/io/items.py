@@ -144,6 +144,16 @@ def _check_columns(row: Row, columns: Mapping[str, str]) -> None:
         )
 
 
+def read_lenient_rows(
+    path: Path, columns: Mapping[str, str] = NOTHING, lists: Collection[str] = ()
+) -> Iterator[Row]:
+    """Read a file's items as `read_items` does, with the arguments of `read_rows`."""
+    names = [columns.get(name, name) for name in lists]
+    items = enumerate(read_items(path, names), start=1)
+    found = (Row(number, f"item {number}", item) for number, item in items)
+    return _renamed(found, columns) if columns else found
+
+
 def read_items(path: Path, list_fields: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Read all items of a `.json` file (an array of objects or one object) or of a table.
 

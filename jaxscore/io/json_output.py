@@ -173,9 +173,21 @@ def write_array(file: TextIO, items: Iterable[dict[str, Any]]) -> None:
 
     Objects are encoded one at a time, to bound memory.
     """
+    with array_writer(file) as write:
+        for item in items:
+            write(item)
+
+
+@contextlib.contextmanager
+def array_writer(file: TextIO) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Open a function that writes one object of an array as `write_array` does."""
     opening = "["
-    for item in items:
-        text = json.dumps(json_safe(item), allow_nan=False, indent=4)
+
+    def write(item: Mapping[str, Any]) -> None:
+        nonlocal opening
+        text = json.dumps(json_safe(dict(item)), allow_nan=False, indent=4)
         file.write(f"{opening}\n    " + text.replace("\n", "\n    "))
         opening = ","
+
+    yield write
     file.write("[]\n" if opening == "[" else "\n]\n")

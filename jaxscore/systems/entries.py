@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from jaxscore.errors import InputError
-from jaxscore.io.items import NOTHING
+from jaxscore.io.items import NOTHING, item_label
 from jaxscore.io.json_input import json_kind, require_field
+from jaxscore.io.json_output import json_safe
 from jaxscore.io.printable import one_line
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.settings import Settings
@@ -29,7 +30,7 @@ class Entry(Generic[T]):
     Attributes:
         name: what messages call it: file, line and id.
         id: its own, else its line or place from 1.
-        item: None if the object cannot be used.
+        item: None if the object cannot be used; the object if the system's item is a TypedDict.
         error: why not.
         extra: its other fields, which its record repeats.
     """
@@ -180,6 +181,10 @@ def read_entry(
         where: file and line, for messages.
         reserved: names that its other fields may not have.
     """
+    if typing.is_typeddict(system.item):
+        if not isinstance(value, dict):
+            raise InputError(f"item {number} is {json_kind(value)}, expected an object")
+        return Entry(item_label(number - 1, value), number, json_safe(value))
     name, id = where, number
     try:
         if not isinstance(value, dict):
@@ -268,4 +273,4 @@ def _json_types(hint: Any) -> tuple[type, ...] | None:
 def _list_fields(kind: type) -> tuple[str, ...]:
     """Fields that hold a list, which a table may have as JSON text."""
     hints = typing.get_type_hints(kind)
-    return tuple(name for name, hint in hints.items() if typing.get_origin(hint) is tuple)
+    return tuple(name for name, hint in hints.items() if typing.get_origin(hint) in (tuple, list))

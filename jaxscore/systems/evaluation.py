@@ -35,6 +35,10 @@ class Evaluation:
         findings: sentences without a full stop that say how the headline is to be read; printed
             before it.
         remarks: what is legal and still worth telling.
+        lines: what the command prints before its closing block.
+        counts: what the manifest has beside the usual.
+        is_complete: False if something other than an item is missing, so that the command's exit
+            code is 1.
         boundary: the boundary audit, see `ScoringRun.boundary_line`; None without one.
         noise: the noise floor; None without an audit, or where nothing was scored.
         audited: whether a noise audit was asked for.
@@ -59,6 +63,9 @@ class Evaluation:
     failures: Sequence[Failure]
     findings: Sequence[str] = ()
     remarks: Sequence[str] = ()
+    lines: Sequence[str] = ()
+    counts: Mapping[str, int | str | None] = dataclasses.field(default_factory=dict)
+    is_complete: bool = True
     boundary: str | None = None
     noise: Noise | None = None
     audited: bool = False

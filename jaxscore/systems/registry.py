@@ -10,8 +10,8 @@ class Modules(NamedTuple):
     """Modules of a system, imported on first use.
 
     Attributes:
-        task: has `SYSTEM`, a declaration; or `Settings` and `evaluate(lm, items, settings)` if the
-            system is not declared yet.
+        task: has `SYSTEM`, a declaration, or one of the name after a colon; or `Settings` and
+            `evaluate(lm, items, settings)` if the system is not declared yet.
         report: has `report(record) -> str`, the Markdown; None if the system is declared or has
             no report.
         page: has `page(source) -> Document`; None if the system is declared or has no page.
@@ -60,5 +60,5 @@ SYSTEMS = {
 
 def declaration(system: str) -> System | None:
     """What a system declares, or None for one that is not declared in one place yet."""
-    module = importlib.import_module(SYSTEMS[system].task)
-    return getattr(module, "SYSTEM", None)
+    module, _, name = SYSTEMS[system].task.partition(":")
+    return getattr(importlib.import_module(module), name or "SYSTEM", None)

@@ -1,6 +1,7 @@
 """Settings of systems: declared once, checked, and turned into flags by `cli.settings_flags`."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,7 @@ class Flag:
         group: title of the help's section; None for the main one.
         separator: what separates the values of a list, as in A,B; None if they are words.
         is_flag: on the command line; False for a setting that Python alone can give.
+        expected: what a text has to be, which is then not empty, such as "the name of a field".
     """
 
     help: str = ""
@@ -57,6 +59,7 @@ class Flag:
     group: str | None = None
     separator: str | None = None
     is_flag: bool = True
+    expected: str | None = None
 
 
 def setting(default: Any, **described: Any) -> Any:
@@ -97,11 +100,14 @@ class SettingField(NamedTuple):
             check_list(self.name, value, "strings" if self.kind is str else "examples")
         elif self.kind is int:
             check_whole_number(self.name, value, self.flag.least)
-        elif not isinstance(value, (int, float) if self.kind is float else self.kind) or (
-            isinstance(value, bool) and self.kind is not bool
+        elif (
+            not isinstance(value, (int, float) if self.kind is float else self.kind)
+            or (isinstance(value, bool) and self.kind is not bool)
+            or (isinstance(value, float) and not math.isfinite(value))
+            or (self.flag.expected and not value)
         ):
-            expected = {str: "a text", float: "a number", bool: "True or False"}
-            wanted = expected.get(self.kind, self.kind.__name__)
+            expected = {str: "a text", float: "a finite number", bool: "True or False"}
+            wanted = self.flag.expected or expected.get(self.kind, self.kind.__name__)
             raise InputError(f"setting {self.name} is {value!r}, expected {wanted}")
         elif self.kind is str and not is_valid_unicode(typing.cast(str, value)):
             raise InputError(f"setting {self.name} {HALF_PAIR}")

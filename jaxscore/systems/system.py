@@ -148,6 +148,19 @@ class Compared:
     file: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class ArrayOutput:
+    """Output that is one JSON array, by default beside the input.
+
+    Attributes:
+        name: how its default name ends, for `--help`.
+        ending: computes that from the settings and the entries, without `.json`.
+    """
+
+    name: str
+    ending: Callable[[Any, Sequence[Any]], str]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class System:
     """One evaluation system.
@@ -156,7 +169,8 @@ class System:
         name: the command, and the name in `evaluate`.
         what: its items, in the plural.
         help: what it computes, its input and output, for `--help`: at most 80 columns.
-        item, settings, record: the declared types.
+        item, settings, record: the declared types. If the item is a TypedDict, `evaluate` gets
+            the object as it is, named by its place, and checks it.
         version: of the record; raised when a field changes its meaning.
         evaluate: `(lm, entries, settings) -> Evaluation`, see `systems.evaluation`; entries are
             the usable `Entry`s of `item`. If it has a parameter `on_item`, that takes each record
@@ -175,7 +189,11 @@ class System:
             names of `result_fields`.
         read_example: makes an item of (a few-shot example, its position, what to call it), or
             refuses it; None if each item can be an example.
-        report: `(run) -> Document`, see `report.document`.
+        array: the output if it is one JSON array, as published scripts write it; None if its
+            name decides the form.
+        report: `(run) -> Document`, see `report.document`; None if the system has no report.
+        reports_with: setting without which the command writes no report and no page; None if it
+            always does.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         compared: how two runs are paired, for each kind of records that the system writes; empty
             if they are not compared.
@@ -189,8 +207,10 @@ class System:
     record: type
     version: int = 1
     evaluate: Callable[..., Any]
-    report: Callable[[Any], Any]
     read_example: Callable[[Any, int, str], Any] | None = None
+    array: ArrayOutput | None = None
+    report: Callable[[Any], Any] | None = None
+    reports_with: str | None = None
     is_lazy: bool = False
     is_strict: bool = False
     page_items: Callable[[Any], Any] | None = None
@@ -205,7 +225,7 @@ class System:
     @functools.cached_property
     def item_fields(self) -> tuple[str, ...]:
         """Names of the input's fields."""
-        return ("id", *(field.name for field in dataclasses.fields(self.item)))
+        return tuple(dict.fromkeys(("id", *typing.get_type_hints(self.item))))
 
     def result_fields(self, settings: Settings | None = None) -> frozenset[str]:
         """Names that an input object may not use, since the record has them.

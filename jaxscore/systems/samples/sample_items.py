@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.errors import NothingUsable as NothingUsable
 from jaxscore.io.items import item_label, read_items
 from jaxscore.io.json_input import json_kind
 from jaxscore.io.json_output import json_safe
 
 LIST_FIELDS = ("output", "confidence_list", "responses")
-
-
-class NothingUsable(InputError):
-    """No item can be used, so a result would hold failures alone."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
