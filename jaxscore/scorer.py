@@ -24,7 +24,7 @@ from jaxscore.models.choices import DtypeOption, ImplementationOption, Quantize
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.plan.row_batches import SHORTEST_ROW
-from jaxscore.text import chat_template, prefix_order
+from jaxscore.text import chat_template
 from jaxscore.text.encoder import BOUNDARIES, Boundary, TextEncoder
 from jaxscore.text.result_assembly import assemble_choice, assemble_label_scores, assemble_scores
 from jaxscore.text.tokenize_requests import (
@@ -33,6 +33,7 @@ from jaxscore.text.tokenize_requests import (
     Truncate,
     Window,
     WindowTokenizer,
+    order_by_prefix,
     split_chunks,
 )
 from jaxscore.types.requests import ChatRequest, GenerationRequest, LabelRequest, requests_from
@@ -318,7 +319,8 @@ class Scorer:
         """Score all requests, in their order.
 
         Texts with a shared prefix are planned together. Many texts are planned in several windows,
-        so that the device computes while the rest is tokenized; see `jaxscore.text.prefix_order`.
+        so that the device computes while the rest is tokenized; see
+        `jaxscore.text.tokenize_requests`.
 
         Args:
             requests: `Request`s, texts, (context, continuation) pairs, dicts with these fields, or
@@ -338,7 +340,7 @@ class Scorer:
         """
         encoding = WindowTokenizer(self._preparer, boundary, truncate, special_tokens, WINDOW)
         given = list(requests_from(requests))
-        order, sizes = prefix_order.order_by_prefix(given)
+        order, sizes = order_by_prefix(given)
         parts = split_chunks((given[k] for k in order), sizes)
         found = self._stream(parts, encoding, len(given), {"measures": measures, "top": top})
         out = Results([None] * len(given))

@@ -10,7 +10,7 @@ from jaxscore import Request, Scorer
 from jaxscore.engine import planner
 from jaxscore.engine.pipeline import AHEAD
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.text import prefix_order, tokenize_requests
+from jaxscore.text import tokenize_requests
 from tests.conftest import CASES, MODELS
 
 pytestmark = pytest.mark.numeric
@@ -173,8 +173,10 @@ def test_windows_by_shared_prefix_give_the_same_scores(monkeypatch, scorers):
     whole, parted = (fresh(scorers("tiny-llama3")) for _ in range(2))
     want = whole.score(requests, top=2)
     assert whole.statistics.tokens_unique > 0
-    monkeypatch.setattr(prefix_order, "FIRST", 100)
-    _, sizes = prefix_order.order_by_prefix([one for one in requests if isinstance(one, Request)])
+    monkeypatch.setattr(tokenize_requests, "FIRST", 100)
+    _, sizes = tokenize_requests.order_by_prefix(
+        [one for one in requests if isinstance(one, Request)]
+    )
     assert len(sizes) > 2
     got = parted.score(requests, top=2)
     assert (

@@ -1,5 +1,12 @@
-"""Tokenizes requests, or finds the reason why a model cannot score one."""
+"""Tokenizes requests in windows, or finds the reason why a model cannot score one.
 
+    requests → (sorted by shared prefix) → chunks, encoded together → windows, planned together
+
+A device computes one window while the next one is encoded and planned. Sorting brings shared
+prefixes together, so windows end where two neighbours differ early.
+"""
+
+import bisect
 import dataclasses
 import functools
 import itertools
@@ -17,7 +24,14 @@ from jaxscore.types.requests import LabelRequest, Request, Unusable
 
 # Most requests and characters encoded at a time: the tokenizer's results take 50 bytes per token.
 CHUNK, CHUNK_CHARACTERS = 256, 1 << 20
-EMPTY = Request(0, "", "")  # encoded instead of an unusable request
+# Characters of sorted windows, about four per token. Small windows first, so that the device starts
+# early; large ones later, since the last rows of each are padded. They grow slowly, since a window
+# is encoded and planned while the previous one is computed, and end soon after half of the
+# remaining text, since nothing overlaps with planning the last one.
+FIRST, LARGEST, GROWTH = 1 << 19, 1 << 22, 1.5
+MOST_SHARED = 32  # most characters of a prefix that two windows share, and compute twice
+SEARCHED = 256  # neighbours compared at a time to find the shortest shared prefix
+INVALID_UNICODE = "its text has half a surrogate pair, which is no character"
 
 Truncate = Literal["left"]
 FindErrors = Callable[[Sequence[TokenSequence]], Mapping[int, str]]
@@ -32,14 +46,9 @@ class TokenizedRequest(NamedTuple):
         error: why the request cannot be scored, or None.
     """
 
-    sequences: Encoded
-    truncated: int
-    error: str | None
-
-
-INVALID_UNICODE = TokenizedRequest(
-    (), 0, "its text has half a surrogate pair, which is no character"
-)
+    sequences: Encoded = ()
+    truncated: int = 0
+    error: str | None = None
 
 
 class RequestTokenizer:
@@ -61,100 +70,108 @@ class RequestTokenizer:
         special_tokens: bool,
     ) -> list[TokenizedRequest]:
         """Tokenize scoring requests; arguments as of `Scorer.score`."""
-        usable = [
-            request
-            if isinstance(request, Request)
-            and is_valid_unicode(request.context + request.continuation)
-            else EMPTY
-            for request in requests
-        ]
         most = self._max_positions if truncate is None else None
 
         def encode(some: Sequence[Request]) -> list[Encoded]:
             return self._encoder.encode(some, boundary, special_tokens=special_tokens, most=most)
 
-        encoded = encode_each(encode, usable)
-        return self._checked(
-            [
-                TokenizedRequest((), 0, request.error)
-                if isinstance(request, Unusable)
-                else INVALID_UNICODE
-                if one is not request
-                else TokenizedRequest((), 0, _reason(sequences, one.context))
-                if isinstance(sequences, TextError)
-                else self._truncated(sequences, truncate)
-                for request, one, sequences in zip(requests, usable, encoded, strict=True)
-            ]
-        )
+        usable = {
+            k: request
+            for k, request in enumerate(requests)
+            if isinstance(request, Request) and is_valid_unicode(_text(request))
+        }
+        encoded = dict(zip(usable, encode_each(encode, list(usable.values())), strict=True))
+        tokenized = []
+        for k, request in enumerate(requests):
+            if isinstance(request, Unusable):
+                item = TokenizedRequest(error=request.error)
+            elif k not in encoded:
+                item = TokenizedRequest(error=INVALID_UNICODE)
+            elif isinstance(found := encoded[k], TextError):
+                item = TokenizedRequest(error=_explain(found, request.context))
+            else:
+                item = self._truncate(found, truncate)
+            tokenized.append(item)
+        return self._check(tokenized)
 
     def labels(
         self, requests: Sequence[LabelRequest], truncate: str | None
     ) -> list[TokenizedRequest]:
         """Tokenize label requests: the prompt, and the labels as choices after it."""
-        texts = [_prompt(request) for request in requests]
-        encode = functools.partial(
-            self._encoder.prompt_ids, most=self._max_positions if truncate is None else None
-        )
-        prepared = []
-        for request, text, ids in zip(requests, texts, encode_each(encode, texts), strict=True):
+        most = self._max_positions if truncate is None else None
+        encode = functools.partial(self._encoder.prompt_ids, most=most)
+        usable = [request.prompt for request in requests if _label_error(request) is None]
+        encoded = iter(encode_each(encode, usable))
+        tokenized = []
+        for request in requests:
             if error := _label_error(request):
-                item = TokenizedRequest((), 0, error)
-            elif text != request.prompt:
-                item = INVALID_UNICODE
-            elif isinstance(ids, TextError):
-                item = TokenizedRequest((), 0, _reason(ids, text))
+                item = TokenizedRequest(error=error)
+            elif isinstance(ids := next(encoded), TextError):
+                item = TokenizedRequest(error=_explain(ids, request.prompt))
             elif not len(ids):
-                item = TokenizedRequest(
-                    (), 0, "its prompt has no tokens, so nothing comes after it"
-                )
+                item = TokenizedRequest(error="its prompt has no tokens, so nothing comes after it")
             else:
                 sequence = TokenSequence(ids, len(ids), np.array(request.label_ids))
-                item = self._truncated((sequence,), truncate)
-            prepared.append(item)
-        return self._checked(prepared)
+                item = self._truncate((sequence,), truncate)
+            tokenized.append(item)
+        return self._check(tokenized)
 
     def sequences(
-        self, sequences: Sequence[TokenSequence | Unusable], truncate: str | None
+        self, sequences: Sequence[TokenSequence], truncate: str | None
     ) -> list[TokenizedRequest]:
         """Check and truncate sequences of token ids; `truncate` as of `Scorer.score`."""
-        return self._checked(
-            [
-                TokenizedRequest((), 0, sequence.error)
-                if isinstance(sequence, Unusable)
-                else self._truncated((sequence,), truncate)
-                for sequence in sequences
-            ]
-        )
+        return self._check([self._truncate((sequence,), truncate) for sequence in sequences])
 
-    def _truncated(self, encoded: Encoded, truncate: str | None) -> TokenizedRequest:
+    def _truncate(self, encoded: Encoded, truncate: str | None) -> TokenizedRequest:
         """Drop the oldest tokens of sequences that are too long, if `truncate` is set."""
         if truncate is None:
-            return TokenizedRequest(encoded, 0, None)
-        sequences, cut = [], 0
+            return TokenizedRequest(encoded)
+        sequences, n_dropped = [], 0
+        prefix = self._encoder.prefix
         for sequence in encoded:
             over = len(sequence.input_ids) - self._max_positions
-            prefix = self._encoder.prefix
             keep = len(prefix) if sequence.ids[: len(prefix)].tolist() == prefix else 0
             # Without a BOS keep one context token: the continuation's first token needs one.
             if 0 < over <= sequence.start - max(keep, 1):
                 ids = np.concatenate([sequence.ids[:keep], sequence.ids[keep + over :]])
                 sequence = TokenSequence(ids, sequence.start - over, sequence.choices)
-                cut = max(cut, over)
+                n_dropped = max(n_dropped, over)
             sequences.append(sequence)
-        return TokenizedRequest(tuple(sequences), cut, None)
+        return TokenizedRequest(tuple(sequences), n_dropped)
 
-    def _checked(self, prepared: list[TokenizedRequest]) -> list[TokenizedRequest]:
+    def _check(self, tokenized: list[TokenizedRequest]) -> list[TokenizedRequest]:
         """Replace requests that the model cannot score by their error."""
-        found = self._find_errors([sequence for item in prepared for sequence in item.sequences])
-        if not found:
-            return prepared
-        out, first = [], 0
-        for item in prepared:
-            indices = range(first, first + len(item.sequences))
-            first = indices.stop
-            error = next((found[k] for k in indices if k in found), None)
-            out.append(item if error is None else TokenizedRequest((), 0, error))
-        return out
+        errors = self._find_errors([sequence for item in tokenized for sequence in item.sequences])
+        if not errors:
+            return tokenized
+        checked, first = [], 0
+        for item in tokenized:
+            indices = range(first, first := first + len(item.sequences))
+            error = next((errors[k] for k in indices if k in errors), None)
+            checked.append(item if error is None else TokenizedRequest(error=error))
+        return checked
+
+
+def _label_error(request: Any) -> str | None:
+    """What is wrong with a label request for every model, or None."""
+    if not isinstance(request, LabelRequest):
+        return f"it is of type {type(request).__name__}, expected a LabelRequest"
+    if not isinstance(request.prompt, str):
+        return f"its prompt is of type {type(request.prompt).__name__}, expected a string"
+    ids = request.label_ids
+    if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray):
+        return f"its label ids are of type {type(ids).__name__}, expected a tuple of integers"
+    if not all(isinstance(id, int | np.integer) and not isinstance(id, bool) for id in ids):
+        return f"its label ids are {list(ids)}, expected integers"
+    if len(set(ids)) < max(1, len(ids)):
+        return f"its label ids are {list(ids)}, expected at least one, each once"
+    return None if is_valid_unicode(request.prompt) else INVALID_UNICODE
+
+
+def _explain(problem: TextError, context: str) -> str:
+    """Why a request cannot be encoded, and what to do."""
+    hint = ", or drop its oldest tokens with --truncate left"
+    return str(problem) + hint * (isinstance(problem, TooLongError) and bool(context))
 
 
 Window = list[tuple[Request | Unusable, TokenizedRequest]]
@@ -177,11 +194,26 @@ def split_chunks(requests: Iterable[Request | Unusable], sizes: Iterable[int]) -
     for size in sizes:
         n_left = size
         while n_left:
-            some = _chunk(source, min(CHUNK, n_left))
-            if not some:
+            chunk = _next_chunk(source, min(CHUNK, n_left))
+            if not chunk:
                 return
-            n_left -= len(some)
-            yield Chunk(some, not n_left)
+            n_left -= len(chunk)
+            yield Chunk(chunk, not n_left)
+
+
+def _next_chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Unusable]:
+    chunk: list[Request | Unusable] = []
+    n_characters = 0
+    for request in itertools.islice(source, most):
+        chunk.append(request)
+        n_characters += len(_text(request))
+        if n_characters >= CHUNK_CHARACTERS:
+            break
+    return chunk
+
+
+def _text(request: Request | Unusable) -> str:
+    return "" if isinstance(request, Unusable) else request.context + request.continuation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,14 +223,13 @@ class WindowTokenizer:
     Attributes:
         boundary, truncate, special_tokens: as of `Scorer.score`.
         window: most requests that wait to be encoded.
-        window_tokens: tokens at which a window ends earlier, its other requests being the next
-            one; None is no limit.
+        window_tokens: tokens at which a window ends early; None is no limit.
 
     Raises:
         ValueError: an option is invalid.
     """
 
-    preparer: RequestTokenizer
+    tokenizer: RequestTokenizer
     boundary: Boundary
     truncate: Truncate | None
     special_tokens: bool
@@ -208,10 +239,10 @@ class WindowTokenizer:
     def __post_init__(self) -> None:
         check_choice("boundary", self.boundary, BOUNDARIES)
         check_choice("truncate", self.truncate, (None, *get_args(Truncate)))
-        if self.window < 1:
-            raise ValueError(f"window is {self.window}, expected at least 1")
-        if self.window_tokens is not None and self.window_tokens < 1:
-            raise ValueError(f"window_tokens is {self.window_tokens}, expected at least 1")
+        for name in ("window", "window_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, expected at least 1")
 
     @property
     def chunks_ahead(self) -> int:
@@ -220,59 +251,75 @@ class WindowTokenizer:
 
     def windows(self, chunks: Iterable[Chunk]) -> Iterator[Window]:
         """Tokenize chunks; yields each window after its last chunk."""
-        out: Window = []
+        window: Window = []
         n_tokens = 0
         for requests, last in chunks:
-            prepared = self.preparer.texts(
+            tokenized = self.tokenizer.texts(
                 requests, self.boundary, self.truncate, self.special_tokens
             )
-            out += zip(requests, prepared, strict=True)
+            window += zip(requests, tokenized, strict=True)
             n_tokens += sum(
-                sequence.n_input_tokens for item in prepared for sequence in item.sequences
+                sequence.n_input_tokens for item in tokenized for sequence in item.sequences
             )
             if last or (self.window_tokens is not None and n_tokens >= self.window_tokens):
-                yield out
-                out, n_tokens = [], 0
-        if out:
-            yield out
+                yield window
+                window, n_tokens = [], 0
+        if window:
+            yield window
 
 
-def _chunk(source: Iterator[Request | Unusable], most: int) -> list[Request | Unusable]:
-    """The requests of one chunk."""
-    out: list[Request | Unusable] = []
-    n_characters = 0
-    for request in itertools.islice(source, most):
-        out.append(request)
-        if isinstance(request, Request):
-            n_characters += len(request.context) + len(request.continuation)
-        if n_characters >= CHUNK_CHARACTERS:
-            break
-    return out
+def order_by_prefix(requests: Sequence[Request | Unusable]) -> tuple[list[int], list[int]]:
+    """Order requests by their text, and split them into windows.
+
+    Less text than two windows keeps its order and is one window.
+
+    Returns:
+        Indices of the requests in their new order, and the number of requests of each window. A
+        text shares a prefix of at most `MOST_SHARED` characters with texts of other windows, and
+        equals none of them.
+    """
+    texts = list(map(_text, requests))
+    lengths = list(map(len, texts))
+    if sum(lengths) < 2 * FIRST:
+        return list(range(len(requests))), [len(requests)] if requests else []
+    order = sorted(range(len(requests)), key=texts.__getitem__)
+    before = [0, *itertools.accumulate(lengths[k] for k in order)]  # characters before each text
+    sizes: list[int] = []
+    start = at = 0
+    grown = float(FIRST)
+    while at < len(order):
+        remaining = before[-1] - before[start]
+        size = min(grown, LARGEST, max(FIRST, remaining / 2))
+        at = max(at, bisect.bisect_left(before, before[start] + size))
+        cut = _find_cut([texts[k] for k in order[at - 1 : at + SEARCHED]])
+        if cut is None:
+            at += SEARCHED
+            continue
+        sizes.append(at + cut - start)
+        start = at = at + cut
+        grown *= GROWTH
+    if start < len(order):
+        sizes.append(len(order) - start)
+        if len(sizes) > 1 and before[-1] - before[start] < FIRST:  # too small for a window
+            sizes[-2:] = [sum(sizes[-2:])]
+    return order, sizes
 
 
-def _reason(problem: TextError, context: str) -> str:
-    """Why a request cannot be encoded, and what to do."""
-    hint = ", or drop its oldest tokens with --truncate left"
-    return str(problem) + hint * (isinstance(problem, TooLongError) and bool(context))
+def _find_cut(texts: Sequence[str]) -> int | None:
+    """Index of the text that shares the shortest prefix with the next one.
+
+    None if all neighbours share more than `MOST_SHARED` characters or are equal.
+    """
+    heads = [text[: MOST_SHARED + 1] for text in texts]
+    best, least = None, MOST_SHARED + 1
+    for k in range(len(texts) - 1):
+        shared = _shared_prefix(heads[k], heads[k + 1])
+        if shared < least and texts[k] != texts[k + 1]:
+            best, least = k, shared
+    return best
 
 
-def _prompt(request: Any) -> str:
-    """The prompt to encode, empty if it is no valid text."""
-    prompt = getattr(request, "prompt", None)
-    return prompt if isinstance(prompt, str) and is_valid_unicode(prompt) else ""
-
-
-def _label_error(request: Any) -> str | None:
-    """What is wrong with a label request for every model, or None."""
-    if not isinstance(request, LabelRequest):
-        return f"it is of type {type(request).__name__}, expected a LabelRequest"
-    if not isinstance(request.prompt, str):
-        return f"its prompt is of type {type(request.prompt).__name__}, expected a string"
-    ids = request.label_ids
-    if isinstance(ids, str) or not isinstance(ids, Sequence | np.ndarray):
-        return f"its label ids are of type {type(ids).__name__}, expected a tuple of integers"
-    if not all(isinstance(id, int | np.integer) and not isinstance(id, bool) for id in ids):
-        return f"its label ids are {list(ids)}, expected integers"
-    if len(set(ids)) < max(1, len(ids)):
-        return f"its label ids are {list(ids)}, expected at least one, each once"
-    return None
+def _shared_prefix(first: str, second: str) -> int:
+    """Length of the prefix that two texts share, in characters."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((k for k, (a, b) in pairs if a != b), min(len(first), len(second)))

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxscore.text import prefix_order
+from jaxscore.text import tokenize_requests
+from jaxscore.text.tokenize_requests import MOST_SHARED
 from jaxscore.types.requests import Request, Unusable
 
 pytestmark = pytest.mark.lines
@@ -13,10 +14,10 @@ pytestmark = pytest.mark.lines
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(prefix_order, "FIRST", 1000)
-    monkeypatch.setattr(prefix_order, "LARGEST", 4000)
-    monkeypatch.setattr(prefix_order, "GROWTH", 2.0)
-    monkeypatch.setattr(prefix_order, "SEARCHED", 8)
+    monkeypatch.setattr(tokenize_requests, "FIRST", 1000)
+    monkeypatch.setattr(tokenize_requests, "LARGEST", 4000)
+    monkeypatch.setattr(tokenize_requests, "GROWTH", 2.0)
+    monkeypatch.setattr(tokenize_requests, "SEARCHED", 8)
 
 
 def texts(n, seed=0, length=60):
@@ -26,7 +27,7 @@ def texts(n, seed=0, length=60):
 
 def in_windows(requests):
     """The windows' texts, checked to hold every request once."""
-    order, sizes = prefix_order.order_by_prefix(requests)
+    order, sizes = tokenize_requests.order_by_prefix(requests)
     assert sorted(order) == list(range(len(requests)))
     assert sum(sizes) == len(requests)
     assert min(sizes, default=1) > 0
@@ -43,14 +44,14 @@ def whole(request):
 
 def assert_apart(found):
     """No two windows have texts with a long common beginning."""
-    heads = [{whole(one)[: prefix_order.MOST_SHARED + 1] for one in window} for window in found]
+    heads = [{whole(one)[: MOST_SHARED + 1] for one in window} for window in found]
     assert all(one.isdisjoint(other) for one, other in itertools.combinations(heads, 2))
 
 
 def test_little_text_keeps_its_order_and_is_one_window():
     requests = [Request(k, "", text) for k, text in enumerate(texts(30))]
-    assert prefix_order.order_by_prefix(requests) == (list(range(30)), [30])
-    assert prefix_order.order_by_prefix([]) == ([], [])
+    assert tokenize_requests.order_by_prefix(requests) == (list(range(30)), [30])
+    assert tokenize_requests.order_by_prefix([]) == ([], [])
 
 
 def test_windows_grow_and_begin_differently():
@@ -122,7 +123,7 @@ def test_what_is_no_request_is_in_some_window():
     assert Unusable(7, "why") in in_windows(requests)[0]
 
 
-@pytest.mark.parametrize("shared", [prefix_order.MOST_SHARED, prefix_order.MOST_SHARED + 1])
+@pytest.mark.parametrize("shared", [MOST_SHARED, MOST_SHARED + 1])
 def test_so_many_characters_may_be_shared_and_no_more(shared):
     requests = [Request(k, "", "x" * shared + text) for k, text in enumerate(texts(200))]
-    assert (len(in_windows(requests)) > 1) == (shared == prefix_order.MOST_SHARED)
+    assert (len(in_windows(requests)) > 1) == (shared == MOST_SHARED)

@@ -28,7 +28,7 @@ def scores(*logprob):
 
 WINDOW = [
     (Request("a", "", ""), TokenizedRequest((sequence(5, 6, 7, start=0),), 0, None)),
-    (Request("b", "", ""), INVALID_UNICODE),
+    (Request("b", "", ""), TokenizedRequest(error=INVALID_UNICODE)),
     (Request("c", "", ""), TokenizedRequest((sequence(1, 2), sequence(1, 3, 4)), 2, None)),
     (Request("d", "", ""), TokenizedRequest((sequence(8, 9),), 0, None)),
     (Request("e", "", ""), TokenizedRequest((), 0, None)),
@@ -44,7 +44,7 @@ def test_each_request_has_its_own_in_order(monkeypatch, together):
     # The first token of a text without a context has nothing before it.
     np.testing.assert_array_equal(a.logprob, np.array([np.nan, -1.5, -0.5], np.float32))
     assert (a.tokens, a.greedy.tolist()) == (["t5", "t6", "t7"], [False, False, True])
-    assert b.error == INVALID_UNICODE.error
+    assert b.error == INVALID_UNICODE
     assert (c.tokens, c.logprob.tolist(), c.truncated) == (["t2", "t3", "t4"], [-2, -3, -4], 2)
     assert (d.entropy.tolist(), d.self_certainty.tolist()) == ([5], [15])
     assert (e.error, e.n_tokens, e.logprob.dtype, e.greedy.dtype) == (None, 0, np.float32, bool)
