@@ -1,17 +1,20 @@
-"""A tokenizer from its files, alike under every release of transformers.
+"""A tokenizer from its files, read identically by every release of transformers.
 
-    tokenizer.json             the truth: vocabulary, merges, how a text is cut, its BOS
-    tokenizer_config.json      special tokens by role, more added tokens, the class and its options
-    special_tokens_map.json    special tokens by role, where the former lists no added tokens
+    tokenizer.json             the truth: vocabulary, merges, how a text is split, its BOS
+    tokenizer_config.json      special tokens by role, further added tokens, the class, its options
+    special_tokens_map.json    special tokens by role, if the former lists no added tokens
     chat_template.jinja        the chat template; older checkpoints have it in tokenizer_config.json
 
 transformers 5 makes some classes' tokenizers from the vocabulary alone, replaces post-processors
 and gives added tokens other flags; 4.57 resets a ByteLevel's prefix blank. So the `tokenizers`
-library reads tokenizer.json here, and transformers holds names and templates.
+library reads tokenizer.json here, and transformers holds names and templates. What each class of
+transformers 4.57.6 adds to a tokenizer.json stands in `CLASSES`.
 """
 
+import dataclasses
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,6 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import check_regular, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
-from jaxscore.text.tokenizer_classes import BOS, CLASSES, EOS, OF_MODEL_TYPE, PLAIN, SPECIAL
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
@@ -30,63 +32,117 @@ PATTERN = re.compile(rb'"Regex"\s*:\s*"((?:[^"\\]|\\.)*)"')
 PREFIX = re.compile(rb'"continuing_subword_prefix"\s*:\s*"[^"]')
 ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-fA-F]|[57][0-9aA])")  # a letter, as no writer has it
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
+BOS, EOS = "bos_token", "eos_token"
+SPECIAL = (BOS, EOS, "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenizerClass:
+    """What a class does if `tokenizer_config.json` says nothing else.
+
+    Attributes:
+        model_types: models that have this class if their files name none, separated by blanks.
+        special: special tokens by their role.
+        adds: whether a BOS precedes a text and an EOS follows it; None is what tokenizer.json says.
+        prefix_space: whether the class sets the blank before a text of a plain ByteLevel.
+        lowercases: whether the class sets the letters' case and accents of a BertNormalizer.
+    """
+
+    model_types: str = ""
+    special: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    adds: tuple[bool, bool] | None = None
+    prefix_space: bool = True
+    lowercases: bool = False
+
+
+def _special(**tokens: str) -> dict[str, str]:
+    return {f"{role}_token": token for role, token in tokens.items()}
+
+
+# A llama's class that is given a prefix space builds itself from a SentencePiece file instead.
+_LLAMA = TokenizerClass(
+    "arcee deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe llama llama4 llama4_text mistral mistral3 "
+    "mixtral phi3 phimoe",
+    _special(bos="<s>", eos="</s>", unk="<unk>"),
+    adds=(True, False),
+    prefix_space=False,
+)
+_END = dict.fromkeys((BOS, EOS, "unk_token"), "<|endoftext|>")
+CLASSES = {
+    "BertTokenizer": TokenizerClass(
+        "bert",
+        _special(unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"),
+        lowercases=True,
+    ),
+    "BloomTokenizer": TokenizerClass(
+        "bloom", _special(bos="<s>", eos="</s>", unk="<unk>", pad="<pad>")
+    ),
+    "CodeGenTokenizer": TokenizerClass("phi", _END),
+    "CodeLlamaTokenizer": dataclasses.replace(_LLAMA, model_types=""),
+    "CohereTokenizer": TokenizerClass(
+        "cohere cohere2",
+        _special(bos="<BOS_TOKEN>", eos="<|END_OF_TURN_TOKEN|>", unk="<UNK>"),
+        adds=(True, False),
+    ),
+    "GPT2Tokenizer": TokenizerClass("exaone4 gpt2 gpt_neo gptj olmo3 opt starcoder2", _END),
+    "GPTNeoXTokenizer": TokenizerClass("gpt_neox olmo2 olmoe stablelm", _END, adds=(False, False)),
+    "GemmaTokenizer": TokenizerClass(
+        "gemma gemma2 gemma3 gemma3_text",
+        _special(bos="<bos>", eos="<eos>", unk="<unk>", pad="<pad>"),
+        adds=(True, False),
+    ),
+    "LlamaTokenizer": _LLAMA,
+    "Qwen2Tokenizer": TokenizerClass(
+        "qwen2 qwen2_5_vl qwen2_moe qwen2_vl qwen3 qwen3_moe qwen3_vl",
+        _special(eos="<|endoftext|>", unk="<|endoftext|>", pad="<|endoftext|>"),
+    ),
+    "XGLMTokenizer": TokenizerClass(
+        "xglm", _special(bos="<s>", eos="</s>", sep="</s>", cls="<s>", unk="<unk>", pad="<pad>")
+    ),
+}
+OF_MODEL_TYPE = {
+    kind: name for name, known in CLASSES.items() for kind in known.model_types.split()
+}
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder that has a tokenizer.json.
+    """Read the tokenizer of a folder that has a tokenizer.json.
 
     Returns:
         A `transformers.PreTrainedTokenizerFast` that knows the special tokens by role and the chat
         template, and whose `backend_tokenizer` is the one of tokenizer.json.
 
     Raises:
-        InputError: files that contradict each other, or whose meaning depends on the release of
+        InputError: files contradict each other, or mean different things to different releases of
             transformers.
-        Exception: what `tokenizers` raises for a tokenizer.json that is none.
+        Exception: what `tokenizers` raises for an invalid tokenizer.json.
     """
     from transformers import PreTrainedTokenizerFast
 
-    settings = read_settings(folder)
     check_tokenizer_file(folder / TRUTH)
-    backend = Tokenizer.from_file(str(folder / TRUTH))
-    _check_growth(folder / TRUTH, backend)
-    backend.no_padding()  # to a length that the file names
-    known = CLASSES.get(class_name(folder, settings), PLAIN)
-    roles = _roles(folder, settings)
-    for role, name in known.special.items():
-        if role not in roles and backend.token_to_id(name) is not None:
-            roles[role] = name
-    roles = {role: token for role, token in roles.items() if token is not None}
-    _add_tokens(folder, backend, settings, list(roles.values()))
-    splits_special = bool(settings.get("split_special_tokens"))
-    backend.encode_special_tokens = splits_special
-    names = {role: str(_token(token)) for role, token in roles.items()}
-    if "backend" not in settings:  # transformers 5 writes it, and all else into tokenizer.json
-        if known.prefix_space:
-            _set_prefix_space(folder, backend, settings)
-        if known.lowercases:
-            _set_case(folder, backend, settings)
-        if known.adds is not None:
-            _set_template(folder, backend, settings, known.adds, names)
+    files = _Files(folder)
+    names = files.add_tokens()
+    files.apply_options(names)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel({"": 0}, unk_token="")),
         name_or_path=str(folder),
-        chat_template=_chat_template(folder, settings),
-        split_special_tokens=splits_special,  # each call sets the backend's by it
-        clean_up_tokenization_spaces=bool(settings.get("clean_up_tokenization_spaces")),
-        # transformers 5 asks for this beside the former; 4.57 knows the former alone
+        chat_template=files.chat_template(),
+        # Each call sets the backend's by it.
+        split_special_tokens=files.backend.encode_special_tokens,
+        clean_up_tokenization_spaces=bool(files.settings.get("clean_up_tokenization_spaces")),
+        # transformers 5 requires this beside the former; 4.57 knows the former alone.
         clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,
         **names,
     )
     # Each release changes a tokenizer that it is given, so it gets this one after that.
-    tokenizer._tokenizer = backend
+    tokenizer._tokenizer = files.backend
     return tokenizer
 
 
 def check_tokenizer_file(path: Path) -> None:
-    """Read a tokenizer.json in another process first if that may take all memory or for ever.
+    """Read a tokenizer.json in another process first if it may take all memory, or never end.
 
-    That is so where a pattern is not a known one, or where the library can end the process.
+    It may if a pattern is not a known one, or if the library can end the process.
 
     Raises:
         InputError: it takes too much time or memory, or ends the process.
@@ -95,49 +151,33 @@ def check_tokenizer_file(path: Path) -> None:
     if path.stat().st_size > MOST_BYTES:
         raise InputError(f"{path}: found more than {MOST_BYTES >> 20} MB, expected a tokenizer")
     raw = path.read_bytes()
-    found = {json.loads(b'"%b"' % one) for one in PATTERN.findall(raw)}
-    prefixed = b'"BPE"' in raw and PREFIX.search(raw)
-    if prefixed or not found <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
+    found = {json.loads(b'"%b"' % pattern) for pattern in PATTERN.findall(raw)}
+    has_prefix = b'"BPE"' in raw and PREFIX.search(raw)
+    if has_prefix or not found <= tokenizer_limits.KNOWN_PATTERNS or ESCAPED.search(raw):
         checkpoint_process.check_tokenizer(path)
 
 
-def _check_growth(path: Path, backend: Tokenizer) -> None:
-    """Refuse a tokenizer whose replacements multiply text.
-
-    Raises:
-        InputError: naming the part and the factor.
-    """
-    for name in ("normalizer", "decoder"):
-        times = tokenizer_limits.growth(getattr(backend, name))
-        if times > MOST_GROWTH:
-            shown = times if times < 10**9 else "more than a billion"
-            raise InputError(
-                f"{path}: its {name} can make a text {shown} times longer, expected at most "
-                f"{MOST_GROWTH} times; its Replace, Prepend or Precompiled parts multiply text"
-            )
-
-
 def read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, empty where there is none.
+    """Content of tokenizer_config.json, empty if there is no such file.
 
     Raises:
         InputError: it is no JSON object.
     """
-    return _object(folder / SETTINGS)
+    return _read_object(folder / SETTINGS)
 
 
 def brings_code(folder: Path, settings: dict[str, Any]) -> bool:
     """Whether the checkpoint names Python code of its own for its tokenizer."""
-    for written in (settings, _object(folder / "config.json")):
-        named = written.get("auto_map")
+    for declared in (settings, _read_object(folder / "config.json")):
+        named = declared.get("auto_map")
         if isinstance(named, list) or (isinstance(named, dict) and named.get("AutoTokenizer")):
             return True
     return False
 
 
 def class_name(folder: Path, settings: dict[str, Any]) -> str:
-    """The tokenizer's class without "Fast": named by its settings or the model's, or its kind's."""
-    model = _object(folder / "config.json")
+    """Class of the tokenizer without "Fast": by its settings, the model's, or the model type."""
+    model = _read_object(folder / "config.json")
     name = (
         settings.get("tokenizer_class")
         or model.get("tokenizer_class")
@@ -146,7 +186,7 @@ def class_name(folder: Path, settings: dict[str, Any]) -> str:
     return str(name).removesuffix("Fast")
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     check_regular(path)
@@ -156,124 +196,155 @@ def _object(path: Path) -> dict[str, Any]:
     return found
 
 
-def _roles(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """Special tokens by role as the files write them: a name, an object, or null for none."""
-    written = {role: settings[role] for role in SPECIAL if role in settings}
-    if "added_tokens_decoder" not in settings:
-        older = _object(folder / "special_tokens_map.json")
-        written |= {role: older[role] for role in SPECIAL if role in older}
-    return written
+class _Files:
+    """The tokenizer.json of a folder, to which its other files are applied.
+
+    Attributes:
+        settings: tokenizer_config.json.
+        backend: the tokenizer.
+
+    Raises:
+        InputError: its replacements multiply text.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings = read_settings(folder)
+        self.backend = Tokenizer.from_file(str(folder / TRUTH))
+        self._check_growth()
+        self.backend.no_padding()  # to a length that the file names
+        self.backend.encode_special_tokens = bool(self.settings.get("split_special_tokens"))
+        self._class = CLASSES.get(class_name(folder, self.settings), TokenizerClass())
+
+    def _check_growth(self) -> None:
+        for name in ("normalizer", "decoder"):
+            times = tokenizer_limits.growth(getattr(self.backend, name))
+            if times > MOST_GROWTH:
+                shown = times if times < 10**9 else "more than a billion"
+                raise InputError(
+                    f"{self.folder / TRUTH}: its {name} can make a text {shown} times longer, "
+                    f"expected at most {MOST_GROWTH} times; its Replace, Prepend or Precompiled "
+                    "parts multiply text"
+                )
+
+    def add_tokens(self) -> dict[str, str]:
+        """Add tokens that the settings have beyond tokenizer.json, or with other flags.
+
+        Returns:
+            The special tokens by role.
+
+        Raises:
+            InputError: a token has another id in tokenizer.json.
+        """
+        settings, backend = self.settings, self.backend
+        special = self._special_tokens()
+        declared = {
+            int(id): AddedToken(token["content"], **{f: token[f] for f in FLAGS if f in token})
+            for id, token in (settings.get("added_tokens_decoder") or {}).items()
+        }
+        present = [repr(token) for token in backend.get_added_tokens_decoder().values()]
+        backend.add_tokens([t for _, t in sorted(declared.items()) if repr(t) not in present])
+        more = settings.get("additional_special_tokens") or settings.get("extra_special_tokens")
+        for written in [*special.values(), *(more if isinstance(more, list) else [])]:
+            added = {token.content for token in backend.get_added_tokens_decoder().values()}
+            token = _special_token(written)
+            if token.content not in added:
+                backend.add_tokens([token])
+        for id, token in declared.items():
+            found = backend.token_to_id(token.content)
+            if found != id:
+                raise InputError(
+                    f"{self.folder / SETTINGS}: token {token.content!r} has id {id}, and in "
+                    f"{TRUTH} it has {found}; give the tokenizer files that belong together"
+                )
+        return {role: str(_special_token(written)) for role, written in special.items()}
+
+    def _special_tokens(self) -> dict[str, Any]:
+        """Special tokens by role as the files write them: a name, or an object."""
+        roles = {role: self.settings[role] for role in SPECIAL if role in self.settings}
+        if "added_tokens_decoder" not in self.settings:
+            older = _read_object(self.folder / "special_tokens_map.json")
+            roles |= {role: older[role] for role in SPECIAL if role in older}
+        for role, name in self._class.special.items():
+            if role not in roles and self.backend.token_to_id(name) is not None:
+                roles[role] = name
+        return {role: token for role, token in roles.items() if token is not None}
+
+    def apply_options(self, names: dict[str, str]) -> None:
+        """Apply the options of the class; `names` are the special tokens by role.
+
+        Raises:
+            InputError: an option depends on the release of transformers.
+        """
+        if "backend" in self.settings:  # transformers 5 writes it, and all else into tokenizer.json
+            return
+        splitter, normalizer = self.backend.pre_tokenizer, self.backend.normalizer
+        if self._class.prefix_space and isinstance(splitter, pre_tokenizers.ByteLevel):
+            value = self._option("add_prefix_space", False, splitter.add_prefix_space)
+            splitter.add_prefix_space = bool(value)
+        if self._class.lowercases and isinstance(normalizer, normalizers.BertNormalizer):
+            for name, attribute, default in (
+                ("do_lower_case", "lowercase", True),
+                ("strip_accents", "strip_accents", None),
+                ("tokenize_chinese_chars", "handle_chinese_chars", True),
+            ):
+                value = self._option(name, default, getattr(normalizer, attribute))
+                setattr(normalizer, attribute, value)
+        if self._class.adds is not None:
+            self._set_post_processor(self._class.adds, names)
+
+    def _option(self, name: str, default: Any, stored: Any) -> Any:
+        """An option of both tokenizer_config.json, which decides, and tokenizer.json.
+
+        Raises:
+            InputError: the former lacks it, and the class's default is not what the latter has;
+                4.57 and 5.x then differ.
+        """
+        if name in self.settings:
+            return self.settings[name]
+        if stored != default:
+            raise InputError(
+                f"{self.folder / SETTINGS}: has no {name}, of which {TRUTH} says {stored} and the "
+                f"tokenizer's class {default}; write {name} into it as the model was trained"
+            )
+        return stored
+
+    def _set_post_processor(self, adds: tuple[bool, bool], names: dict[str, str]) -> None:
+        """Set the BOS before a text and the EOS after it, by add_bos_token and add_eos_token."""
+        pieces, special = ["$A:0"], {}
+        for role, default in zip((BOS, EOS), adds, strict=True):
+            if not self.settings.get(f"add_{role}", default):
+                continue
+            if role not in names:
+                verb = "begins" if role == BOS else "ends"
+                raise InputError(
+                    f"{self.folder / SETTINGS}: the tokenizer's class {verb} a text with its "
+                    f"{role}, and none is in {TRUTH} and named; name it, or write add_{role} false"
+                )
+            pieces.insert(0 if role == BOS else len(pieces), f"{names[role]}:0")
+            special[names[role]] = self.backend.token_to_id(names[role])
+        self.backend.post_processor = processors.TemplateProcessing(
+            single=pieces, special_tokens=list(special.items())
+        )
+
+    def chat_template(self) -> Any:
+        """The template, or several by name; files override tokenizer_config.json."""
+        paths = sorted(self.folder.glob("additional_chat_templates/*.jinja"))
+        files = {path.stem: path for path in paths}
+        if (path := self.folder / "chat_template.jinja").exists():
+            files["default"] = path
+        templates = {}
+        for name, path in files.items():
+            check_regular(path)
+            templates[name] = read_text(path)
+        if list(templates) == ["default"]:
+            return templates["default"]
+        return templates or self.settings.get("chat_template")
 
 
-def _token(written: Any) -> AddedToken:
-    """A special token as files write it: its name, or an object with its flags."""
+def _special_token(written: Any) -> AddedToken:
+    """A special token from its name, or from an object with its flags."""
     if isinstance(written, str):
         return AddedToken(written, special=True, normalized=False)
     flags = {name: written[name] for name in FLAGS if name in written}
     return AddedToken(written["content"], **{**flags, "special": True})
-
-
-def _add_tokens(
-    folder: Path, backend: Tokenizer, settings: dict[str, Any], special: list[Any]
-) -> None:
-    """Add the tokens that tokenizer_config.json has more, or with other flags.
-
-    Raises:
-        InputError: a token that has another id in tokenizer.json.
-    """
-    declared = {
-        int(id): AddedToken(token["content"], **{f: token[f] for f in FLAGS if f in token})
-        for id, token in (settings.get("added_tokens_decoder") or {}).items()
-    }
-    here = [repr(token) for token in backend.get_added_tokens_decoder().values()]
-    backend.add_tokens([t for _, t in sorted(declared.items()) if repr(t) not in here])
-    more = settings.get("additional_special_tokens") or settings.get("extra_special_tokens")
-    for written in [*special, *(more if isinstance(more, list) else [])]:
-        added = {token.content for token in backend.get_added_tokens_decoder().values()}
-        token = _token(written)
-        if token.content not in added:
-            backend.add_tokens([token])
-    for id, token in declared.items():
-        found = backend.token_to_id(token.content)
-        if found != id:
-            raise InputError(
-                f"{folder / SETTINGS}: token {token.content!r} has id {id}, and in {TRUTH} it has "
-                f"{found}; give the tokenizer files that belong together"
-            )
-
-
-def _setting(folder: Path, settings: dict[str, Any], name: str, default: Any, stored: Any) -> Any:
-    """An option that both tokenizer_config.json and tokenizer.json hold; the former decides.
-
-    Raises:
-        InputError: it is silent, and the class's default is not what tokenizer.json has, which
-            4.57 and 5.x read otherwise.
-    """
-    if name in settings:
-        return settings[name]
-    if stored != default:
-        raise InputError(
-            f"{folder / SETTINGS}: has no {name}, of which {TRUTH} says {stored} and the "
-            f"tokenizer's class {default}; write {name} into it as the model was trained"
-        )
-    return stored
-
-
-def _set_prefix_space(folder: Path, backend: Tokenizer, settings: dict[str, Any]) -> None:
-    """Whether a plain ByteLevel reads a text as if a blank stood before it."""
-    cut = backend.pre_tokenizer
-    if isinstance(cut, pre_tokenizers.ByteLevel):
-        stored = cut.add_prefix_space
-        cut.add_prefix_space = bool(_setting(folder, settings, "add_prefix_space", False, stored))
-
-
-def _set_case(folder: Path, backend: Tokenizer, settings: dict[str, Any]) -> None:
-    """What a BertNormalizer does to letters."""
-    normalizer = backend.normalizer
-    if isinstance(normalizer, normalizers.BertNormalizer):
-        for name, attribute, default in (
-            ("do_lower_case", "lowercase", True),
-            ("strip_accents", "strip_accents", None),
-            ("tokenize_chinese_chars", "handle_chinese_chars", True),
-        ):
-            stored = getattr(normalizer, attribute)
-            setattr(normalizer, attribute, _setting(folder, settings, name, default, stored))
-
-
-def _set_template(
-    folder: Path,
-    backend: Tokenizer,
-    settings: dict[str, Any],
-    adds: tuple[bool, bool],
-    names: dict[str, str],
-) -> None:
-    """The BOS before a text and the EOS after it, by add_bos_token and add_eos_token."""
-    pieces, special = ["$A:0"], []
-    for role, default in zip((BOS, EOS), adds, strict=True):
-        if not settings.get(f"add_{role}", default):
-            continue
-        if role not in names:
-            verb = "begins" if role == BOS else "ends"
-            raise InputError(
-                f"{folder / SETTINGS}: the tokenizer's class {verb} a text with its {role}, and "
-                f"none is in {TRUTH} and named; name it, or write add_{role} false"
-            )
-        pieces.insert(0 if role == BOS else len(pieces), f"{names[role]}:0")
-        special.append((names[role], backend.token_to_id(names[role])))
-    backend.post_processor = processors.TemplateProcessing(
-        single=pieces, special_tokens=list(dict(special).items())
-    )
-
-
-def _chat_template(folder: Path, settings: dict[str, Any]) -> Any:
-    """The template, or several by name; files come before what tokenizer_config.json holds."""
-    files = {path.stem: path for path in sorted(folder.glob("additional_chat_templates/*.jinja"))}
-    if (folder / "chat_template.jinja").exists():
-        files["default"] = folder / "chat_template.jinja"
-    templates = {}
-    for name, path in files.items():
-        check_regular(path)
-        templates[name] = read_text(path)
-    if list(templates) == ["default"]:
-        return templates["default"]
-    return templates or settings.get("chat_template")

@@ -21,7 +21,7 @@ from jaxscore.models.families import FAMILIES
 from jaxscore.text import chat_template
 from jaxscore.text.encoder import BOUNDARIES, TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
-from jaxscore.text.tokenizer_classes import CLASSES, OF_MODEL_TYPE, SPECIAL
+from jaxscore.text.tokenizer_files import CLASSES, OF_MODEL_TYPE, SPECIAL
 from tests.conftest import CASES
 from tests.releases import TRANSFORMERS_4, of_4
 
