@@ -19,6 +19,7 @@ from jaxscore.device.self_attention import Attention, AttentionHalf
 
 def init_params(key: jax.Array, config: DecoderConfig) -> Params:
     """Random float32 parameters; under `jax.eval_shape` the shapes that a checkpoint must have."""
+    # Over 60 lines: the one list of all parameters, in the order of their keys.
     c = config
     keys = iter(jax.random.split(key, 20))
     normal = nn.initializers.normal(0.02)

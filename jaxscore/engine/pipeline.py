@@ -80,6 +80,7 @@ class Pipeline:
         Raises:
             KeyboardInterrupt: an interrupt was requested; in-flight batches are journaled.
         """
+        # Over 60 lines: the threads' generators share the queue and its events.
         waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
         room = threading.Semaphore(AHEAD + 1)
         stopped, news = threading.Event(), threading.Event()

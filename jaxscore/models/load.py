@@ -69,15 +69,8 @@ def load(
     scheme = quantization.read_scheme(folder, raw)
     raw = quantization.plain_config(raw)
     if checkpoint.is_converted(folder):
-        if adapter is not None or quantize is not None or implementation == "transformers":
-            raise InputError(
-                f"{folder}: is converted, which takes no LoRA adapter, no --quantize and no "
-                "--model-impl transformers; give the original checkpoint, or convert it with --lora"
-            )
-        from jaxscore.models.weights import converted
-
-        stored_dtype: str = converted.read_facts(folder).dtype
         tensors = None
+        stored_dtype = _converted_dtype(folder, implementation, adapter, quantize)
     else:
         tensors = quantization.open_tensors(folder, scheme)
         stored_dtype = "bfloat16" if scheme else tensors.dtype_name()
@@ -104,3 +97,24 @@ def load(
         model = flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
     stored_as = None if scheme is None else scheme.describe()
     return dataclasses.replace(model, stored_as=stored_as, accepted=accepted)
+
+
+def _converted_dtype(
+    folder: Path,
+    implementation: ImplementationOption,
+    adapter: Path | None,
+    quantize: Quantize | None,
+) -> str:
+    """Type of a converted checkpoint's parameters.
+
+    Raises:
+        InputError: what was given would change them, which is possible before conversion alone.
+    """
+    if adapter is not None or quantize is not None or implementation == "transformers":
+        raise InputError(
+            f"{folder}: is converted, which takes no LoRA adapter, no --quantize and no "
+            "--model-impl transformers; give the original checkpoint, or convert it with --lora"
+        )
+    from jaxscore.models.weights import converted
+
+    return converted.read_facts(folder).dtype

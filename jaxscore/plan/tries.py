@@ -92,7 +92,7 @@ class Share(enum.Enum):
 
 def build_forest(sequences: Sequence[TokenSequence], *, share: Share = Share.TRIES) -> Forest:
     """Merge sequences, in any order and with duplicates, into tries."""
-    # Longer than most functions: four steps that share most of their arrays.
+    # Over 60 lines: four steps that share most of their arrays.
     # 1. The input ids of all sequences, sorted; sequences without scored tokens left out.
     n_ids = np.array([len(sequence.ids) for sequence in sequences], np.int64)
     n_choices = np.array([len(sequence.choices) for sequence in sequences], np.int64)

@@ -40,6 +40,7 @@ def blocked(
     Returns:
         The mixed values [R, L, N, H] and the log-sum-exp of the scores [R, L, N], float32.
     """
+    # Over 60 lines: one loop over blocks, whose parts share the block sizes.
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
     G = N // K
@@ -116,6 +117,7 @@ def blocked_cpu(
 
     Blocks of queries stop at their diagonal, which halves the work.
     """
+    # Over 60 lines: as `blocked`.
     R, L, N, H = q_RLNH.shape
     K = k_RLKH.shape[2]
     G = N // K

@@ -154,6 +154,7 @@ def _kernel(
     **what: Any,
 ) -> None:
     """One block of queries of one group of heads."""
+    # Over 60 lines: a kernel reads from top to bottom.
     *bias_ref, out_ref, lse_ref = refs
     group, _, block, width = what["sizes"]
     scale, softcap, alibi = what["scale"], what["softcap"], what["alibi"]

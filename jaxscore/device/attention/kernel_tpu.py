@@ -162,6 +162,7 @@ def _run(
     interpret: bool,
 ) -> tuple[Array, Array]:
     """The kernel call; q and out as `Sizes.by_token` says, log-sum-exp [groups, group, T]."""
+    # Over 60 lines: block specifications of one call, which share the index functions.
     q, k, v = qkv
     end_T, position_T, window = mask
     slopes, penalties = bias or (None, None)
@@ -254,6 +255,7 @@ def _kernel(
     **what: Any,
 ) -> None:
     """One pair of blocks of one group of heads."""
+    # Over 60 lines: a kernel reads from top to bottom.
     group, _, i_block, j_block, H, by_token = sizes
     *inputs, out_ref, lse_ref, top_ref, sum_ref, mixed_ref = refs
     pair = packed_ref[pl.program_id(1)]

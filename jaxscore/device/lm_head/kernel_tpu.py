@@ -99,6 +99,7 @@ def _kernel(
     softcap: float | None,
 ) -> None:
     """One block of columns for one block of positions."""
+    # Over 60 lines: a kernel reads from top to bottom.
     *bias_ref, out_ref, top_ref, s0_ref, s1_ref, s2_ref, best_ref = refs
     columns = weight_ref.shape[0]
     nth = pl.program_id(1)

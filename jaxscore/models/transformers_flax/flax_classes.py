@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,18 +57,7 @@ def build(
     max_positions = most if isinstance(most, int) else getattr(config, most)
     if max_positions < 1:
         raise InputError(f"{where}: {most} is {max_positions}, expected at least 1")
-    from transformers.models.auto.modeling_flax_auto import FLAX_MODEL_FOR_CAUSAL_LM_MAPPING
-
-    try:
-        with errors_only():  # the classes warn that they are deprecated
-            model = FLAX_MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](
-                config, input_shape=(1, 1), dtype=jnp.dtype(dtype), _do_init=False
-            )
-    except Exception as problem:  # each class fails in its own way
-        reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
-        raise InputError(
-            f"{where}: transformers' Flax class makes no model of it ({reason})"
-        ) from None
+    model = _flax_model(config, dtype, where)
     flat = _params(folder, tensors, model, jnp.dtype(dtype))
     has_head = "lm_head" in model.params_shape_tree  # llama's class has one, tied or not
     bias = flat.pop(HEAD_BIAS, None)
@@ -78,38 +67,7 @@ def build(
     # By default a GPU computes float32 in TF32 and a TPU in bfloat16.
     precision = "highest" if dtype == "float32" else "default"
 
-    def whole(params: Any) -> Any:
-        """The class's own tree."""
-        if not has_head:
-            return params["model"]
-        head = {"kernel": from_storage(params["unembed"]).T}
-        if params["unembed_bias"] is not None:
-            head["bias"] = params["unembed_bias"]
-        return params["model"] | {"lm_head": head}
-
-    def states(params: Any, ids: Any, mask: Any) -> jax.Array:
-        """Normed states [R, L, D] of texts; the mask is 0 for padding.
-
-        The logits are not used, so the compiler removes them.
-        """
-        at = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
-        out = model(
-            ids,
-            attention_mask=mask,
-            params=whole(params),
-            output_hidden_states=True,
-            **({"position_ids": at} if guard.takes_positions else {}),
-        )
-        return out.hidden_states[-1].astype(jnp.float32)
-
-    def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
-        """One request per row, padded on the right, which causality hides: the mask is all ones."""
-        # A row may be longer than the classes' masks and tables; the excess is padding.
-        known = ids[:, :max_positions]
-        with jax.default_matmul_precision(precision):
-            hidden = states(params, known, jnp.ones_like(known))
-        return jnp.pad(hidden, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
-
+    whole, states, hidden_states = _functions(model, has_head, max_positions, precision)
     platform = current_platform()
     backend = BACKENDS[platform]
     params: Any = {"model": unflatten_dict(flat), "unembed": to_storage(head, backend.integers)}
@@ -136,6 +94,84 @@ def build(
         platform=platform,
         mesh=mesh,
     )
+
+
+def _flax_model(config: Any, dtype: Dtype, where: str) -> Any:
+    """An instance of transformers' Flax class, without parameters.
+
+    Raises:
+        InputError: the class refuses the config.
+    """
+    from transformers.models.auto.modeling_flax_auto import FLAX_MODEL_FOR_CAUSAL_LM_MAPPING
+
+    try:
+        with errors_only():  # the classes warn that they are deprecated
+            return FLAX_MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](
+                config, input_shape=(1, 1), dtype=jnp.dtype(dtype), _do_init=False
+            )
+    except Exception as problem:  # each class fails in its own way
+        reason = (str(problem).strip().splitlines() or ["no reason given"])[0]
+        raise InputError(
+            f"{where}: transformers' Flax class makes no model of it ({reason})"
+        ) from None
+
+
+class _Functions(NamedTuple):
+    """Pure functions over the parameters of a class.
+
+    Attributes:
+        whole: the class's own tree.
+        states: normed states [R, L, D] of texts; the mask is 0 for padding.
+        hidden_states: as of `Model`.
+    """
+
+    whole: Callable[[Any], Any]
+    states: Callable[[Any, Any, Any], jax.Array]
+    hidden_states: Callable[[Any, Any, Any, Any], jax.Array]
+
+
+def _functions(model: Any, has_head: bool, max_positions: int, precision: str) -> _Functions:
+    """Functions of a class.
+
+    Args:
+        has_head: whether its tree has `lm_head`, tied or not.
+        precision: of matrix products, as JAX names it.
+    """
+    takes_positions = GUARDS[model.config.model_type].takes_positions
+
+    def whole(params: Any) -> Any:
+        """The class's own tree."""
+        if not has_head:
+            return params["model"]
+        head = {"kernel": from_storage(params["unembed"]).T}
+        if params["unembed_bias"] is not None:
+            head["bias"] = params["unembed_bias"]
+        return params["model"] | {"lm_head": head}
+
+    def states(params: Any, ids: Any, mask: Any) -> jax.Array:
+        """Normed states [R, L, D] of texts; the mask is 0 for padding.
+
+        The logits are not used, so the compiler removes them.
+        """
+        at = jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+        out = model(
+            ids,
+            attention_mask=mask,
+            params=whole(params),
+            output_hidden_states=True,
+            **({"position_ids": at} if takes_positions else {}),
+        )
+        return out.hidden_states[-1].astype(jnp.float32)
+
+    def hidden_states(params: Any, ids: Any, position: Any, subtree_end: Any) -> jax.Array:
+        """One request per row, padded on the right, which causality hides: the mask is all ones."""
+        # A row may be longer than the classes' masks and tables; the excess is padding.
+        known = ids[:, :max_positions]
+        with jax.default_matmul_precision(precision):
+            hidden = states(params, known, jnp.ones_like(known))
+        return jnp.pad(hidden, ((0, 0), (0, ids.shape[1] - known.shape[1]), (0, 0)))
+
+    return _Functions(whole, states, hidden_states)
 
 
 def unembedding(backend: Backend, params: Any) -> Unembedding:
