@@ -63,7 +63,7 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
 
     Args:
         audit: `n_<what>` and `changed`, `n_too_long` and `n_passed_over` if some were left out,
-            and `effect`, see `ScoringRun.effect`, if another changes some; None without an audit.
+            and `effect`, see `audits.BoundaryAudit`, if another changes some; None without one.
     """
     if audit is None:
         return []

@@ -39,7 +39,7 @@ class Evaluation:
         counts: what the manifest has beside the usual.
         is_complete: False if something other than an item is missing, so that the command's exit
             code is 1.
-        boundary: the boundary audit, see `ScoringRun.boundary_line`; None without one.
+        boundary: the boundary audit, see `audits.BoundaryAudit.line`; None without one.
         noise: the noise floor; None without an audit, or where nothing was scored.
         audited: whether a noise audit was asked for.
         decisions: those that the noise floor marks.

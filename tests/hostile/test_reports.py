@@ -12,6 +12,7 @@ from jaxscore.errors import LONGEST, InputError
 from jaxscore.io.printable import UNPRINTABLE, many_lines, one_line
 from jaxscore.report import sections
 from jaxscore.report.markdown import cell, table, text
+from jaxscore.systems.audits import BoundaryAudit
 from jaxscore.systems.scoring_run import ScoringRun
 from tests.cli.conftest import QWEN
 from tests.hostile.inputs import HALF_PAIR, HOSTILE, TEXTS, any_texts, put
@@ -151,8 +152,8 @@ def ran(run, folder, write, words, model):
 def test_the_pages_of_a_run(run, tmp_path, monkeypatch, command, hostile_model, plain_model):
     """The same headings, rows and cells as of plain words, and the same lines on the terminal."""
     # What boundaries and blanks do depends on the tokens of the words, and holds no text of a user.
-    monkeypatch.setattr(ScoringRun, "effect", lambda run: None)
-    monkeypatch.setattr(ScoringRun, "_blanks", lambda run, sample, own: [])
+    monkeypatch.setattr(BoundaryAudit, "effect", lambda audit: None)
+    monkeypatch.setattr(ScoringRun, "_blanks", lambda run, sample: [])
     words = [*MARKUP, MARKUP[0]]
     plain = [f"word{k}" for k in range(len(MARKUP))] + ["word0"]
     page, elements, said = ran(run, tmp_path / "hostile", COMMANDS[command], words, hostile_model)

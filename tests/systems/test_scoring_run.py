@@ -1,12 +1,15 @@
 """One evaluation's requests: what is scored, timed and audited."""
 
+import dataclasses
+
 import pytest
 
 from jaxscore import InputError, Request
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.endpoints.endpoint import Endpoint
-from jaxscore.systems import scoring_run
+from jaxscore.systems import audits
 from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.settings import ScoringSettings
 from jaxscore.text.boundary_audit import boundary_audit
 from jaxscore.types.requests import LabelRequest
 
@@ -21,7 +24,9 @@ def scorer(scorers):
 
 def run(source, **options):
     options = {"boundary": "separate", "policies": POLICIES, **options}
-    return ScoringRun(source, **options)
+    names = [field.name for field in dataclasses.fields(ScoringSettings)]
+    settings = {name: options.pop(name) for name in names if name in options}
+    return ScoringRun(source, ScoringSettings(**settings), **options)
 
 
 class Server(Endpoint):
@@ -55,37 +60,37 @@ def test_what_is_scored_is_what_the_scorer_scores(scorer):
 def test_the_boundary_audit_counts_requests_that_change(scorer):
     one = run(scorer)
     one.score(REQUESTS)
-    counts = one.boundary_counts("answers")
-    assert counts == {"n_answers": 3, "changed": one.changed}
-    assert set(one.changed) == {"joint", "upstream"}
+    counts = one.boundaries.counts("answers")
+    assert counts == {"n_answers": 3, "changed": one.boundaries.changed}
+    assert set(one.boundaries.changed) == {"joint", "upstream"}
     # "ANSWER: Oslo" is `ANSWER`, `:`, `ĠOslo` in one, and ends in `Ġ` in the other.
-    assert one.changed["joint"] == 3
-    assert one.boundary_line() == (
+    assert one.boundaries.changed["joint"] == 3
+    assert one.boundaries.line() == (
         f"separate: of 3 requests joint would change 3, upstream would change "
-        f"{one.changed['upstream']}"
+        f"{one.boundaries.changed['upstream']}"
     )
 
 
 def test_the_audit_looks_at_all_requests_whatever_passes_together(scorer, monkeypatch):
-    monkeypatch.setattr(scoring_run, "AUDITED_TOGETHER", 2)
+    monkeypatch.setattr(audits, "AUDITED_TOGETHER", 2)
     parts = run(scorer)
     parts.score(REQUESTS)
     monkeypatch.undo()
     whole = run(scorer)
     whole.score(REQUESTS)
-    assert (parts.n_audited, parts.changed) == (3, whole.changed)
+    assert (parts.boundaries.n_audited, parts.boundaries.changed) == (3, whole.boundaries.changed)
 
 
 def test_many_requests_are_audited_by_a_sample(scorer, monkeypatch):
-    monkeypatch.setattr(scoring_run, "AUDITED_ALL", 2)
-    monkeypatch.setattr(scoring_run, "AUDITED_EVERY", 3)
-    monkeypatch.setattr(scoring_run, "AUDITED_TOGETHER", 4)
+    monkeypatch.setattr(audits, "AUDITED_ALL", 2)
+    monkeypatch.setattr(audits, "AUDITED_EVERY", 3)
+    monkeypatch.setattr(audits, "AUDITED_TOGETHER", 4)
     one = run(scorer, policies={"separate": "separate", "joint": "joint"})
     one.score([Request(k, "ANSWER: ", "Oslo") for k in range(10)])
-    assert one.boundary_counts("answers") == {  # 0 and 1; then 3, 6 and 9
+    assert one.boundaries.counts("answers") == {  # 0 and 1; then 3, 6 and 9
         "n_answers": 5, "changed": {"joint": 5}, "n_passed_over": 5,
     }  # fmt: skip
-    assert one.boundary_line() == (
+    assert one.boundaries.line() == (
         "separate: of 5 requests joint would change 5; a sample, 5 others are not audited"
     )
 
@@ -101,16 +106,16 @@ def test_without_a_context_there_is_no_boundary_to_compare(scorer, monkeypatch):
 
 
 def test_long_continuations_are_not_audited_for_each_of_their_tokens(scorer):
-    long = " word" * (scoring_run.AUDITED_CHARACTERS // 5 + 1)
+    long = " word" * (audits.AUDITED_CHARACTERS // 5 + 1)
     requests = [Request("a", "The cat", " sat"), Request("b", "The cat", long)]
     one = run(scorer, truncate="left")
     one.score(requests)
-    assert (one.n_audited, one.n_too_long) == (1, 1)
-    assert one.boundary_counts("answers")["n_too_long"] == 1
-    assert one.boundary_line().endswith("; 1 longer than 1000 characters are not audited")
+    assert (one.boundaries.n_audited, one.boundaries.n_too_long) == (1, 1)
+    assert one.boundaries.counts("answers")["n_too_long"] == 1
+    assert one.boundaries.line().endswith("; 1 longer than 1000 characters are not audited")
     both = run(scorer, policies={"separate": "separate", "joint": "joint"})
     both.score(requests)
-    assert (both.n_audited, both.n_too_long) == (2, 0)
+    assert (both.boundaries.n_audited, both.boundaries.n_too_long) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -125,19 +130,19 @@ def test_no_audit(scorer, options):
     one = run(scorer, **options)
     if options.get("policies", POLICIES):
         one.score(REQUESTS)
-    assert one.boundary_counts("answers") is None
-    assert one.boundary_line() is None
+    assert one.boundaries.counts("answers") is None
+    assert one.boundaries.line() is None
 
 
 def test_an_audit_of_nothing(scorer):
     one = run(scorer)
     assert one.score([]) == []
-    assert one.boundary_counts("answers") == {
+    assert one.boundaries.counts("answers") == {
         "n_answers": 0,
         "changed": {"joint": 0, "upstream": 0},
     }
-    assert one.boundary_line() is None
-    assert run(scorer, audit_noise=3).noise() is None
+    assert one.boundaries.line() is None
+    assert run(scorer, audit_noise=3).noise is None
 
 
 def test_an_endpoint_has_no_audits():
@@ -145,9 +150,9 @@ def test_an_endpoint_has_no_audits():
     one = run(source, truncate="left", boundary="upstream")
     assert one.score(REQUESTS) == ["scored"] * 3
     assert source.asked == [(REQUESTS, "reencoded", "left")]
-    assert one.boundary_counts("answers") is None
-    assert one.boundary_line() is None
-    assert one.noise() is None
+    assert one.boundaries.counts("answers") is None
+    assert one.boundaries.line() is None
+    assert one.noise is None
     with pytest.raises(InputError, match="audit_noise: an endpoint's layouts are its own"):
         run(source, audit_noise=2)
 
@@ -156,14 +161,14 @@ def test_an_endpoint_has_no_audits():
 def test_the_noise_of_scores_and_of_labels(scorer):
     one = run(scorer, audit_noise=2, seed=1)
     one.score(REQUESTS)
-    noise = one.noise()
+    noise = one.noise
     assert noise.n_requests == 2
     assert noise.n_tokens is not None
-    assert one.noise() is noise  # computed once
+    assert one.noise is noise  # computed once
     ids = scorer.encoder.tokenizer("The cat")["input_ids"]
     labels = run(scorer, audit_noise=1, policies=None)
     [found] = labels.label([LabelRequest("a", "The cat", tuple(ids))])
     assert found.error is None
-    noise = labels.noise()
+    noise = labels.noise
     assert set(noise.spread) == {"label_logprob", "label_probability"}
-    assert run(scorer).noise() is None
+    assert run(scorer).noise is None

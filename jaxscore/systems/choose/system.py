@@ -29,7 +29,7 @@ from jaxscore.lm import LM
 from jaxscore.systems.choose.report import report
 from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.evaluation import Evaluation, failures_of, flat
-from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
+from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import Compared, Decision, Metric, System
 from jaxscore.types.requests import Request
@@ -258,15 +258,7 @@ MEANS = {
 
 def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Evaluation:
     """Score each option of each item whole, after the context and after the premise."""
-    run = ScoringRun(
-        lm,
-        boundary=settings.boundary,
-        policies={"joint": "joint", "separate": "separate"},
-        truncate=settings.truncate,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
-        advice=JOINT_OR_SEPARATE,
-    )
+    run = ScoringRun(lm, settings, policies={"joint": "joint", "separate": "separate"})
     items = [entry.item for entry in entries if entry.item is not None]
     texts = list(dict.fromkeys(option for item in items for option in item.options))
     scored = run.stream(
@@ -286,8 +278,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         for entry, item in zip(entries, items, strict=True)
     ]
     next(scored, None)  # ends the measured time
-    noise = run.noise()
-    decisions = [] if noise is None else _mark_noise(records, noise)
+    decisions = [] if run.noise is None else _mark_noise(records, run.noise)
     good = [record for record in records if "error" not in record]
     with_gold = [record for record in good if "gold" in record]
     summary = {
@@ -303,7 +294,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         rows=[flat(record) for record in records],
         details={
             "summary": summary,
-            "boundary_audit": run.boundary_counts("options"),
+            "boundary_audit": run.boundaries.counts("options"),
             "calibration": calibration(
                 [record["probability"] for record in with_gold],
                 [truth(record["options"], record["gold"]) for record in with_gold],
@@ -313,11 +304,8 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         headline=headline(summary),
         failures=failures_of(entries, records),
         remarks=_remarks(entries, items, records),
-        boundary=run.boundary_line(),
-        noise=noise,
-        audited=settings.audit_noise > 0,
         decisions=decisions,
-        seconds=run.seconds,
+        **run.measured(),
     )
 
 

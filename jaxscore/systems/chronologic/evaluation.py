@@ -8,8 +8,8 @@ from jaxscore.analysis.bootstrap import Estimate, summarise
 from jaxscore.analysis.calibration import calibration
 from jaxscore.errors import InputError
 from jaxscore.lm import LM, LocalLM, require, require_local
-from jaxscore.systems import answer_sample, prompt_settings
-from jaxscore.systems.answer_sample import Sample
+from jaxscore.systems import prompt_settings
+from jaxscore.systems.audits import PART_OF_ANSWERS, Answers
 from jaxscore.systems.chronologic import (
     answer_scores,
     fewshot,
@@ -87,18 +87,16 @@ def _score(
     n_left_out = _n_left_out(prompting, questions, settings)
     run = ScoringRun(
         lm,
-        boundary=settings.boundary,
+        settings,
         policies=prompting.policies(answer_scores.BOUNDARIES),
-        truncate=settings.truncate,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
         advice=answer_scores.ADVICE,
     )
-    requests = answer_scores.requests(questions, prompting=prompting, **form)
-    scored = run.score(requests, _sample(questions, settings, prompting))
+    pairs = [
+        pair for own in run.score_answers(_answers(questions, settings, prompting)) for pair in own
+    ]
+    requests, scored = [request for request, _ in pairs], [result for _, result in pairs]
     results = answer_scores.evaluate(questions, scored, settings.boundary)
-    noise = run.noise()
-    decisions = [] if noise is None else answer_scores.mark(results, noise)
+    decisions = [] if run.noise is None else answer_scores.mark(results, run.noise)
     good = [result for result in results if "error" not in result]
     summary = summarise(
         results, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
@@ -106,7 +104,7 @@ def _score(
     details: dict[str, Any] = {
         "summary": summary,
         "answer_blank": run.blank,
-        "boundary_audit": run.boundary_counts("answers"),
+        "boundary_audit": run.boundaries.counts("answers"),
         "calibration": calibration(
             [result["probabilities"] for result in good], [result["truth"] for result in good]
         ),
@@ -125,46 +123,42 @@ def _score(
         headline=scored_headline(summary["overall"]),
         failures=[*failures, *answer_scores.failures(questions, results)],
         remarks=[*remarks, *prompt_settings.remarks(n_left_out), *run.remarks],
-        findings=run.findings,
-        boundary=run.boundary_line(),
-        noise=noise,
-        audited=settings.audit_noise > 0,
         decisions=decisions,
-        seconds=run.seconds,
         prompting=settings.facts(prompting, n_left_out),
         strips=answer_scores.strips(questions, requests, scored),
-        vocabulary=run.vocabulary,
+        **run.measured(),
     )
 
 
-def _sample(questions: Sequence[Question], settings: Settings, prompting: Prompting) -> Sample:
-    """Questions that are scored in other ways too.
+def _answers(
+    questions: Sequence[Question], settings: Settings, prompting: Prompting
+) -> Answers[Question]:
+    """The answers of each question.
 
     The published context ends in a blank, so "with a blank" is the answer together with it. Where
     the boundary reads it so already, nothing changes.
     """
-    chosen = answer_sample.spread(len(questions))
-    sampled = [questions[k] for k in chosen]
 
-    def measure(scored: Sequence[ScoredRequest], boundary: str) -> dict[str, list[float | None]]:
-        results = answer_scores.evaluate(sampled, scored, boundary)
-        return {"mean Brier score": [result.get("brier") for result in results]}
+    def requests(question: Question, _: str, separator: str | None) -> list[Request]:
+        return answer_scores.requests(
+            [question], metadata=settings.metadata, prompting=prompting, separator=separator
+        )
+
+    def measure(
+        question: Question, scored: Sequence[ScoredRequest], boundary: str
+    ) -> dict[str, float | None]:
+        [result] = answer_scores.evaluate([question], scored, boundary)
+        return {"mean Brier score": result.get("brier")}
 
     why = settings.why_no_blanks()
     if not why and settings.boundary == "joint":
-        why = answer_sample.PART_OF_ANSWERS
-    blanks: list[Request | None] = []
-    if not why:
-        answers = [answer for question in sampled for answer in question.answers]
-        asked = answer_scores.requests(
-            sampled, metadata=settings.metadata, prompting=prompting, separator=" "
-        )
-        blanks = answer_sample.unless_blank(asked, answers)
-    return Sample(
+        why = PART_OF_ANSWERS
+    return Answers(
         what="questions",
-        places=answer_sample.places([len(one.answers) for one in questions], chosen),
+        units=questions,
+        requests=requests,
         measure=measure,
-        blanks=blanks,
+        separator=settings.answer_separator,
         why_no_blanks=why,
         with_blank="With the blank before the answer as part of it",
     )
@@ -195,7 +189,7 @@ def _choose(
     quizzes = [fewshot.prompted_quiz(quiz, prompting, settings.metadata) for quiz in plain]
     n_left_out = _n_left_out(prompting, [quiz.question for quiz in quizzes], settings)
     requests = multiple_choice.generation_requests(quizzes)
-    run = ScoringRun(lm, seed=settings.seed, audit_noise=settings.audit_noise)
+    run = ScoringRun(lm, settings)
     started = time.perf_counter()
     written = lm.generate(requests)
     if lm.capabilities.is_local:
@@ -208,7 +202,7 @@ def _choose(
         ]
     seconds = time.perf_counter() - started
     results = multiple_choice.evaluate(quizzes, written, masses)
-    noise = run.noise()
+    noise = run.noise
     decisions = [] if noise is None else multiple_choice.mark(results, noise)
     lettered = [result for result in results if result.get("letter_probabilities") is not None]
     summary = summarise(

@@ -21,7 +21,7 @@ from jaxscore.systems.score.system import (
     request_of,
     scored_entries,
 )
-from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
+from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, TextSettings
 from jaxscore.systems.system import PerToken, System
 from jaxscore.text.decoder import TextDecoder
@@ -109,15 +109,7 @@ def evaluate(
         lm: compares two models.
         on_item: see `System`.
     """
-    run = ScoringRun(
-        lm,
-        boundary=settings.boundary,
-        policies=BOUNDARIES,
-        truncate=settings.truncate,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
-        advice=JOINT_OR_SEPARATE,
-    )
+    run = ScoringRun(lm, settings, policies=BOUNDARIES)
     totals = Totals(TextDecoder(lm.encoder.tokenizer).shown)
     n_items, failures, records = 0, [], []
     for entry, scored in scored_entries(run, entries, request_of, settings.n_requests):
@@ -138,17 +130,13 @@ def evaluate(
         items=records,
         n_items=n_items,
         rows=records,
-        details={"summary": summary, "boundary_audit": run.boundary_counts("requests")},
+        details={"summary": summary, "boundary_audit": run.boundaries.counts("requests")},
         long={"worst_tokens": totals.worst_tokens(), "worst_texts": totals.worst_texts()},
         headline=headline(summary["kl"], summary["same_argmax"]),
         failures=failures,
         remarks=[*lm.remarks],
-        boundary=run.boundary_line(),
-        noise=run.noise(),
-        audited=settings.audit_noise > 0,
-        seconds=run.seconds,
         strips=totals.strips(),
-        vocabulary=run.vocabulary,
+        **run.measured(),
     )
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
 from jaxscore.lm import require
-from jaxscore.systems import answer_sample
-from jaxscore.systems.answer_sample import Sample
+from jaxscore.systems.audits import Answers
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.paths import fewshot, path_gain
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
@@ -92,18 +91,18 @@ def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     n_left_out = prompting.n_left_out(one.question for one in known)
     run = ScoringRun(
         lm,
-        boundary=settings.boundary,
+        settings,
         policies=prompting.policies(path_gain.BOUNDARIES),
-        truncate=settings.truncate,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
         advice=path_gain.ADVICE,
     )
-    requests = path_gain.requests(known, systems, prompting, examples, separator)
-    scored = run.score(requests, _sample(known, settings, prompting, examples))
+    pairs = [
+        pair
+        for own in run.score_answers(_answers(known, settings, prompting, examples))
+        for pair in own
+    ]
+    requests, scored = [request for request, _ in pairs], [result for _, result in pairs]
     results = path_gain.evaluate(known, systems, scored)
-    noise = run.noise()
-    decisions = [] if noise is None else path_gain.mark(results, noise)
+    decisions = [] if run.noise is None else path_gain.mark(results, run.noise)
     summary = path_gain.summarise(results, settings.n_bootstrap, settings.seed)
     ordered = path_gain.least_gain_first(results)
     return Evaluation(
@@ -117,53 +116,43 @@ def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
                 {"entities": n, "gain": gain} for n, gain in summary.gain_by_length.items()
             ],
             "answer_blank": run.blank,
-            "boundary_audit": run.boundary_counts("answers"),
+            "boundary_audit": run.boundaries.counts("answers"),
         },
         long={"paths": ordered},
         headline=headline(summary.means["absolute"]),
         failures=[Failure(*one) for one in summary.failures],
         remarks=[*remarks(n_left_out), *run.remarks],
-        findings=run.findings,
-        boundary=run.boundary_line(),
-        noise=noise,
         decisions=decisions,
-        audited=settings.audit_noise > 0,
-        seconds=run.seconds,
         prompting=settings.facts(prompting, n_left_out),
         strips=path_gain.strips(results, requests, scored),
-        vocabulary=run.vocabulary,
+        **run.measured(),
     )
 
 
-def _sample(
+def _answers(
     items: Sequence[path_gain.Item],
     settings: Settings,
     prompting: Prompting,
     examples: Sequence[tuple[Example, ...]],
-) -> Sample:
-    """Paths that are scored in other ways too; the examples before them stay as they are."""
-    every, systems = list(path_gain.cases(items)), settings.systems
-    chosen = answer_sample.spread(len(every))
-    paths = [dataclasses.replace(every[k][0], paths=[every[k][1]]) for k in chosen]
-    n_requests = 2 * len(systems)
+) -> Answers[path_gain.Item]:
+    """The answer of each path, without and with it, under each system prompt."""
 
-    def measure(scored: Sequence[ScoredRequest], _: str) -> dict[str, list[float | None]]:
-        results = path_gain.evaluate(paths, systems, scored)
-        gains = [result["path_evaluations"][0]["absolute_improvement"] for result in results]
-        return {"mean improvement": gains}
+    def requests(item: path_gain.Item, _: str, separator: str | None) -> list[Request]:
+        return path_gain.requests([item], settings.systems, prompting, examples, separator or "")
 
-    why = settings.why_no_blanks()
-    blanks: list[Request | None] = []
-    if not why:
-        answers = [one.paths[0][-1] for one in paths for _ in range(n_requests)]
-        asked = path_gain.requests(paths, systems, prompting, examples, " ")
-        blanks = answer_sample.unless_blank(asked, answers)
-    return Sample(
+    def measure(
+        item: path_gain.Item, scored: Sequence[ScoredRequest], _: str
+    ) -> dict[str, float | None]:
+        [result] = path_gain.evaluate([item], settings.systems, scored)
+        return {"mean improvement": result["path_evaluations"][0]["absolute_improvement"]}
+
+    return Answers(
         what="paths",
-        places=answer_sample.places([n_requests] * len(every), chosen),
+        units=[dataclasses.replace(item, paths=[path]) for item, path in path_gain.cases(items)],
+        requests=requests,
         measure=measure,
-        blanks=blanks,
-        why_no_blanks=why,
+        separator=settings.answer_separator,
+        why_no_blanks=settings.why_no_blanks(),
     )
 
 

@@ -9,11 +9,10 @@ from typing import Any
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.errors import InputError
 from jaxscore.lm import require
-from jaxscore.systems import answer_sample
-from jaxscore.systems.answer_sample import Sample
+from jaxscore.systems.audits import Answers
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.probsem import fewshot, query_scores
-from jaxscore.systems.probsem.query_scores import Suite
+from jaxscore.systems.probsem.query_scores import Context
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Prompting
 from jaxscore.systems.scoring_run import ScoringRun
@@ -67,32 +66,54 @@ def evaluate(lm: Any, suite: Any, settings: Settings) -> Evaluation:
     settings.check_model(lm.capabilities)
     shots = settings.with_examples(functools.partial(fewshot.read, known)).drawn()
 
-    def written(boundary: str) -> tuple[Prompting, list[Request]]:
-        """How a run with a boundary makes prompts, and its requests."""
+    def prompting_of(boundary: str) -> Prompting:
         layout = query_scores.Layout(boundary == "upstream", settings.answer_separator)
-        prompting = settings.prompting(lm, fewshot.examples(known, shots, layout))
-        return prompting, query_scores.requests(known, prompting, layout)
+        return settings.prompting(lm, fewshot.examples(known, shots, layout))
 
-    prompting, requests = written(settings.boundary)
+    by_boundary = {name: prompting_of(name) for name in query_scores.BOUNDARIES}
+    prompting = by_boundary[settings.boundary]
+
+    def requests_of(context: Context, boundary: str, separator: str | None) -> list[Request]:
+        return query_scores.requests(
+            dataclasses.replace(known, contexts=(context,)),
+            by_boundary[boundary],
+            query_scores.Layout(boundary == "upstream", separator),
+        )
+
+    def measure(
+        context: Context, scored: Sequence[ScoredRequest], boundary: str
+    ) -> dict[str, float | None]:
+        one = dataclasses.replace(known, contexts=(context,))
+        [result] = query_scores.evaluate(one, scored, boundary=boundary, **how)
+        passed, logp = result.get("passed"), result.get("logp")
+        return {
+            "accuracy": None if passed is None else float(passed),
+            "mean logp": logp and math.fsum(logp) / len(logp),
+        }
+
     n_left_out = prompting.n_left_out(one.text for one in known.contexts)
     run = ScoringRun(
         lm,
-        boundary=settings.boundary,
+        settings,
         policies=prompting.policies(query_scores.BOUNDARIES),
-        truncate=settings.truncate,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
         advice=query_scores.ADVICE,
     )
     how: dict[str, Any] = {"normalize": settings.normalize, "temperature": settings.temperature}
-    rewritten = {}
-    if lm.capabilities.is_local:  # the audit of the other boundaries reads them
-        others = {name: written(name)[1] for name in query_scores.BOUNDARIES}
-        rewritten = {name: other for name, other in others.items() if other != requests}
-    scored = run.score(requests, _sample(known, settings, prompting), rewritten)
+    answers = Answers(
+        what="contexts",
+        units=known.contexts,
+        requests=requests_of,
+        measure=measure,
+        separator=settings.answer_separator,
+        depends_on_boundary=True,
+        why_no_blanks=settings.why_no_blanks(),
+        with_blank="With a blank before the query, in place of the line end,",
+        statistic="mean_logprob" if settings.normalize else "sum_logprob",
+    )
+    pairs = [pair for own in run.score_answers(answers) for pair in own]
+    requests, scored = [request for request, _ in pairs], [result for _, result in pairs]
     results = query_scores.evaluate(known, scored, boundary=settings.boundary, **how)
-    noise = run.noise()
-    decisions = [] if noise is None else query_scores.mark(results, noise, **how)
+    decisions = [] if run.noise is None else query_scores.mark(results, run.noise, **how)
     accuracy = query_scores.accuracy(results)
     n_open = query_scores.n_without_answer(results)
     n_scored = sum("error" not in result for result in results)
@@ -105,59 +126,16 @@ def evaluate(lm: Any, suite: Any, settings: Settings) -> Evaluation:
             "accuracy": accuracy,
             "n_without_answer": n_open,
             "answer_blank": run.blank,
-            "boundary_audit": run.boundary_counts("queries"),
+            "boundary_audit": run.boundaries.counts("queries"),
         },
         long={"contexts": results},
         headline=headline(accuracy, n_scored, n_open),
         failures=query_scores.failures(known, results),
         remarks=[*query_scores.remarks(known), *remarks(n_left_out), *run.remarks],
-        findings=run.findings,
-        boundary=run.boundary_line(),
-        noise=noise,
-        audited=settings.audit_noise > 0,
         decisions=decisions,
-        seconds=run.seconds,
         prompting=settings.facts(prompting, n_left_out),
         strips=query_scores.strips(known, requests, scored),
-        vocabulary=run.vocabulary,
-    )
-
-
-def _sample(suite: Suite, settings: Settings, prompting: Prompting) -> Sample:
-    """Contexts that are scored in other ways too."""
-    chosen = answer_sample.spread(len(suite.contexts))
-    sampled = dataclasses.replace(suite, contexts=tuple(suite.contexts[k] for k in chosen))
-
-    def measure(scored: Sequence[ScoredRequest], boundary: str) -> dict[str, list[float | None]]:
-        results = query_scores.evaluate(
-            sampled,
-            scored,
-            boundary=boundary,
-            normalize=settings.normalize,
-            temperature=settings.temperature,
-        )
-        passed = [result.get("passed") for result in results]
-        logp = [result.get("logp") for result in results]
-        return {
-            "accuracy": [None if one is None else float(one) for one in passed],
-            "mean logp": [one and math.fsum(one) / len(one) for one in logp],
-        }
-
-    why = settings.why_no_blanks()
-    blanks: list[Request | None] = []
-    if not why:
-        asked = query_scores.requests(
-            sampled, prompting, query_scores.Layout(settings.boundary == "upstream", " ")
-        )
-        blanks = answer_sample.unless_blank(asked, [one.continuation[1:] for one in asked])
-    return Sample(
-        what="contexts",
-        places=answer_sample.places([len(suite.queries)] * len(suite.contexts), chosen),
-        measure=measure,
-        blanks=blanks,
-        why_no_blanks=why,
-        with_blank="With a blank before the query, in place of the line end,",
-        statistic="mean_logprob" if settings.normalize else "sum_logprob",
+        **run.measured(),
     )
 
 

@@ -112,11 +112,9 @@ def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
     evaluator, draws = settings.asked, Draws(settings.n_bootstrap, settings.seed)
     run = ScoringRun(
         lm,
+        settings,
         boundary=judge_pointwise.SEQUENCE_BOUNDARY,
         policies={judge_pointwise.SEQUENCE_BOUNDARY: judge_pointwise.SEQUENCE_BOUNDARY},
-        truncate=settings.truncate,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
     )
     started = time.perf_counter()
     if kind == "pairwise":
@@ -143,7 +141,7 @@ def evaluate(lm: Any, items: Iterable[Any], settings: Settings) -> Evaluation:
         found = judge_findings.pointwise(kind, question, verdicts, given, draws)
     seconds = time.perf_counter() - started
     found = dataclasses.replace(found, remarks=[*found.remarks, *lm.remarks])
-    noise = run.noise()
+    noise = run.noise
     return evaluation(
         found,
         given,

@@ -17,7 +17,7 @@ from jaxscore.systems.prompting import PLAIN, Example, Prompting
 from jaxscore.systems.score.measures import MeasuredFields, MeasureFields, MeasureSettings
 from jaxscore.systems.score.report import report
 from jaxscore.systems.score.worst_requests import WorstRequests
-from jaxscore.systems.scoring_run import JOINT_OR_SEPARATE, ScoringRun
+from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import TextSettings, setting
 from jaxscore.systems.system import Compared, Metric, PerToken, System
 from jaxscore.text.encoder import Boundary
@@ -148,13 +148,9 @@ def evaluate(
     prompting = settings.prompting(lm, examples)
     run = ScoringRun(
         lm,
-        boundary=settings.boundary,
+        settings,
         policies=prompting.policies(BOUNDARIES),
-        truncate=settings.truncate,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
         audit_boundary=settings.audit_boundary,
-        advice=JOINT_OR_SEPARATE,
     )
     tokenizer = lm.encoder.tokenizer if can.is_local else None
     measured = MeasuredFields(settings, tokenizer, summary_only=settings.summary_only)
@@ -185,18 +181,14 @@ def evaluate(
         items=records,
         n_items=totals.n_requests,
         rows=records,
-        details={"summary": summary, "boundary_audit": run.boundary_counts("requests")},
+        details={"summary": summary, "boundary_audit": run.boundaries.counts("requests")},
         long={"items": records},
         headline=totals.headline(),
         failures=failures,
         remarks=[*remarks(prompts.n_left_out), *measured.remarks()],
-        boundary=run.boundary_line(),
-        noise=run.noise(),
-        audited=settings.audit_noise > 0,
-        seconds=run.seconds,
         prompting=settings.facts(prompting, prompts.n_left_out),
-        vocabulary=run.vocabulary,
         page_items=page_items,
+        **run.measured(),
     )
 
 

@@ -14,10 +14,12 @@ from jaxscore.systems.rag.judge_model import Judge
 from jaxscore.systems.rag.judge_pointwise import UNKNOWN
 from jaxscore.systems.rag.records import Record
 from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.settings import ScoringSettings
 from jaxscore.types.results import Generated, LabelScores, failed
 from tests.conftest import CASES
 
 NOTHING = Template(())
+SEPARATE = {"boundary": "separate", "policies": {"separate": "separate"}}
 MULTI = Question(
     Prompt(NOTHING, NOTHING, None, None), {"Correct": 1.0, "Partially correct": 0.5, "Wrong": 0.0}
 )
@@ -131,7 +133,7 @@ def test_the_cases(scorers, model, name):
     every = json.loads((CASES / f"expected/{model}/judge.json").read_text(encoding="utf-8"))
     evaluator = load(find(name))
     question, local = evaluator.pointwise, Judge(scorers(model))
-    run = ScoringRun(local.lm, boundary="separate", policies={"separate": "separate"})
+    run = ScoringRun(local.lm, ScoringSettings(), **SEPARATE)
     for side in ("ours", "theirs"):
         want = every[f"{name} {side}"]
         records = experiment_folder.load(CASES / "judge" / side, "dev", question=True).records
@@ -160,7 +162,7 @@ def test_whole_labels_are_the_chain_of_their_tokens(scorers):
     """Against the next-token distributions, one token at a time."""
     scorer = scorers("tiny-gpt2")
     local = Judge(scorer)
-    run = ScoringRun(scorer, boundary="separate", policies={"separate": "separate"})
+    run = ScoringRun(scorer, ScoringSettings(), **SEPARATE)
     evaluator = load(find("default_multi_qa"))
     [verdict] = local.weigh(evaluator, [record()], None, run)
     [prompt] = local.prompts(

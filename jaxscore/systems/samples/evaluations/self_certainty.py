@@ -162,18 +162,16 @@ def evaluate(
     work = items if isinstance(items, Work) else _begun(items, settings)
     run = ScoringRun(
         lm,
+        settings,
         boundary=settings.alignment,
         policies=task.ALIGNMENTS,
-        truncate=settings.truncate,
         special_tokens=False,
-        seed=settings.seed,
-        audit_noise=settings.audit_noise,
         audit_boundary=False,
     )
     known = {k for k in range(work.n_previous) if not work.confidences[k].missing}
     told = InOrder(on_item, work.finished, len(work.items), known)
     n_cut = _score(run, lm, work, settings, told.offer) if work.missing else 0
-    noise = run.noise()
+    noise = run.noise
     if noise is not None:
         task.note_noise(work.confidences, noise.spread["mean_self_certainty"].largest)
     told.offer()

@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from jaxscore import Request, Scorer, evaluate
-from jaxscore.systems import answer_sample, scoring_run
-from jaxscore.systems.answer_sample import Sample
+from jaxscore.systems import audits, scoring_run
+from jaxscore.systems.audits import Answers
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.probsem import query_scores
@@ -48,24 +48,26 @@ def close(values):
 
 
 def test_a_sample_is_spread_over_the_items():
-    assert answer_sample.spread(3) == [0, 1, 2]
-    assert answer_sample.spread(0) == []
-    assert answer_sample.spread(10, most=4) == [0, 2, 5, 7]
-    assert len(answer_sample.spread(10_000)) == answer_sample.SAMPLED
-    assert answer_sample.places([2, 1, 3], [0, 2]) == [0, 1, 3, 4, 5]
+    assert audits.spread(3) == [0, 1, 2]
+    assert audits.spread(0) == []
+    assert audits.spread(10, most=4) == [0, 2, 5, 7]
+    assert len(audits.spread(10_000)) == audits.SAMPLED
 
 
 def test_means_are_over_items_that_have_a_number_in_every_way():
     ways = {"one": {"x": [1.0, None, math.inf, 3.0], "y": [None] * 4}}
     ways["other"] = {"x": [2.0, 5.0, 1.0, 2.0], "y": [1.0] * 4}
-    assert answer_sample.compared(ways) == {"x": {"n": 2, "one": 2.0, "other": 2.0}}
+    assert audits.means(ways) == {"x": {"n": 2, "one": 2.0, "other": 2.0}}
 
 
 def record(own, blanks):
-    sample = Sample(
-        "paths", [], lambda found, _: {"mean improvement": [s.mean_logprob for s in found]}
+    answers = Answers(
+        what="paths",
+        units=range(len(own)),
+        requests=lambda *_: [Request(0, "", "x")],
+        measure=lambda _, found, __: {"mean improvement": found[0].mean_logprob},
     )
-    return answer_sample.blank_record(sample, own, blanks, "separate")
+    return audits.blank_record(answers, own, blanks, "separate")
 
 
 def test_a_blank_that_raises_most_answers_is_a_finding():
@@ -117,7 +119,7 @@ def test_the_blank_of_the_sample_is_that_of_the_flag(scorer, system, boundary):
 def test_the_main_result_is_as_without_the_sample(scorers, monkeypatch):
     scorer = scorers("tiny-gpt2", reproducible=True)
     with_sample = evaluate("paths", scorer, PATHS)
-    monkeypatch.setattr(answer_sample, "spread", lambda n: [])
+    monkeypatch.setattr(audits, "spread", lambda n: [])
     alone = evaluate("paths", scorer, PATHS)
     assert "results" not in alone.to_dict()["answer_blank"]
     assert with_sample.items == alone.items
@@ -170,7 +172,7 @@ def test_the_audit_counts_queries_that_another_boundary_writes_otherwise(scorers
 
 
 def test_a_long_answer_of_paths_is_compared_under_no_boundary(scorer, monkeypatch):
-    monkeypatch.setattr(scoring_run, "AUDITED_CHARACTERS", 20)
+    monkeypatch.setattr(audits, "AUDITED_CHARACTERS", 20)
     answers = ("São Tomé", "Oslo", "São Tomé " * 9)
     items = [{"question": "Where?", "paths": [["a", answer] for answer in answers]}]
     scored_again, score = [], scoring_run.ScoringRun._scores
@@ -194,7 +196,7 @@ def test_a_long_answer_of_paths_is_compared_under_no_boundary(scorer, monkeypatc
 
 def test_boundaries_that_change_nothing_cost_nothing(scorer, monkeypatch):
     scored_again = []
-    monkeypatch.setattr(scoring_run.ScoringRun, "_under", lambda *_: scored_again.append(1))
+    monkeypatch.setattr(audits.BoundaryAudit, "_under", lambda *_: scored_again.append(1))
     report = evaluate("score", scorer, [("The cat", " sat"), "A text"])
     assert report.to_dict()["boundary_audit"] == {"n_requests": 2, "changed": {"separate": 0}}
     assert not scored_again
@@ -215,7 +217,7 @@ def test_score_says_how_far_the_other_boundary_moves_it(scorer):
 
 
 def test_what_is_scored_again_is_bounded(scorer, monkeypatch):
-    monkeypatch.setattr(scoring_run, "RESCORED_CHARACTERS", 30)
+    monkeypatch.setattr(audits, "RESCORED_CHARACTERS", 30)
     effect = evaluate("score", scorer, [("ANSWER: ", "Oslo")] * 9).to_dict()["boundary_audit"][
         "effect"
     ]
