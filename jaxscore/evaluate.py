@@ -279,12 +279,12 @@ def compare(a: Any, b: Any, **settings: Any) -> Report:
         InputError: a run cannot be read, they are of two systems or differ in what they count, or
             no item of one is in the other.
     """
-    from jaxscore.systems.compare import reading
+    from jaxscore.systems.compare import open_run
 
-    opened = [
-        reading.of_items(one.system, one.evaluation.items, one.settings)
-        if isinstance(one, Report)
-        else one
-        for one in (a, b)
+    runs = [
+        open_run.of_items(run.system, run.evaluation.items, run.settings)
+        if isinstance(run, Report)
+        else run
+        for run in (a, b)
     ]
-    return evaluate("compare", None, opened, **settings)
+    return evaluate("compare", None, runs, **settings)

@@ -11,7 +11,7 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.evaluate import SYSTEMS, frame_of
-from jaxscore.systems.compare.reading import of_items
+from jaxscore.systems.compare.open_run import of_items
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
 

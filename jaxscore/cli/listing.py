@@ -1,13 +1,13 @@
 """All commands by group, imported on first use, and the common flags that each refuses."""
 
 import argparse
-import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxscore.cli import system_command
 from jaxscore.cli.help_pages import Parser, advanced
-from jaxscore.systems.registry import SYSTEMS, declaration
+from jaxscore.systems.registry import declaration
 
 GROUPS = {
     "start here": {
@@ -146,10 +146,10 @@ class _Refused(argparse.Action):
 def parser(name: str) -> Parser:
     """The parser of a command of `NAMES`; its result has `command`, and `run`, which runs it."""
     commands = Parser(prog="jaxscore").add_subparsers()
-    if name in SYSTEMS and (system := declaration(name)) is not None:
+    if importlib.util.find_spec(_module_name(name)) is not None:
+        importlib.import_module(_module_name(name)).add(commands)
+    elif (system := declaration(name)) is not None:
         system_command.add(system, commands)
-    else:
-        _module(name).add(commands)
     found = commands.choices[name]
     for flag, why in REFUSED.get(name, {}).items():
         advanced(
@@ -168,10 +168,11 @@ def parser(name: str) -> Parser:
 
 def passed_on(name: str, words: Sequence[str]) -> argparse.Namespace:
     """The same for a command of `PASSED_ON`, which parses its words itself."""
-    found: argparse.Namespace = _module(name).words(words)
+    found: argparse.Namespace = importlib.import_module(_module_name(name)).words(words)
     found.command = name
     return found
 
 
-def _module(name: str) -> Any:
-    return importlib.import_module(f"jaxscore.cli.{name.replace('-', '_')}")
+def _module_name(name: str) -> str:
+    """The module of a command; most systems have none, since their flags are declared."""
+    return f"jaxscore.cli.{name.replace('-', '_')}"

@@ -45,12 +45,20 @@ def _section(section: Section) -> list[str]:
 
 
 def _items(items: Items | None) -> list[str]:
-    """The first items, each under its name; those that failed are listed elsewhere."""
+    """The first items, each under its name, or one table if columns are all that they have.
+
+    Those that failed are listed elsewhere.
+    """
     if items is None or not (n := items.n - len(items.errors)):
         return []
     shown = min(n, SHOWN)
     part = f" ({shown} of {n} shown)" if shown < n else ""
     blocks = [f"## {items.what.capitalize()}{part}: {items.order}"]
+    if not items.fields and not items.tables:
+        columns = items.columns
+        rows = ([text(column.values[place]) for column in columns] for place in range(shown))
+        left = next((k for k, column in enumerate(columns) if column.kind == "number"), 1)
+        return [*blocks, table([column.title for column in columns], rows, left)]
     for place in range(shown):
         first, *others = items.columns
         blocks += [

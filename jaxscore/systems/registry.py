@@ -54,7 +54,7 @@ SYSTEMS = {
     "judge": _system("rag.evaluation", "judge_report", "judge_page"),
     "bem": _system("rag.bem_evaluation", "judge_report", "judge_page"),
     "metrics": _system("rag.lexical_evaluation"),
-    "compare": _system("compare.evaluation", "compare_report", "compare_page"),
+    "compare": _system("compare.system"),
 }
 
 

@@ -9,10 +9,7 @@ import jaxscore
 from jaxscore.cli import compare
 from jaxscore.io.records import ParquetWriter
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
-from jaxscore.systems.compare.remarks import counted_otherwise
-from jaxscore.systems.compare.systems import chronologic as chronologic_runs
-from jaxscore.systems.compare.systems import paths as paths_runs
-from jaxscore.systems.compare.systems import probsem as probsem_runs
+from jaxscore.systems.compare.detect_system import comparisons_of
 from jaxscore.systems.score.system import SYSTEM as SCORE
 from tests.conftest import CASES
 from tests.systems.compare.records import made_by, path, paths, score, write
@@ -246,10 +243,9 @@ def test_runs_with_other_answer_separators_are_refused(run, two, older):
     assert run("compare", *two(records, records, *same, name="json")).code == 0
 
 
-@pytest.mark.parametrize("system", [paths_runs, chronologic_runs, probsem_runs])
+@pytest.mark.parametrize("system", ["paths", "chronologic", "probsem"])
 def test_the_answer_separator_decides_what_is_counted(system):
-    differ = [{"setting": "answer_separator", "a": None, "b": " "}]
-    assert counted_otherwise(system.SYSTEM, differ) is not None
+    assert "answer_separator" in comparisons_of(system)[0].fixed
 
 
 def test_settings_that_differ_are_on_stdout(run, two):

@@ -110,6 +110,8 @@ def _comparison(system: System, compared: Compared) -> unit.System:
         signature=compared.signature,
         without=compared.without,
         list_in=compared.list_in,
+        file=compared.file,
+        version=system.version,
     )
 
 

@@ -87,7 +87,8 @@ class System:
         fixed: settings that decide what is counted: runs in which they differ are not compared.
         input_fields: of the input's lines, where the results do not hold the texts; None where
             they do.
-        signature, without, list_in: see `system.Compared`.
+        signature, without, list_in, file: see `system.Compared`.
+        version: of the records.
     """
 
     name: str
@@ -101,6 +102,8 @@ class System:
     signature: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     list_in: str = ""
+    file: str = ""
+    version: int = 1
 
 
 def shown(text: object) -> str:

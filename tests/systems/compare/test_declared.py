@@ -5,8 +5,8 @@ from typing import Annotated, TypedDict
 
 import pytest
 
+from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.run import units
 from jaxscore.systems.compare.unit import Choice
 from jaxscore.systems.system import Compared, Decision, Metric, PerToken, System
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
+from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.run import units
 from jaxscore.systems.compare.systems import (
     chronologic,
     paths,

@@ -1,4 +1,4 @@
-"""Which system wrote a file: what its manifest says, else what a record looks like."""
+"""Which system wrote a file: by its manifest, otherwise by the fields of a record."""
 
 import dataclasses
 import functools
@@ -14,29 +14,24 @@ from jaxscore.systems.registry import SYSTEMS, declaration
 
 # Systems that are not declared in one place yet.
 OLD: tuple[System, ...] = tuple(
-    dataclasses.replace(system, signature=signature, without=without, list_in=list_in)
-    for system, signature, without, list_in in (
-        (paths.SYSTEM, ("path_evaluations",), (), ""),
-        (chronologic.SYSTEM, ("question", "answers"), (), "questions"),
-        (chronologic.LETTERS, ("question", "choices"), (), "questions"),
-        (probsem.SYSTEM, ("queries",), (), "contexts"),
-        (rag.JUDGE, ("q_id",), (), "records"),
-        (rag.METRICS, ("q_id", "response"), (), ""),
-        (samples.CHOICE, ("output", "confidence"), (), ""),
-        (samples.CHOICE, ("code_list",), (), ""),
-        (samples.SELF_CERTAINTY, ("confidence_list",), ("confidence",), ""),
-        (samples.CHOICE, ("output", "model_input"), ("confidence_list",), ""),
+    dataclasses.replace(system, signature=signature, without=without, list_in=list_in, file=pattern)
+    for system, signature, without, list_in, pattern in (
+        (paths.SYSTEM, ("path_evaluations",), (), "", ""),
+        (chronologic.SYSTEM, ("question", "answers"), (), "questions", "eval_results_….json"),
+        (chronologic.LETTERS, ("question", "choices"), (), "questions", "eval_results_….json"),
+        (probsem.SYSTEM, ("queries",), (), "contexts", "…_results.json"),
+        (rag.JUDGE, ("q_id",), (), "records", "eval_…_judge_….json"),
+        (rag.METRICS, ("q_id", "response"), (), "", "eval_…_out.json"),
+        (samples.CHOICE, ("output", "confidence"), (), "", ""),
+        (samples.CHOICE, ("code_list",), (), "", ""),
+        (samples.SELF_CERTAINTY, ("confidence_list",), ("confidence",), "", ""),
+        (samples.CHOICE, ("output", "model_input"), ("confidence_list",), "", ""),
     )
-)
-EXPECTED = (
-    "the output of score, paths, probsem (…_results.json), judge (eval_…_judge_….json), metrics "
-    "(eval_…_out.json), self-certainty, select, vote, usc-select, livecode-select, choose or "
-    "perplexity, or the eval_results_….json of chronologic"
 )
 
 
 @functools.cache
-def _of_name(name: str) -> tuple[System, ...]:
+def comparisons_of(name: str) -> tuple[System, ...]:
     """How the runs of a system are compared; none if they are not, or if there is no such name."""
     declared = declaration(name) if name in SYSTEMS else None
     if declared is not None and declared.compared:
@@ -45,7 +40,17 @@ def _of_name(name: str) -> tuple[System, ...]:
 
 
 def _all() -> list[System]:
-    return [system for name in SYSTEMS for system in _of_name(name)]
+    return [system for name in SYSTEMS for system in comparisons_of(name)]
+
+
+def expected() -> str:
+    """The files that can be compared, for messages."""
+    files = (
+        f"{name} ({system.file})" if system.file else name
+        for name in SYSTEMS
+        for system in comparisons_of(name)
+    )
+    return f"the output of {', '.join(dict.fromkeys(files))}"
 
 
 def _fitting(systems: Iterable[System], record: object) -> System | None:
@@ -80,7 +85,7 @@ def of_report(found: Mapping[str, Any], path: Path) -> tuple[System, list[Any]]:
     elif "command" in found and "flags" in found:
         hint = "; this is a manifest, give the file without .run.json"
     there = ", ".join(map(repr, sorted(map(str, found))[:8])) or "nothing"
-    raise InputError(f"{path}: found an object with {there}, expected {EXPECTED}{hint}")
+    raise InputError(f"{path}: found an object with {there}, expected {expected()}{hint}")
 
 
 def of_command(command: str, first: object) -> System:
@@ -92,8 +97,8 @@ def of_command(command: str, first: object) -> System:
     Raises:
         InputError: its results are not compared.
     """
-    if not (systems := _of_name(command)):
-        raise InputError(f"results of {command} are not compared; expected {EXPECTED}")
+    if not (systems := comparisons_of(command)):
+        raise InputError(f"results of {command} are not compared; expected {expected()}")
     return _fitting(systems, first) or systems[0]
 
 
@@ -115,5 +120,5 @@ def of_records(command: str | None, first: Mapping[str, Any], path: Path) -> Sys
     system = _fitting([system for system in _all() if not system.list_in], first)
     if system is None:
         there = ", ".join(map(repr, sorted(map(str, first))[:8])) or "none"
-        raise InputError(f"{path}: found records with the fields {there}, expected {EXPECTED}")
+        raise InputError(f"{path}: found records with the fields {there}, expected {expected()}")
     return system

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.systems.compare.matching import match
-from jaxscore.systems.compare.run import collect
+from jaxscore.systems.compare.columns import collect
+from jaxscore.systems.compare.pairing import match
 from jaxscore.systems.compare.unit import Unit
 
 

@@ -9,9 +9,16 @@ from scipy import stats
 from jaxscore.analysis.bootstrap import estimate
 from jaxscore.analysis.paired import FourCells
 from jaxscore.analysis.significance import mcnemar, sign_flips
-from jaxscore.systems.compare import statistics, verdicts
-from jaxscore.systems.compare.run import Column
-from jaxscore.systems.compare.statistics import Difference, Draws
+from jaxscore.systems.compare.columns import Column
+from jaxscore.systems.compare.differences import (
+    Difference,
+    Draws,
+    Places,
+    corrected,
+    difference_of_means,
+    difference_of_shares,
+    paired_values,
+)
 
 pytestmark = pytest.mark.numeric
 
@@ -26,14 +33,15 @@ def column(*values):
 
 
 def values(a, b, groups=None):
-    places = np.arange(len(a.ends)), np.arange(len(b.ends))
-    return statistics.values(a, b, places, None if groups is None else np.array(groups))
+    groups = None if groups is None else np.array(groups)
+    places = Places(np.arange(len(a.ends)), np.arange(len(b.ends)), groups)
+    return paired_values(a, b, places)
 
 
 def test_a_number_of_independent_pairs():
     drawn = np.random.default_rng(0).normal(size=(2, 30))
     a, b = drawn[0], drawn[1] + 0.7
-    found = statistics.number("x", "x", values(column(*a), column(*b)), DRAWS)
+    found = difference_of_means("x", "x", values(column(*a), column(*b)), DRAWS)
     assert (found.n, found.n_groups, found.n_left_out) == (30, None, 0)
     assert (found.mean_a, found.mean_b) == (pytest.approx(a.mean()), pytest.approx(b.mean()))
     assert found.difference == estimate((b - a).tolist(), 500, 3)
@@ -45,29 +53,25 @@ def test_a_number_of_independent_pairs():
 def test_values_that_one_run_lacks_are_left_out_and_counted():
     a = column(1.0, None, 3.0, float("inf"), 5.0)
     b = column(2.0, 2.0, float("nan"), 4.0, 7.0)
-    found = statistics.number("x", "x", values(a, b), DRAWS)
+    found = difference_of_means("x", "x", values(a, b), DRAWS)
     assert (found.n, found.n_left_out) == (2, 3)
     assert found.difference.mean == 1.5
 
 
 def test_parts_of_an_item_are_drawn_and_flipped_together():
     a, b = column([1.0, 2.0], [3.0], [4.0, 5.0, 6.0]), column([2.0, 4.0], [3.5], [4.0, 5.0, 7.0])
-    found = statistics.number("x", "x", values(a, b), DRAWS)
+    found = difference_of_means("x", "x", values(a, b), DRAWS)
     assert (found.n, found.n_groups) == (6, 3)
     assert found.p == sign_flips([3.0, 0.5, 1.0], 999, 3).p == 2 / 8
     groups = [0, 0, 1, 2, 2, 2]
     assert found.difference == estimate([1.0, 2.0, 0.5, 0.0, 0.0, 1.0], 500, 3, groups)
-    by_item = statistics.values(
-        column(1.0, 2.0, 3.0), column(2.0, 4.0, 3.5), (np.arange(3), np.arange(3)),
-        np.array([7, 7, 9]),
-    )  # fmt: skip
-    assert statistics.number("x", "x", by_item, DRAWS).p == sign_flips([3.0, 0.5], 999, 3).p
+    by_item = values(column(1.0, 2.0, 3.0), column(2.0, 4.0, 3.5), [7, 7, 9])
+    assert difference_of_means("x", "x", by_item, DRAWS).p == sign_flips([3.0, 0.5], 999, 3).p
 
 
 def test_units_are_taken_by_their_places_and_other_lengths_are_left_out():
     a, b = column([1.0, 2.0], [9.0], [5.0, 6.0]), column([50.0, 60.0], [1.0, 2.0, 3.0])
-    places = np.array([2, 0]), np.array([0, 1])
-    found = statistics.values(a, b, places, None)
+    found = paired_values(a, b, Places(np.array([2, 0]), np.array([0, 1])))
     assert (found.a.tolist(), found.b.tolist()) == ([5.0, 6.0], [50.0, 60.0])
     assert (found.pair.tolist(), found.n_left_out) == ([0, 0], 3)
 
@@ -75,17 +79,17 @@ def test_units_are_taken_by_their_places_and_other_lengths_are_left_out():
 def test_right_and_wrong():
     a = column(1.0, 1.0, 1.0, 0.0, 1.0, None)
     b = column(1.0, 0.0, 0.0, 1.0, 0.0, 1.0)
-    found = statistics.right("acc", "right", values(a, b), DRAWS)
+    found = difference_of_shares("acc", "right", values(a, b), DRAWS)
     assert found.cells == FourCells(both=1, only_a=3, only_b=1, neither=0)
     assert (found.test, found.interval_by) == ("McNemar", "Newcombe")
     assert (found.p, found.smallest_p) == (mcnemar(3, 1), 2 / 2**4)
     assert (found.mean_a, found.mean_b, found.n_left_out) == (0.8, 0.4, 1)
-    grouped = statistics.right("acc", "right", values(a, b, [0, 0, 1, 1, 2, 2]), DRAWS)
+    grouped = difference_of_shares("acc", "right", values(a, b, [0, 0, 1, 1, 2, 2]), DRAWS)
     assert (grouped.test, grouped.interval_by) == ("sign flips", "bootstrap")
     assert (grouped.n, grouped.n_groups, grouped.cells.n) == (5, 3, 5)
 
 
-@pytest.mark.parametrize("kind", [statistics.number, statistics.right])
+@pytest.mark.parametrize("kind", [difference_of_means, difference_of_shares])
 def test_below_two_values_or_groups_only_n_is_told(kind):
     for found in (
         kind("x", "x", values(column(1.0), column(0.0)), DRAWS),
@@ -93,44 +97,46 @@ def test_below_two_values_or_groups_only_n_is_told(kind):
         kind("x", "x", values(column(1.0, 1.0), column(0.0, 1.0), [4, 4]), DRAWS),
     ):
         assert found.difference is found.mean_a is found.p is found.p_holm is None
-        assert "too few to compare" in verdicts.verdict(found, 3)
+        assert "too few to compare" in found.verdict(3)
 
 
 def test_holm_counts_the_tests_that_were_made():
-    few = statistics.number("x", "x", values(column(1.0), column(2.0)), DRAWS)
-    other = statistics.number("y", "y", values(column(1.0, 2.0, 4.0), column(3.0, 3.0, 8.0)), DRAWS)
-    found = statistics.corrected([few, other, other])
+    few = difference_of_means("x", "x", values(column(1.0), column(2.0)), DRAWS)
+    other = difference_of_means(
+        "y", "y", values(column(1.0, 2.0, 4.0), column(3.0, 3.0, 8.0)), DRAWS
+    )
+    found = corrected([few, other, other])
     assert found[0].p_holm is None
     assert found[1].p_holm == min(1.0, 2 * other.p)
 
 
 def difference(mean, p, low=0.1, high=0.3, **more):
-    told = statistics.number("x", "it", values(column(1.0, 2.0), column(1.5, 3.0)), DRAWS)
+    told = difference_of_means("x", "it", values(column(1.0, 2.0), column(1.5, 3.0)), DRAWS)
     changed = dataclasses.replace(told.difference, mean=mean, low=low, high=high)
     return dataclasses.replace(told, difference=changed, p=p, p_holm=p, smallest_p=1e-4, **more)
 
 
 def test_what_a_verdict_claims():
-    assert verdicts.verdict(difference(0.2, 0.012), 3) == (
+    assert difference(0.2, 0.012).verdict(3) == (
         "it: B is higher by 0.2 (95% interval 0.1 to 0.3, p = 0.012 after Holm over 3 tests), "
         "n = 2 pairs"
     )
-    assert "it: B is lower by 0.2 (95% interval -0.3 to -0.1, p = 0.012), n" in verdicts.verdict(
-        difference(-0.2, 0.012, -0.3, -0.1), 1
-    )
-    shown = verdicts.verdict(difference(0.2, 0.05, None, None), 1)
+    assert "it: B is lower by 0.2 (95% interval -0.3 to -0.1, p = 0.012), n" in difference(
+        -0.2, 0.012, -0.3, -0.1
+    ).verdict(1)
+    shown = difference(0.2, 0.05, None, None).verdict(1)
     assert shown == "it: no difference shown, B - A = 0.2 (95% interval -, p = 0.05), n = 2 pairs"
-    few = statistics.corrected([difference(0.2, 0.5)])[0]
+    few = corrected([difference(0.2, 0.5)])[0]
     few = dataclasses.replace(few, smallest_p=0.5)
-    assert verdicts.verdict(few, 1).endswith("; so few could give no p below 0.5")
+    assert few.verdict(1).endswith("; so few could give no p below 0.5")
 
 
 def test_equal_runs():
     same = column(1.0, 2.0, 3.0)
-    [found] = statistics.corrected([statistics.number("x", "it", values(same, same), DRAWS)])
+    [found] = corrected([difference_of_means("x", "it", values(same, same), DRAWS)])
     assert (found.p, found.difference.mean, found.difference.low) == (1.0, 0.0, None)
     assert (
-        verdicts.verdict(found, 1)
+        found.verdict(1)
         == "it: no difference shown, the means are equal (95% interval -), n = 3 pairs"
     )
     assert isinstance(found, Difference)

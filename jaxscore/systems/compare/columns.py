@@ -1,11 +1,11 @@
-"""A finished run in columns: the numbers and decisions of its units."""
+"""The units of a finished run in columns: a million units as objects would not fit in memory."""
 
 import dataclasses
 import hashlib
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ class Choices:
 
     Attributes:
         values: as in `Choice`.
-        margins: NaN where there is none.
+        margins: NaN if there is none.
         within: 1, 0 or `UNKNOWN`.
     """
 
@@ -30,28 +30,43 @@ class Choices:
         self.margins = array("d")
         self.within = array("b")
 
-    def add(self, one: Choice) -> None:
-        self.values.append(one.value)
-        self.margins.append(math.nan if one.margin is None else one.margin)
-        self.within.append(UNKNOWN if one.within is None else one.within)
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def add(self, choice: Choice | None) -> None:
+        choice = choice or Choice(None)
+        self.values.append(choice.value)
+        self.margins.append(math.nan if choice.margin is None else choice.margin)
+        self.within.append(UNKNOWN if choice.within is None else choice.within)
 
 
 class Column:
-    """The numbers of one name; NaN where there is none, or none that is finite.
+    """The numbers of one name; NaN for one that is missing or not finite.
 
     Attributes:
-        values: of all units, one behind the other.
-        ends: where the values of each unit end.
+        values: of all units, in one sequence.
+        ends: index after the last value of each unit.
     """
 
     def __init__(self) -> None:
         self.values = array("d")
         self.ends = array("q")
 
+    def __len__(self) -> int:
+        return len(self.ends)
+
     def add(self, value: Number | list[Number] | list[float]) -> None:
-        for one in value if isinstance(value, list) else (value,):
-            self.values.append(math.nan if one is None or not math.isfinite(one) else one)
+        for number in value if isinstance(value, list) else (value,):
+            is_known = number is not None and math.isfinite(number)
+            self.values.append(number if is_known else math.nan)  # type: ignore[arg-type]
         self.ends.append(len(self.values))
+
+    def of_unit(self, place: int) -> Any:
+        """The number of a unit, or the list of its numbers; None for NaN."""
+        start = self.ends[place - 1] if place else 0
+        values = self.values[start : self.ends[place]]
+        known = [None if math.isnan(value) else value for value in values]
+        return known[0] if len(known) == 1 else known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +75,9 @@ class Run:
 
     Attributes:
         names, ids: unit by unit; an id is text, so that 1 of a table is "1" of JSON.
-        texts, answers: digests, None where nothing is known.
-        groups: place of the item that each unit is a part of; None where units are whole items.
-        n_tokens: UNKNOWN where the file does not say.
+        texts, answers: digests, None if nothing is known.
+        groups: place of the item that each unit is a part of; None if units are whole items.
+        n_tokens: UNKNOWN if the file does not say.
         errors: unit -> why it has no numbers.
         unread: those of them whose records are not as their system writes them.
         numbers, choices: columns by name.
@@ -102,15 +117,15 @@ def units(
 
     Args:
         records: (where it is, for messages; the record).
-        texts: of each record, where the records do not hold them.
+        texts: of each record, if the records do not hold them.
     """
     for place, (where, record) in enumerate(records):
-        given = next(texts, None) if texts is not None else None
+        text = next(texts, None) if texts is not None else None
         try:
             if not isinstance(record, dict):
                 raise InputError("found no object")
-            for one in system.read(record, place, facts):
-                yield one if given is None else dataclasses.replace(one, text=(given, one.text))
+            for unit in system.read(record, place, facts):
+                yield unit if text is None else dataclasses.replace(unit, text=(text, unit.text))
         except InputError as problem:
             name = record.get("id") if isinstance(record, dict) else None
             yield Unit(
@@ -122,7 +137,7 @@ def units(
 
 
 def collect(found: Iterable[Unit]) -> Run:
-    """Units as columns; what an earlier unit lacks of a later one's columns is NaN or None."""
+    """Units as columns; a unit without a number or decision of a column has NaN or None there."""
     names: list[str] = []
     ids: list[str | None] = []
     texts: list[bytes | None] = []
@@ -132,33 +147,33 @@ def collect(found: Iterable[Unit]) -> Run:
     numbers: dict[str, Column] = {}
     choices: dict[str, Choices] = {}
     unread: set[int] = set()
-    grouped = False
-    for place, one in enumerate(found):
-        names.append(one.name)
-        ids.append(None if one.id is None else str(one.id))
-        texts.append(digest(one.text))
-        answers.append(digest(one.answer))
-        grouped |= one.group is not None
-        groups.append(-1 - place if one.group is None else one.group)
-        n_tokens.append(UNKNOWN if one.n_tokens is None else one.n_tokens)
-        if one.error is not None:
-            errors[place] = one.error
-        if one.unread:
+    is_grouped = False
+    for place, unit in enumerate(found):
+        names.append(unit.name)
+        ids.append(None if unit.id is None else str(unit.id))
+        texts.append(digest(unit.text))
+        answers.append(digest(unit.answer))
+        is_grouped |= unit.group is not None
+        groups.append(-1 - place if unit.group is None else unit.group)
+        n_tokens.append(UNKNOWN if unit.n_tokens is None else unit.n_tokens)
+        if unit.error is not None:
+            errors[place] = unit.error
+        if unit.unread:
             unread.add(place)
-        for name, value in one.numbers.items():
-            _filled(numbers, name, place).add(value)
-        for name, choice in one.choices.items():
-            _decided(choices, name, place).add(choice)
+        for name, value in unit.numbers.items():
+            _filled(numbers, name, place, Column).add(value)
+        for name, choice in unit.choices.items():
+            _filled(choices, name, place, Choices).add(choice)
     for name in numbers:
-        _filled(numbers, name, len(names))
+        _filled(numbers, name, len(names), Column)
     for name in choices:
-        _decided(choices, name, len(names))
+        _filled(choices, name, len(names), Choices)
     return Run(
         names=names,
         ids=ids,
         texts=texts,
         answers=answers,
-        groups=np.array(groups, np.int64) if grouped else None,
+        groups=np.array(groups, np.int64) if is_grouped else None,
         n_tokens=np.array(n_tokens, np.int64),
         errors=errors,
         unread=unread,
@@ -167,20 +182,14 @@ def collect(found: Iterable[Unit]) -> Run:
     )
 
 
-def _filled(columns: dict[str, Column], name: str, place: int) -> Column:
-    """The column, with one NaN for each unit before `place` that has no value."""
-    column = columns.get(name)
-    if column is None:
-        column = columns[name] = Column()
-    while len(column.ends) < place:
+C = TypeVar("C", Column, Choices)
+
+
+def _filled(columns: dict[str, C], name: str, place: int, kind: Callable[[], C]) -> C:
+    """The column, with one missing value for each unit before `place` that has none."""
+    if name not in columns:
+        columns[name] = kind()
+    column = columns[name]
+    while len(column) < place:
         column.add(None)
-    return column
-
-
-def _decided(columns: dict[str, Choices], name: str, place: int) -> Choices:
-    column = columns.get(name)
-    if column is None:
-        column = columns[name] = Choices()
-    while len(column.values) < place:
-        column.add(Choice(None))
     return column

@@ -1,14 +1,15 @@
-"""Which items of two runs are the same: by id, and by what was asked."""
+"""Pairs of units of two runs: by id, and by what was asked."""
 
 import collections
 import dataclasses
 from collections import deque
 from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxscore.systems.compare.run import Run
+from jaxscore.systems.compare.columns import Run
 
 Key = tuple[str | None, bytes | None]
 
@@ -40,8 +41,8 @@ def match(a: Run, b: Run) -> Matched:
     """Pair the units of two runs.
 
     A unit's partner has the same id and the same text; of several such units the k-th of one run
-    is the partner of the k-th of the other. Where a run does not hold the texts, the ids alone
-    decide. A unit that failed before its text was known has its id alone.
+    is the partner of the k-th of the other. If a run does not hold the texts, the ids alone decide.
+    A unit that failed before its text was known has its id alone.
     """
     by_text = _known(a) and _known(b)
     keys_a, keys_b = (_keys(run, by_text) for run in (a, b))
@@ -52,8 +53,8 @@ def match(a: Run, b: Run) -> Matched:
     left_b = sorted(places_b.values())
     failed_pairs, left_a, left_b = _by_id_alone(a, b, left_a, left_b)
     ids_a, ids_b = ({run.ids[k] for k in left} for run, left in ((a, left_a), (b, left_b)))
-    other = {one for one in ids_a & ids_b if one is not None}
-    good = [(one, two) for one, two in pairs if one not in a.errors and two not in b.errors]
+    other = (ids_a & ids_b) - {None}
+    good = [(i, j) for i, j in pairs if i not in a.errors and j not in b.errors]
     both = np.array(good, np.int64).reshape(-1, 2)
     return Matched(
         a=both[:, 0],
@@ -110,3 +111,34 @@ def _by_id_alone(
 def _textless(run: Run, place: int) -> bool:
     """Whether a unit failed before its text was known."""
     return place in run.errors and run.texts[place] is None
+
+
+class PairRecords(Sequence[dict[str, Any]]):
+    """One record per pair, made on access: its name, and each number and decision of both runs."""
+
+    def __init__(self, a: Run, b: Run, matched: Matched) -> None:
+        self._a, self._b, self._matched = a, b, matched
+        self._numbers = [name for name in a.numbers if name in b.numbers]
+        self._choices = [name for name in a.choices if name in b.choices]
+
+    def __len__(self) -> int:
+        return len(self._matched.a)
+
+    @overload
+    def __getitem__(self, place: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        i, j = int(self._matched.a[place]), int(self._matched.b[place])
+        out: dict[str, Any] = {"name": self._a.names[i]}
+        for name in self._numbers:
+            out[f"{name}_a"] = self._a.numbers[name].of_unit(i)
+            out[f"{name}_b"] = self._b.numbers[name].of_unit(j)
+        for name in self._choices:
+            out[f"{name}_a"] = self._a.choices[name].values[i]
+            out[f"{name}_b"] = self._b.choices[name].values[j]
+        return out

@@ -1,0 +1,357 @@
+"""What differs between two runs: means, shares of right decisions, and single decisions."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxscore.analysis import paired, significance
+from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
+from jaxscore.analysis.paired import FourCells
+from jaxscore.systems.compare.columns import UNKNOWN, Choices, Column
+from jaxscore.systems.compare.unit import Title
+
+LEVEL = 0.05
+SIGN_FLIPS, MCNEMAR = "sign flips", "McNemar"
+BOOTSTRAP, NEWCOMBE = "bootstrap", "Newcombe"
+LONGEST = 200  # characters of a decision's text in the report's data
+
+
+class Draws(NamedTuple):
+    """How much is drawn.
+
+    Attributes:
+        n_bootstrap: means of an interval.
+        n_resamples: patterns of signs of a test if they are too many to enumerate.
+    """
+
+    n_bootstrap: int
+    n_resamples: int
+    seed: int
+
+
+class Places(NamedTuple):
+    """The units of each pair.
+
+    Attributes:
+        a, b: int64 [n pairs], indices of units in A and in B.
+        groups: int64 [n pairs]; None if pairs are independent.
+    """
+
+    a: NDArray[np.int64]
+    b: NDArray[np.int64]
+    groups: NDArray[np.int64] | None = None
+
+
+class Values(NamedTuple):
+    """One number of all pairs.
+
+    Attributes:
+        a, b: float64 [n].
+        pair: int64 [n], the pair of each value.
+        groups: int64 [n]; None if the values are independent.
+        n_left_out: values that one run or both do not have.
+    """
+
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    pair: NDArray[np.int64]
+    groups: NDArray[np.int64] | None
+    n_left_out: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What is known of one number, or of one kind of right decision.
+
+    Attributes:
+        n: values that both runs have.
+        n_left_out: values that one run or both do not have, or not finite.
+        n_groups: groups of values that are drawn and flipped together; None if the values are
+            independent.
+        mean_a, mean_b: None below two values or groups, as are the fields after them.
+        difference: B - A, with its 95% interval.
+        interval_by: `BOOTSTRAP` or `NEWCOMBE`.
+        test: `SIGN_FLIPS` or `MCNEMAR`.
+        exact: whether the test is exact; otherwise patterns of signs were drawn.
+        n_patterns: how many were enumerated or drawn; None for McNemar's.
+        smallest_p: the lowest that the test can give here.
+        p, p_holm: of the test, and corrected for the number of tests.
+        cells: of decisions.
+    """
+
+    name: str
+    title: str
+    n: int
+    n_left_out: int
+    n_groups: int | None
+    mean_a: float | None = None
+    mean_b: float | None = None
+    difference: Estimate | None = None
+    interval_by: str | None = None
+    test: str | None = None
+    exact: bool | None = None
+    n_patterns: int | None = None
+    smallest_p: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    cells: FourCells | None = None
+
+    def verdict(self, n_tests: int) -> str:
+        """A line that claims no more than the interval and the corrected p say.
+
+        Args:
+            n_tests: over which p is corrected.
+        """
+        over = f"n = {self.n} pairs"
+        if self.n_groups is not None:
+            over = f"n = {self.n} values in {self.n_groups} groups"
+        if self.difference is None or self.difference.mean is None or self.p_holm is None:
+            return f"{self.title}: too few to compare, {over}"
+        mean, low, high = self.difference.mean, self.difference.low, self.difference.high
+        span = "95% interval -"
+        if low is not None and high is not None:
+            span = f"95% interval {low:.4g} to {high:.4g}"
+        if self.mean_a == self.mean_b and self.p == 1.0 and not mean:
+            return f"{self.title}: no difference shown, the means are equal ({span}), {over}"
+        corrected = f" after Holm over {n_tests} tests" if n_tests > 1 else ""
+        evidence = f"{span}, p = {self.p_holm:.2g}{corrected}"
+        if self.p_holm < LEVEL:
+            side = "higher" if mean > 0 else "lower"
+            return f"{self.title}: B is {side} by {abs(mean):.4g} ({evidence}), {over}"
+        few = ""
+        if self.smallest_p is not None and self.smallest_p >= LEVEL:
+            few = f"; so few could give no p below {self.smallest_p:.2g}"
+        return f"{self.title}: no difference shown, B - A = {mean:.4g} ({evidence}), {over}{few}"
+
+
+def paired_values(a: Column, b: Column, places: Places) -> Values:
+    """The values of two columns, pair by pair.
+
+    Several values of a pair are a group, unless the pair is part of a larger one. A pair whose
+    runs have different numbers of values is left out.
+    """
+    (start_a, count_a), (start_b, count_b) = _extents(a, places.a), _extents(b, places.b)
+    same = count_a == count_b
+    n_other_lengths = int(np.maximum(count_a, count_b)[~same].sum())
+    counts = count_a[same]
+    pair = np.repeat(np.flatnonzero(same), counts)
+    within = np.arange(len(pair)) - np.repeat(np.cumsum(counts) - counts, counts)
+    values_a = np.asarray(a.values)[np.repeat(start_a[same], counts) + within]
+    values_b = np.asarray(b.values)[np.repeat(start_b[same], counts) + within]
+    known = ~(np.isnan(values_a) | np.isnan(values_b))
+    pair = pair[known]
+    groups = pair if places.groups is None else places.groups[pair]
+    is_independent = len(np.unique(groups)) == len(groups)
+    return Values(
+        values_a[known],
+        values_b[known],
+        pair,
+        None if is_independent else groups,
+        int((~known).sum()) + n_other_lengths,
+    )
+
+
+def _extents(
+    column: Column, units: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the values of units start, and how many there are."""
+    ends = np.asarray(column.ends)
+    starts = np.concatenate([np.zeros(1, np.int64), ends])[:-1]
+    return starts[units], (ends - starts)[units]
+
+
+def difference_of_means(name: str, title: str, values: Values, draws: Draws) -> Difference:
+    """The difference of a number's means, with its bootstrap interval and the sign-flip test."""
+    counts = _counts(name, title, values)
+    if not _is_enough(counts):
+        return counts
+    groups = None if values.groups is None else values.groups.tolist()
+    flipped = significance.sign_flips(_sums(values).tolist(), draws.n_resamples, draws.seed)
+    return dataclasses.replace(
+        counts,
+        mean_a=float(values.a.mean()),
+        mean_b=float(values.b.mean()),
+        difference=paired.difference_of_means(
+            values.a.tolist(), values.b.tolist(), draws.n_bootstrap, draws.seed, groups
+        ),
+        interval_by=BOOTSTRAP,
+        test=SIGN_FLIPS,
+        exact=flipped.exact,
+        n_patterns=flipped.n_patterns,
+        smallest_p=flipped.smallest,
+        p=flipped.p,
+    )
+
+
+def difference_of_shares(name: str, title: str, values: Values, draws: Draws) -> Difference:
+    """The difference of the shares that are right; the values are 1 and 0.
+
+    Independent pairs have McNemar's test and Newcombe's interval; those of groups are tested and
+    drawn as groups.
+    """
+    cells = paired.four_cells((values.a > 0).tolist(), (values.b > 0).tolist())
+    if values.groups is not None:
+        return dataclasses.replace(difference_of_means(name, title, values, draws), cells=cells)
+    counts = _counts(name, title, values)
+    if not _is_enough(counts):
+        return counts
+    return dataclasses.replace(
+        counts,
+        mean_a=(cells.both + cells.only_a) / cells.n,
+        mean_b=(cells.both + cells.only_b) / cells.n,
+        difference=paired.difference_of_shares(cells),
+        interval_by=NEWCOMBE,
+        test=MCNEMAR,
+        exact=True,
+        smallest_p=min(1.0, 2.0 ** (1 - cells.only_a - cells.only_b)),
+        p=significance.mcnemar(cells.only_a, cells.only_b),
+        cells=cells,
+    )
+
+
+def _counts(name: str, title: str, values: Values) -> Difference:
+    n_groups = None if values.groups is None else len(np.unique(values.groups))
+    return Difference(
+        name=name, title=title, n=len(values.a), n_left_out=values.n_left_out, n_groups=n_groups
+    )
+
+
+def _is_enough(counts: Difference) -> bool:
+    """Whether anything can be said: two values, and two groups of them."""
+    return counts.n >= 2 and (counts.n_groups is None or counts.n_groups >= 2)
+
+
+def _sums(values: Values) -> NDArray[np.float64]:
+    """The differences, summed over each group: those of a group change signs together."""
+    differences = values.b - values.a
+    if values.groups is None:
+        return differences
+    _, members = np.unique(values.groups, return_inverse=True)
+    sums: NDArray[np.float64] = np.bincount(members, differences).astype(np.float64)
+    return sums
+
+
+def corrected(differences: Sequence[Difference]) -> list[Difference]:
+    """The same with p-values by Holm's method, over all that have one."""
+    adjusted = iter(significance.holm([one.p for one in differences if one.p is not None]))
+    return [
+        one if one.p is None else dataclasses.replace(one, p_holm=next(adjusted))
+        for one in differences
+    ]
+
+
+def right_column(choices: Choices) -> Column:
+    """Right and wrong as 1 and 0."""
+    column = Column()
+    for value in choices.values:
+        column.add(float(value) if isinstance(value, bool) else None)
+    return column
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How two runs decide the same pairs.
+
+    Attributes:
+        name, title, statistic: see `Title`; `statistic` is None if margins are not known.
+        n: pairs that both runs decided.
+        n_left_out: pairs that one of them did not decide.
+        agree: the share on which the runs agree.
+        audited: "both", "A", "B" or None: the runs that say what lies within their noise floor.
+        n_within: flips that lie within the noise floor of a run that says so; None if none does.
+        flips: pairs that the runs decide differently, largest margins first, with `name`, `a`,
+            `b`, `margin_a`, `margin_b`, `moved` (the sum of the margins) and `within_noise`.
+    """
+
+    name: str
+    title: str
+    statistic: str | None
+    n: int
+    n_left_out: int
+    agree: Estimate
+    audited: str | None
+    n_within: int | None
+    flips: list[dict[str, Any]]
+
+
+def agreement(
+    name: str,
+    title: Title,
+    runs: tuple[Choices, Choices],
+    places: Places,
+    names: Sequence[str],
+    draws: Draws,
+) -> Agreement:
+    """Compare the decisions of each pair.
+
+    A flip lies within the noise if rounding could turn the decision of either run: then the runs
+    could agree.
+
+    Args:
+        runs: decisions of A and B.
+        names: of A's units.
+    """
+    a, b = runs
+    agree: list[bool] = []
+    members: list[int] = []
+    flips: list[dict[str, Any]] = []
+    for pair, (i, j) in enumerate(zip(places.a.tolist(), places.b.tolist(), strict=True)):
+        if a.values[i] is None or b.values[j] is None:
+            continue
+        agree.append(a.values[i] == b.values[j])
+        members.append(pair if places.groups is None else int(places.groups[pair]))
+        if not agree[-1]:
+            flips.append({"name": names[i], **_flip(a, i, b, j)})
+    flips.sort(key=_sum_of_margins, reverse=True)
+    has_margins = any(flip["moved"] is not None for flip in flips)
+    audited = [name for name, run in zip("AB", runs, strict=True) if set(run.within) - {UNKNOWN}]
+    n_within = sum(flip["within_noise"] is True for flip in flips)
+    return Agreement(
+        name=name,
+        title=title.title,
+        statistic=title.statistic if has_margins or not flips else None,
+        n=len(agree),
+        n_left_out=len(places.a) - len(agree),
+        agree=_share(agree, members, draws),
+        audited="both" if len(audited) == 2 else "".join(audited) or None,
+        n_within=n_within if audited else None,
+        flips=flips,
+    )
+
+
+def _flip(a: Choices, i: int, b: Choices, j: int) -> dict[str, Any]:
+    margins = a.margins[i], b.margins[j]
+    marks = [mark for mark in (a.within[i], b.within[j]) if mark != UNKNOWN]
+    return {
+        "a": _shortened(a.values[i]),
+        "b": _shortened(b.values[j]),
+        "margin_a": _finite(margins[0]),
+        "margin_b": _finite(margins[1]),
+        "moved": _finite(sum(margins)),
+        "within_noise": any(marks) if marks else None,
+    }
+
+
+def _sum_of_margins(flip: dict[str, Any]) -> float:
+    return -math.inf if flip["moved"] is None else float(flip["moved"])
+
+
+def _share(hits: list[bool], members: list[int], draws: Draws) -> Estimate:
+    """With Wilson's interval, or the bootstrap's if pairs share an item."""
+    if len(set(members)) == len(hits):
+        return proportion(hits)
+    return estimate([float(hit) for hit in hits], draws.n_bootstrap, draws.seed, members)
+
+
+def _shortened(value: str | bool | None) -> str | bool | None:
+    if not isinstance(value, str) or len(value) <= LONGEST:
+        return value
+    return f"{value[:LONGEST]} … ({len(value) - LONGEST} more characters)"
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,269 @@
+"""Opens a finished run: its system, its records, and what it was made with."""
+
+import codecs
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from jaxscore.errors import InputError
+from jaxscore.io.items import read_items
+from jaxscore.io.json_input import json_kind, read_json, read_jsonl, unreadable_file
+from jaxscore.io.records import read_jsonl_records, read_parquet_records
+from jaxscore.io.run_files import file_digest, manifest_path
+from jaxscore.io.tables import DELIMITERS
+from jaxscore.systems.compare import detect_system
+from jaxscore.systems.compare.columns import Run, collect, units
+from jaxscore.systems.compare.unit import System, shown
+
+SEARCHED = 1000  # records in which one that did not fail is looked for
+LISTS = ("options", "sum_logprob")  # columns of lists in a table of `choose` that are compared
+# Flags and facts that say nothing of the numbers, and those that are compared elsewhere.
+NOT_COMPARED = frozenset(
+    "output output_dir output_file journal quiet distributed coordinator num_processes process_id "
+    "join_timeout trust_remote_code cache_dir date config html no_html numbers noise failed".split()
+)
+# Settings of later versions, with their value in a run that does not have them yet.
+LATER_SETTINGS: Mapping[str, Any] = {"answer_separator": None}
+ENDINGS = (  # of a result's name, and of the file beside which its manifest lies
+    ("_results.json", "_results.csv"),
+    ("_out.json", "_metrics.json"),
+    (".json", ".md"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenRun:
+    """A run before its records are read.
+
+    Attributes:
+        path: None for records from Python.
+        records: (where it is, for messages; the record); those of a file are read once.
+        failures: (name, why) as its report lists them; None if its records alone tell.
+        facts: settings and versions by name; empty if they are not known.
+        has_manifest: whether the facts come from one.
+    """
+
+    path: Path | None
+    system: System
+    records: Iterable[tuple[str, Any]]
+    failures: list[tuple[str, str]] | None
+    facts: Mapping[str, Any]
+    has_manifest: bool
+
+    def load(self, *, with_texts: bool) -> Run:
+        """All of its units.
+
+        Args:
+            with_texts: take the texts from the input that the manifest names if the records do
+                not hold them.
+        """
+        texts = self._input_texts() if with_texts else None
+        return collect(units(self.system, self.records, self.facts, texts))
+
+    def _input_texts(self) -> Iterator[object] | None:
+        """The texts of the run's input, line by line; None if it is gone or has changed."""
+        fields, source = self.system.input_fields, self.facts.get("input")
+        expected = self.facts.get("input_sha256")
+        if fields is None or not isinstance(source, str) or expected is None:
+            return None
+        path = Path(source)
+        if self.facts.get("column") or path.suffix.lower() != ".jsonl":
+            return None
+        try:
+            is_unchanged = file_digest(path) == expected
+        except OSError:  # a folder of somebody else, or a name that no file can have
+            return None
+        if not is_unchanged:
+            return None
+        return (tuple(line.get(name, "") for name in fields) for _, line in read_jsonl(path))
+
+
+def have_same_input(a: OpenRun, b: OpenRun) -> bool:
+    """Whether both runs read the same bytes in the same way, so that equal ids are equal texts."""
+    if a.facts.get("column") != b.facts.get("column"):
+        return False
+    return a.facts.get("input_sha256") == b.facts.get("input_sha256") is not None
+
+
+def open_run(path: Path) -> OpenRun:
+    """Look at a run's file and its manifest; most of its records are not read yet.
+
+    Raises:
+        InputError: it cannot be read, or is no result that can be compared.
+    """
+    if path.suffix.lower() in DELIMITERS:
+        raise InputError(
+            f"{path}: found a table in text, whose numbers have no types; run the command again "
+            "with an --output that ends in .jsonl or .parquet, and compare that"
+        )
+    try:
+        kind = _kind(path)
+    except (OSError, ValueError) as problem:
+        raise unreadable_file(path, problem, detect_system.expected()) from None
+    manifest = read_manifest(path)
+    if kind == "object":
+        return _open_report(path, manifest)
+    records = _records(path, kind)
+    start = list(itertools.islice(records, SEARCHED))
+    first = _first_good(start)
+    command = None if manifest is None else manifest["command"]
+    system = detect_system.of_records(command, first, path)
+    facts = _facts(manifest, first.get("confidence_settings"))
+    return OpenRun(path, system, itertools.chain(start, records), None, facts, manifest is not None)
+
+
+def of_items(system: str, items: Iterable[Any], settings: Mapping[str, Any]) -> OpenRun:
+    """A run from Python.
+
+    Args:
+        system: its name, as of `evaluate`.
+        items: its records, as the system's output file has them.
+
+    Raises:
+        InputError: results of that system are not compared, or there are none.
+    """
+    records = [(f"item {k}", record) for k, record in enumerate(items, start=1)]
+    if not records:
+        raise InputError("the report of a run has no items, as with on_item; compare its file")
+    found = detect_system.of_command(system, _first_good(records))
+    facts = upgraded({"command": system, **settings})
+    return OpenRun(None, found, records, None, facts, has_manifest=False)
+
+
+def _open_report(path: Path, manifest: Mapping[str, Any] | None) -> OpenRun:
+    """A run whose records stand in the JSON file of its report."""
+    report = read_json(path, detect_system.expected())
+    system, items = detect_system.of_report(report, path)
+    listed, failures = report.get("failures"), None
+    if isinstance(listed, list):
+        failures = [
+            (shown(failure.get("name")), str(failure.get("error")))
+            for failure in listed
+            if isinstance(failure, dict)
+        ]
+    records = [(f"item {k}", item) for k, item in enumerate(items, start=1)]
+    facts = _facts(manifest, report["settings"])
+    return OpenRun(path, system, records, failures, facts, manifest is not None)
+
+
+def _first_good(records: Iterable[tuple[str, Any]]) -> Any:
+    """The first record that is no failed item; without any, the first one."""
+    first: Any = None
+    for _, record in records:
+        if isinstance(record, dict) and record.get("error") is None:
+            return record
+        first = record if first is None else first
+    return first if isinstance(first, dict) else {}
+
+
+def _records(path: Path, kind: str) -> Iterator[tuple[str, Any]]:
+    """(where it is, the record) of a file of records."""
+    if kind == "table":
+        rows = enumerate(read_parquet_records(path, LISTS), start=1)
+        return ((f"row {k}", row) for k, row in rows)
+    if kind == "array":
+        return ((f"item {k}", item) for k, item in enumerate(read_items(path), start=1))
+    return ((f"line {k}", record) for k, record in read_jsonl_records(path))
+
+
+def _kind(path: Path) -> str:
+    """What a file holds: "table", "array", "object" (one in the whole file) or "lines".
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path.suffix.lower() == ".parquet":
+        return "table"
+    with open(path, "rb") as file:
+        if not path.is_file():
+            raise ValueError("found a pipe or a device")
+        lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in file)
+        first = next((line for line in lines if line), b"")
+    if first.startswith(b"["):
+        return "array"
+    if path.suffix.lower() == ".json" and not _is_record(first):
+        return "object"
+    return "lines"
+
+
+def _is_record(line: bytes) -> bool:
+    """Whether a line is an object, and not that of a report."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(value, dict) and "settings" not in value
+
+
+def find_manifest(path: Path) -> Path | None:
+    """The manifest of a result, or None if there is none.
+
+    It lies beside the result, or beside the table, the metrics or the page that was written with
+    it: reports/README.md has the list.
+    """
+    name = path.name.replace("eval_results_", "eval_report_", 1)
+    beside = (
+        path.with_name(name.removesuffix(ending) + other)
+        for ending, other in ENDINGS
+        if name.endswith(ending)
+    )
+    return next(filter(_is_file, map(manifest_path, (path, *beside))), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name of a long one has no room for the ending
+        return False
+
+
+def read_manifest(path: Path) -> Mapping[str, Any] | None:
+    """What the manifest of a result says, or None if there is none.
+
+    Raises:
+        InputError: it cannot be read or is no manifest.
+    """
+    place = find_manifest(path)
+    if place is None:
+        return None
+    value = read_json(place, "a manifest, as a run writes it")
+    if not isinstance(value, dict) or not isinstance(value.get("command"), str):
+        raise InputError(
+            f"{place}: found {json_kind(value)} that is no manifest; delete it to compare "
+            "without it"
+        )
+    return value
+
+
+def _facts(manifest: Mapping[str, Any] | None, settings: object) -> dict[str, Any]:
+    """Facts of a run by name: those of its manifest, and the settings that its report holds."""
+    facts: dict[str, Any] = dict(settings) if isinstance(settings, dict) else {}
+    if manifest is not None:
+        flags, model, versions = (
+            part if isinstance(part := manifest.get(name), dict) else {}
+            for name in ("flags", "model", "versions")
+        )
+        facts |= flags | {name: model[name] for name in model if name != "model"}
+        if "model" in model:  # the hash; the flag has the name
+            facts["weights"] = model["model"]
+        facts |= {name: manifest[name] for name in ("command", "input_sha256") if name in manifest}
+        facts |= versions
+    return upgraded(facts)
+
+
+def upgraded(facts: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a run of an earlier version as this version writes them."""
+    return {**LATER_SETTINGS, **facts} if facts else facts
+
+
+def differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Facts that both runs have and that differ, as `{setting, a, b}`."""
+    return [
+        {"setting": name, "a": a[name], "b": b[name]}
+        for name in a
+        if name in b and name not in NOT_COMPARED and a[name] != b[name]
+    ]

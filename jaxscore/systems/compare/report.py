@@ -1,0 +1,337 @@
+"""Report of `compare`: what differs, what flipped, and which items have no partner."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report import sections
+from jaxscore.report.document import Card, Chart, Column, Document, Items, Section, Source
+from jaxscore.report.html.chart_parts import means
+from jaxscore.report.html.charts.histogram import counts, histogram
+from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
+from jaxscore.report.markdown import NOTHING, significant, table, text
+from jaxscore.report.sections import closing, estimate_card, sentence
+
+LISTED = 50  # names of a section; all are in the JSON file
+LARGEST = 10  # values of a number that differ most; 50 are in the JSON file
+CHARTED = 3  # numbers that have charts
+PLOTTED = 100_000  # pairs of a chart; the others are left out
+INTRODUCTION = """\
+B - A is the mean difference of the pairs. The interval of a mean holds 95% of {n_bootstrap}
+bootstrap means, which resample pairs, or whole groups where several values belong to one item. The
+interval of a share is that of Newcombe (1998, method 10); with groups it is a bootstrap interval
+too. A dash stands where fewer than two pairs or groups, or equal differences, cannot tell.
+
+The sign-flip test assumes that without a difference between the runs each pair's difference has
+either sign with the same probability; the differences of a group change signs together. McNemar's
+test assumes the same of the pairs in which one run alone is right. Each p is two-sided, and
+corrected by Holm's method for the {n_tests} tests of this page. Up to 16 signs are enumerated; of
+more, {n_resamples} patterns are drawn, so that no p is below {smallest:.2g}. A difference that is
+not shown may still exist."""
+MATCHED = {
+    "text": "Items are matched by id and by their text.",
+    "input": "Both runs read the same input file, so items are matched by id.",
+    "id": "Items are matched by id alone: the texts of a run are not known.",
+}
+AUDITED = {
+    None: "How many of these lie within the noise floor is not known: the runs were not audited "
+    "(`--audit-noise N`).",
+    "both": "Both runs were audited.",
+    "A": "A alone was audited, so B's noise floor is not in this.",
+    "B": "B alone was audited, so A's noise floor is not in this.",
+}
+
+
+def report(source: Source) -> Document:
+    """The report of a comparison."""
+    record = source.record
+    settings = record["settings"]
+    introduction = INTRODUCTION.format(
+        n_bootstrap=settings["n_bootstrap"],
+        n_resamples=settings["n_resamples"],
+        n_tests=sum(result["p"] is not None for result in record["results"]),
+        smallest=1 / (settings["n_resamples"] + 1),
+    )
+    return Document(
+        system="compare",
+        title=f"Comparison of two runs: {record['system']}",
+        verdict=sentence(source.headline),
+        cards=_cards(record),
+        charts=[*_shares(record), *_numbers(source)],
+        items=_flips(record) if record["decisions"] else _most_changed(record),
+        sections=[
+            _results(record["results"]),
+            *_agreements(record),
+            _settings_that_differ(record["differences"]),
+            *(_largest_differences(record) if record["decisions"] else []),
+            *_without_partner(record),
+            *closing(record, record["what"]),
+        ],
+        about=[
+            _runs(record["runs"]),
+            _matched(record["pairs"], record["what"]),
+            *(" ".join(part.split()) for part in introduction.split("\n\n")),
+        ],
+    )
+
+
+def _cards(record: Mapping[str, Any]) -> list[Card]:
+    cards = [Card("Pairs", f"{record['pairs']['compared']:,}", record["what"])]
+    for result in record["results"]:
+        if result["difference"] is None or result["difference"].mean is None:
+            continue
+        n_groups = result["n_groups"]
+        values = "values" if n_groups is None else f"values in {n_groups} groups"
+        over = f"{values}, p {significant(result['p_holm'], 2)} (Holm)"
+        cards.append(estimate_card(f"{result['title']}: B - A", result["difference"], over))
+    return cards
+
+
+def _shares(record: Mapping[str, Any]) -> list[Chart]:
+    """Right decisions, which have one scale."""
+    shares = [
+        (result["name"], result["difference"], None)
+        for result in record["results"]
+        if result["cells"] is not None and result["difference"] is not None
+    ]
+    return means("Difference of shares, B - A", shares, "pairs", label="B - A")
+
+
+def _numbers(source: Source) -> Iterator[Chart]:
+    """Each number of A against that of B, and how the pairs differ."""
+    total, pairs = len(source.results), source.results[:PLOTTED]
+    left_out = f" The first {PLOTTED:,} of {total:,} pairs." if total > PLOTTED else ""
+    numbers = [result for result in source.record["results"] if result["cells"] is None]
+    for result in numbers[:CHARTED]:
+        title, points = result["title"], [*_points(pairs, result["name"])]
+        labels = Labels("A", "B", "values")
+        svg = scatter(
+            Counter(points), title=title, labels=labels, logs=Logs(False, False), diagonal=True
+        )
+        if svg is not None:
+            caption = f"On the diagonal both runs are equal; above it B is higher.{left_out}"
+            yield Chart(f"{title}: A against B", svg, caption)
+        differences = [b - a for a, b in points]
+        if (binned := counts(differences)) is not None and any(differences):
+            has_mean = not left_out and result["difference"] is not None
+            svg = histogram(
+                binned,
+                title=title,
+                what="values",
+                label="B - A",
+                mean=result["difference"].mean if has_mean else None,
+                signed=True,
+            )
+            yield Chart(f"{title}: B - A", svg, f"Below 0 B is lower.{left_out}")
+
+
+def _points(pairs: Sequence[Mapping[str, Any]], name: str) -> Iterator[tuple[float, float]]:
+    """The finite values of both runs; of an item with several, each."""
+    for pair in pairs:
+        a, b = (
+            value if isinstance(value, list) else [value]
+            for value in (pair.get(f"{name}_a"), pair.get(f"{name}_b"))
+        )
+        if len(a) == len(b):
+            for values in zip(a, b, strict=True):
+                if all(value is not None and math.isfinite(value) for value in values):
+                    yield float(values[0]), float(values[1])
+
+
+def _flips(record: Mapping[str, Any]) -> Items:
+    """All decisions that differ, those of the largest margins first."""
+    flips = [
+        (found["title"], flip)
+        for found in record["decisions"]
+        for flip in record["flips"][found["name"]]
+    ]
+    is_audited = any(found["audited"] is not None for found in record["decisions"])
+
+    def column(title: str, name: str, hint: str = "") -> Column:
+        return Column(title, "number", [significant(flip[name]) for _, flip in flips], hint)
+
+    return Items(
+        what="flips",
+        order="largest margins first",
+        n_all=len(flips),
+        columns=[
+            Column("Item", "text", [flip["name"] + sections.marked(flip) for _, flip in flips]),
+            Column("Decision", "category", [title for title, _ in flips]),
+            Column("A", "text", [_decided(flip["a"]) for _, flip in flips]),
+            Column("B", "text", [_decided(flip["b"]) for _, flip in flips]),
+            column("Margin in A", "margin_a"),
+            column("Margin in B", "margin_b"),
+            column("Together", "moved", "the sum of both margins"),
+        ],
+        within_noise=[flip["within_noise"] for _, flip in flips] if is_audited else [],
+    )
+
+
+def _decided(value: Any) -> str:
+    """A decision: right or wrong as yes or no, otherwise what was chosen."""
+    return sections.yes_no(value) if isinstance(value, bool) else str(value)
+
+
+def _most_changed(record: Mapping[str, Any]) -> Items:
+    """The values of each number that differ most."""
+    titles = {result["name"]: result["title"] for result in record["results"]}
+    values = [
+        (titles[name], value) for name, found in record["most_changed"].items() for value in found
+    ]
+
+    def column(title: str, name: str) -> Column:
+        return Column(title, "number", [significant(value[name]) for _, value in values])
+
+    return Items(
+        what="largest differences",
+        order="of each number the largest first",
+        n_all=len(values),
+        columns=[
+            Column("Item", "text", [value["name"] for _, value in values]),
+            Column("Number", "category", [title for title, _ in values]),
+            column("A", "a"),
+            column("B", "b"),
+            column("B - A", "difference"),
+        ],
+    )
+
+
+def _results(results: Sequence[Mapping[str, Any]]) -> Section:
+    """The verdicts, then the table they come from."""
+    if not results:
+        return Section("Results", ["No number and no right decision is in both runs."], True)
+    header = ["", "A", "B", "B - A", "95% interval", "p", "p, Holm", "Values", "Groups", "Left out"]
+    blocks = [
+        "\n".join(f"- {text(result['verdict'])}" for result in results),
+        table(header, map(_row, results)),
+    ]
+    decisions = [result for result in results if result["cells"] is not None]
+    if decisions:
+        header = ["Pairs", "Both", "A alone", "B alone", "Neither", "Test"]
+        blocks.append(table(header, map(_cells, decisions)))
+    return Section("Results", blocks, True)
+
+
+def _row(result: Mapping[str, Any]) -> list[str]:
+    difference = result["difference"]
+    return [
+        text(result["title"]),
+        significant(result["mean_a"]),
+        significant(result["mean_b"]),
+        significant(None if difference is None else difference.mean),
+        NOTHING if difference is None else _interval(difference),
+        significant(result["p"], 2),
+        significant(result["p_holm"], 2),
+        str(result["n"]),
+        NOTHING if result["n_groups"] is None else str(result["n_groups"]),
+        str(result["n_left_out"]),
+    ]
+
+
+def _cells(result: Mapping[str, Any]) -> list[str]:
+    cells, test = result["cells"], NOTHING
+    if result["test"] is not None:
+        is_exact = ", exact" if result["exact"] else ""
+        test = f"{result['test']}{is_exact}; interval: {result['interval_by']}"
+    counts = (cells.both, cells.only_a, cells.only_b, cells.neither)
+    return [text(result["title"]), *map(str, counts), text(test)]
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None:
+        return NOTHING
+    return f"{significant(estimate.low)} to {significant(estimate.high)}"
+
+
+def _agreements(record: Mapping[str, Any]) -> list[Section]:
+    """How often the runs decide alike; the flips themselves are items."""
+    lines = [
+        f"- **{text(found['title'])}**: {_agreement(found, len(record['flips'][found['name']]))}"
+        for found in record["decisions"]
+    ]
+    return [Section("Agreement", ["\n".join(lines)], True)] if lines else []
+
+
+def _agreement(found: Mapping[str, Any], n_flips: int) -> str:
+    """How often the runs decide alike, and what is known of the noise and margins of flips."""
+    n, share = found["n"], found["agree"]
+    if n < 2:
+        sentences = [f"{n} pairs are decided in both runs."]
+    else:
+        sentences = [
+            f"{n_flips} of {n} pairs are decided otherwise. The share that is decided alike is "
+            f"{significant(share.mean)} (95% interval {_interval(share)})."
+        ]
+        if found["n_left_out"]:
+            sentences.append(f"{found['n_left_out']} others are not decided in both.")
+    if n_flips:
+        if found["audited"] is not None:
+            sentences.append(
+                f"{found['n_within']} of the flips lie within the noise floor ({sections.MARK}): "
+                "rounding could turn a decision of that pair."
+            )
+        sentences.append(AUDITED[found["audited"]])
+        if found["statistic"] is not None:
+            sentences.append(f"Margins are differences of: {text(found['statistic'])}.")
+    return " ".join(sentences)
+
+
+def _settings_that_differ(differences: Sequence[Mapping[str, Any]]) -> Section:
+    title = "What differs between the runs"
+    if not differences:
+        return Section(title, ["No setting that both runs tell."])
+    rows = [[text(str(found[name])) for name in ("setting", "a", "b")] for found in differences]
+    return Section(title, [table(["Setting", "A", "B"], rows, left=3)])
+
+
+def _largest_differences(record: Mapping[str, Any]) -> list[Section]:
+    """The values of each number that differ most, beside a table of flips."""
+    titles = {result["name"]: result["title"] for result in record["results"]}
+    blocks: list[str] = []
+    for name, values in record["most_changed"].items():
+        rows = [
+            [text(value["name"]), *(significant(value[run]) for run in ("a", "b", "difference"))]
+            for value in values[:LARGEST]
+        ]
+        blocks += [
+            f"### Largest differences: {text(titles[name])}",
+            table(["Item", "A", "B", "B - A"], rows),
+        ]
+    return [Section("Largest differences of numbers", blocks)] if blocks else []
+
+
+def _without_partner(record: Mapping[str, Any]) -> list[Section]:
+    """Names of items without a partner."""
+    what, alone = record["what"], record["without_partner"]
+    found = []
+    for title, names in (
+        ("A alone has", alone["a"]),
+        ("B alone has", alone["b"]),
+        ("The runs have other texts of", record["other_text"]),
+    ):
+        if names:
+            some = f" (the first {LISTED})" if len(names) > LISTED else ""
+            lines = "\n".join(f"- {text(name)}" for name in names[:LISTED])
+            found.append(Section(f"{title} {len(names)} {what}{some}", [lines]))
+    return found
+
+
+def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """File and model of A and B, as a table."""
+    rows = [
+        [name.upper(), *(text(str(run.get(field) or NOTHING)) for field in ("path", "model"))]
+        for name, run in runs.items()
+    ]
+    return table(["Run", "File", "Model"], rows, left=3)
+
+
+def _matched(counts: Mapping[str, Any], what: str) -> str:
+    """How items were matched, and what was left out."""
+    return (
+        f"{MATCHED[counts['matched_by']]} {counts['compared']} pairs are compared, of "
+        f"{counts['units_a']} {what} in A and {counts['units_b']} in B. Left out: "
+        f"{counts['failed_pairs']} pairs that failed in a run, {counts['only_a']} {what} that A "
+        f"alone has, {counts['only_b']} that B alone has, {counts['other_text']} with another text."
+    )
