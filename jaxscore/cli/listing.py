@@ -3,10 +3,12 @@
 import argparse
 import importlib.util
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import system_command
 from jaxscore.cli.help_pages import Parser, advanced
+from jaxscore.errors import InputError, check_choice
 from jaxscore.systems.registry import declaration
 
 GROUPS = {
@@ -122,6 +124,7 @@ requests share is computed once.
   python -m jaxscore COMMAND --help                inputs, outputs, common flags
   python -m jaxscore COMMAND --help-all            all flags
   python -m jaxscore --config configs/paths.yaml   command and flags from a file
+  python -m jaxscore --print-completion bash       completion for a shell
   python -m jaxscore --version
 """
 
@@ -145,12 +148,44 @@ class _Refused(argparse.Action):
 
 def parser(name: str) -> Parser:
     """The parser of a command of `NAMES`; its result has `command`, and `run`, which runs it."""
-    commands = Parser(prog="jaxscore").add_subparsers()
+    return _add(name, Parser(prog="jaxscore").add_subparsers())
+
+
+def completion(shell: str) -> str:
+    """A script that completes commands and flags in a shell.
+
+    Args:
+        shell: one that shtab knows.
+
+    Raises:
+        InputError: shtab is not installed, or does not know the shell.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise InputError("--print-completion needs shtab: pip install shtab") from None
+    try:
+        check_choice("--print-completion", shell, shtab.SUPPORTED_SHELLS)
+    except ValueError as problem:
+        raise InputError(str(problem)) from None
+    whole = Parser(prog="jaxscore")
+    commands = whole.add_subparsers()
+    helps = {name: what for group in GROUPS.values() for name, what in group.items()}
+    for name in NAMES:
+        for action in _add(name, commands)._actions:
+            if action.type is Path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        # shtab lists the subcommands that argparse's own help would list.
+        commands._choices_actions.append(commands._ChoicesPseudoAction(name, (), helps[name]))
+    return str(shtab.complete(whole, shell))
+
+
+def _add(name: str, commands: Any) -> Parser:
     if importlib.util.find_spec(_module_name(name)) is not None:
         importlib.import_module(_module_name(name)).add(commands)
     elif (system := declaration(name)) is not None:
         system_command.add(system, commands)
-    found = commands.choices[name]
+    found: Parser = commands.choices[name]
     for flag, why in REFUSED.get(name, {}).items():
         advanced(
             found,

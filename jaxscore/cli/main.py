@@ -56,6 +56,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if name == "--version":
         print(f"jaxscore {VERSION}")
         sys.exit(0)
+    if name == "--print-completion":
+        try:
+            print(listing.completion(" ".join(rest)))
+        except InputError as problem:
+            _refuse(str(problem))
+        sys.exit(0)
     if name.startswith("-"):
         _refuse(f"{name} stands before the command; jaxscore COMMAND {name} is the order")
     if name not in listing.NAMES:

@@ -28,6 +28,30 @@ def test_the_parser_takes_both_spellings():
         assert args.command == "paths"
 
 
+def test_the_completion_script_completes_commands_and_flags(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--print-completion", "bash"])
+    assert end.value.code == 0
+    script = (
+        capsys.readouterr().out
+        + """
+    for words in "jaxscore perp" "jaxscore score --summ"; do
+      COMP_WORDS=($words); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _shtab_jaxscore
+      echo "${COMPREPLY[@]}"
+    done"""
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["perplexity", "--summary-only"]
+
+
+@pytest.mark.parametrize("words", [[], ["fsh"]])
+def test_completion_for_no_shell_names_those_that_exist(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--print-completion", *words])
+    assert end.value.code == 2
+    assert "expected one of 'bash', 'zsh'" in capsys.readouterr().err
+
+
 def test_the_version(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["--version"])
