@@ -24,7 +24,7 @@ from jaxscore.server.prompts import Prompt
 from jaxscore.server.request_models import SamplingRequest
 from jaxscore.server.scheduler import Piece, every_token, next_token
 from jaxscore.server.service import Service
-from jaxscore.text.token_bytes import TokenBytes
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated
 
@@ -188,7 +188,7 @@ def choice_of(service: Service, request: ChoiceRequest, index: int, text: Genera
             raise not_finite(subject)
         raise invalid_field(request.prompt_field, f"{subject}: {text.error}")
     ids = text.token_ids.tolist()
-    decoded = service.token_bytes.joined(ids)
+    decoded = service.token_bytes.join(ids)
     visible = decoded[: find_stop(decoded, request.fields.stop)]
     if text.eos_id is not None:
         ids.append(text.eos_id)
@@ -252,7 +252,7 @@ async def _most_probable_tokens(service: Service, request: ChoiceRequest) -> lis
 def _choice_of_token(service: Service, request: ChoiceRequest, prompt: int, id: int) -> Choice:
     if id in service.eos_ids:
         return Choice(prompt, [id], "", "stop")
-    text = service.token_bytes.joined([id])
+    text = service.token_bytes.join([id])
     end = find_stop(text, request.fields.stop)
     return Choice(prompt, [id], text[:end], "length" if end is None else "stop")
 
@@ -354,7 +354,7 @@ class GrowingText:
             is_finished: whether no tokens will follow.
         """
         self.n_ids += len(ids)
-        raw = b"".join(self._bytes.of(id) for id in ids if not self._bytes.is_special(id))
+        raw = b"".join(self._bytes.raw(id) for id in ids if not self._bytes.is_special(id))
         self._text += self._decoder.decode(raw, is_finished)
         end = find_stop(self._text, self._stop)
         if end is None:

@@ -28,7 +28,7 @@ from jaxscore.server.request_models import (
 )
 from jaxscore.server.service import Service
 from jaxscore.server.settings import MAX_NUMBERS, MAX_PROMPTS
-from jaxscore.text.token_bytes import TokenBytes
+from jaxscore.text.decoder import TokenBytes
 
 ENTRY_BYTES, CHOICE_BYTES = 40, 100  # of a token's JSON, and of a choice without its tokens
 DONE = b"data: [DONE]\n\n"
@@ -201,7 +201,7 @@ def _completion_choice(
     before = prompt.text if request.echo else ""
     logprobs = None
     if request.n_top is not None and choice.logprobs is not None:
-        _, starts = service.token_bytes.placed(choice.ids, first=False)
+        _, starts = service.token_bytes.text_and_starts(choice.ids, is_first=False)
         end = len(before) + len(choice.text)
         starts = [min(len(before) + start, end) for start in starts]
         logprobs = completion_logprobs(
@@ -280,7 +280,7 @@ def chat_logprobs(token_bytes: TokenBytes, tokens: TokenLogprobs) -> list[dict[s
     """The list `logprobs.content` of a chat's choice; tokens that look equal have an entry each."""
 
     def entry(id: int, logprob: Any) -> dict[str, Any]:
-        raw = token_bytes.of(id)
+        raw = token_bytes.raw(id)
         return {"token": token_bytes.text(id), "logprob": logprob, "bytes": list(raw)}
 
     return [

@@ -141,4 +141,4 @@ def _prompt_of_ids(service: Service, index: int, ids: list[int]) -> Prompt:
             f"prompt {index} has token id {unknown}, expected an id of the model's vocabulary, 0 "
             f"to {n_ids - 1}",
         )
-    return Prompt(np.array(ids, np.int32), *service.token_bytes.placed(ids, first=True))
+    return Prompt(np.array(ids, np.int32), *service.token_bytes.text_and_starts(ids, is_first=True))

@@ -14,7 +14,7 @@ from jaxscore.server.errors import ApiError
 from jaxscore.server.scheduler import GenerationJob, Job, Piece, ScoringJob, Watch
 from jaxscore.server.settings import MAX_CHARACTERS, TOPS, Settings
 from jaxscore.server.worker import Metrics, Worker
-from jaxscore.text.token_bytes import TokenBytes
+from jaxscore.text.decoder import TokenBytes
 from jaxscore.text.tokenize_requests import RequestTokenizer
 from jaxscore.types.requests import GenerationRequest
 from jaxscore.types.results import Generated

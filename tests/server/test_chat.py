@@ -110,7 +110,7 @@ def test_numbers_are_the_scorers(served):
     raw = b"".join(bytes(one["bytes"]) for one in content)
     assert raw.decode("utf-8", "replace") == choice["message"]["content"]
     token_bytes = served.service.token_bytes
-    by_bytes = {token_bytes.of(id): id for id in range(1200)}
+    by_bytes = {token_bytes.raw(id): id for id in range(1200)}
     encoder = served.scorer.encoder
     [before] = encoder.prompt_ids([chat_template.render(encoder.tokenizer, MESSAGES)])
     ids = np.array([*before, *(by_bytes[bytes(one["bytes"])] for one in content)], np.int32)

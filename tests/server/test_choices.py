@@ -10,7 +10,7 @@ from jaxscore.server.choices import GrowingText, count_stop_prefix, find_stop
 class Bytes:
     """Token n is the byte n; 256 is special."""
 
-    def of(self, id):
+    def raw(self, id):
         return bytes([id])
 
     def is_special(self, id):

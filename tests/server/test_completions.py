@@ -347,7 +347,7 @@ def test_answers_have_what_openai_has(served):
 class Letters:
     """Tokens 0 to 9; those from 7 read alike."""
 
-    def of(self, id):
+    def raw(self, id):
         return b"\xe2" if id >= 7 else b"abcdefg"[id : id + 1]
 
     def text(self, id):

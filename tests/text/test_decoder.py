@@ -79,7 +79,7 @@ def test_it_is_what_decoding_everything_after_each_token_finds(
 ):
     tokenizer = tokenizers(name)
     monkeypatch.setattr(tokenizer, "clean_up_tokenization_spaces", cleaned)
-    decode, draw = TextDecoder(tokenizer).shown, np.random.default_rng(7)
+    decode, draw = TextDecoder(tokenizer).raw_text, np.random.default_rng(7)
     found = []
     for k in range(40):
         ids = random_ids(draw, tokenizer, int(draw.integers(1, 160)))
@@ -97,7 +97,7 @@ def test_it_is_what_decoding_everything_after_each_token_finds(
 @pytest.mark.parametrize("name", ["byte_level", "metaspace"])
 def test_a_character_in_pieces_is_seen_when_it_is_whole(tokenizers, name):
     tokenizer = tokenizers(name)
-    decode = TextDecoder(tokenizer).shown
+    decode = TextDecoder(tokenizer).raw_text
     ids = tokenizer.encode("ab" * 40 + "🙂你cd", add_special_tokens=False)
     for stop in ("🙂", "你", "🙂你c"):
         n = fast(ids, [stop], decode)
@@ -115,10 +115,10 @@ def test_a_text_is_cut_where_its_stop_string_begins(tokenizers):
     special = tokenizer.encode("<|im_start|><|im_end|>", add_special_tokens=False)
     for k in range(200):
         ids = draw.choice([*words, *special * 4], int(draw.integers(2, 14))).tolist()
-        shown = [(decoder.shown([id]), id in special) for id in ids]
+        shown = [(decoder.raw_text([id]), id in special) for id in ids]
         of_special = [inside for text, inside in shown for _ in text]
         whole = "".join(text for text, _ in shown)
-        assert whole == decoder.shown(ids)
+        assert whole == decoder.raw_text(ids)
         start, n = int(draw.integers(0, len(whole))), int(draw.integers(1, 14))
         stop = whole[start : start + n] if k % 8 else "never there"
         at = whole.find(stop) if k % 8 else len(whole)
@@ -131,7 +131,7 @@ def test_special_tokens_are_seen_by_name(tokenizers):
     [end] = tokenizer.encode("<|im_end|>", add_special_tokens=False)
     ids = [*tokenizer.encode("The cat", add_special_tokens=False), end]
     decoder = TextDecoder(tokenizer)
-    assert fast([*ids, 5], ["<|im_end|>", "never"], decoder.shown) == len(ids)
+    assert fast([*ids, 5], ["<|im_end|>", "never"], decoder.raw_text) == len(ids)
     for stop in (["<|im_end|>"], ["cat<|im", "|>"], ["im_end"]):
         assert decoder.text_before(ids, stop) == "The cat"[: 4 if "cat<|im" in stop else None]
 
@@ -140,7 +140,7 @@ def test_of_two_stop_strings_the_one_that_is_complete_first_decides(tokenizers):
     tokenizer = tokenizers("gpt2")
     decoder = TextDecoder(tokenizer)
     ids = [tokenizer.convert_tokens_to_ids(one) for one in "A n s w e r :".split()]
-    assert fast(ids, ["Answer:", "w"], decoder.shown) == 4
+    assert fast(ids, ["Answer:", "w"], decoder.raw_text) == 4
     assert decoder.text_before(ids[:4], ["Answer:", "w"]) == "Ans"
     # By one token two are complete: the one that begins first cuts.
     assert decoder.text_before(ids[:5], ["e", "swe"]) == "An"
@@ -149,7 +149,7 @@ def test_of_two_stop_strings_the_one_that_is_complete_first_decides(tokenizers):
 def test_the_time_is_linear(tokenizers):
     """Decoded are a few ids per token, however long the text."""
     tokenizer = tokenizers("gpt2")
-    decode, counts = TextDecoder(tokenizer).shown, []
+    decode, counts = TextDecoder(tokenizer).raw_text, []
 
     def counted(ids):
         counts.append(len(ids))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.text.token_bytes import TokenBytes, split_words
+from jaxscore.text.decoder import TokenBytes, split_words
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
 
@@ -27,13 +27,13 @@ def load(folder):
 def test_joined_bytes_are_the_text(folder, text):
     tokenizer, token_bytes = load(folder)
     ids = tokenizer(text)["input_ids"]
-    found, starts = token_bytes.placed(ids, first=True)
+    found, starts = token_bytes.text_and_starts(ids, is_first=True)
     assert found == text == tokenizer.decode(ids, skip_special_tokens=True)
     assert starts == sorted(starts)
     assert len(starts) == len(ids)
     raw = text.encode()
     if not token_bytes.strips_first:
-        own = [b"" if token_bytes.is_special(id) else token_bytes.of(id) for id in ids]
+        own = [b"" if token_bytes.is_special(id) else token_bytes.raw(id) for id in ids]
         assert b"".join(own) == raw
         sums = [sum(map(len, own[:k])) for k in range(len(own))]
         whole = [len(raw[:n].decode("utf-8", "ignore")) for n in sums]
@@ -44,7 +44,7 @@ def test_joined_bytes_are_the_text(folder, text):
 def test_tokenizers_that_lose_characters_are_read_as_they_decode(folder):
     tokenizer, token_bytes = load(folder)
     ids = tokenizer("wörld it")["input_ids"]
-    found, starts = token_bytes.placed(ids, first=True)
+    found, starts = token_bytes.text_and_starts(ids, is_first=True)
     assert found == tokenizer.decode(ids, skip_special_tokens=True)
     assert starts == sorted(starts)
 
@@ -62,13 +62,13 @@ def test_special_tokens_by_name_and_not_in_texts():
     bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
     assert token_bytes.text(bos) == tokenizer.bos_token
     assert token_bytes.is_special(eos)
-    assert token_bytes.joined([bos, eos]) == ""
+    assert token_bytes.join([bos, eos]) == ""
 
 
 def test_an_id_without_a_token_is_no_text():
     _, token_bytes = load("models/tiny-llama3")
-    assert token_bytes.of(1207) == b""
-    assert token_bytes.placed([1207], first=True) == ("", [0])
+    assert token_bytes.raw(1207) == b""
+    assert token_bytes.text_and_starts([1207], is_first=True) == ("", [0])
 
 
 def test_parts_of_a_character():
@@ -76,8 +76,8 @@ def test_parts_of_a_character():
     ids = tokenizer("€", add_special_tokens=False)["input_ids"]
     assert len(ids) == 3
     assert [token_bytes.text(id) for id in ids] == ["\ufffd"] * 3
-    assert token_bytes.placed(ids, first=True) == ("€", [0, 0, 0])
-    assert token_bytes.placed(ids[:2], first=True) == ("\ufffd", [0, 0])
+    assert token_bytes.text_and_starts(ids, is_first=True) == ("€", [0, 0, 0])
+    assert token_bytes.text_and_starts(ids[:2], is_first=True) == ("\ufffd", [0, 0])
 
 
 class Spelled:

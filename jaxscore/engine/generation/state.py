@@ -55,7 +55,7 @@ class TextState:
             self.error = str(problem)
 
     def _append(self, ids: np.ndarray, decoder: TextDecoder) -> None:
-        search = self._search = self._search or StopSearch(self.request.stop, decoder.shown)
+        search = self._search = self._search or StopSearch(self.request.stop, decoder.raw_text)
         for token_id in ids.tolist():
             if token_id == generate.NONFINITE:
                 self.error = NOT_FINITE
@@ -82,7 +82,9 @@ class TextState:
         """Finish as in an earlier run, unless the tokenizer now decodes the ids differently."""
         ids = journaled.ids.tolist()
         try:
-            without_last, whole = (self._has_stop(decoder.shown(part)) for part in (ids[:-1], ids))
+            without_last, whole = (
+                self._has_stop(decoder.raw_text(part)) for part in (ids[:-1], ids)
+            )
             if not without_last and whole == (journaled.finish == "stop"):
                 self.token_ids, self.eos_id = ids, journaled.eos_id
                 self.finish_reason = journaled.finish

@@ -110,7 +110,7 @@ def evaluate(
         on_item: see `System`.
     """
     run = ScoringRun(lm, settings, policies=BOUNDARIES)
-    totals = Totals(TextDecoder(lm.encoder.tokenizer).shown)
+    totals = Totals(TextDecoder(lm.encoder.tokenizer).raw_text)
     n_items, failures, records = 0, [], []
     for entry, scored in scored_entries(run, entries, request_of, settings.n_requests):
         n_items += 1

@@ -14,7 +14,7 @@ from jaxscore.analysis import detection
 from jaxscore.errors import InputError
 from jaxscore.systems.settings import Settings, check_list, check_setting, setting
 from jaxscore.systems.system import Metric, PerToken, per_token_fields
-from jaxscore.text.token_bytes import TokenBytes, split_words
+from jaxscore.text.decoder import TokenBytes, split_words
 from jaxscore.types.results import ScoredRequest
 
 LOG_BASES = {"2": 2.0, "e": math.e, "10": 10.0}

@@ -197,7 +197,7 @@ def test_the_first_stop_that_is_complete_ends_the_text(monkeypatch, scorers, ste
         pairs.append((text[at : at + n], text[at + 3 : at + 5]))
     got = writer.generate([asked("The cat", 40, k, stop=pair) for k, pair in enumerate(pairs)])
     for one, pair in zip(got, pairs, strict=True):
-        n = slow(ids, pair, decoder.shown)
+        n = slow(ids, pair, decoder.raw_text)
         assert (one.token_ids.tolist(), one.finish) == (ids[:n], "stop")
         cut = min(k for stop in pair if (k := decoder.text(ids[:n]).find(stop)) >= 0)
         assert one.text == text[:cut]
@@ -235,8 +235,8 @@ def test_what_was_drawn_at_random_ends_where_everything_decoded_says(scorers):
     got = writer.generate([asked("The", 40, k, seed=k, stop=stop, **options) for k in range(24)])
     for one, whole in zip(got, plain, strict=True):
         ids = whole.token_ids.tolist()
-        n = slow(ids, stop, decoder.shown)
+        n = slow(ids, stop, decoder.raw_text)
         assert one.token_ids.tolist() == ids[:n]
         assert one.finish == ("length" if n is None else "stop")
-        assert fast(ids, stop, decoder.shown) == n
+        assert fast(ids, stop, decoder.raw_text) == n
     assert {one.finish for one in got} == {"stop", "length"}
