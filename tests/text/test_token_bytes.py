@@ -90,7 +90,7 @@ class Spelled:
     def is_special(self, id):
         return self.parts[id] == b"<s>"
 
-    def of(self, id):
+    def raw(self, id):
         return self.parts[id]
 
 
