@@ -241,8 +241,13 @@ def run_declared(
     """
     if system.needs:
         require(system.name, lm, *system.needs)
-    else:
+    elif system.source is None:
         refuse_source(system.name, lm)
+    elif not isinstance(lm, system.source):
+        raise InputError(
+            f"a source that is {type(lm).__name__}, but {system.name} needs a "
+            f"{system.source.__name__}"
+        )
     settings = with_examples(system, settings)
     options: dict[str, Any] = {} if on_item is None else {"on_item": on_item}
     if system.page_items is not None and (with_page or on_item is None):

@@ -8,6 +8,7 @@ from jaxscore.report.markdown import NOTHING, significant, table, text
 SHOWN = 50  # items of a report; all are in the JSON file
 LONGEST_HEADING = 100  # characters of an item in its heading
 NO_TEXT = "(no text)"
+INTERVAL = "95% interval "  # start of a card's note
 
 
 def render(document: Document) -> str:
@@ -33,7 +34,9 @@ def _numbers(cards: Sequence[Card]) -> list[str]:
 def _number(card: Card) -> list[str]:
     note = card.note.splitlines()
     if card.estimate is None:
-        return [text(card.title), card.value, NOTHING, ", ".join(note) or NOTHING]
+        is_interval = bool(note) and note[0].startswith(INTERVAL)
+        span = note.pop(0).removeprefix(INTERVAL) if is_interval else NOTHING
+        return [text(card.title), card.value, span, ", ".join(note) or NOTHING]
     found = card.estimate
     value, low, high = (significant(number, 6) for number in (found.mean, found.low, found.high))
     span = NOTHING if found.low is None else f"{low} to {high}"
@@ -61,9 +64,16 @@ def _items(items: Items | None) -> list[str]:
         return [*blocks, table([column.title for column in columns], rows, left)]
     for place in range(shown):
         first, *others = items.columns
+        whole = {field.title for field in items.fields if field.values[place].strip()}
+        title = first.values[place]
         blocks += [
-            f"### {text(first.values[place], LONGEST_HEADING) or NO_TEXT}",
-            "; ".join(_fact(column, place) for column in others if column.values[place] != NOTHING),
+            f"### {text(title, LONGEST_HEADING) or NO_TEXT}",
+            "; ".join(
+                _fact(column, place)
+                for column in others
+                if column.values[place] != NOTHING and column.title not in whole
+            ),
+            *([f"{first.title}: {text(title)}"] if len(title) > LONGEST_HEADING else []),
             *(
                 f"{field.title}: {text(field.values[place])}"
                 for field in items.fields

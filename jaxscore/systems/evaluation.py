@@ -1,7 +1,7 @@
 """What every system gives back: one shape for reports, files, notebooks and closing lines."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxscore.analysis.margins import Decisions
@@ -54,13 +54,13 @@ class Evaluation:
     """
 
     summary: Mapping[str, Any]
-    items: Sequence[Mapping[str, Any]]
     n_items: int
-    rows: Sequence[Mapping[str, Any]]
-    details: Mapping[str, Any]
-    long: Mapping[str, Any]
     headline: str
     failures: Sequence[Failure]
+    items: Sequence[Mapping[str, Any]] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    long: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     findings: Sequence[str] = ()
     remarks: Sequence[str] = ()
     lines: Sequence[str] = ()
@@ -88,6 +88,11 @@ def failures_of(
     ]
 
 
+def unusable(entries: Iterable[Entry[Any]]) -> list[Failure]:
+    """The entries that could not be read, and why."""
+    return [Failure(entry.name, str(entry.error)) for entry in entries if entry.item is None]
+
+
 def with_unusable(entries: Sequence[Entry[Any]], found: Evaluation) -> Evaluation:
     """Add the entries that could not be read, in their places, to what was found of the others.
 
@@ -97,13 +102,12 @@ def with_unusable(entries: Sequence[Entry[Any]], found: Evaluation) -> Evaluatio
     if all(entry.item is not None for entry in entries):
         return found
     place = {entry.name: k for k, entry in enumerate(entries)}
-    unusable = [entry for entry in entries if entry.item is None]
     records = iter(found.items)
     items = [
         next(records) if entry.item is not None else {"id": entry.id, "error": entry.error}
         for entry in entries
     ]
-    failures = [*found.failures, *(Failure(entry.name, str(entry.error)) for entry in unusable)]
+    failures = [*found.failures, *unusable(entries)]
     return dataclasses.replace(
         found,
         items=items,

@@ -107,7 +107,8 @@ class SettingField(NamedTuple):
             or (self.flag.expected and not value)
         ):
             expected = {str: "a text", float: "a finite number", bool: "True or False"}
-            wanted = self.flag.expected or expected.get(self.kind, self.kind.__name__)
+            kind = getattr(self.kind, "__name__", str(self.kind))  # a union has no name
+            wanted = self.flag.expected or expected.get(self.kind, kind)
             raise InputError(f"setting {self.name} is {value!r}, expected {wanted}")
         elif self.kind is str and not is_valid_unicode(typing.cast(str, value)):
             raise InputError(f"setting {self.name} {HALF_PAIR}")

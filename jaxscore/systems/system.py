@@ -194,6 +194,7 @@ class System:
         report: `(run) -> Document`, see `report.document`; None if the system has no report.
         reports_with: setting without which the command writes no report and no page; None if it
             always does.
+        source: what `evaluate` takes in place of a model, such as a classifier; None for a model.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         compared: how two runs are paired, for each kind of records that the system writes; empty
             if they are not compared.
@@ -219,6 +220,7 @@ class System:
     read_rows: Callable[..., Iterator[Row]] = read_rows
     from_value: Callable[[Any], Any] | None = None
     read_objects: Callable[[Any, Collection[str]], Iterator[Any]] | None = None
+    source: type | None = None
     needs: tuple[str, ...] = ()
     compared: tuple[Compared, ...] = ()
 

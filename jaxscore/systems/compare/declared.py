@@ -92,7 +92,7 @@ def _comparison(system: System, compared: Compared) -> unit.System:
             **described,
             n_tokens=sum(n_tokens) if isinstance(n_tokens, list) else n_tokens,
             numbers={name: value for name, value in numbers.items() if value is not None},
-            choices=choices,
+            choices={name: one for name, one in choices.items() if one.value is not None},
         )
 
     return unit.System(
