@@ -31,7 +31,6 @@ from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import query_scores
 from jaxscore.systems.rag import (
     evaluator_file,
-    experiment_config,
     experiment_folder,
     results_table,
     retrieval_runs,
@@ -141,7 +140,7 @@ def read_yaml(data: bytes, folder: Path) -> None:
     with refusing():
         evaluator_file.load(path)
     with refusing():
-        experiment_config.load(folder, "dev")
+        experiment_folder.read_config(folder, "dev")
     with refusing(), contextlib.suppress(SystemExit):
         config_file.expand_config(["--config", str(path)], listing.NAMES, listing.parser)
 

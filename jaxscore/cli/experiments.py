@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxscore.errors import InputError
+from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.rag import experiment_folder
 
 DEFAULT_SPLIT = "dev"
@@ -39,11 +40,11 @@ def add_quiet_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
 
 
-def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[tuple[str, str]]:
+def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]:
     """Pass --folder, or each folder of --experiments-folder, to `use`.
 
     Returns:
-        (folder, why) of those that `use` refused; the others go on.
+        The folders that `use` refused; the others go on.
 
     Raises:
         InputError: --folder was refused, or no folder holds what the split names.
@@ -56,5 +57,5 @@ def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[tuple[st
         try:
             use(folder)
         except InputError as problem:
-            failures.append((str(folder), str(problem)))
+            failures.append(Failure(str(folder), str(problem)))
     return failures

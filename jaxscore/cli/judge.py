@@ -1,131 +1,264 @@
 """`jaxscore judge`: a model judges the responses of RAG experiments."""
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxscore.cli import judge_flags, judge_folders, judge_output, messages, model_flags
-from jaxscore.cli.judge_folders import Metric, Work
-from jaxscore.cli.judge_output import Judged
-from jaxscore.endpoints.chat import ChatEndpoint, OllamaEndpoint
+from jaxscore.cli import experiments, model_flags, outputs, settings_flags
+from jaxscore.cli.judge_run import JudgeRun
+from jaxscore.cli.messages import remark
+from jaxscore.endpoints.chat import OLLAMA_URL, OPENAI_URL, ChatEndpoint, OllamaEndpoint
 from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.models.weights import checkpoint
-from jaxscore.systems.rag import bem
+from jaxscore.systems.rag import bem, experiment_folder, judge, records
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
-DESCRIPTION = """\
-Let a model judge the responses of RAG experiments (BERGEN): is each one right,
-or which of two is better?
-
-input, in each folder of --experiments-folder (except tmp_...), or in --folder:
-  eval_<split>_out.json   a list of records:
-    {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"],
-     "question": "Where was Ada born?"}
-
-the judge, one of:
-  --llm [MODEL [SHORT]]   a model on this machine; --model MODEL is the same.
-                          With use_logits in the evaluator file the score is
-                          the mean worth of the labels by their next-token
-                          probabilities. Without it the model writes an answer,
-                          and the score is the worth of the one label in it
-                          (-100, outside the mean, for no label or several)
-  --llm-ollama MODEL [SHORT]   an ollama server, which writes an answer
-  --gpt MODEL             an OpenAI-compatible server (key in OPENAI_API_KEY),
-                          which writes an answer
-  --bem [MODEL]           a BERT classifier: P(equivalent), best reference
-
-With --opponent-folder and --opponent-name the judge writes which of two
-responses is better. --seed draws their order; --both-orders asks in both: a win
-or a loss is what both answers say, and answers that disagree are a tie.
-
-output, merged into what the files hold:
-  eval_<split>_out.json       a column of scores
-  eval_<split>_metrics.json   its mean, null where no answer could be read;
-                              against an opponent the percentages of win, tie
-                              and lose
-  eval_<split>_judge_<metric>.md, .json and .html   the details, worst records
-                              first, and the settings; .html is for a browser.
-                              --audit-noise adds `within_noise` where
-                              probabilities are read: could rounding change the
-                              most probable label?
-
-The metric is LLMeval_<short>; _logits follows where probabilities are read, and
-_VS_<opponent>_win, _tie and _lose against an opponent. --gpt uses MODEL itself,
---bem uses BEM. --sample N adds _<N>; its records are in
-eval_<split>_out_<N>.json. A metric that exists is kept. One that was made with
-other settings or records is refused, unless --force is given.
-
-Evaluator files (--llm-prompt) hold prompts, labels and what each is worth.
-Templates are filled with rubrik_section (the labels), question, answer,
-prediction, prediction_1 and prediction_2 in braces, also in Python f-strings as
-BERGEN writes them. Templates that ask for more are refused.
-
-exit code: 0 all judged; 1 some records or folders failed, or no written answer
-of a folder names a label (the others are kept; a comparison without a readable
-answer has null rates and exits 0); 2 unusable input, or other settings than
-those of a metric that exists.
-"""
+DEFAULT_MODEL = "upstage/SOLAR-10.7B-Instruct-v1.0"  # BERGEN's, for `--llm` alone
+MANIFEST = ".md.run"  # a metric of this ending has a report of the name of another's manifest
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "judge",
-        description=DESCRIPTION,
+    """Declare the command's flags."""
+    parser = subparsers.add_parser("judge", description=judge.HELP)
+    experiments.add_folder_flags(parser, "judge")
+    _add_judges(parser)
+    settings_flags.add(parser, judge.Settings)
+    parser.add_argument(
+        "--sample",
+        "--limit",
+        type=_sample,
+        metavar="N",
+        help="only the first N records; the metric's name ends in _N",
     )
-    judge_flags.add(parser)
-    model_flags.add_model_flags(parser, model_required=False)
+    parser.add_argument(
+        "--force", action="store_true", help="judge again where the metric exists already"
+    )
+    parser.add_argument(
+        "--opponent-folder", type=Path, metavar="FOLDER", help="compare with the responses there"
+    )
+    parser.add_argument(
+        "--opponent-name", type=_name, metavar="NAME", help="of the opponent, in the metrics"
+    )
+    outputs.add_page_flags(parser)
+    parser.add_argument("--revision", help="branch, tag or commit of a hub id")
+    model_flags.add_lora_flag(parser)
+    model_flags.add_model_flags(parser, model_required=False, settings=judge.Settings)
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    judge_flags.check(args)
-    chosen = judge_flags.settings(args)
-    kind = judge_flags.kind(args, chosen)
-    judge_flags.warn_unused_flags(args, kind)
-    metric = Metric(judge_flags.metric(args, kind), kind, chosen)
-    work = judge_folders.work(args, metric)
-    judged: list[Judged] = []
-    scorer = None
-    if work.outputs:
-        written = [path for one in work.outputs for path in judge_folders.written(one, metric)]
-        for one in work.outputs:
-            written += judge_output.browser_pages(args, metric, one)
-        scorer = _scorer(args, *written)
-        source = scorer or _other_source(args)
-        for output in work.outputs:
-            try:
-                judged.append(judge_output.judge(args, metric, source, scorer, output))
-            except judge_output.NotKept as problem:
-                if args.folder is not None:
-                    raise InputError(str(problem)) from None
-                work.failures.append((str(output.folder), str(problem)))
-    return _close(metric, work, judged, scorer)
-
-
-def _close(metric: Metric, work: Work, judged: Sequence[Judged], scorer: "Scorer | None") -> int:
-    """The closing block of all folders."""
-    n = sum(one.report.evaluation.n_items for one in judged)
-    skipped = f", {len(work.skipped)} skipped: the metric exists" if work.skipped else ""
-    return messages.print_closing_block(
-        done=f"{n} records in {len(judged)} folders{skipped}",
-        failures=work.failures + [failure for one in judged for failure in one.failures],
-        results=judge_output.results(metric.name, judged),
-        files=[path for one in judged for path in one.files],
-        scorer=scorer,
-        seconds=sum(one.report.evaluation.seconds for one in judged) if judged else None,
+def _add_judges(parser: argparse.ArgumentParser) -> None:
+    judges = parser.add_mutually_exclusive_group(required=True)
+    judges.add_argument(
+        "--llm",
+        nargs="*",
+        type=_name,
+        metavar=("MODEL", "SHORT"),
+        help="a local Hugging Face folder, a hub id, or `demo`, and its name in the metric "
+        f"(default: the last part of MODEL). Alone: {DEFAULT_MODEL}, metric LLMeval",
+    )
+    judges.add_argument(
+        "--model", dest="llm", nargs=1, type=_name, metavar="NAME", help="the same as --llm NAME"
+    )
+    judges.add_argument(
+        "--llm-ollama",
+        nargs="+",
+        type=_name,
+        metavar=("MODEL", "SHORT"),
+        help="a model of an ollama server, and its name in the metric (default: MODEL)",
+    )
+    judges.add_argument(
+        "--gpt", type=_name, metavar="MODEL", help="a model of an OpenAI-compatible server"
+    )
+    judges.add_argument(
+        "--bem",
+        nargs="?",
+        type=_name,
+        const=bem.DEFAULT_MODEL,
+        metavar="MODEL",
+        help="a BERT classifier of answer equivalence, with the extra flax-classes (default: "
+        f"{bem.DEFAULT_MODEL})",
+    )
+    parser.add_argument(
+        "--ollama-url", metavar="URL", help=f"the server of --llm-ollama (default: {OLLAMA_URL})"
+    )
+    parser.add_argument(
+        "--api-base", metavar="URL", help=f"the server of --gpt (default: {OPENAI_URL})"
+    )
+    parser.add_argument(
+        "--llm-batch-size",
+        type=model_flags.positive,
+        metavar="N",
+        help="requests in flight to a server; of no effect on a model that runs here, whose "
+        "batches are of --batch-tokens",
     )
 
 
-def _scorer(args: argparse.Namespace, *written: Path) -> "Scorer | None":
-    """The local model that judges, or None; `written` are the files that the run writes."""
+def _sample(text: str) -> int | None:
+    """-1 is all, as in the published script."""
+    return None if text == "-1" else model_flags.positive(text)
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty name")
+    return text
+
+
+def run(args: argparse.Namespace) -> int:
+    """Judge each folder that lacks the metric."""
+    _check(args)
+    system = judge.SYSTEM if args.bem is None else bem.SYSTEM
+    chosen = settings_flags.values(args, system.settings)
+    if args.opponent_folder is not None:
+        chosen["opponent"] = experiment_folder.load(args.opponent_folder, args.split)
+    settings = system.settings(**chosen)
+    is_local = args.llm is not None
+    kind = settings.kind(is_local=is_local) if isinstance(settings, judge.Settings) else "bem"
+    settings = dataclasses.replace(settings, metric=_metric(args, kind))
+    _warn_unused_flags(args, kind)
+    judged = JudgeRun(args, system, settings, kind, _model(args), _server(args))
+    judged.find_work()
+    scorer = None
+    if judged.work:
+        scorer = _scorer(args, judged)
+        judged.judge(scorer or _other_source(args), scorer)
+    return judged.close(scorer)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse flags that do not fit together."""
+    is_local, is_bem = args.llm is not None, args.bem is not None
+    for flag, words in (("--llm", args.llm), ("--llm-ollama", args.llm_ollama)):
+        if words and len(words) > 2:
+            raise InputError(f"{flag} {' '.join(words)}: expected MODEL and SHORT at most")
+    has_opponent = args.opponent_folder is not None
+    for is_wrong, why in (
+        (
+            (args.lora is not None or args.quantize is not None) and not is_local,
+            "--lora and --quantize change a model that runs here; give --llm too",
+        ),
+        (
+            args.distributed and not is_local,
+            "--distributed: only --llm runs in several processes; leave it out",
+        ),
+        (
+            args.reproducible and not is_local and not is_bem,
+            "--reproducible: a server does not promise it; give --llm or --bem",
+        ),
+        (
+            args.html is not None and args.folder is None,
+            f"--html {args.html}: one page, and --experiments-folder may hold several folders; "
+            "leave it out, and each folder gets its own, or judge one with --folder",
+        ),
+        (
+            has_opponent != (args.opponent_name is not None),
+            "--opponent-folder and --opponent-name belong together; give both",
+        ),
+        (
+            has_opponent and args.folder is None,
+            "--opponent-folder is compared with one folder; name it with --folder",
+        ),
+        (
+            has_opponent and is_bem,
+            "--bem compares a response with references; it takes no opponent",
+        ),
+        (
+            args.both_orders and not has_opponent,
+            "--both-orders is of a comparison; give --opponent-folder too",
+        ),
+        (
+            is_bem and args.label_score == "sequence",
+            f"--label-score sequence reads probabilities, which {judge.NEEDED}",
+        ),
+    ):
+        if is_wrong:
+            raise InputError(why)
+
+
+def _warn_unused_flags(args: argparse.Namespace, kind: str) -> None:
+    """Remark on flags that were given and have no effect on this kind of judge."""
+    is_local, is_bem, is_server = args.llm is not None, args.bem is not None, _server(args)
+    if is_bem:
+        names = [name for name in model_flags.UNUSED if name not in ("device", "dtype")]
+        why = "the classifier runs on one device, in batches of its own, and keeps no journal"
+        model_flags.warn_unused_flags(args, names, why)
+    elif not is_local:
+        model_flags.warn_unused_flags(args, [*model_flags.UNUSED], "the server computes")
+    prompt = None if args.llm_prompt == "default_qa" else args.llm_prompt
+    reads = kind in judge.READS_PROBABILITIES
+    for flag, given, is_used, where in (
+        ("--llm-batch-size", args.llm_batch_size, is_server, "with --llm-ollama and --gpt"),
+        ("--ollama-url", args.ollama_url, args.llm_ollama, "with --llm-ollama"),
+        ("--api-base", args.api_base, args.gpt, "with --gpt"),
+        ("--label-score", args.label_score, reads, "where probabilities of labels are read"),
+        ("--revision", args.revision, is_local or is_bem, "with --llm and --bem"),
+        ("--llm-prompt", prompt, not is_bem, "with a language model"),
+    ):
+        if given is not None and not is_used:
+            remark(args, f"{flag}: of no effect, it is used {where}")
+
+
+def _metric(args: argparse.Namespace, kind: str) -> str:
+    """The metric's name, without the endings of a comparison.
+
+    Raises:
+        InputError: it is the name of a field, or its report would be named like a manifest.
+    """
+    name = "LLMeval"
+    if args.bem is not None:
+        name = "BEM"
+    elif args.gpt is not None:
+        name = args.gpt
+    elif args.llm_ollama is not None:
+        name += f"_{args.llm_ollama[-1]}"
+    elif args.llm:
+        *model, short = args.llm
+        # `.` is a folder with a name, too
+        name += f"_{short if model else Path(short).name or Path(short).resolve().name}"
+    if args.opponent_name is not None:
+        name += f"_VS_{args.opponent_name}"
+    elif kind in judge.READS_PROBABILITIES:
+        name += "_logits"
+    if args.sample is not None:
+        name += f"_{args.sample}"
+    if name in records.FIELDS:
+        raise InputError(f"the metric would be named {name!r}, which is a field of the records")
+    if name.casefold().endswith(MANIFEST):
+        raise InputError(
+            f"the metric would be named {name!r}, and its report would replace the manifest of "
+            f"{name[: -len(MANIFEST)]!r}; give another short name"
+        )
+    return name
+
+
+def _model(args: argparse.Namespace) -> str:
+    """The name of the model that judges."""
+    if args.llm is not None:
+        return args.llm[0] if args.llm else DEFAULT_MODEL
+    name: str = args.bem or args.gpt or args.llm_ollama[0]
+    return name
+
+
+def _server(args: argparse.Namespace) -> str | None:
+    """The URL of --gpt or --llm-ollama; None for a model that runs here."""
+    if args.gpt is not None:
+        return args.api_base or OPENAI_URL
+    if args.llm_ollama is not None:
+        return args.ollama_url or OLLAMA_URL
+    return None
+
+
+def _scorer(args: argparse.Namespace, judged: JudgeRun) -> "Scorer | None":
+    """The local model that judges, or None."""
+    written = [path for output in judged.work for path in judged.files(output)]
     if args.llm is None:
         return None
     place = args.folder or args.experiments_folder
-    return model_flags.load_scorer(args, judge_flags.model_name(args), place, *written)
+    return model_flags.load_scorer(args, _model(args), place, *written)
 
 
 def _other_source(args: argparse.Namespace) -> Any:
@@ -138,7 +271,5 @@ def _other_source(args: argparse.Namespace) -> Any:
         use_compilation_cache()
         return bem.load(args.bem, args.revision, dtype=args.dtype, reproducible=args.reproducible)
     limits = Limits() if args.llm_batch_size is None else Limits(in_flight=args.llm_batch_size)
-    url, progress = str(judge_flags.server(args)), not args.quiet
-    if args.gpt is not None:
-        return ChatEndpoint(args.gpt, url, limits=limits, progress=progress)
-    return OllamaEndpoint(args.llm_ollama[0], url, limits=limits, progress=progress)
+    endpoint = ChatEndpoint if args.gpt is not None else OllamaEndpoint
+    return endpoint(_model(args), str(_server(args)), limits=limits, progress=not args.quiet)

@@ -51,9 +51,9 @@ SYSTEMS = {
     "livecode-parse": _system("samples.evaluations.livecode_parse"),
     "usc-generate": _system("samples.evaluations.usc_generate"),
     "usc-select": _system("samples.evaluations.usc_select", "choices_report", "choices_page"),
-    "judge": _system("rag.evaluation", "judge_report", "judge_page"),
-    "bem": _system("rag.bem_evaluation", "judge_report", "judge_page"),
-    "metrics": _system("rag.lexical_evaluation"),
+    "judge": _system("rag.judge"),
+    "bem": _system("rag.bem"),
+    "metrics": _system("rag.metrics"),
     "compare": _system("compare.system"),
 }
 

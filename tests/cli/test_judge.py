@@ -153,13 +153,16 @@ def test_the_report(run, experiments):
     assert {"jaxscore", "jax", "transformers", "date", "device"} <= set(settings)
     page = (folder / f"{REPORT}.md").read_text(encoding="utf-8")
     assert page.index("| Mean |") < page.index("## Labels") < page.index("## Remarks")
-    assert page.index("## Worst first") < page.index("## Settings and versions")
+    assert page.index("## Records: worst first") < page.index("## Settings and versions")
     worst = sorted(zip(scores, rows_of(folder), strict=True), key=lambda x: x[0])
     assert [line for line in page.splitlines() if line.startswith("### ")] == [
         f"### {one['question']}" for _, one in worst
     ]
-    assert [line for line in page.splitlines() if line.startswith("Score ")] == [
-        f"Score {score:.4f} (q_id {one['q_id']})" for score, one in worst
+    assert [
+        line.partition("; Outside")[0] for line in page.splitlines() if "; Score: " in line
+    ] == [
+        f"q\\_id: {one['q_id']}; " + "Response: ; " * (not one["response"]) + f"Score: {score:.4f}"
+        for score, one in worst
     ]
 
 
@@ -230,10 +233,12 @@ def test_text_mode(run, experiments, tmp_path, says):
     want = json.loads((CASES / "expected/tiny-gpt2/judge.json").read_text(encoding="utf-8"))
     assert prompts[0] == want["default_qa ours"]["first_prompt"]
     page = (folder / "eval_dev_judge_LLMeval_j.md").read_text(encoding="utf-8")
-    assert "| Mean | 95% interval | Records | No label | Several labels | Failed |" in page
-    assert "| 0.75000 | 0.3006 to 0.9544 | 4 | 2 | 1 | 0 |" in page  # Wilson's, of 3 of 4
+    assert "| Mean | 0.75 | 0.300642 to 0.954413 | 4 records |" in page  # Wilson's, of 3 of 4
+    assert "| No label | 2 | - | outside the mean |" in page
+    assert "| Several labels | 1 | - | outside the mean |" in page
     assert f"| Yes | 1 | 3 | {NOTHING} |" in page
-    assert page.count("\nNo label, or several (q_id") == 3
+    assert page.count("\nq\\_id: ") == 7
+    assert page.count("; Score: ") == 4
     assert "The judge wrote: Yes or No" in page
 
 
@@ -250,7 +255,8 @@ def test_text_mode_where_no_answer_is_of_use(run, experiments, tmp_path, says):
     assert f"failed: {folder}: no answer names exactly one label" in err
     assert read(folder / "eval_dev_judge_LLMeval_j.json")["summary"]["mean"] is None
     page = (folder / "eval_dev_judge_LLMeval_j.md").read_text(encoding="utf-8")
-    assert f"| {NOTHING} | {NOTHING} | 0 | 7 | 0 | 0 |" in page
+    assert f"| Mean | {NOTHING} | {NOTHING} | 0 records |" in page
+    assert f"| No label | 7 | {NOTHING} | outside the mean |" in page
     assert run("results", "--experiments-folder", experiments, "--output-dir", tmp_path).code == 0
     [line] = (tmp_path / f"{str(experiments).replace('/', '_')}.csv").read_text().splitlines()[1:]
     assert line == "ours,7,0"  # no column is there that n_unread would belong to

@@ -14,7 +14,7 @@ from jaxscore.errors import InputError
 from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora, tensor_files
 from jaxscore.models.weights.generation_config import read_generation_config
-from jaxscore.systems.rag import experiment_config, experiment_folder
+from jaxscore.systems.rag import experiment_folder
 from tests.conftest import CASES
 from tests.hostile.inputs import FILES, HOSTILE, any_texts, contents, outcome, put, refused, values
 
@@ -158,7 +158,7 @@ def test_any_index(sharded, value, content):
             lambda folder: generation_config.read_generation_config(folder, {}),
         ),
         (lora.CONFIG, lora.read),
-        ("config.yaml", lambda folder: experiment_config.load(folder, "dev")),
+        ("config.yaml", lambda folder: experiment_folder.read_config(folder, "dev")),
         ("eval_dev_out.json", lambda folder: experiment_folder.load(folder, "dev")),
         ("eval_dev_metrics.json", lambda folder: experiment_folder.read_metrics(folder / METRICS)),
     ],

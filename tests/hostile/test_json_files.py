@@ -235,10 +235,10 @@ def test_any_values_in_a_records_fields(tmp_path, record, metrics):
     put(place / "eval_dev_out.json", json.dumps([RECORD, record]).encode())
     put(place / "eval_dev_metrics.json", json.dumps(metrics).encode())
     output = experiment_folder.load(place, "dev")
-    assert len(output.records) + len(output.failures) == 2
+    assert len(output.usable) + len(output.failures) == 2
     output.save({"X": {0: 0.5}}, {"X": 0.5})
     scored = retrieval_runs.Scored({"q1": {"d1": 1.0}}, [], set())
-    run = retrieval_runs.Run(place, "dev", "ranking", place / "run", 5)
+    run = retrieval_runs.Run(place / "run", 5, place / "means.json")
     retrieval_runs.evaluate(run, scored, output)
     rows, _ = results_table.load(tmp_path, "dev")
     assert results_table.table(rows, "all", "X")[0]["X"] == 0.5

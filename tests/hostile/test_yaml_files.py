@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jaxscore.cli import listing
 from jaxscore.io import config_file, yaml_input
-from jaxscore.systems.rag import evaluator_file, experiment_config
+from jaxscore.systems.rag import evaluator_file, experiment_folder
 from tests.hostile.inputs import FILES, HOSTILE, contents, outcome, put, refused
 
 EVALUATOR = b"""max_new_tokens: 1
@@ -28,7 +28,7 @@ def read_flags(path):
 
 READERS = {
     "evaluator": (EVALUATOR, evaluator_file.load),
-    "experiment": (EXPERIMENT, lambda path: experiment_config.load(path.parent, "dev")),
+    "experiment": (EXPERIMENT, lambda path: experiment_folder.read_config(path.parent, "dev")),
     "flags": (FLAGS, read_flags),
 }
 

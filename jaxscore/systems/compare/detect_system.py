@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.systems import chronologic, paths, probsem, rag, samples
+from jaxscore.systems.compare.systems import chronologic, paths, probsem, samples
 from jaxscore.systems.compare.unit import System
 from jaxscore.systems.registry import SYSTEMS, declaration
 
@@ -20,8 +20,6 @@ OLD: tuple[System, ...] = tuple(
         (chronologic.SYSTEM, ("question", "answers"), (), "questions", "eval_results_….json"),
         (chronologic.LETTERS, ("question", "choices"), (), "questions", "eval_results_….json"),
         (probsem.SYSTEM, ("queries",), (), "contexts", "…_results.json"),
-        (rag.JUDGE, ("q_id",), (), "records", "eval_…_judge_….json"),
-        (rag.METRICS, ("q_id", "response"), (), "", "eval_…_out.json"),
         (samples.CHOICE, ("output", "confidence"), (), "", ""),
         (samples.CHOICE, ("code_list",), (), "", ""),
         (samples.SELF_CERTAINTY, ("confidence_list",), ("confidence",), "", ""),

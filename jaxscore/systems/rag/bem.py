@@ -1,9 +1,9 @@
-"""`judge --bem`: is a response equivalent to a reference? (BEM, Bulian et al., arXiv 2202.07654)
+"""BEM: is a response equivalent to a reference? (Bulian et al., arXiv 2202.07654)
 
 A BERT classifier reads
 
     [CLS] candidate [SEP] reference [SEP] question [SEP]
-    types   0         0      1        1      1       1       the question's is 2 where there are
+    types   0         0      1        1      1       1       the question's is 2 if there are
                                                               three, as in the authors' model
 and gives P(equivalent), its class 1. A record's score is the best of its references.
 """
@@ -11,20 +11,55 @@ and gives P(equivalent), its class 1. A record's score is the best of its refere
 import bisect
 import dataclasses
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from jaxscore.analysis.bootstrap import estimate
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
-from jaxscore.systems.rag.records import Record
+from jaxscore.systems.entries import Entry, usable
+from jaxscore.systems.evaluation import Evaluation, Failure, check_found, unusable
+from jaxscore.systems.rag import findings, records
+from jaxscore.systems.rag.findings import Findings
+from jaxscore.systems.rag.judge import COMPARED, HELP, Record
+from jaxscore.systems.rag.records import Item
+from jaxscore.systems.rag.report import report
+from jaxscore.systems.settings import IntervalSettings, setting
+from jaxscore.systems.system import System
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer, Ids, TextError, encode_each
 from jaxscore.text.tokenizer import copy_backend, load_tokenizer
 
 DEFAULT_MODEL = "kortukov/answer-equivalence-bem"
 EQUIVALENT = 1  # the class
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(IntervalSettings):
+    """Settings of `bem`; `metric` is what the score is called."""
+
+    metric: str = setting("BEM", is_flag=False)
+
+    def __post_init__(self) -> None:
+        """Check all values; see `IntervalSettings`."""
+        super().__post_init__()
+        if self.truncate:
+            raise InputError(
+                "truncate (--truncate) is for a causal model's prompts; BEM leaves out the ends "
+                "of texts that are too long by itself"
+            )
+        if self.audit_noise:
+            raise InputError(
+                "audit_noise (--audit-noise) audits a causal model's probabilities; leave it out "
+                "with BEM"
+            )
+
+    def record(self) -> dict[str, Any]:
+        """The settings that decide the result."""
+        return {"seed": self.seed, "n_bootstrap": self.n_bootstrap}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,31 +68,18 @@ class Match:
 
     Attributes:
         by_reference: P(equivalent) for each reference, in the order of the label.
+        best: the reference with the best one.
         trimmed: tokens left out of the inputs, which were longer than the model's positions.
     """
 
-    record: Record
     by_reference: tuple[float, ...]
+    best: str
     trimmed: int
 
     @property
     def score(self) -> float:
+        """The best P(equivalent)."""
         return max(self.by_reference)
-
-    @property
-    def best(self) -> str:
-        """The reference that the score is of."""
-        return self.record.label[self.by_reference.index(self.score)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Over all records; the mean is None where there are none."""
-
-    n_known: int
-    mean: float | None
-    n_equivalent: int
-    n_trimmed: int
 
 
 class Bem:
@@ -74,7 +96,7 @@ class Bem:
         """Load a checkpoint.
 
         Args:
-            dtype, reproducible: as `BertClassifier` has them.
+            dtype, reproducible: as of `BertClassifier`.
             origin: the model's name and commit, for reports; None is the folder.
 
         Raises:
@@ -105,37 +127,40 @@ class Bem:
         """The classifier and how it is computed, for reports."""
         return dict(self._facts)
 
-    def match(self, records: Sequence[Record]) -> tuple[list[Match], list[tuple[Record, str]]]:
-        """P(equivalent) of each record's response and each of its references.
+    def match(self, items: Sequence[Item]) -> list[Match | TextError]:
+        """P(equivalent) of each item's response and each of its references.
 
         Returns:
-            The matches; the records with a text that the tokenizer cannot read, and why.
+            The match of each item, or why the tokenizer cannot read one of its texts.
         """
-        texts = sorted({text for record in records for text in _texts(record)})
-        found = dict(zip(texts, encode_each(self._tokenizer.ids, texts), strict=True))
-        ids = {text: each for text, each in found.items() if not isinstance(each, TextError)}
-        read, unread = [], []
-        for record in records:
-            errors = [str(found[text]) for text in _texts(record) if text not in ids]
-            if errors:
-                unread.append((record, errors[0]))
+        texts = sorted({text for item in items for text in _texts(item)})
+        ids: dict[str, Ids] = {}
+        errors: dict[str, TextError] = {}
+        for text, encoded in zip(texts, encode_each(self._tokenizer.ids, texts), strict=True):
+            if isinstance(encoded, TextError):
+                errors[text] = encoded
             else:
-                read.append(record)
-        inputs, trimmed = [], []
-        for record in read:
-            left_out = 0
-            for reference in record.label:
-                parts = [ids[record.response], ids[reference], ids[record.question]]
-                sequence, over = self._input(parts)
-                inputs.append(sequence)
-                left_out += over
-            trimmed.append(left_out)
-        equivalent = iter(self.classifier.probabilities(inputs)[:, EQUIVALENT].tolist())
-        matches = [
-            Match(record, tuple(next(equivalent) for _ in record.label), left_out)
-            for record, left_out in zip(read, trimmed, strict=True)
+                ids[text] = encoded
+        inputs = [
+            [
+                self._input([ids[item.response], ids[reference], ids[item.question]])
+                for reference in item.label
+            ]
+            if errors.keys().isdisjoint(_texts(item))
+            else []
+            for item in items
         ]
-        return matches, unread
+        sequences = [sequence for of_item in inputs for sequence, _ in of_item]
+        equivalent = iter(self.classifier.probabilities(sequences)[:, EQUIVALENT].tolist())
+        matches: list[Match | TextError] = []
+        for item, of_item in zip(items, inputs, strict=True):
+            if not of_item:
+                matches.append(next(errors[text] for text in _texts(item) if text in errors))
+                continue
+            by_reference = tuple(next(equivalent) for _ in of_item)
+            best = item.label[by_reference.index(max(by_reference))]
+            matches.append(Match(by_reference, best, sum(trimmed for _, trimmed in of_item)))
+        return matches
 
     def _input(self, parts: list[Ids]) -> tuple[tuple[np.ndarray, np.ndarray], int]:
         """ids and types, and how many tokens were left out at the end of the longest parts."""
@@ -149,8 +174,8 @@ class Bem:
         return (np.array(ids, np.int32), np.array(types, np.int32)), over
 
 
-def _texts(record: Record) -> tuple[str, ...]:
-    return record.response, record.question, *record.label
+def _texts(item: Item) -> tuple[str, ...]:
+    return item.response, item.question, *item.label
 
 
 def fitted(lengths: Sequence[int], room: int) -> list[int]:
@@ -161,17 +186,6 @@ def fitted(lengths: Sequence[int], room: int) -> list[int]:
 
     limits = range(max(lengths) + 1)
     return cut(bisect.bisect_right(limits, room, key=lambda limit: sum(cut(limit))) - 1)
-
-
-def summarise(matches: Sequence[Match]) -> Summary:
-    """The mean over records."""
-    scores = [match.score for match in matches]
-    return Summary(
-        n_known=len(scores),
-        mean=math.fsum(scores) / len(scores) if scores else None,
-        n_equivalent=sum(score > 0.5 for score in scores),
-        n_trimmed=sum(match.trimmed > 0 for match in matches),
-    )
 
 
 def load(model: str, revision: str | None, *, dtype: str, reproducible: bool = False) -> Bem:
@@ -185,3 +199,82 @@ def load(model: str, revision: str | None, *, dtype: str, reproducible: bool = F
     folder = checkpoint.resolve(model, revision)
     origin = model, provenance.commit(model, revision)
     return Bem(folder, dtype=dtype, reproducible=reproducible, origin=origin)
+
+
+def evaluate(lm: Bem, entries: Iterable[Entry[Item]], settings: Settings) -> Evaluation:
+    """Compare each response with its references.
+
+    Raises:
+        InputError: there are no records.
+    """
+    entries = list(entries)
+    check_found(len(entries), "records")
+    judged = usable(entries)
+    started = time.perf_counter()
+    found = lm.match([entry.item for entry in judged if entry.item is not None])
+    seconds = time.perf_counter() - started
+    pairs = list(zip(judged, found, strict=True))
+    return findings.evaluation(
+        _findings([one for one in found if isinstance(one, Match)], settings),
+        [entry for entry, one in pairs if isinstance(one, Match)],
+        [
+            *unusable(entries),
+            *(Failure(entry.name, str(one)) for entry, one in pairs if isinstance(one, TextError)),
+        ],
+        metric=settings.metric,
+        n_items=len(entries),
+        seconds=seconds,
+    )
+
+
+def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
+    """The mean over records, and the fields of each."""
+    scores = [match.score for match in matches]
+    mean = estimate(
+        [score for score in scores if math.isfinite(score)], settings.n_bootstrap, settings.seed
+    )
+    if scores:
+        mean = dataclasses.replace(mean, mean=math.fsum(scores) / len(scores))
+    n_trimmed = sum(match.trimmed > 0 for match in matches)
+    remarks = []
+    if n_trimmed:
+        remarks.append(
+            f"{n_trimmed} records are longer than the classifier's positions; the ends of "
+            "their longest texts were left out"
+        )
+    return Findings(
+        kind="bem",
+        estimates={"mean": mean},
+        summary={
+            **findings.spread(mean, "bootstrap"),
+            "n_equivalent": sum(score > 0.5 for score in scores),
+            "n_trimmed": n_trimmed,
+        },
+        fields=[
+            {
+                "score": match.score,
+                "known": True,
+                "by_reference": list(match.by_reference),
+                "best": match.best,
+            }
+            for match in matches
+        ],
+        errors=[None] * len(matches),
+        remarks=remarks,
+    )
+
+
+SYSTEM = System(
+    name="bem",
+    what="records",
+    help=HELP,
+    item=Item,
+    settings=Settings,
+    record=Record,
+    evaluate=evaluate,
+    report=report,
+    is_lazy=True,
+    read_objects=records.read_with_question,
+    source=Bem,
+    compared=(COMPARED,),
+)

@@ -74,63 +74,56 @@ class Template:
 
 
 @dataclasses.dataclass(frozen=True)
-class Prompt:
-    """The turns of a conversation.
+class Question:
+    """The turns of a conversation, and what the labels that may answer it are worth.
 
     Attributes:
-        user_without_system: the user's turn for a model whose template has no system turn; where
-            it is None, the system's text and the user's are one turn.
-        assistant: how the answer begins, as a turn of its own; None where it is left to the
-            model, which is usual.
+        options: label -> worth, in the order of the file.
+        user_without_system: the user's turn for a model whose template has no system turn. If it
+            is None, the system's text and the user's are one turn.
+        assistant: how the answer begins, as a turn of its own; None if it is left to the model,
+            which is usual.
     """
 
+    options: dict[str, float]
     system: Template
     user: Template
-    user_without_system: Template | None
-    assistant: Template | None
+    user_without_system: Template | None = None
+    assistant: Template | None = None
 
     def messages(self, values: Mapping[str, str], *, system: bool) -> list[Message]:
         """The conversation up to the judge's answer.
 
         Args:
-            values: name -> text, for each name that the templates have.
+            values: name -> text, for each name of the templates but those of the labels.
             system: whether the model takes a system turn.
         """
-        user = self.user.fill(values)
+        rubric = {"rubrik_section": ", ".join(self.options), "options": str(list(self.options))}
+        values = {**values, **rubric}
+        first, user = self.system.fill(values), self.user.fill(values)
         if system:
-            out = [{"role": "system", "content": self.system.fill(values)}]
+            out = [{"role": "system", "content": first}]
         else:
             out = []
-            if self.user_without_system is not None:
-                user = self.user_without_system.fill(values)
-            else:
-                user = f"{self.system.fill(values)}\n\n{user}"
+            alone = self.user_without_system
+            user = f"{first}\n\n{user}" if alone is None else alone.fill(values)
         out.append({"role": "user", "content": user})
         if self.assistant is not None:
             out.append({"role": "assistant", "content": self.assistant.fill(values)})
         return out
 
-
-@dataclasses.dataclass(frozen=True)
-class Question:
-    """A prompt and what each label that may answer it is worth, in the order of the file."""
-
-    prompt: Prompt
-    options: dict[str, float]
-
-    @property
-    def values(self) -> dict[str, str]:
-        """The labels as the templates' names for them say: `Yes, No` and `['Yes', 'No']`."""
-        return {"rubrik_section": ", ".join(self.options), "options": str(list(self.options))}
-
     def template(self, *, system: bool) -> list[Message]:
-        """The conversation with `{question}` and the like where each record has its own text.
+        """`messages` with `{question}` and the like in place of each record's own text."""
+        return self.messages({name: f"{{{name}}}" for name in NAMES.values()}, system=system)
 
-        Args:
-            system: whether the model takes a system turn.
-        """
-        own = {name: f"{{{name}}}" for name in NAMES.values()}
-        return self.prompt.messages({**own, **self.values}, system=system)
+    def named(self, text: str) -> list[str]:
+        """The labels that occur in a text, by case: "Partially correct" has no "Correct"."""
+        return [label for label in self.options if label in text]
+
+    def worth(self, text: str) -> float:
+        """What the only label in a text is worth; `UNKNOWN` if there is none, or several."""
+        labels = self.named(text)
+        return self.options[labels[0]] if len(labels) == 1 else UNKNOWN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,17 +178,15 @@ def load(path: Path) -> Evaluator:
         InputError: unreadable, no YAML, a key that is unknown, missing or of another type, or a
             template that asks for something that is not filled.
     """
-    raw = read_yaml(path)
-    where = str(path)
+    raw, where = read_yaml(path), str(path)
     if not isinstance(raw, dict):
         raise InputError(f"{where}: expected a mapping with the keys {', '.join(KEYS)}")
-    _known(raw, KEYS, where)
-    tokens = _take(raw, "max_new_tokens", where)
+    _check_keys(raw, KEYS, where)
+    tokens, use_logits = _take(raw, "max_new_tokens", where), raw.get("use_logits", True)
     if type(tokens) is not int or tokens < 1:
         raise InputError(
             f"{where}: max_new_tokens is {short(tokens)}, expected a whole number above 0"
         )
-    use_logits = raw.get("use_logits", True)
     if not isinstance(use_logits, bool):
         raise InputError(f"{where}: use_logits is {short(use_logits)}, expected true or false")
     pairwise = None
@@ -238,19 +229,20 @@ def parse(text: str, allowed: frozenset[str], where: str) -> Template:
 def _plain(text: str, where: str) -> list[tuple[str, str | None]]:
     """(literal, what follows it in braces, to the letter) of a `str.format` template."""
     try:
-        return [
-            (
-                literal,
-                None
-                if name is None
-                else name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else ""),
-            )
-            for literal, name, spec, conversion in string.Formatter().parse(text)
-        ]
+        parts = list(string.Formatter().parse(text))
     except ValueError as problem:
         raise InputError(
             f"{where}: the template does not parse ({problem}); write {{{{ and }}}} for braces"
         ) from None
+    return [
+        (
+            literal,
+            None
+            if name is None
+            else name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else ""),
+        )
+        for literal, name, spec, conversion in parts
+    ]
 
 
 def _f_string(text: str, where: str) -> list[tuple[str, str | None]]:
@@ -278,52 +270,46 @@ def _part(node: ast.expr) -> tuple[str, str | None]:
 
 
 def _question(raw: dict[str, Any], ending: str, allowed: frozenset[str], where: str) -> Question:
-    options = _options(_take(raw, f"output_options{ending}", where), where, ending)
     key = f"prompt{ending}"
+    options = _options(_take(raw, f"output_options{ending}", where), where, ending)
     turns = _take(raw, key, where)
     if not isinstance(turns, dict):
         raise InputError(f"{where}: {key} is no mapping, expected the keys {', '.join(TURNS[:3])}")
-    _known(turns, TURNS, f"{where}: {key}")
-    templates: dict[str, Template | None] = dict.fromkeys(TURNS)
+    _check_keys(turns, TURNS, f"{where}: {key}")
+    if not {"system", "user"} <= turns.keys():
+        raise InputError(f"{where}: {key} needs `system` and `user`; it has {', '.join(turns)}")
+    templates = {}
     for name, text in turns.items():
         if not isinstance(text, str):
             raise InputError(f"{where}: {key}.{name} is {short(text)}, expected text")
         templates[name] = parse(text, allowed, f"{where}: {key}.{name}")
-    system, user = templates["system"], templates["user"]
-    if system is None or user is None:
-        raise InputError(f"{where}: {key} needs `system` and `user`; it has {', '.join(turns)}")
-    return Question(
-        Prompt(system, user, templates["user_without_system"], templates["assistant"]), options
-    )
+    return Question(options, **templates)
 
 
 def _options(value: Any, where: str, ending: str) -> dict[str, float]:
-    key = f"output_options{ending}"
+    where = f"{where}: output_options{ending}"
     if not isinstance(value, dict) or len(value) < 2:
-        raise InputError(f"{where}: {key} is {short(value)}, expected two labels or more")
-    out = {}
+        raise InputError(f"{where} is {short(value)}, expected two labels or more")
     for label, worth in value.items():
-        if not isinstance(label, str):
-            raise InputError(
-                f"{where}: {key}: label {short(label)} is no text for YAML; "
-                "put it in quotes, as 'Yes'"
-            )
-        if not is_valid_unicode(label):
-            raise InputError(f"{where}: {key}: label {label!a} {HALF}")
-        if not label:
-            raise InputError(f"{where}: {key}: an empty label occurs in every answer")
-        number = isinstance(worth, int | float) and not isinstance(worth, bool)
-        if not number or not abs(worth) <= MOST_WORTH:  # nor NaN
-            raise InputError(
-                f"{where}: {key}: {label} is worth {short(worth)}, expected a number up to "
-                f"{MOST_WORTH:.0f}"
-            )
-        if worth == UNKNOWN:
-            raise InputError(
-                f"{where}: {key}: {label} is worth {worth}, which marks an answer without a label"
-            )
-        out[label] = float(worth)
-    return out
+        if problem := _problem(label, worth):
+            raise InputError(f"{where}: {problem}")
+    return {label: float(worth) for label, worth in value.items()}
+
+
+def _problem(label: Any, worth: Any) -> str | None:
+    """Why a label and its worth cannot be used, or None if they can."""
+    if not isinstance(label, str):
+        return f"label {short(label)} is no text for YAML; put it in quotes, as 'Yes'"
+    if not is_valid_unicode(label):
+        return f"label {label!a} {HALF}"
+    if not label:
+        return "an empty label occurs in every answer"
+    is_number = isinstance(worth, int | float) and not isinstance(worth, bool)
+    if not is_number or not abs(worth) <= MOST_WORTH:  # nor NaN
+        return f"{label} is worth {short(worth)}, expected a number up to {MOST_WORTH:.0f}"
+    if worth == UNKNOWN:
+        return f"{label} is worth {worth}, which marks an answer without a label"
+    return None
 
 
 def _take(raw: dict[str, Any], name: str, where: str) -> Any:
@@ -333,6 +319,6 @@ def _take(raw: dict[str, Any], name: str, where: str) -> Any:
     return raw[name]
 
 
-def _known(raw: dict[str, Any], names: tuple[str, ...], where: str) -> None:
+def _check_keys(raw: dict[str, Any], names: tuple[str, ...], where: str) -> None:
     if unknown := [str(name) for name in raw if name not in names]:
         raise InputError(f"{where}: unknown key {', '.join(unknown)}; known are {', '.join(names)}")

@@ -1,17 +1,16 @@
 """Experiment folders of a RAG benchmark, as BERGEN writes them (arXiv 2407.01102).
 
-    experiments/<name>/eval_<split>_out.json        a list of records, one per question
+    experiments/<name>/config.yaml                  what retrieved, ranked and answered
+                       eval_<split>_out.json        a list of records, one per question
                        eval_<split>_out_<N>.json    the first N of them, with --limit N
                        eval_<split>_metrics.json    {metric: mean}
                        eval_<split>_ranking_metrics.json
 
 A metric is a column of the records and a mean in the metrics file. Both files are replaced whole,
-the records first; a mean that exists already, of an older column, is null until then. So what
-interrupts us in between leaves a column without its mean, which the next run computes again, and
-never a mean of another column. Fields and metrics that we do not know stay as they are, in their
-order.
-
-A record that cannot be used is listed and gets null in every column; the others are kept.
+the records first; the mean of an older column is null until then. An interruption in between
+leaves a column without its mean, which the next run computes again, and never a mean of another
+column. Fields and metrics of others stay as they are, in their order. A record that cannot be used
+gets null in every column.
 """
 
 import dataclasses
@@ -26,18 +25,21 @@ from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import check_regular, json_kind, read_json
 from jaxscore.io.json_output import json_safe
+from jaxscore.io.yaml_input import read_yaml
 from jaxscore.systems.rag import records
 from jaxscore.systems.rag.records import FIELDS, Records
 
 UNFINISHED = "tmp_"  # in the name of a folder whose experiment still runs
+STAGES = {"Generator": "generator", "Retriever": "retriever", "Reranker": "reranker"}  # in a config
+PROCESSORS = "modules.dataset_processor."  # before the name of a data set's class
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RagOutput(Records):
+class Experiment(Records):
     """The records of one folder and split.
 
     Attributes:
-        sample: only the first so many rows were asked for; None is all.
+        sample: number of first rows that were read; None is all.
     """
 
     folder: Path
@@ -56,15 +58,19 @@ class RagOutput(Records):
             return self.path
         return self.folder / f"eval_{self.split}_out_{self.sample}.json"
 
+    @property
+    def metrics_path(self) -> Path:
+        """The file of the means."""
+        return metrics_path(self.folder, self.split)
+
     def save(
         self,
         columns: Mapping[str, Mapping[int, float | str | None]],
         means: Mapping[str, float | None],
     ) -> None:
-        """Write columns to the records, then means to `eval_<split>_metrics.json`.
+        """Write columns to the records, then means to the metrics file.
 
         The file of records is read again, so that columns that others wrote since `load` stay.
-        With a sample the columns go to `eval_<split>_out_<N>.json`.
 
         Args:
             columns: name -> {record's index: value}; a row that is left out gets null.
@@ -81,30 +87,30 @@ class RagOutput(Records):
             )
         if not processes.is_first():  # another one may be writing these files
             return
-        rows = _rows(self.path, self.sample)
-        if not _same(rows, self.rows):
+        rows = _read_rows(self.path, self.sample)
+        if not _same_records(rows, self.rows):
             raise InputError(
                 f"{self.path}: other records than when the run began, so their scores cannot be "
                 "kept; run again"
             )
-        target = self.target
-        if target != self.path and _there(target) and _same(found := _rows(target, None), rows):
-            rows = found  # with the columns of other metrics on the same sample
+        if self.target != self.path and _exists(self.target):
+            stored = _read_rows(self.target, None)
+            if _same_records(stored, rows):
+                rows = stored  # with the columns of other metrics on the same sample
         for index, row in enumerate(rows):
             if isinstance(row, dict):
                 row.update((name, values.get(index)) for name, values in columns.items())
-        path = metrics_path(self.folder, self.split)
-        old = read_metrics(path)
-        with atomic(target) as file:
+        old = read_metrics(self.metrics_path)
+        with atomic(self.target) as file:
             _dump(rows, file)
             file.flush()  # a disk that is full is met here, while the old means still hold
             if stale := [name for name in means if old.get(name) is not None]:
-                merge_metrics(path, dict.fromkeys(stale))
-        merge_metrics(path, means)
+                merge_metrics(self.metrics_path, dict.fromkeys(stale))
+        merge_metrics(self.metrics_path, means)
 
 
 def folders(experiments: Path, split: str, file: str = "out") -> list[Path]:
-    """Folders in `experiments` that hold `eval_<split>_<file>.json`, unfinished ones left out.
+    """Folders in `experiments` that hold `eval_<split>_<file>.json`, without unfinished ones.
 
     Raises:
         InputError: no such folder, or none in it has the file, or a name is not UTF-8.
@@ -121,7 +127,7 @@ def folders(experiments: Path, split: str, file: str = "out") -> list[Path]:
         if path.name != path.name.encode("utf-8", "replace").decode():
             raise InputError(f"{experiments}: the name of folder {path.name!a} is not UTF-8")
     name = f"eval_{split}_{file}.json"
-    held = [path for path in found if UNFINISHED not in path.name and _there(path / name)]
+    held = [path for path in found if UNFINISHED not in path.name and _exists(path / name)]
     if not held:
         raise InputError(
             f"{experiments}: none of its {len(found)} folders holds {name}; "
@@ -132,45 +138,43 @@ def folders(experiments: Path, split: str, file: str = "out") -> list[Path]:
 
 def load(
     folder: Path, split: str, *, sample: int | None = None, question: bool = False
-) -> RagOutput:
-    """The records of `eval_<split>_out.json`.
+) -> Experiment:
+    """Read the records of `eval_<split>_out.json`.
 
     Args:
-        sample: only the first so many.
+        sample: read only the first so many.
         question: whether a record needs a question.
 
     Raises:
-        InputError: the file is missing, not UTF-8, not JSON, or no list of records. A record
-            that is not as expected is among the failures instead.
+        InputError: the file is missing, not UTF-8, not JSON, or no list of records.
     """
     path = folder / f"eval_{split}_out.json"
-    known = records.read(_rows(path, sample), str(path), question=question)
-    output = RagOutput(
+    known = records.read(_read_rows(path, sample), str(path), question=question)
+    found = Experiment(
         where=known.where,
         rows=known.rows,
-        records=known.records,
-        failures=known.failures,
+        entries=known.entries,
         folder=folder,
         split=split,
         sample=sample,
     )
-    if sample is not None and _there(output.target):
-        _rows(output.target, None)  # what `save` could not read is known before the work starts
-    return output
+    if sample is not None and _exists(found.target):
+        _read_rows(found.target, None)  # what `save` could not read is known before the work starts
+    return found
 
 
 def metrics_path(folder: Path, split: str) -> Path:
-    """Where the means of a split are."""
+    """The file with the means of a split."""
     return folder / f"eval_{split}_metrics.json"
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """The object of a metrics file, in its order; empty where there is no file.
+    """The object of a metrics file, in its order; empty if there is no file.
 
     Raises:
         InputError: it cannot be read or is no JSON object.
     """
-    if not _there(path):
+    if not _exists(path):
         return {}
     value = _read(path)
     if not isinstance(value, dict):
@@ -189,16 +193,61 @@ def merge_metrics(path: Path, means: Mapping[str, float | None]) -> None:
         _dump(merged, file)
 
 
-def _same(one: list[Any], other: list[Any]) -> bool:
-    """Whether two lists of rows are the same records, whatever their columns."""
+def read_config(folder: Path, split: str) -> dict[str, str | int | None]:
+    """What `config.yaml` says of an experiment, by the columns of `results`.
 
-    def key(row: Any) -> Any:
-        return [row.get(name) for name in FIELDS] if isinstance(row, dict) else row
+    Returns:
+        Also `generation_top_k`, the documents that the generator reads: the k of recall_k. None
+        for whatever the file does not say, or if there is none.
 
-    return len(one) == len(other) and all(key(a) == key(b) for a, b in zip(one, other, strict=True))
+    Raises:
+        InputError: the file cannot be read, is not YAML of plain values, or is no mapping.
+    """
+    path = folder / "config.yaml"
+    check_regular(path)
+    config = read_yaml(path) if os.path.lexists(path) else None
+    if config is not None and not isinstance(config, dict):
+        raise InputError(f"{path}: found {json_kind(config)}, expected a mapping of settings")
+
+    def at(*keys: str) -> Any:
+        value = config
+        for key in keys:
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
+
+    def text(*keys: str) -> str | None:
+        value = at(*keys)
+        return value if isinstance(value, str) else None
+
+    def count(name: str) -> int | None:
+        value = at(name)
+        return value if type(value) is int and value > 0 else None
+
+    datasets = {
+        f"{part}_dataset": text("dataset", split, part, "init_args", "_target_")
+        for part in ("query", "doc")
+    }
+    names = {stage: text(stage, "init_args", "model_name") for stage in STAGES.values()}
+    return {
+        **{column: name and name.replace(PROCESSORS, "") for column, name in datasets.items()},
+        **{column: names[stage] for column, stage in STAGES.items()},
+        # A config gives them also for a stage that it does not have.
+        "r_top": count("retrieve_top_k") if names["retriever"] else None,
+        "rr_top": count("rerank_top_k") if names["reranker"] else None,
+        "generation_top_k": count("generation_top_k"),
+    }
 
 
-def _rows(path: Path, sample: int | None) -> list[Any]:
+def _same_records(one: list[Any], other: list[Any]) -> bool:
+    return fields_of(one) == fields_of(other)
+
+
+def fields_of(rows: list[Any]) -> list[Any]:
+    """The rows without columns, in the order of `FIELDS`."""
+    return [[row.get(name) for name in FIELDS] if isinstance(row, dict) else row for row in rows]
+
+
+def _read_rows(path: Path, sample: int | None) -> list[Any]:
     value = _read(path)
     if not isinstance(value, list):
         raise InputError(f"{path}: found {json_kind(value)}, expected a list of records")
@@ -212,8 +261,8 @@ def _read(path: Path) -> Any:
     return json_safe(read_json(path, "one JSON value in the whole file"))  # NaN is null
 
 
-def _there(path: Path) -> bool:
-    """Whether there is a file; one that cannot be looked at is, and reading it tells why."""
+def _exists(path: Path) -> bool:
+    """Whether there is a file; of one that cannot be looked at, reading it says why."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,65 +1,64 @@
 """Records of a RAG benchmark: a question, its references and a response, as BERGEN writes them."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import NAMES, json_kind
+from jaxscore.io.json_input import json_kind, require_field
+from jaxscore.systems.entries import Entry, usable
+from jaxscore.systems.evaluation import Failure, unusable
 
 FIELDS = ("q_id", "response", "label", "question", "instruction", "ranking_label")
 SHOWN = 60  # characters of a q_id in a message
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Record:
+@dataclasses.dataclass(frozen=True)
+class Item:
     """A question with its response and its references.
 
     Attributes:
-        index: place in the file from 0, by which columns are written.
-        q_id: as the file has it; not necessarily unique.
+        q_id: not necessarily unique.
         response: may be empty.
         label: one reference or more.
-        question: "" where the file has none and `read` was not told to require it.
-        ranking_label: as the file has it, whatever that is; None where it is absent.
+        question: "" if the record has none and needs none.
+        ranking_label: of any type; None if it is absent.
     """
 
-    index: int
     q_id: str | int
     response: str
     label: list[str]
-    question: str
-    ranking_label: Any
+    question: str = ""
+    ranking_label: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Records:
-    """Rows of one file, or from Python. Iterating gives the rows.
+    """Records of one file, or from Python.
 
     Attributes:
-        where: the file, for messages; "" for rows from Python.
+        where: the file, for messages; "" for records from Python.
         rows: as they were given, usable or not.
-        records: the usable ones, in their order.
-        failures: (name, why) of the others.
+        entries: one per row, with its `index` from 0 as an extra field.
     """
 
     where: str
     rows: list[Any]
-    records: list[Record]
-    failures: list[tuple[str, str]]
+    entries: list[Entry[Item]]
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.rows)
+    @property
+    def usable(self) -> list[Entry[Item]]:
+        """The entries that have an item."""
+        return usable(self.entries)
 
-    def name(self, record: Record) -> str:
-        """What to call a record in a list of failures."""
-        return _name(self.where, record.index, record.q_id)
+    @property
+    def failures(self) -> list[Failure]:
+        """The other entries, and why they cannot be used."""
+        return unusable(self.entries)
 
 
 def read(rows: Iterable[Any], where: str = "", *, question: bool) -> Records:
-    """Records from objects as the input file has them; `Records` stay as they are.
-
-    A row that is not as expected is among the failures, and the others are kept.
+    """Read records from objects as the input file has them; `Records` stay as they are.
 
     Args:
         where: the file, for messages.
@@ -73,49 +72,69 @@ def read(rows: Iterable[Any], where: str = "", *, question: bool) -> Records:
     if isinstance(rows, dict | str) or not isinstance(rows, Iterable):
         raise InputError(f"found {json_kind(rows)}, expected a list of records")
     known = list(rows)
-    records, failures = [], []
-    for index, row in enumerate(known):
-        if problem := _problem(row, question):
-            q_id = row.get("q_id") if isinstance(row, dict) else None
-            failures.append((_name(where, index, q_id), problem))
-            continue
-        asked, ranking = row.get("question"), row.get("ranking_label")
-        asked = asked if isinstance(asked, str) else ""
-        records.append(Record(index, row["q_id"], row["response"], row["label"], asked, ranking))
-    return Records(where=where, rows=known, records=records, failures=failures)
+    entries = [_entry(row, index, where, question) for index, row in enumerate(known)]
+    return Records(where=where, rows=known, entries=entries)
 
 
-def _problem(row: Any, question: bool) -> str | None:
-    """Why a row is no record; None where it is one."""
-    if not isinstance(row, dict):
-        return f"found {json_kind(row)}, expected an object with {', '.join(FIELDS[:4])}"
-    expected = {"q_id": (str, int), "response": (str,), "label": (list,)}
-    if question:
-        expected["question"] = (str,)
-    for name, kinds in expected.items():
-        wanted = " or ".join(NAMES[kind] for kind in kinds)
-        if name not in row:
-            there = ", ".join(map(repr, row)) or "none"
-            return f'no field "{name}", expected {wanted}; there are {there}'
-        if type(row[name]) not in kinds:
-            return f'field "{name}" is {json_kind(row[name])}, expected {wanted}'
-    label = row["label"]
-    if not label:
-        return 'field "label" is empty, expected one reference answer or more'
-    for place, one in enumerate(label, start=1):
-        if not isinstance(one, str):
-            return f'field "label", entry {place}: found {json_kind(one)}, expected a string'
+def read_with_question(rows: Iterable[Any], reserved: object) -> Iterator[Entry[Item]]:
+    """Entries of records that need a question, as `System.read_objects`."""
+    yield from read(rows, question=True).entries
+
+
+def read_without_question(rows: Iterable[Any], reserved: object) -> Iterator[Entry[Item]]:
+    """Entries of records that need no question, as `System.read_objects`."""
+    yield from read(rows, question=False).entries
+
+
+def record_of(entry: Entry[Item]) -> dict[str, Any]:
+    """What an output record repeats of a usable entry."""
+    assert entry.item is not None
+    named = ("q_id", "question", "label", "response")
+    return {**entry.extra, **{name: getattr(entry.item, name) for name in named}}
+
+
+def record_name(record: Mapping[str, Any], place: int) -> str:
+    """What `compare` calls a record: its q_id, and its question if it has one."""
+    question = record.get("question")
+    return f"{record['q_id']}: {question}" if question else str(record["q_id"])
+
+
+def _entry(row: Any, index: int, where: str, question: bool) -> Entry[Item]:
+    q_id = row.get("q_id") if isinstance(row, dict) else None
+    shown = f" (q_id {q_id})" if isinstance(q_id, int) else ""
+    if isinstance(q_id, str):
+        shown = f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
+    name = f"{where}{': ' if where else ''}record {index + 1}{shown}"
+    extra = {"index": index}
     try:
-        for text in (row["response"], row.get("question"), *label):
+        item = _item(row, question, name)
+    except InputError as problem:
+        error = str(problem).removeprefix(f"{name}: ")
+        id = q_id if isinstance(q_id, str | int) else name
+        return Entry(name, id, None, error, extra)
+    return Entry(name, item.q_id, item, None, extra)
+
+
+def _item(row: Any, question: bool, name: str) -> Item:
+    if not isinstance(row, dict):
+        raise InputError(f"found {json_kind(row)}, expected an object with {', '.join(FIELDS[:4])}")
+    kinds: dict[str, type | tuple[type, ...]] = {"q_id": (str, int), "response": str, "label": list}
+    if question:
+        kinds["question"] = str
+    q_id, response, label, *_ = (require_field(row, field, kinds[field], name) for field in kinds)
+    if not label:
+        raise InputError('field "label" is empty, expected one reference answer or more')
+    for place, reference in enumerate(label, start=1):
+        if not isinstance(reference, str):
+            raise InputError(
+                f'field "label", entry {place}: found {json_kind(reference)}, expected a string'
+            )
+    try:
+        for text in (response, row.get("question"), *label):
             str(text).encode("utf-8")
     except UnicodeEncodeError:
-        return "a string has half a surrogate pair, which is no character"
-    return None
-
-
-def _name(where: str, index: int, q_id: Any) -> str:
-    known = f" (q_id {q_id})" if isinstance(q_id, int) else ""
-    if isinstance(q_id, str):
-        known = f" (q_id {q_id[:SHOWN]!a}{'…' if len(q_id) > SHOWN else ''})"
-    place = f"{where}: " if where else ""
-    return f"{place}record {index + 1}{known}"
+        raise InputError("a string has half a surrogate pair, which is no character") from None
+    asked = row.get("question")
+    return Item(
+        q_id, response, label, asked if isinstance(asked, str) else "", row.get("ranking_label")
+    )

@@ -1,16 +1,17 @@
 """`results`: the metrics of all experiments side by side, as BERGEN prints them."""
 
 import contextlib
+import glob
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jaxscore.errors import InputError, near
-from jaxscore.systems.rag import experiment_config, experiment_folder, folder_counts
-from jaxscore.systems.rag.folder_counts import COUNTS
-from jaxscore.systems.rag.judge_pairwise import OUTCOMES
+from jaxscore.systems.rag import experiment_folder, stored_judgement
+from jaxscore.systems.rag.pairwise import OUTCOMES
 from jaxscore.systems.rag.retrieval_runs import STAGES
+from jaxscore.systems.rag.stored_judgement import Stored
 
 Row = dict[str, Any]  # column -> text, number or None
 
@@ -18,6 +19,13 @@ SETTINGS = (
     "exp_folder", "query_dataset", "doc_dataset", "Generator", "Retriever", "Reranker", "r_top",
     "rr_top", "gen_time",
 )  # fmt: skip
+# Counts, as far as the files of a folder say them:
+#   n_records   rows of eval_<split>_out.json, usable or not; without that file, the most records
+#               that one of the judges' reports has
+#   n_failed    rows that cannot be used, and records that a judge could not be asked about
+#   n_unread    records for which an answer of a judge names no label, or several; None if no judge
+#               wrote answers
+COUNTS = ("n_records", "n_failed", "n_unread")
 # The published tables: column -> column of ours. `all` has every setting and metric instead.
 SHORT = {
     "exp_folder": "exp_folder", "query_dataset": "query_dataset", "Generator": "Generator",
@@ -43,8 +51,8 @@ def load(
 ) -> tuple[list[Row], list[tuple[str, str]]]:
     """A row for each folder with metrics, in the order of their names, and what cannot be read.
 
-    A reranked run's metrics are prefixed with `rerank_`. A judge has a part in `COUNTS` where the
-    table shows its metric.
+    A reranked run's metrics are prefixed with `rerank_`. A judge has a part in `COUNTS` if the
+    table has its metric.
 
     Args:
         form: of FORMATS, as for `table`.
@@ -137,16 +145,8 @@ def _every(rows: Sequence[Row]) -> list[str]:
 
 
 def _settings(folder: Path, split: str) -> Row:
-    found = experiment_config.load(folder, split)
-    return {
-        "query_dataset": found.query_dataset,
-        "doc_dataset": found.doc_dataset,
-        "Generator": found.generator,
-        "Retriever": found.retriever,
-        "Reranker": found.reranker,
-        "r_top": found.retrieve_top_k,
-        "rr_top": found.rerank_top_k,
-    }
+    config = experiment_folder.read_config(folder, split)
+    return {name: value for name, value in config.items() if name in SETTINGS}
 
 
 def _generation_time(folder: Path, split: str) -> Row:
@@ -154,9 +154,45 @@ def _generation_time(folder: Path, split: str) -> Row:
     return {"gen_time": times.get("Generation time")}
 
 
-def _counts(folder: Path, split: str, shown: Set[str]) -> Row:
-    reports = [one for one in folder_counts.reports(folder, split) if shown & {*one.names}]
-    return {**folder_counts.load(folder, split, reports).columns()}
+def _reports(folder: Path, split: str) -> list[Stored]:
+    """What judges left in a folder, without files that are no such reports."""
+    paths = sorted(folder.glob(f"eval_{glob.escape(split)}_judge_*.json"))
+    return [found for path in paths if (found := stored_judgement.load(path)) is not None]
+
+
+def _counts(folder: Path, split: str, shown: Collection[str]) -> Row:
+    """`COUNTS`, to which the judges of the metrics in `shown` contribute.
+
+    Raises:
+        InputError: the file of records cannot be read.
+    """
+    reports = [one for one in _reports(folder, split) if not {*one.names}.isdisjoint(shown)]
+    n_failed = len(_indices(reports, None))
+    wrote = any(one.kind in ("text", "pairwise") for one in reports)
+    n_unread = len(_indices(reports, False)) if wrote else None
+    try:
+        found = experiment_folder.load(folder, split)
+    except InputError:
+        if (folder / f"eval_{split}_out.json").exists():
+            raise
+        if not reports:
+            return dict.fromkeys(COUNTS)
+        n_records = max(len(one.records) for one in reports)
+    else:
+        n_records = len(found.rows)
+        n_failed += n_records - len(found.usable)
+    return dict(zip(COUNTS, (n_records, n_failed, n_unread), strict=True))
+
+
+def _indices(reports: Iterable[Stored], known: bool | None) -> set[int]:
+    """Of the records that any report has as known, or not; each counts once."""
+    return {
+        record["index"]
+        for found in reports
+        for record in found.records
+        if isinstance(record, dict) and isinstance(record.get("index"), int)
+        if record.get("known", True) is known
+    }
 
 
 def _rankings(folder: Path, split: str) -> Row:
@@ -169,7 +205,7 @@ def _rankings(folder: Path, split: str) -> Row:
 
 def _metrics(folder: Path, split: str) -> Row:
     found = _means(experiment_folder.metrics_path(folder, split))
-    unread = {one.metric for one in folder_counts.reports(folder, split) if not one.any_known}
+    unread = {one.metric for one in _reports(folder, split) if not one.has_scores}
     return {
         name: None if name in unread or _of_nothing(name, found) else value
         for name, value in found.items()

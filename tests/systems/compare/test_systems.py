@@ -11,11 +11,12 @@ from jaxscore.systems.compare.systems import (
     chronologic,
     paths,
     probsem,
-    rag,
     samples,
 )
 from jaxscore.systems.compare.unit import Choice, System
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
+from jaxscore.systems.rag.judge import SYSTEM as JUDGE
+from jaxscore.systems.rag.metrics import SYSTEM as METRICS
 from jaxscore.systems.score.system import SYSTEM as SCORE
 from tests.systems.compare import records
 
@@ -116,24 +117,25 @@ def test_probsem():
 
 
 def test_rag():
+    judged, columns = comparison(JUDGE), comparison(METRICS)
     record = {
         "index": 0, "q_id": "q1", "question": "Who?", "label": ["Ada"], "response": "Ada",
         "score": 0.75, "known": True, "probability": {"Yes": 0.75, "No": 0.25},
     }  # fmt: skip
     one, unread, unasked = read(
-        rag.JUDGE, record, {**record, "known": False, "score": -100.0, "probability": None},
+        judged, record, {**record, "known": False, "score": -100.0, "probability": None},
         {**record, "known": None, "score": None},
     )  # fmt: skip
     assert one.numbers == {"score": 0.75}
     assert one.choices["label"] == ("Yes", pytest.approx(math.log(3)), None)
-    assert (unread.numbers, unread.error) == ({"score": None}, None)
+    assert (unread.numbers, unread.error) == ({}, None)
     assert unasked.error == "the judge could not be asked about it"
-    [won] = read(rag.JUDGE, {**record, "score": 0.5, "probability": None}, read_as="pairwise")
+    [won] = read(judged, {**record, "score": 0.5, "probability": None, "switched": [True]})
     assert won.choices["verdict"].value == "tie"
-    [lexical] = read(rag.METRICS, {"q_id": 1, "response": "r", "EM": 1.0, "F1": 0.5, "LLM": None})
+    [lexical] = read(columns, {"q_id": 1, "response": "r", "EM": 1.0, "F1": 0.5, "LLM": None})
     assert (lexical.numbers, lexical.choices) == ({"F1": 0.5}, {"EM": Choice(True)})
-    [unknown] = read(rag.METRICS, {"q_id": 1, "response": "r", "LLMeval_m": -100.0})
-    assert unknown.numbers == {"LLMeval_m": None}
+    [unknown] = read(columns, {"q_id": 1, "response": "r", "LLMeval_m": -100.0})
+    assert unknown.numbers == {}
 
 
 def test_samples():

@@ -10,9 +10,9 @@ from transformers import BertTokenizerFast
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.rag import bem, bem_evaluation
+from jaxscore.systems.rag import bem, records
 from jaxscore.systems.rag.bem import Bem, fitted
-from jaxscore.systems.rag.records import Record
+from jaxscore.systems.rag.records import Item
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
 from tests.models.transformers_flax.test_bert_classifier import POSITIONS, torch_model
 from tests.releases import HAS_FLAX_CLASSES, NO_FLAX_CLASSES
@@ -54,35 +54,34 @@ def by_the_card(checkpoint, question, reference, candidate) -> float:
     return torch.softmax(model(**inputs).logits.double(), -1)[0, 1].item()
 
 
-def record(response, *label, question="where was Ada born?", index=0):
-    return Record(index, "q", response, list(label), question, None)
+def item(response, *label, question="where was Ada born?"):
+    return Item("q", response, list(label), question)
 
 
 def test_it_agrees_with_torch(checkpoint):
-    records = [
-        record("Oslo", "Oslo"),
-        record("the answer is Bergen.", "Oslo", "Bergen in Norway", "Norways"),
-        record("", "Oslo", question=""),
-        record("אוסלו", "Oslo", "é"),
-        record("is " * 80, "Oslo"),
+    items = [
+        item("Oslo", "Oslo"),
+        item("the answer is Bergen.", "Oslo", "Bergen in Norway", "Norways"),
+        item("", "Oslo", question=""),
+        item("אוסלו", "Oslo", "é"),
+        item("is " * 80, "Oslo"),
     ]
-    matches, _ = Bem(checkpoint[0]).match(records)
-    assert [one.record for one in matches] == records
-    for one in matches:
+    matches = Bem(checkpoint[0]).match(items)
+    for given, one in zip(items, matches, strict=True):
         want = [
-            by_the_card(checkpoint, one.record.question, reference, one.record.response)
-            for reference in one.record.label
+            by_the_card(checkpoint, given.question, reference, given.response)
+            for reference in given.label
         ]
         assert one.by_reference == pytest.approx(want, abs=1e-5)
         assert one.score == max(one.by_reference)
-        assert one.record.label.index(one.best) == int(np.argmax(one.by_reference))
+        assert given.label.index(one.best) == int(np.argmax(one.by_reference))
         assert one.trimmed == 0
     assert len({round(p, 6) for one in matches for p in one.by_reference}) > 5
 
 
 def test_the_best_of_the_references_whatever_their_order(checkpoint):
-    (one, other), _ = Bem(checkpoint[0]).match(
-        [record("Oslo", "Bergen", "is"), record("Oslo", "is", "Bergen")]
+    one, other = Bem(checkpoint[0]).match(
+        [item("Oslo", "Bergen", "is"), item("Oslo", "is", "Bergen")]
     )
     assert one.score == other.score
     assert one.best == other.best
@@ -91,9 +90,7 @@ def test_the_best_of_the_references_whatever_their_order(checkpoint):
 
 def test_what_is_longer_than_the_positions_is_cut_at_its_longest(checkpoint):
     long = "bergen " * 30_000  # 200 KB
-    [one, short], _ = Bem(checkpoint[0]).match(
-        [record(long, "Oslo", "Bergen"), record("Oslo", "Oslo")]
-    )
+    one, short = Bem(checkpoint[0]).match([item(long, "Oslo", "Bergen"), item("Oslo", "Oslo")])
     n_question, n_reference = 5, 1
     left = POSITIONS - 4 - n_question - n_reference
     assert one.trimmed == 2 * (30_000 - left)  # once for each reference
@@ -101,9 +98,13 @@ def test_what_is_longer_than_the_positions_is_cut_at_its_longest(checkpoint):
         by_the_card(checkpoint, "where was Ada born?", "Oslo", "bergen " * left), abs=1e-5
     )
     assert short.trimmed == 0
-    summary = bem.summarise([one, short])
-    assert (summary.n_known, summary.n_trimmed) == (2, 1)
-    assert summary.mean == pytest.approx((one.score + short.score) / 2)
+    rows = [
+        {"q_id": k, "question": "where was Ada born?", "response": response, "label": label}
+        for k, (response, label) in enumerate([(long, ["Oslo", "Bergen"]), ("Oslo", ["Oslo"])])
+    ]
+    report = evaluate("bem", Bem(checkpoint[0]), rows)
+    assert report.summary["n_trimmed"] == 1
+    assert report.summary["mean"].mean == pytest.approx((one.score + short.score) / 2)
 
 
 def test_a_text_that_cannot_be_read_fails_its_record_alone():
@@ -118,7 +119,7 @@ def test_a_text_that_cannot_be_read_fails_its_record_alone():
         {"q_id": k, "question": "who?", "response": response, "label": ["Oslo", label]}
         for k, (response, label) in enumerate([("a", "b"), (PANICS, PANICS), ("c", PANICS)])
     ]
-    found = bem_evaluation.evaluate(source, items, bem_evaluation.Settings())
+    found = bem.evaluate(source, records.read_with_question(items, ()), bem.Settings())
     assert [one["index"] for one in found.items] == [0]
     assert [failure.name for failure in found.failures] == [
         "record 2 (q_id 1)",

@@ -101,7 +101,7 @@ def test_text_and_nothing_read(scorers, says, text_mode):
     says("Yes")
     one = evaluate("judge", scorers("tiny-gpt2"), rows("ours")[:1], evaluator=text_mode)
     assert (one.summary["mean"].mean, one.summary["mean"].low) == (1.0, None)
-    assert "| 1.00000 | - | 1 |" in one.markdown()
+    assert "| Mean | 1 | - | 1 records |" in one.markdown()
 
 
 def test_a_comparison(scorers, says):
@@ -118,7 +118,7 @@ def test_a_comparison(scorers, says):
     assert (lose.low, lose.high) == (pytest.approx(0, abs=1e-15), pytest.approx(0.3543, abs=1e-4))
     assert report.headline == "win 100.0 %, tie 0.0 %, lose 0.0 % over 7 records"
     page = report.markdown()
-    assert "| win | 100.0 % | 64.6 to 100.0 |" in page
+    assert "| Win | 100.0 % | 64.6 to 100.0 | - |" in page
     assert "asked in both orders" in page
     with pytest.raises(InputError, match="the opponent: 1 of the 7 q_ids of the records are not"):
         evaluate("judge", scorer, rows("ours"), opponent=rows("theirs")[1:])
@@ -158,7 +158,7 @@ def test_settings_that_are_refused(scorers, settings, message):
 def test_sources_that_cannot_judge():
     with pytest.raises(InputError, match="a source that is NoneType, but judge needs a Scorer"):
         evaluate("judge", None, rows("ours"))
-    with pytest.raises(InputError, match="expected a Bem"):
+    with pytest.raises(InputError, match="bem needs a Bem"):
         evaluate("bem", None, rows("ours"))
     with pytest.raises(InputError, match="leaves out the ends"):
         evaluate("bem", None, rows("ours"), truncate="left")

@@ -9,8 +9,16 @@ import pytest
 import yaml
 
 from jaxscore.errors import InputError
-from jaxscore.systems.rag import evaluator_file, experiment_folder, judge_pointwise
-from jaxscore.systems.rag.evaluator_file import PACKAGED, PAIRWISE, POINTWISE, find, load, parse
+from jaxscore.systems.rag import experiment_folder, pointwise
+from jaxscore.systems.rag.evaluator_file import (
+    PACKAGED,
+    PAIRWISE,
+    POINTWISE,
+    Question,
+    find,
+    load,
+    parse,
+)
 from jaxscore.text import chat_template
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES
@@ -50,9 +58,8 @@ def test_an_f_string_file_is_read_as_python_would_have_evaluated_it(tmp_path):
     evaluator = load(write(tmp_path, PUBLISHED))
     assert (evaluator.max_new_tokens, evaluator.use_logits, evaluator.pairwise) == (1, True, None)
     assert evaluator.pointwise.options == {"Yes": 1.0, "No": 0.0}
-    assert evaluator.pointwise.values == {k: VALUES[k] for k in ("rubrik_section", "options")}
-    prompt = evaluator.pointwise.prompt
-    assert prompt.messages(VALUES, system=True) == [
+    values = {name: VALUES[name] for name in ("question", "answer", "prediction")}
+    assert evaluator.pointwise.messages(values, system=True) == [
         {"role": "system", "content": "You judge. Answer with one of Yes, No."},
         {
             "role": "user",
@@ -61,7 +68,7 @@ def test_an_f_string_file_is_read_as_python_would_have_evaluated_it(tmp_path):
         },
         {"role": "assistant", "content": "Response: {"},
     ]
-    assert prompt.messages(VALUES, system=False) == [
+    assert evaluator.pointwise.messages(values, system=False) == [
         {
             "role": "user",
             "content": "{Yes, No}, of ['Yes', 'No'].\nSaid: f\"{answer}\"",
@@ -249,11 +256,9 @@ def test_values_of_a_comparison(tmp_path):
 
 
 def test_without_a_system_turn_and_a_text_for_that_the_two_are_one():
-    prompt = evaluator_file.Prompt(
-        parse("S {rubrik_section}", PAIRWISE, ""), parse("U", PAIRWISE, ""), None, None
-    )
-    values = {"rubrik_section": "1, 2"}
-    assert prompt.messages(values, system=False) == [{"role": "user", "content": "S 1, 2\n\nU"}]
+    system, user = parse("S {rubrik_section}", PAIRWISE, ""), parse("U", PAIRWISE, "")
+    question = Question({"1": 1.0, "2": 0.0}, system, user)
+    assert question.messages({}, system=False) == [{"role": "user", "content": "S 1, 2\n\nU"}]
 
 
 @pytest.mark.parametrize(
@@ -267,10 +272,10 @@ def test_without_a_system_turn_and_a_text_for_that_the_two_are_one():
 def test_our_files_give_the_prompts_of_the_cases_to_the_letter(name, side, model):
     want = json.loads((CASES / f"expected/{model}/judge.json").read_text(encoding="utf-8"))
     question = load(find(name)).pointwise
-    records = experiment_folder.load(CASES / "judge" / side, "dev", question=True).records
+    entries = experiment_folder.load(CASES / "judge" / side, "dev", question=True).usable
     tokenizer = load_tokenizer(CASES / "models" / model)
     system = chat_template.takes_system(tokenizer)
-    first = judge_pointwise.conversations(question, records, system=system)[0]
+    [first] = pointwise.conversations(question, [entries[0].item], system=system)
     assert chat_template.render(tokenizer, first) == want[f"{name} {side}"]["first_prompt"]
 
 

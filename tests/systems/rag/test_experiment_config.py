@@ -1,11 +1,9 @@
 """`config.yaml`: plain values only, and whatever is there of them."""
 
-import dataclasses
-
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.systems.rag import experiment_config
+from jaxscore.systems.rag.experiment_folder import read_config
 
 FULL = """
 dataset:
@@ -28,16 +26,16 @@ def write(tmp_path, text):
 
 
 def test_a_whole_config(tmp_path):
-    assert experiment_config.load(write(tmp_path, FULL), "dev") == experiment_config.Experiment(
-        query_dataset="KILTNQ",
-        doc_dataset="modules.processors.kilt.KILT100w",
-        retriever="naver/splade-v3",
-        reranker="naver/deberta",
-        generator="meta/llama",
-        retrieve_top_k=50,
-        rerank_top_k=20,
-        generation_top_k=5,
-    )
+    assert read_config(write(tmp_path, FULL), "dev") == {
+        "query_dataset": "KILTNQ",
+        "doc_dataset": "modules.processors.kilt.KILT100w",
+        "Retriever": "naver/splade-v3",
+        "Reranker": "naver/deberta",
+        "Generator": "meta/llama",
+        "r_top": 50,
+        "rr_top": 20,
+        "generation_top_k": 5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -47,12 +45,12 @@ def test_a_whole_config(tmp_path):
      "generation_top_k: -1"],
 )  # fmt: skip
 def test_what_is_not_there_is_none(tmp_path, text):
-    got = dataclasses.asdict(experiment_config.load(write(tmp_path, text), "dev"))
+    got = read_config(write(tmp_path, text), "dev")
     assert got == dict.fromkeys(got)
 
 
 def test_no_config(tmp_path):
-    got = dataclasses.asdict(experiment_config.load(tmp_path, "dev"))
+    got = read_config(tmp_path, "dev")
     assert got == dict.fromkeys(got)
 
 
@@ -69,5 +67,5 @@ def test_no_config(tmp_path):
 )
 def test_a_bad_config(tmp_path, text, why):
     with pytest.raises(InputError, match=r"config\.yaml") as problem:
-        experiment_config.load(write(tmp_path, text), "dev")
+        read_config(write(tmp_path, text), "dev")
     assert why in str(problem.value)

@@ -25,11 +25,11 @@ def rows(place, file="eval_dev_out.json"):
 
 def test_the_shared_cases():
     output = experiment_folder.load(CASES / "judge/theirs", "dev", question=True)
-    assert [record.q_id for record in output.records] == "q5 q6 q4 q2 q0 q3 q1".split()
-    assert [record.index for record in output.records] == list(range(7))
-    assert output.records[1].label == ["Osk", "Port Lune"]
-    assert output.records[1].question == "where was Sana born"
-    assert output.records[1].ranking_label == [["12"], []]
+    assert [entry.id for entry in output.usable] == "q5 q6 q4 q2 q0 q3 q1".split()
+    assert [entry.extra["index"] for entry in output.usable] == list(range(7))
+    assert output.usable[1].item.label == ["Osk", "Port Lune"]
+    assert output.usable[1].item.question == "where was Sana born"
+    assert output.usable[1].item.ranking_label == [["12"], []]
     assert output.failures == []
 
 
@@ -54,7 +54,7 @@ def test_the_shared_cases():
 def test_a_bad_record_is_named_and_the_others_stay(tmp_path, row, why):
     place = folder(tmp_path, [GOOD, row, {**GOOD, "q_id": 7}])
     output = experiment_folder.load(place, "dev", question=True)
-    assert [(record.index, record.q_id) for record in output.records] == [(0, "q1"), (2, 7)]
+    assert [(entry.extra["index"], entry.id) for entry in output.usable] == [(0, "q1"), (2, 7)]
     [(name, found)] = output.failures
     assert name.startswith(f"{place}/eval_dev_out.json: record 2")
     assert found.startswith(why) or why in found
@@ -68,7 +68,7 @@ def test_a_bad_record_is_named_and_the_others_stay(tmp_path, row, why):
 def test_a_missing_question_matters_only_where_asked(tmp_path):
     row = {name: GOOD[name] for name in ("q_id", "response", "label")}
     place = folder(tmp_path, [row])
-    assert experiment_folder.load(place, "dev").records[0].question == ""
+    assert experiment_folder.load(place, "dev").usable[0].item.question == ""
     [(_, why)] = experiment_folder.load(place, "dev", question=True).failures
     assert why.startswith('no field "question"')
 
@@ -103,7 +103,7 @@ def test_a_missing_file(tmp_path):
 def test_bom_and_carriage_returns(tmp_path):
     text = json.dumps([{**GOOD, "response": "é"}], ensure_ascii=False, indent=1)
     place = folder(tmp_path, b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode("utf-8"))
-    assert experiment_folder.load(place, "dev").records[0].response == "é"
+    assert experiment_folder.load(place, "dev").usable[0].item.response == "é"
 
 
 def test_what_is_not_known_stays_in_its_order(tmp_path):
@@ -207,7 +207,7 @@ def test_a_sample_has_its_own_file_and_keeps_its_columns(tmp_path):
     place = folder(tmp_path, given)
     experiment_folder.load(place, "dev", sample=2).save({"x_2": {0: 1.0, 1: 0.0}}, {"x_2": 0.5})
     output = experiment_folder.load(place, "dev", sample=2)
-    assert [record.q_id for record in output.records] == [0, 1]
+    assert [entry.id for entry in output.usable] == [0, 1]
     output.save({"y_2": {1: 1.0}}, {"y_2": 1.0})
     assert rows(place) == given
     want = [{**given[0], "x_2": 1.0, "y_2": None}, {**given[1], "x_2": 0.0, "y_2": 1.0}]
@@ -223,7 +223,7 @@ def test_a_sample_has_its_own_file_and_keeps_its_columns(tmp_path):
 def test_a_damaged_sample_is_known_before_the_work(tmp_path):
     place = folder(tmp_path, [GOOD])
     folder(tmp_path, "[", file="eval_dev_out_1.json")
-    assert experiment_folder.load(place, "dev", sample=2).records
+    assert experiment_folder.load(place, "dev", sample=2).usable
     with pytest.raises(InputError, match=r"eval_dev_out_1\.json:1: not JSON"):
         experiment_folder.load(place, "dev", sample=1)
 

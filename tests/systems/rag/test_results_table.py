@@ -6,7 +6,7 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.systems.rag import results_table
-from jaxscore.systems.rag.folder_counts import COUNTS
+from jaxscore.systems.rag.results_table import COUNTS
 from tests.systems.rag.test_experiment_config import FULL
 
 

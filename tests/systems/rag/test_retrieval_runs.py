@@ -49,8 +49,8 @@ def test_a_question_without_labels_does_not_count(tmp_path, label):
 
 
 def test_whether_there_are_labels(tmp_path):
-    assert not retrieval_runs.labelled(output(tmp_path, None, []))
-    assert retrieval_runs.labelled(output(tmp_path, None, [["d"]]))
+    assert not retrieval_runs.has_labels(output(tmp_path, None, []))
+    assert retrieval_runs.has_labels(output(tmp_path, None, [["d"]]))
 
 
 def test_ids_may_be_numbers(tmp_path):

@@ -8,34 +8,35 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
-from jaxscore.systems.rag import experiment_folder, judge_pointwise
-from jaxscore.systems.rag.evaluator_file import Prompt, Question, Template, find, load
-from jaxscore.systems.rag.judge_model import Judge
-from jaxscore.systems.rag.judge_pointwise import UNKNOWN
-from jaxscore.systems.rag.records import Record
+from jaxscore.systems.rag import experiment_folder, judge, pointwise
+from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question, Template, find, load
+from jaxscore.systems.rag.records import Item
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import ScoringSettings
+from jaxscore.text import chat_template
+from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated, LabelScores, failed
 from tests.conftest import CASES
 
 NOTHING = Template(())
 SEPARATE = {"boundary": "separate", "policies": {"separate": "separate"}}
-MULTI = Question(
-    Prompt(NOTHING, NOTHING, None, None), {"Correct": 1.0, "Partially correct": 0.5, "Wrong": 0.0}
-)
+MULTI = Question({"Correct": 1.0, "Partially correct": 0.5, "Wrong": 0.0}, NOTHING, NOTHING)
 
 
-def record(k: int = 0, response: str = "r") -> Record:
-    return Record(k, f"q{k}", response, ["a", "it's"], "who", None)
+def item(response: str = "r") -> Item:
+    return Item("q", response, ["a", "it's"], "who")
 
 
 def written(*texts: str) -> list[Generated]:
     return [Generated(k, text, np.zeros(0, np.int32), "eos") for k, text in enumerate(texts)]
 
 
-def texts(*answers: str) -> list[judge_pointwise.Verdict]:
-    records = [record(k) for k in range(len(answers))]
-    return judge_pointwise.by_texts(MULTI, records, written(*answers))
+def texts(*answers: str) -> list[pointwise.Verdict]:
+    return pointwise.by_texts(MULTI, written(*answers))
+
+
+def summarise(kind, verdicts, question=MULTI):
+    return pointwise.findings(kind, question, verdicts, n_bootstrap=100, seed=0).summary
 
 
 @pytest.mark.parametrize(
@@ -58,29 +59,27 @@ def test_the_one_label_in_a_text(text, score):
 
 
 def test_what_names_no_label_or_several_is_outside_the_mean():
-    summary = judge_pointwise.summarise(
-        MULTI, texts("Correct", "?", "Wrong", "Correct Wrong", "Correct")
-    )
-    assert summary.mean == pytest.approx(2 / 3)
-    assert (summary.n_known, summary.n_none, summary.n_several, summary.n_failed) == (3, 1, 1, 0)
-    assert {name: (one.worth, one.n) for name, one in summary.labels.items()} == {
-        "Correct": (1.0, 2),
-        "Partially correct": (0.5, 0),
-        "Wrong": (0.0, 1),
+    summary = summarise("text", texts("Correct", "?", "Wrong", "Correct Wrong", "Correct"))
+    assert summary["mean"] == pytest.approx(2 / 3)
+    assert (summary["n"], summary["n_none"], summary["n_several"]) == (3, 1, 1)
+    assert summary["labels"] == {
+        "Correct": {"worth": 1.0, "n": 2, "probability": None},
+        "Partially correct": {"worth": 0.5, "n": 0, "probability": None},
+        "Wrong": {"worth": 0.0, "n": 1, "probability": None},
     }
-    assert summary.outside is None
-    assert all(one.probability is None for one in summary.labels.values())
+    assert summary["outside"] is None
 
 
 def test_a_mean_over_nothing():
     """Nothing, and not 0, whether the judge was asked or not."""
-    assert judge_pointwise.summarise(MULTI, texts("?", "")).mean is None
-    assert judge_pointwise.summarise(MULTI, []).mean is None
+    assert summarise("text", texts("?", ""))["mean"] is None
+    assert summarise("text", [])["mean"] is None
     error = Generated(0, "", np.zeros(0, np.int32), None, error="gone")
-    [verdict] = judge_pointwise.by_texts(MULTI, [record()], [error])
-    assert (verdict.score, verdict.known, verdict.error) == (None, False, "gone")
-    summary = judge_pointwise.summarise(MULTI, [verdict])
-    assert (summary.mean, summary.n_failed, summary.n_none) == (None, 1, 0)
+    [verdict] = pointwise.by_texts(MULTI, [error])
+    assert (verdict.score, verdict.known, verdict.error) == (None, None, "gone")
+    found = pointwise.findings("text", MULTI, [verdict], n_bootstrap=100, seed=0)
+    assert (found.summary["mean"], found.summary["n_none"]) == (None, 0)
+    assert found.errors == ["gone"]
 
 
 def label_scores(logprob: list[float]) -> LabelScores:
@@ -90,36 +89,34 @@ def label_scores(logprob: list[float]) -> LabelScores:
 
 def test_labels_are_weighed_by_their_probability():
     scores = [label_scores([-1.0, -2.0, -3.0]), label_scores([-9.0, -0.1, -9.0])]
-    one, other = judge_pointwise.by_labels(MULTI, [record(0), record(1)], scores)
+    one, other = pointwise.by_labels(MULTI, scores)
     e = [math.exp(-k) for k in (1, 2, 3)]
     assert one.score == pytest.approx((e[0] + 0.5 * e[1]) / sum(e), abs=1e-15)
     assert one.probability == pytest.approx(
         {"Correct": e[0] / sum(e), "Partially correct": e[1] / sum(e), "Wrong": e[2] / sum(e)}
     )
     assert one.outside == pytest.approx(1 - sum(e))
-    summary = judge_pointwise.summarise(MULTI, [one, other])
-    assert summary.mean == pytest.approx((one.score + other.score) / 2)
-    assert summary.outside == pytest.approx((one.outside + other.outside) / 2)
-    assert [(one.n) for one in summary.labels.values()] == [1, 1, 0]
-    assert sum(one.probability for one in summary.labels.values()) == pytest.approx(1)
+    summary = summarise("logits", [one, other])
+    assert summary["mean"] == pytest.approx((one.score + other.score) / 2)
+    assert summary["outside"] == pytest.approx((one.outside + other.outside) / 2)
+    assert [label["n"] for label in summary["labels"].values()] == [1, 1, 0]
+    assert sum(label["probability"] for label in summary["labels"].values()) == pytest.approx(1)
 
 
 def test_what_could_not_be_scored_keeps_the_others():
     bad = LabelScores(0, np.zeros(0), np.zeros(0), 0.0, "too long")
-    one, other = judge_pointwise.by_labels(
-        MULTI, [record(0), record(1)], [bad, label_scores([-1.0, -1.0, -1.0])]
-    )
+    one, other = pointwise.by_labels(MULTI, [bad, label_scores([-1.0, -1.0, -1.0])])
     assert (one.score, one.probability, one.error) == (None, {}, "too long")
     assert other.score == pytest.approx(0.5)
-    summary = judge_pointwise.summarise(MULTI, [one, other])
-    assert (summary.n_known, summary.n_failed, summary.mean) == (1, 1, pytest.approx(0.5))
-    whole = judge_pointwise.by_sequences(MULTI, [record()], [failed("0", "too long")] * 3)
+    summary = summarise("logits", [one, other])
+    assert (summary["n"], summary["mean"]) == (1, pytest.approx(0.5))
+    whole = pointwise.by_sequences(MULTI, [failed("0", "too long")] * 3)
     assert (whole[0].score, whole[0].error) == (None, "too long")
 
 
 def test_the_prompt_holds_the_references_as_python_prints_them():
     question = load(find("default_qa")).pointwise
-    [messages] = judge_pointwise.conversations(question, [record(0, "{question}")], system=True)
+    [messages] = pointwise.conversations(question, [item("{question}")], system=True)
     assert messages[1]["content"].endswith(
         "Question: who. \nGolden answer: ['a', \"it's\"] \n Generated answer: {question}"
     )
@@ -132,42 +129,41 @@ def test_the_cases(scorers, model, name):
     """Logit and text mode, both folders."""
     every = json.loads((CASES / f"expected/{model}/judge.json").read_text(encoding="utf-8"))
     evaluator = load(find(name))
-    question, local = evaluator.pointwise, Judge(scorers(model))
-    run = ScoringRun(local.lm, ScoringSettings(), **SEPARATE)
+    question, scorer = evaluator.pointwise, scorers(model)
+    run = ScoringRun(scorer, ScoringSettings(), **SEPARATE)
+    system = chat_template.takes_system(scorer.encoder.tokenizer)
     for side in ("ours", "theirs"):
         want = every[f"{name} {side}"]
-        records = experiment_folder.load(CASES / "judge" / side, "dev", question=True).records
-        verdicts = local.weigh(evaluator, records, local.label_ids(evaluator), run)
-        assert {one.record.q_id: one.score for one in verdicts} == pytest.approx(
-            want["scores"], abs=1e-5
-        )
-        assert judge_pointwise.summarise(question, verdicts).mean == pytest.approx(
-            want["mean"], abs=1e-5
-        )
+        entries = experiment_folder.load(CASES / "judge" / side, "dev", question=True).usable
+        asked = pointwise.conversations(question, [one.item for one in entries], system=system)
+        verdicts = judge.weigh(scorer, evaluator, asked, run, whole_labels=False)
+        ids = [one.id for one in entries]
+        scores = {id: one.score for id, one in zip(ids, verdicts, strict=True)}
+        assert scores == pytest.approx(want["scores"], abs=1e-5)
+        mean = summarise("logits", verdicts, question)["mean"]
+        assert mean == pytest.approx(want["mean"], abs=1e-5)
         for one in verdicts:
             assert sum(one.probability.values()) == pytest.approx(1)
             assert 0 < one.outside < 1
-        asked = judge_pointwise.conversations(question, records, system=local.system)
-        verdicts = judge_pointwise.by_texts(
-            question, records, local.write(asked, evaluator.max_new_tokens)
-        )
-        assert {one.record.q_id: one.score for one in verdicts} == want["text_scores"]
+        requests = [ChatRequest(k, one, evaluator.max_new_tokens) for k, one in enumerate(asked)]
+        verdicts = pointwise.by_texts(question, scorer.generate(requests))
+        scores = {id: one.score for id, one in zip(ids, verdicts, strict=True)}
+        assert scores == want["text_scores"]
         # The published script writes 0 for a mean over nothing.
         known = [score for score in want["text_scores"].values() if score != UNKNOWN]
-        mean = judge_pointwise.summarise(question, verdicts).mean
+        mean = summarise("text", verdicts, question)["mean"]
         assert mean == (want["text_mean"] if known else None)
 
 
 def test_whole_labels_are_the_chain_of_their_tokens(scorers):
     """Against the next-token distributions, one token at a time."""
     scorer = scorers("tiny-gpt2")
-    local = Judge(scorer)
+    system = chat_template.takes_system(scorer.encoder.tokenizer)
     run = ScoringRun(scorer, ScoringSettings(), **SEPARATE)
     evaluator = load(find("default_multi_qa"))
-    [verdict] = local.weigh(evaluator, [record()], None, run)
-    [prompt] = local.prompts(
-        judge_pointwise.conversations(evaluator.pointwise, [record()], system=local.system)
-    )
+    asked = pointwise.conversations(evaluator.pointwise, [item()], system=system)
+    [verdict] = judge.weigh(scorer, evaluator, asked, run, whole_labels=True)
+    prompt = chat_template.render(scorer.encoder.tokenizer, asked[0])
     [context] = scorer.encoder.prompt_ids([prompt])
     sums = []
     for label in evaluator.pointwise.options:
@@ -195,6 +191,6 @@ def test_labels_that_share_their_first_token_are_named(scorers, tmp_path):
     first = [scorer.encoder.tokenizer.encode(label)[0] for label in ("Yes", "Yesterday")]
     assert first[0] == first[1]  # else the case is none
     with pytest.raises(InputError) as caught:
-        Judge(scorer).label_ids(load(path))
+        judge.weigh(scorer, load(path), [], None, whole_labels=False)
     for part in ("own.yaml", "'Yes'", "'Yesterday'", "--label-score sequence"):
         assert part in str(caught.value)

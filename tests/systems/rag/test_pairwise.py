@@ -8,9 +8,9 @@ import pytest
 
 from jaxscore.analysis.bootstrap import Z95
 from jaxscore.errors import InputError
-from jaxscore.systems.rag import experiment_folder, judge_pairwise
+from jaxscore.systems.rag import experiment_folder, pairwise
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, find, load
-from jaxscore.systems.rag.judge_pairwise import LOSE, TIE, WIN, Pair
+from jaxscore.systems.rag.pairwise import LOSE, TIE, WIN, Pair
 from jaxscore.types.results import Generated
 from tests.conftest import CASES
 
@@ -31,30 +31,29 @@ def rows(*ids, **more):
 
 def matched(tmp_path, ours, theirs, **options):
     options = {"seed": 0, "both": False, **options}
-    return judge_pairwise.match(
-        folder(tmp_path, "ours", ours), folder(tmp_path, "theirs", theirs), **options
-    )
+    ours, theirs = folder(tmp_path, "ours", ours), folder(tmp_path, "theirs", theirs)
+    return pairwise.match(ours.usable, theirs, **options)
 
 
 def answered(pair, *texts):
     written = [Generated(k, text, np.zeros(0, np.int32), "eos") for k, text in enumerate(texts)]
-    [verdict] = judge_pairwise.evaluate(QUESTION, [pair], written)
+    [verdict] = pairwise.by_texts(QUESTION, [pair], written)
     return verdict
 
 
-def shares(summary):
-    return {name: one.mean for name, one in summary.rates.items()}
+def shares(found):
+    return {name: one.mean for name, one in found.estimates.items()}
 
 
 def pair(*switched):
     output = experiment_folder.load(CASES / "judge/ours", "dev")
-    return Pair(output.records[0], "theirs", switched)
+    return Pair(output.usable[0], "theirs", switched)
 
 
 def test_the_opponent_is_found_by_its_q_id(tmp_path):
     pairs, failures = matched(tmp_path, rows("a", 1, "b"), rows("b", "x", "a", 1))
     assert failures == []
-    assert [(one.record.q_id, one.opponent) for one in pairs] == [
+    assert [(one.entry.id, one.opponent) for one in pairs] == [
         ("a", "to a"), (1, "to 1"), ("b", "to b"),
     ]  # fmt: skip
 
@@ -71,7 +70,7 @@ def test_missing_ids_are_counted_and_listed(tmp_path):
 def test_an_opponent_that_cannot_be_used_is_named_and_the_others_are_kept(tmp_path):
     theirs = [*rows("a"), *rows("b", response=None), *rows("c", "c"), *rows("d")]
     pairs, failures = matched(tmp_path, rows("a", "b", "c", "d"), theirs)
-    assert [one.record.q_id for one in pairs] == ["a", "d"]
+    assert [one.entry.id for one in pairs] == ["a", "d"]
     assert [why.partition("eval_dev_out.json ")[2] for _, why in failures] == [
         "cannot be used", "occurs 2 times",
     ]  # fmt: skip
@@ -81,18 +80,18 @@ def test_an_opponent_that_cannot_be_used_is_named_and_the_others_are_kept(tmp_pa
 def test_the_order_comes_from_the_seed_and_the_q_id_alone(tmp_path):
     ids = [f"q{k}" for k in range(200)]
     one, _ = matched(tmp_path, rows(*ids), rows(*ids))
-    orders = {p.record.q_id: p.switched for p in one}
+    orders = {p.entry.id: p.switched for p in one}
     assert 70 < sum(o == (True,) for o in orders.values()) < 130
     (tmp_path / "again").mkdir()
     other, _ = matched(tmp_path / "again", rows(*ids[::-3]), rows(*ids))
-    assert all(orders[p.record.q_id] == p.switched for p in other)
+    assert all(orders[p.entry.id] == p.switched for p in other)
     (tmp_path / "seed").mkdir()
     third, _ = matched(tmp_path / "seed", rows(*ids), rows(*ids), seed=1)
-    assert 50 < sum(orders[p.record.q_id] != p.switched for p in third) < 150
+    assert 50 < sum(orders[p.entry.id] != p.switched for p in third) < 150
 
 
 def test_what_is_asked_stands_in_the_order_that_was_drawn():
-    first, second = judge_pairwise.conversations(QUESTION, [pair(False, True)], system=True)
+    first, second = pairwise.conversations(QUESTION, [pair(False, True)], system=True)
     assert "Answer 1: Merrow\n\nAnswer 2: theirs\n" in first[1]["content"]
     assert "Answer 1: theirs\n\nAnswer 2: Merrow\n" in second[1]["content"]
     assert "Reference answers: ['Merrow', 'Tellany']" in first[1]["content"]
@@ -123,29 +122,30 @@ def test_two_answers_that_disagree_are_a_tie():
 def test_rates_are_over_what_is_known():
     said = [((False,), ["1"]), ((True,), ["1"]), ((False,), ["3"]), ((False,), ["no"])]
     verdicts = [answered(pair(*switched), *texts) for switched, texts in said]
-    summary = judge_pairwise.summarise(verdicts)
-    assert shares(summary) == pytest.approx({"win": 1 / 3, "tie": 1 / 3, "lose": 1 / 3})
-    assert all(one.low < 1 / 3 < one.high and one.n == 3 for one in summary.rates.values())
-    assert (summary.n_known, summary.n_unknown, summary.n_failed) == (3, 1, 0)
-    assert (summary.agree, summary.first) == (None, 100.0)
+    found = pairwise.findings(verdicts)
+    assert shares(found) == pytest.approx({"win": 1 / 3, "tie": 1 / 3, "lose": 1 / 3})
+    assert all(one.low < 1 / 3 < one.high and one.n == 3 for one in found.estimates.values())
+    assert (found.summary["n"], found.summary["n_unknown"]) == (3, 1)
+    assert (found.summary["agree"], found.summary["first"]) == (None, 100.0)
 
 
 def test_how_much_the_place_decides():
     biased = [answered(pair(False, True), "1", "1") for _ in range(3)]
     fair = answered(pair(False, True), "1", "2")
-    summary = judge_pairwise.summarise([*biased, fair])
-    assert shares(summary) == {"win": 0.25, "tie": 0.75, "lose": 0.0}
-    lost = summary.rates["lose"]  # Wilson: 0 of 4 does not say that it cannot happen
+    found = pairwise.findings([*biased, fair])
+    assert shares(found) == {"win": 0.25, "tie": 0.75, "lose": 0.0}
+    lost = found.estimates["lose"]  # Wilson: 0 of 4 does not say that it cannot happen
     assert (lost.low, lost.high) == (0.0, pytest.approx(Z95**2 / (4 + Z95**2)))
-    assert (summary.agree, summary.first) == (25.0, 100 * 7 / 8)
+    assert (found.summary["agree"], found.summary["first"]) == (25.0, 100 * 7 / 8)
 
 
 def test_rates_over_nothing():
-    summary = judge_pairwise.summarise([answered(pair(False), "?")])
-    assert shares(summary) == {"win": None, "tie": None, "lose": None}
+    found = pairwise.findings([answered(pair(False), "?")])
+    assert shares(found) == {"win": None, "tie": None, "lose": None}
     error = Generated(0, "", np.zeros(0, np.int32), None, "gone")
     good = Generated(0, "1", np.zeros(0, np.int32), "eos")
-    [verdict] = judge_pairwise.evaluate(QUESTION, [pair(False, True)], [good, error])
-    assert (verdict.score, verdict.known, verdict.error) == (None, False, "gone")
-    summary = judge_pairwise.summarise([verdict])
-    assert (summary.rates["win"].mean, summary.n_failed, summary.first) == (None, 1, None)
+    [verdict] = pairwise.by_texts(QUESTION, [pair(False, True)], [good, error])
+    assert (verdict.score, verdict.known, verdict.error) == (None, None, "gone")
+    found = pairwise.findings([verdict])
+    assert (found.estimates["win"].mean, found.errors) == (None, ["gone"])
+    assert found.summary["first"] is None

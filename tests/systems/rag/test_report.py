@@ -1,13 +1,14 @@
-"""Pages of `judge` by how the score came about, against its Markdown."""
+"""The report of `judge` by how the scores came about, as a page and as Markdown."""
 
 import re
 
 import pytest
 
-from jaxscore.report import judge_report
+from jaxscore.report import document_markdown
 from jaxscore.report.document import Source
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.systems import judge_page
+from jaxscore.report.markdown import NOTHING
+from jaxscore.systems.rag.report import report
 from tests.report.html.made import block, tree, values
 
 ONE = {
@@ -63,8 +64,8 @@ def found(**change):
         "settings": {"folder": "here", "n_bootstrap": 1000, "both_orders": True},
         **change,
     }
-    page = judge_page.page(Source("judge", record, "0.5", 4))
-    return page, render(page), judge_report.report(record)
+    page = report(Source("judge", record, "0.5", 4))
+    return page, render(page), document_markdown.render(page)
 
 
 def cards(page):
@@ -74,7 +75,10 @@ def cards(page):
 @pytest.mark.parametrize("kind", ["logits", "sequence"])
 def test_probabilities(kind):
     page, html, markdown = found(kind=kind)
-    assert "| 0.50000 | 0.2500 to 0.7500 | 3 | 0.1250 | 1 |" in markdown
+    assert "| Mean | 0.5 | 0.25 to 0.75 | 3 records |" in markdown
+    assert "| Outside | 0.125 | - | mean probability on no label |" in markdown
+    assert "| Yes | 1 | 2 | 0.5000 |" in markdown
+    assert "q\\_id: 7; Score: 0.5000 ≈; Outside: 0.1250" in markdown
     assert cards(page)["Mean"] == ("0.500", "95% interval 0.250 to 0.750\n3 records")
     assert cards(page)["Outside"][0] == "0.125"
     header, arrays = block(html)
@@ -96,7 +100,7 @@ def test_what_is_asked_and_what_was_left_out_of_it():
     header, arrays = block(html)
     assert header["columns"][5]["title"] == "Truncated"
     assert values(header, arrays, 5) == ["5", "0", "-"]
-    assert page.sections[0].title == "What the judge is asked"
+    assert page.sections[1].title == "What the judge is asked"
     [cells] = tree(html).xpath("//table[.//th='Turn']/tbody/tr[1]")
     assert [one.text_content() for one in cells] == ["user", "Is {prediction} right? </script>"]
 
@@ -123,7 +127,7 @@ def test_pairs():
     page, html, markdown = found(kind="pairwise", records=records, summary=RATES)
     shown = cards(page)
     for name, one in RATES["rates"].items():
-        row = re.search(rf"^\| {name} \| (.+) \| (.+) \|$", markdown, re.M)
+        row = re.search(rf"^\| {name.capitalize()} \| (.+) \| (.+) \| - \|$", markdown, re.M)
         assert shown[name.capitalize()] == (row[1], f"95% interval {row[2]}")
         assert one["percent"] is not None
     assert shown["Both orders agree"][0] == "75.0 %"
@@ -146,6 +150,45 @@ def test_a_classifier():
 
 def test_nothing_was_judged():
     empty = {**SUMMARY, "n": 0, "mean": None, "interval": [None, None], "outside": None}
-    page, html, _ = found(records=[], summary={**empty, "labels": {}})
+    page, html, markdown = found(records=[], summary={**empty, "labels": {}})
     assert cards(page)["Mean"] == ("-", "0 records")
+    assert f"| Mean | {NOTHING} | {NOTHING} | 0 records |" in markdown
+    assert "worst first" not in markdown
     assert tree(html).xpath("//figure") == []
+
+
+def test_texts_of_users_cannot_leave_their_place():
+    hostile = {
+        **ONE,
+        "question": "who?\n# a heading",
+        "label": ["<b>", "`x`"],
+        "response": "\u202eabc " + "long " * 40_000,
+        "probability": {"a|b": 0.25},
+    }
+    labels = {"a|b": {"worth": 1.0, "n": 1, "probability": 0.5}}
+    _, _, text = found(records=[hostile], summary={**SUMMARY, "labels": labels})
+    assert len(text) < 4000
+    assert "### who? ↵ \\# a heading" in text.splitlines()
+    assert "| a\\|b | 1 | 1 | 0.5000 |" in text
+    assert "\u202e" not in text
+    assert "<b>" not in text
+
+
+def test_markdown_has_the_worst_records_and_whole_questions():
+    many = [{**ONE, "question": f"question {k}", "score": 1 - k / 100} for k in range(55)]
+    _, _, text = found(records=many)
+    headings = [line for line in text.splitlines() if line.startswith("### ")]
+    assert (headings[0], len(headings)) == ("### question 54", 50)
+    assert "50 of 55 shown" in text
+    question = "why " * 60
+    _, _, text = found(records=[{**ONE, "question": question}])
+    [heading] = [line for line in text.splitlines() if line.startswith("### ")]
+    assert len(heading) < 140
+    assert f"Question: {question.strip()}" in text
+
+
+def test_the_interval_is_explained_as_it_was_made():
+    assert "95% of 1000 bootstrap means" in found()[2]
+    text = found(summary={**SUMMARY, "interval_by": "wilson"})[2]
+    assert "Wilson's 95% interval" in text
+    assert "bootstrap means" not in text

@@ -1,0 +1,307 @@
+"""One run of `judge`: which folders lack the metric, and what it writes into them."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxscore.cli import experiments, messages, outputs
+from jaxscore.cli.messages import remark
+from jaxscore.engine import provenance
+from jaxscore.errors import InputError
+from jaxscore.evaluate import Report, run_declared
+from jaxscore.io.atomic import atomic
+from jaxscore.io.printable import one_line
+from jaxscore.io.run_files import distinct_file_name, file_digest
+from jaxscore.models import choices
+from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.rag import bem, experiment_folder, judge, pairwise, stored_judgement
+from jaxscore.systems.rag.experiment_folder import Experiment
+from jaxscore.systems.rag.findings import metric_means
+from jaxscore.systems.rag.stored_judgement import Stored
+from jaxscore.systems.system import System
+
+if TYPE_CHECKING:  # importing it imports JAX
+    from jaxscore.scorer import Scorer
+
+NONE_READ = "no answer names exactly one label, so the mean is null"
+
+
+class JudgeRun:
+    """The folders of a run, and what was found in them.
+
+    Attributes:
+        work: experiments that lack the metric and have a record to judge, see `find_work`.
+    """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        system: System,
+        settings: judge.Settings | bem.Settings,
+        kind: str,
+        model: str,
+        server: str | None,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            kind: how the scores come about, see `findings`.
+            server: URL of the model, or None if it runs here.
+        """
+        self._args, self._system, self._settings = args, system, settings
+        self._kind, self._model, self._server = kind, model, server
+        self._metric = settings.metric
+        self._names = stored_judgement.metric_names(settings.metric, kind)
+        self.work: list[Experiment] = []
+        self._n_skipped = 0
+        self._failures: list[Failure] = []
+        self._reports: list[tuple[Path, Report]] = []
+        self._files: list[Path] = []
+
+    def find_work(self) -> None:
+        """Look at each folder.
+
+        Raises:
+            InputError: a folder has the metric, and this run would compute it otherwise; or
+                --folder cannot be used.
+        """
+        refused: list[str] = []
+
+        def look(folder: Path) -> None:
+            output = experiment_folder.load(
+                folder, self._args.split, sample=self._args.sample, question=True
+            )
+            judged = self._judged(output)
+            differences = self._differences(output, judged)
+            if differences:
+                refused.append(f"{folder}: {', '.join(self._names)}: {'; '.join(differences)}")
+            elif differences is not None:
+                self._n_skipped += 1
+            elif not os.access(folder, os.W_OK):
+                raise InputError(f"{folder}: cannot be written, and the scores belong there")
+            elif judged:
+                self.work.append(output)
+            else:
+                none_left = Failure(str(output.path), "no record is left to judge")
+                self._failures += [*output.failures, none_left]
+
+        self._failures += experiments.each(self._args, look)
+        if refused:
+            raise InputError(
+                f"{' | '.join(refused)}. The stored metric was made with other settings; --force "
+                "judges it again, and another short name keeps both"
+            )
+
+    def _judged(self, output: Experiment) -> list[Any]:
+        """The records, or in a comparison the pairs."""
+        settings = self._settings
+        if not isinstance(settings, judge.Settings) or settings.read_opponent is None:
+            return output.usable
+        pairs, _ = pairwise.match(
+            output.usable,
+            settings.read_opponent,
+            seed=settings.seed,
+            both=settings.both_orders,
+            where=output.where,
+        )
+        return pairs
+
+    def _differences(self, output: Experiment, judged: list[Any]) -> list[str] | None:
+        """How a folder's metric was made otherwise; None if this run has to compute it."""
+        path = output.metrics_path
+        values = experiment_folder.read_metrics(path)
+        if self._args.force:
+            return None
+        stored = stored_judgement.load(self._report_paths(output)[1])
+        if not any(
+            all(values.get(name) is not None for name in names)
+            for names in (self._names, *([] if stored is None else [stored.names]))
+        ):
+            return None
+        told = f"{path}: {' and '.join(self._names)} exists"
+        if stored is None:
+            remark(
+                self._args,
+                f"{told}, made with settings that are unknown; --force judges it again",
+            )
+            return []
+        settings = {
+            "read_as": self._kind,
+            **_expected_settings(self._args, self._settings, self._model, self._server, stored),
+        }
+        found = stored_judgement.differences(stored, settings, judged)
+        if not found:
+            remark(self._args, f"{told}; --force judges it again")
+        return found
+
+    def _report_paths(self, output: Experiment) -> tuple[Path, Path]:
+        """Markdown and JSON of the metric's report."""
+        stem = f"eval_{output.split}_judge_{distinct_file_name(self._metric)}"
+        return output.folder / f"{stem}.md", output.folder / f"{stem}.json"
+
+    def _pages(self, output: Experiment) -> list[Path]:
+        """The file of a folder's page; none with --no-html.
+
+        Raises:
+            InputError: --html is a file that the run reads or writes.
+        """
+        paths = self._report_paths(output)
+        inputs = output.path, output.target, output.metrics_path, *paths
+        return outputs.page_paths(self._args, paths[0], *inputs)
+
+    def files(self, output: Experiment) -> list[Path]:
+        """The files of a folder that judging it writes, without the manifest of the report.
+
+        Raises:
+            InputError: --html is a file that the run reads or writes.
+        """
+        paths = self._report_paths(output)
+        return [output.target, output.metrics_path, *paths, *self._pages(output)]
+
+    def judge(self, source: Any, scorer: "Scorer | None") -> None:
+        """Judge each folder, write the results and print them in one line.
+
+        Args:
+            source: judges, see `jaxscore.evaluate`.
+            scorer: the source if it is a local model.
+
+        Raises:
+            InputError: the judge cannot be used, or the files of --folder cannot be written.
+        """
+        for output in self.work:
+            if scorer is not None:
+                scorer.begin_output()
+            about = self._about(output)
+            report = run_declared(self._system, source, output, self._settings, about=about)
+            try:
+                manifest = self._write(output, report, scorer)
+            except InputError as problem:  # the folder has changed meanwhile, or is full
+                if self._args.folder is not None:
+                    raise
+                self._failures.append(Failure(str(output.folder), str(problem)))
+                continue
+            self._tell(output, report)
+            self._reports.append((output.folder, report))
+            self._files += [*self.files(output), manifest]
+
+    def _about(self, output: Experiment) -> dict[str, Any]:
+        """What a report's settings have beside the model's and the system's own."""
+        args, settings = self._args, self._settings
+        out: dict[str, Any] = {"read_as": self._kind}
+        if isinstance(settings, judge.Settings) and self._kind in ("text", "pairwise"):
+            out["max_new_tokens"] = settings.read_evaluator.max_new_tokens
+        if self._kind == "pairwise":
+            out |= {"opponent": args.opponent_name, "opponent_folder": str(args.opponent_folder)}
+        if self._server is None:
+            out["dtype_flag"] = args.dtype
+        return out | {
+            "folder": str(output.folder),
+            "split": output.split,
+            "sample": output.sample,
+        }
+
+    def _write(self, output: Experiment, report: Report, scorer: "Scorer | None") -> Path:
+        """Write report, column and means; return where the manifest is."""
+        page_path, data_path = self._report_paths(output)
+        found = report.evaluation
+        with (
+            atomic(page_path) as page,
+            atomic(data_path) as data,
+            outputs.open_page(self._pages(output)) as browser,
+        ):
+            page.write(report.markdown())
+            data.write(report.json())
+            if browser:
+                browser.write(report.html())
+            scores = {one["index"]: one["score"] for one in found.items if one["score"] is not None}
+            output.save({self._metric: scores}, metric_means(self._metric, found.details))
+        return outputs.write_manifest(self._args, scorer, page_path, report)
+
+    def _tell(self, output: Experiment, report: Report) -> None:
+        """Print a folder's result, its remarks, and add its failures."""
+        found = report.evaluation
+        separator = ": " if self._kind == "pairwise" else " "
+        line = f"{output.folder}: {self._metric}{separator}{found.headline}"
+        print(one_line(f"{line}; report {self._report_paths(output)[0].name}"))
+        for told in found.remarks:
+            remark(self._args, f"{output.folder}: {told}")
+        self._failures += found.failures
+        has_answers = any(one["known"] is not None for one in found.items)
+        if self._kind == "text" and not found.details["summary"]["n"] and has_answers:
+            self._failures.append(Failure(str(output.folder), NONE_READ))
+
+    def close(self, scorer: "Scorer | None") -> int:
+        """Print the closing block of all folders and give the exit code."""
+        n = sum(report.evaluation.n_items for _, report in self._reports)
+        skipped = f", {self._n_skipped} skipped: the metric exists" if self._n_skipped else ""
+        seconds = sum(report.evaluation.seconds for _, report in self._reports)
+        return messages.print_closing_block(
+            done=f"{n} records in {len(self._reports)} folders{skipped}",
+            failures=self._failures,
+            results=_results(self._metric, self._reports),
+            files=self._files,
+            scorer=scorer,
+            seconds=seconds if self._reports else None,
+        )
+
+
+def _expected_settings(
+    args: argparse.Namespace,
+    settings: judge.Settings | bem.Settings,
+    model: str,
+    server: str | None,
+    stored: Stored,
+) -> dict[str, Any]:
+    """Settings that decide this run's scores, by the names that a report has for them.
+
+    They are known before a model is loaded. What `--dtype auto` stands for is then not known: it
+    is taken to be the stored run's choice if that run chose by itself too.
+    """
+    out: dict[str, Any] = {"sample": args.sample}
+    if args.llm is not None:
+        out |= {
+            "lora": None if args.lora is None else str(args.lora),
+            "quantized": args.quantize,
+            "truncate": args.truncate,
+            "implementation": choices.resolve_implementation(args.model_impl),
+        }
+    out |= {"model": model, "endpoint": server}
+    if server is None:
+        out |= {
+            "revision": provenance.commit(model, args.revision),
+            "reproducible": args.reproducible,
+        }
+        if args.dtype != stored.settings.get("dtype_flag"):
+            out["dtype" if args.dtype != "auto" else "dtype_flag"] = args.dtype
+    if isinstance(settings, judge.Settings):
+        path = settings.read_evaluator.path
+        out |= {"evaluator": str(path), "evaluator_sha256": file_digest(path)}
+        if settings.opponent is not None:
+            out["both_orders"] = settings.both_orders
+            if not settings.both_orders:
+                out["seed"] = settings.seed  # it draws which response stands first
+    return out
+
+
+def _results(metric: str, reports: Sequence[tuple[Path, Report]]) -> list[str]:
+    """The number of one folder, or the range of several, and their noise."""
+    noise = [
+        (folder, line)
+        for folder, report in reports
+        for line in messages.noise_lines(
+            report.evaluation.noise, report.evaluation.audited, report.evaluation.decisions
+        )
+    ]
+    if len(reports) == 1:
+        [(_, report)] = reports
+        return [f"{metric}: {report.headline}", *(line for _, line in noise)]
+    means = [report.evaluation.details["summary"].get("mean") for _, report in reports]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return [f"{metric}: no record was judged"] if reports else []
+    return [
+        f"{metric}: means from {min(known):.5f} to {max(known):.5f} over {len(known)} folders",
+        *(f"{folder}: {line}" for folder, line in noise),
+    ]

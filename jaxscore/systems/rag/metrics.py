@@ -1,0 +1,191 @@
+"""Words that responses share with their references (the lexical part of BERGEN's metrics)."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypedDict
+
+from jaxscore.analysis import lexical
+from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
+from jaxscore.errors import InputError
+from jaxscore.systems.entries import Entry, usable
+from jaxscore.systems.evaluation import Evaluation, check_found, unusable
+from jaxscore.systems.rag.evaluator_file import UNKNOWN
+from jaxscore.systems.rag.records import FIELDS, Item, read_without_question, record_name
+from jaxscore.systems.settings import Settings as BaseSettings
+from jaxscore.systems.settings import setting
+from jaxscore.systems.system import Compared, Decision, System
+
+HELP = """\
+Compare the responses of RAG experiments with their references, without a model.
+
+input, in each folder of --experiments-folder (except tmp_...), or in --folder:
+  eval_<split>_out.json   a list of records:
+    {"q_id": "q1", "response": "In Oslo.", "label": ["Oslo"],
+     "question": "...", "instruction": "...", "ranking_label": [["12"], ["7"]]}
+    `question`, `instruction` and `ranking_label` may be absent.
+  eval_<split>_ranking_run.trec, else run.retrieve.top_<k>...<split>...trec
+                          optional
+  config.yaml             optional; its generation_top_k is the k of recall_k,
+                          else the one in the file name
+
+output, merged into what the files hold:
+  eval_<split>_out.json      a column for each of M, EM, F1, Precision, Recall,
+                             Recall_char3gram, Rouge-1, Rouge-2, Rouge-L (best
+                             of the references)
+  eval_<split>_metrics.json  their means
+  eval_<split>_ranking_metrics.json   P_1 and recall_k as trec_eval counts them,
+                             where a run and ranking labels exist; likewise for
+                             reranking
+  Metrics that exist are kept. If the records, or the run of a ranking, have
+  changed since they were computed, they are refused unless --force is given;
+  <the metrics file>.run.json holds the digests.
+  --limit N compares the first N records: the names of the metrics then end in
+  _N, and their columns are in eval_<split>_out_<N>.json, whose .run.json has
+  the digests. Rankings are left out.
+
+exit code: 0 all done, 1 some records, lines or folders could not be used (the
+others are kept), 2 unusable input.
+"""
+METRICS = (
+    "M", "EM", "F1", "Precision", "Recall", "Recall_char3gram", "Rouge-1", "Rouge-2", "Rouge-L",
+)  # fmt: skip
+HITS = ("M", "EM")  # 0 or 1 per record, so that their means are shares
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings(BaseSettings):
+    """Settings of `metrics`."""
+
+    names: tuple[str, ...] = setting(METRICS, is_flag=False)
+    seed: int = setting(0, is_flag=False)
+    n_bootstrap: int = setting(1000, least=1, is_flag=False)
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Settings`."""
+        super().__post_init__()
+        expected = f"expected some of {', '.join(METRICS)}"
+        if not self.names:
+            raise InputError(f"setting names is empty, {expected}")
+        if unknown := [name for name in self.names if name not in METRICS]:
+            raise InputError(f"setting names has {unknown[0]!r}, {expected}")
+
+
+def scores(response: str, label: Sequence[str]) -> dict[str, float]:
+    """Each of METRICS, from 0 to 1: the best of the references, each metric by itself."""
+    words, rouge = lexical.word_overlap(response, label), lexical.rouge(response, label)
+    return {
+        "M": lexical.match(response, label),
+        "EM": lexical.exact_match(response, label),
+        "F1": words.f1,
+        "Precision": words.precision,
+        "Recall": words.recall,
+        "Recall_char3gram": lexical.trigram_recall(response, label),
+        "Rouge-1": rouge.one,
+        "Rouge-2": rouge.two,
+        "Rouge-L": rouge.longest,
+    }
+
+
+def _hit(name: str) -> Callable[[Mapping[str, Any]], bool | None]:
+    """Whether a stored value of one of `HITS` says that a record is right; None if it is no hit."""
+    return lambda record: record[name] == 1 if record[name] in (0, 1) else None
+
+
+def stored_numbers(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """Columns of a stored record that are numbers, those of judges among them, without hits."""
+    return {
+        name: None if value == UNKNOWN else value
+        for name, value in record.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        if name not in (*FIELDS, "index") and not (name in HITS and value in (0, 1))
+    }
+
+
+Record = TypedDict(
+    "Record",
+    {
+        "index": int,
+        "q_id": str | int,
+        "question": str,
+        "label": list[str],
+        "response": str,
+        "M": Annotated[float, Decision("match", is_right=True, value=_hit("M"))],
+        "EM": Annotated[float, Decision("exact match", is_right=True, value=_hit("EM"))],
+        "F1": float,
+        "Precision": float,
+        "Recall": float,
+        "Recall_char3gram": float,
+        "Rouge-1": float,
+        "Rouge-2": float,
+        "Rouge-L": float,
+    },
+    total=False,
+)
+
+
+def evaluate(lm: None, entries: Iterable[Entry[Item]], settings: Settings) -> Evaluation:
+    """Compare each response with its references, without a model.
+
+    Raises:
+        InputError: there are no records.
+    """
+    entries = list(entries)
+    check_found(len(entries), "records")
+    records = []
+    for entry in usable(entries):
+        assert entry.item is not None
+        found = scores(entry.item.response, entry.item.label)
+        columns = {name: found[name] for name in settings.names}
+        records.append({**entry.extra, "q_id": entry.id, **columns})
+    summary = {
+        name: _mean(name, [record[name] for record in records], settings) for name in settings.names
+    }
+    means = ", ".join(f"{name} {one.mean:.4f}" for name, one in summary.items() if records)
+    return Evaluation(
+        summary=summary,
+        items=records,
+        n_items=len(entries),
+        rows=records,
+        details={"summary": summary},
+        long={"records": records},
+        headline=f"{means} over {len(records)} records"
+        if records
+        else "no record is left to evaluate",
+        failures=unusable(entries),
+    )
+
+
+def _mean(name: str, values: list[float], settings: Settings) -> Estimate:
+    if not values:
+        return Estimate(0, None, None, None)
+    if name in HITS:
+        found = proportion([value == 1.0 for value in values])
+    else:
+        found = estimate(values, settings.n_bootstrap, settings.seed)
+    return dataclasses.replace(found, mean=math.fsum(values) / len(values))
+
+
+SYSTEM = System(
+    name="metrics",
+    what="records",
+    help=HELP,
+    item=Item,
+    settings=Settings,
+    record=Record,
+    evaluate=evaluate,
+    is_lazy=True,
+    read_objects=read_without_question,
+    compared=(
+        Compared(
+            text=("question", "label"),
+            signature=("q_id", "response"),
+            id=("q_id",),
+            name=record_name,
+            answer="response",
+            numbers=stored_numbers,
+            fixed=(),
+            file="eval_…_out.json",
+        ),
+    ),
+)

@@ -1,0 +1,236 @@
+"""How right is a response, says a language model that is asked (BERGEN's LLMeval).
+
+Three ways to read its answer:
+
+    labels      the next-token distribution at the prompt's end, over the first token of each
+                label; score = Σ worth(label) · p(label)
+    sequences   the same with whole labels: p = softmax of each label's summed log-probability,
+                for labels that share their first token. A long label has more to lose.
+    texts       the label that occurs in the written answer; the score is its worth. None or
+                several: `UNKNOWN`, outside the mean
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxscore.analysis import margins
+from jaxscore.analysis.bootstrap import estimate, proportion
+from jaxscore.analysis.margins import Decisions
+from jaxscore.engine.rounding_audit import Noise
+from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
+from jaxscore.systems.rag.findings import Findings, spread
+from jaxscore.systems.rag.records import Item
+from jaxscore.text.chat_template import Message
+from jaxscore.types.requests import Request
+from jaxscore.types.results import Generated, LabelScores, ScoredRequest
+
+TOLD_FROM = 0.5  # mean probability that is on no label, from which on there is a remark
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the judge says of one record.
+
+    Attributes:
+        score: `UNKNOWN` if its answer names no label or several, None if it could not be asked.
+        probability: label -> probability over the labels; empty if text was read.
+        outside: the probability that it would have begun otherwise; None if text was read.
+        text: what it wrote; None if probabilities were read.
+        error: why it could not be asked.
+        truncated: tokens of its prompt that were left out at the left; of whole labels the most
+            that one of them needed.
+    """
+
+    score: float | None = None
+    probability: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    outside: float | None = None
+    text: str | None = None
+    error: str | None = None
+    truncated: int = 0
+
+    @property
+    def known(self) -> bool | None:
+        """Whether there is a score; None if the judge could not be asked."""
+        return None if self.error is not None else self.score != UNKNOWN
+
+
+def conversations(
+    question: Question, items: Iterable[Item], *, system: bool
+) -> list[list[Message]]:
+    """What the judge is asked about each record.
+
+    Args:
+        system: whether it takes a system turn.
+    """
+    return [
+        question.messages(
+            {
+                "question": item.question,
+                "answer": str(item.label),  # as Python prints a list: published scores had it so
+                "prediction": item.response,
+            },
+            system=system,
+        )
+        for item in items
+    ]
+
+
+def sequence_requests(prompts: Sequence[str], question: Question) -> list[Request]:
+    """Each label after each prompt."""
+    return [
+        Request(f"{k}: {label}", prompt, label)
+        for k, prompt in enumerate(prompts)
+        for label in question.options
+    ]
+
+
+def by_labels(question: Question, scores: Sequence[LabelScores]) -> list[Verdict]:
+    """Verdicts from the next-token distribution over the labels."""
+    return [
+        Verdict(error=one.error)
+        if one.error is not None
+        else _weighed(question, one.probability, one.outside, one.truncated)
+        for one in scores
+    ]
+
+
+def by_sequences(question: Question, scored: Sequence[ScoredRequest]) -> list[Verdict]:
+    """Verdicts from the log-probabilities of `sequence_requests`.
+
+    `outside` is 1 - Σ exp(sum of log-probabilities), which is right as long as no label is how
+    another begins.
+    """
+    n = len(question.options)
+    out = []
+    for first in range(0, len(scored), n):
+        labels = scored[first : first + n]
+        errors = [one.error or "a label has no tokens" for one in labels if one.sum_logprob is None]
+        if errors:
+            out.append(Verdict(error=errors[0]))
+            continue
+        logprob = np.array([one.sum_logprob for one in labels], np.float64)
+        weights = np.exp(logprob - logprob.max())
+        outside = max(0.0, 1.0 - float(np.exp(logprob).sum()))
+        truncated = max(one.truncated for one in labels)
+        out.append(_weighed(question, weights / weights.sum(), outside, truncated))
+    return out
+
+
+def _weighed(
+    question: Question, probability: np.ndarray, outside: float, truncated: int
+) -> Verdict:
+    worth = np.array(list(question.options.values()))
+    by_label = dict(zip(question.options, probability.tolist(), strict=True))
+    return Verdict(float(worth @ probability), by_label, outside, truncated=truncated)
+
+
+def by_texts(question: Question, answers: Sequence[Generated]) -> list[Verdict]:
+    """Verdicts from what the judge wrote."""
+    return [
+        Verdict(error=one.error)
+        if one.error is not None
+        else Verdict(question.worth(one.text), text=one.text)
+        for one in answers
+    ]
+
+
+def findings(
+    kind: str, question: Question, verdicts: Sequence[Verdict], *, n_bootstrap: int, seed: int
+) -> Findings:
+    """The mean, how it came about, and the fields of each record."""
+    known = [one.score for one in verdicts if one.known and one.score is not None]
+    by_text = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
+    mean = (
+        proportion([score == 1.0 for score in known])
+        if by_text
+        else estimate([score for score in known if math.isfinite(score)], n_bootstrap, seed)
+    )
+    mean = dataclasses.replace(mean, mean=_mean(known))
+    named = [question.named(one.text) for one in verdicts if one.text is not None]
+    n_none = sum(not labels for labels in named)
+    n_several = sum(len(labels) > 1 for labels in named)
+    outside = _mean([one.outside for one in verdicts if one.outside is not None])
+    remarks = []
+    if outside is not None and outside > TOLD_FROM:
+        remarks.append(
+            f"the judge gives the labels {1 - outside:.2g} of its probability on average; "
+            "it would mostly begin its answer otherwise"
+        )
+    if unread := n_none + n_several:
+        remarks.append(
+            f"{n_none} answers name no label and {n_several} name several; these "
+            f"{unread} are outside the mean"
+            + ("" if known else ", which is null: no record is in it")
+        )
+    is_cut = any(one.truncated for one in verdicts)
+    return Findings(
+        kind=kind,
+        estimates={"mean": mean},
+        summary={
+            **spread(mean, "wilson" if by_text else "bootstrap"),
+            "outside": outside,
+            "labels": _labels(question, verdicts, named),
+            "n_none": n_none,
+            "n_several": n_several,
+        },
+        fields=[
+            {
+                "score": one.score,
+                "known": one.known,
+                "probability": one.probability,
+                "outside": one.outside,
+                "texts": [] if one.text is None else [one.text],
+                **({"truncated": one.truncated} if is_cut else {}),
+            }
+            for one in verdicts
+        ],
+        errors=[one.error for one in verdicts],
+        remarks=remarks,
+    )
+
+
+def _labels(
+    question: Question, verdicts: Sequence[Verdict], named: Sequence[Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """Of each label its worth, the records for which it was chosen, and its mean probability."""
+    read = [one.probability for one in verdicts if one.probability]
+    chosen = [max(one, key=lambda label: one[label]) for one in read]
+    chosen += [labels[0] for labels in named if len(labels) == 1]
+    return {
+        label: {
+            "worth": worth,
+            "n": chosen.count(label),
+            "probability": _mean([one[label] for one in read]),
+        }
+        for label, worth in question.options.items()
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def mark(found: Findings, noise: Noise) -> list[Decisions]:
+    """Add `within_noise` to the records whose labels' probabilities were read.
+
+    It says whether rounding could turn which label is the likeliest: the logarithms of their
+    probabilities are apart as the labels' log-probabilities are, since the softmax between them
+    subtracts the same number from each.
+    """
+    statistic = "label_logprob" if found.kind == "logits" else "sum_logprob"
+    largest = noise.spread[statistic].largest
+    read = [fields for fields in found.fields if fields["probability"]]
+    for fields in read:
+        lead = margins.lead(log_probabilities(fields["probability"]))
+        fields["within_noise"] = margins.within(lead, largest)
+    marks = [fields["within_noise"] for fields in read]
+    return [margins.count("likeliest label", statistic, largest, marks)]
+
+
+def log_probabilities(probability: Mapping[str, float]) -> list[float]:
+    """Logarithms; minus infinity for 0."""
+    return [math.log(p) if p > 0 else -math.inf for p in probability.values()]

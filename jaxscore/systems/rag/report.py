@@ -1,0 +1,235 @@
+"""Report of `judge` and of `bem`: scores of single responses, or of pairs."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report import sections
+from jaxscore.report.document import (
+    Card,
+    Chart,
+    Column,
+    Document,
+    Field,
+    Items,
+    Row,
+    Rows,
+    Section,
+    Source,
+)
+from jaxscore.report.html.charts.histogram import counts, histogram
+from jaxscore.report.html.charts.intervals import Group, intervals
+from jaxscore.report.markdown import NOTHING, interval, number, table, text
+from jaxscore.report.sections import closing, estimate_card, model_of, three, with_failures
+
+PROMPT = 10_000  # characters of a turn of the prompt
+OUTCOMES = {1.0: "won", 0.5: "tied", 0.0: "lost"}
+HOW = {
+    "logits": "The judge's next-token distribution after the prompt, over the first token of each "
+    "label. Score: Σ worth · probability over the labels. **Outside**: mean probability of the "
+    "rest of the vocabulary; near 1, the judge would not have answered with a label at all.",
+    "sequence": "The probability of each whole label after the prompt, over the labels. Score: "
+    "Σ worth · probability. **Outside**: mean probability of anything else; near 1, the judge "
+    "would not have answered with a label at all.",
+    "text": "The judge wrote an answer; the one label that occurs in it is the score. An answer "
+    "with none or several has -100 in the column and is outside the mean.",
+    "bem": "A classifier's probability that the response is equivalent to a reference, the best "
+    "of a record's references.",
+    "pairwise": "The judge read both responses and wrote which is better. {order} Rates are over "
+    "the records whose answers name one label, with Wilson's 95% interval of a share; other "
+    "records have -100 in the column. **First preferred**: how many of the answers for one "
+    "response are for the one that stood first, 50 % if the place does not matter.",
+}
+INTERVALS = {
+    "wilson": "The interval is Wilson's 95% interval of a share; below two records there is none.",
+    "bootstrap": "The interval holds 95% of {n_bootstrap} bootstrap means that resample records; "
+    "below two records, or if all values are equal, there is none.",
+}
+ORDERS = {
+    True: "Each pair was asked in both orders: a win or a loss is what both answers say, and "
+    "answers that disagree are a tie.",
+    False: "Which of the two stood first was drawn by the seed.",
+}
+
+
+def report(source: Source) -> Document:
+    """The report of one metric of one set of records."""
+    record = source.record
+    settings, is_pairwise = record["settings"], record["kind"] == "pairwise"
+    subject = settings.get("folder", settings.get("model", "responses"))
+    return Document(
+        system="judge",
+        title=f"{record['metric']}: {subject}",
+        verdict=f"{model_of(record)}: {source.headline}.",
+        cards=_rates(record) if is_pairwise else _means(record),
+        charts=_pair_charts(record) if is_pairwise else _score_charts(record),
+        items=_items(source),
+        sections=[*_labels(record), *_asked(record), *closing(record, "records")],
+        about=_about(record),
+    )
+
+
+def _about(record: Mapping[str, Any]) -> list[str]:
+    """How the scores came about, and their interval."""
+    settings, kind = record["settings"], record["kind"]
+    if kind == "pairwise":
+        return [HOW[kind].format(order=ORDERS[bool(settings["both_orders"])])]
+    interval_by = INTERVALS[record["summary"]["interval_by"]]
+    return [HOW[kind], interval_by.format(n_bootstrap=settings["n_bootstrap"])]
+
+
+def _labels(record: Mapping[str, Any]) -> list[Section]:
+    if not (labels := record["summary"].get("labels")):
+        return []
+    rows = [
+        [text(label), f"{one['worth']:g}", str(one["n"]), number(one["probability"], 4)]
+        for label, one in labels.items()
+    ]
+    return [Section("Labels", [table(["Label", "Worth", "Chosen", "Mean probability"], rows)])]
+
+
+def _asked(record: Mapping[str, Any]) -> list[Section]:
+    """The judge's prompt; nothing of BEM, which has none."""
+    if not (turns := record.get("asked")):
+        return []
+    rows = [[text(one["role"]), text(one["content"], PROMPT)] for one in turns]
+    told = "Each record's own texts stand where the names in braces are."
+    return [Section("What the judge is asked", [told, table(["Turn", "Text"], rows, left=2)])]
+
+
+def _means(record: Mapping[str, Any]) -> list[Card]:
+    summary, kind = record["summary"], record["kind"]
+    mean = Estimate(summary["n"], summary["mean"], *summary["interval"])
+    cards = [estimate_card("Mean", mean, "records")]
+    if summary.get("outside") is not None:
+        outside = Estimate(summary["n"], summary["outside"], None, None)
+        cards.append(
+            Card("Outside", three(summary["outside"]), "mean probability on no label", outside)
+        )
+    if kind == "text":
+        cards += [
+            Card("No label", str(summary["n_none"]), "outside the mean"),
+            Card("Several labels", str(summary["n_several"]), "outside the mean"),
+        ]
+    return [*cards, Card("Failed", str(summary["n_failed"]))]
+
+
+def _rates(record: Mapping[str, Any]) -> list[Card]:
+    summary = record["summary"]
+    return [
+        *(
+            Card(name.capitalize(), _percent(one["percent"]), _spread(one["interval"]))
+            for name, one in summary["rates"].items()
+        ),
+        Card("Both orders agree", _percent(summary["agree"])),
+        Card("First preferred", _percent(summary["first"]), "50 % if the place does not matter"),
+        Card(
+            "Records", str(summary["n"]), f"{summary['n_unknown']} more name no label, or several"
+        ),
+        Card("Failed", str(summary["n_failed"])),
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.1f} %"
+
+
+def _spread(bounds: Iterable[float | None]) -> str:
+    low, high = bounds
+    return f"95% interval {interval(low, high, 1)}"
+
+
+def _score_charts(record: Mapping[str, Any]) -> list[Chart]:
+    summary = record["summary"]
+    known = [one for one in record["records"] if one["known"]]
+    charts = []
+    if scores := counts([one["score"] for one in known]):
+        svg = histogram(scores, title="Scores", what="records", label="score", mean=summary["mean"])
+        charts.append(Chart("Distribution of scores", svg))
+    outside = [one["outside"] for one in known if one.get("outside") is not None]
+    if found := counts(outside):
+        label = "probability on no label"
+        mean = summary.get("outside")
+        svg = histogram(found, title="Outside", what="records", label=label, mean=mean)
+        told = "Near 1 the judge would not have answered with a label."
+        charts.append(Chart("Probability outside the labels", svg, told))
+    labels = [
+        Group(label, one["n"], None, None, str(one["n"]), one["n"])
+        for label, one in summary.get("labels", {}).items()
+    ]
+    if bars := intervals(labels, title="Labels", label="records", what="records"):
+        charts.append(Chart("How often each label is chosen", bars))
+    return charts
+
+
+def _pair_charts(record: Mapping[str, Any]) -> list[Chart]:
+    summary = record["summary"]
+    groups = []
+    for name, rate in summary["rates"].items():
+        if rate["percent"] is not None:
+            low, high = rate["interval"]
+            shown = _percent(rate["percent"])
+            groups.append(Group(name, rate["percent"], low, high, shown, summary["n"]))
+    svg = intervals(groups, title="Rates", label="percent", what="records")
+    return [] if svg is None else [Chart("Rates", svg, "Lines are Wilson's 95% intervals.")]
+
+
+def _items(source: Source) -> Items:
+    record = source.record
+    judged = [one for one in record["records"] if one["known"] is not None]
+    judged.sort(key=lambda one: (not one["known"], one["score"]))
+
+    def texts(name: str) -> list[str]:
+        return [one.get(name) or "" for one in judged]
+
+    def has(name: str) -> bool:
+        return any(one.get(name) is not None for one in judged)
+
+    columns = [
+        Column("Question", "text", texts("question")),
+        Column("q_id", "text", [str(one["q_id"]) for one in judged]),
+        Column("Response", "text", texts("response")),
+    ]
+    if record["kind"] == "pairwise":
+        columns.append(Column("Outcome", "category", [_outcome(one) for one in judged]))
+    else:
+        scores = [
+            number(one["score"] if one["known"] else None, 4) + sections.marked(one)
+            for one in judged
+        ]
+        told = "≈: rounding could change the likeliest label"
+        columns.append(Column("Score", "number", scores, told))
+    if has("outside"):
+        outside = [number(one.get("outside"), 4) for one in judged]
+        columns.append(Column("Outside", "number", outside, "probability on no label"))
+    if any(one.get("truncated") for one in judged):
+        cut = [str(one.get("truncated", 0)) for one in judged]
+        told = "tokens of the prompt left out at the left"
+        columns.append(Column("Truncated", "number", cut, told))
+    items = Items(
+        what="records",
+        order="worst first",
+        n_all=source.n_items,
+        columns=columns,
+        fields=[
+            Field("References", ["; ".join(one["label"]) for one in judged]),
+            Field("Response", texts("response")),
+            Field("Opponent", texts("opponent")),
+            Field("Best reference", texts("best")),
+            Field("The judge wrote", ["\n".join(one.get("texts") or ()) for one in judged]),
+        ],
+        tables=[
+            Rows("Labels", ["Label", "Probability"], "", [_probabilities(one) for one in judged]),
+        ],
+        within_noise=[one.get("within_noise") for one in judged] if "noise" in record else [],
+    )
+    return with_failures(items, record["failures"])
+
+
+def _outcome(one: Mapping[str, Any]) -> str:
+    return OUTCOMES.get(one["score"], NOTHING) if one["known"] else "no label, or several"
+
+
+def _probabilities(one: Mapping[str, Any]) -> list[Row]:
+    rows = [Row([label, f"{p:.4f}"], p) for label, p in (one.get("probability") or {}).items()]
+    return rows and [*rows, Row(["(outside)", f"{one['outside']:.4f}"])]
