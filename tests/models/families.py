@@ -39,6 +39,19 @@ from tests.models.case_parts import (
     scaled,
 )
 
+# Families that differ in structure. What the decoder and the LM head do alike for every family
+# (top-k, measures, generation, bfloat16, conversion) is tested with these; parity with all.
+STRUCTURES = {
+    "gemma2": "capped scores and logits, windows in every other layer, norms on both sides",
+    "phi3": "fused tensors, rotary tables that depend on the length",
+    "gpt2": "learned positions, layer norms and biases, transposed tensors, a tied LM head",
+    "gptj": "interleaved rotary channels, halves side by side, a bias at the LM head",
+    "granite": "what llama has, with scaled embeddings, scores, residuals and logits",
+    "falcon": "one head of keys, or ALiBi",
+    "deepseek_v3": "latent attention, groups of experts, layers of two kinds",
+    "gpt_oss": "attention sinks, experts with biases",
+}
+
 BASE: dict[str, dict[str, Any]] = {
     "bloom": {"vocab_size": VOCABULARY, "hidden_size": 36, "n_layer": 2, "n_head": 6},
     "cohere": GATED,

@@ -1,4 +1,4 @@
-"""Greedy text of every family is torch's, token for token: keys and values are kept rightly."""
+"""Greedy text is torch's, token for token: keys and values are kept rightly."""
 
 import numpy as np
 import pytest
@@ -7,11 +7,11 @@ import torch
 from jaxscore import Scorer
 from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.engine.generation.generator import Generator
-from jaxscore.models.families import FAMILIES
 from jaxscore.types.requests import GenerationRequest
 from tests.engine.generation.test_generator import OfIds
-from tests.models.case_parts import LONGROPE, VOCABULARY, WINDOW
+from tests.models.case_parts import LONGROPE, VOCABULARY
 from tests.models.checkpoints import loaded, saved
+from tests.models.families import STRUCTURES
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
 
 pytestmark = pytest.mark.lines
@@ -25,16 +25,8 @@ CONFIGS = {
         "multi_query": False,
         "alibi": True,
     },
-    "gemma4_text": {"num_kv_shared_layers": 2},
     "mixtral": {"sliding_window": 5},
-    "opt": {"do_layer_norm_before": False, "word_embed_proj_dim": 24},
-    "phi": {"qk_layernorm": True},
     "phi3": {"sliding_window": 5},
-    "qwen2": WINDOW,
-    "qwen3": WINDOW,
-    "smollm3": {"use_sliding_window": True, "sliding_window": 5, "no_rope_layers": [1, 0, 0, 1]},
-    "stablelm": {"qk_layernorm": True, "use_parallel_residual": True},
-    "starcoder2": {"sliding_window": 5},
 }
 NEW = 8
 
@@ -72,7 +64,7 @@ def torch_greedy(model, ids, **options):
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", STRUCTURES)
 def test_greedy_is_torchs_token_for_token(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
     some = prompts(4, 30, 1, 17)
@@ -81,8 +73,10 @@ def test_greedy_is_torchs_token_for_token(tmp_path, kind):
         assert one.token_ids.tolist() == torch_greedy(model, ids)
 
 
-def test_greedy_with_shared_keys_of_layers_of_equal_size_is_torchs(tmp_path):
-    model = saved(tmp_path, "gemma4_text", **SHARED_KEYS_OF_EQUAL_SIZE)
+@pytest.mark.slow_after(1)
+@pytest.mark.parametrize("config", [SHARED_KEYS_OF_EQUAL_SIZE, {"num_kv_shared_layers": 2}])
+def test_greedy_with_shared_keys_is_torchs(tmp_path, config):
+    model = saved(tmp_path, "gemma4_text", **config)
     some = prompts(4, 30, 17)
     for ids, one in zip(some, written(tmp_path, some), strict=True):
         assert one.error is None

@@ -1,4 +1,4 @@
-"""The measures of every family, against torch's logits in float64."""
+"""Per-token measures, against torch's logits in float64."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,8 @@ import torch
 
 from jaxscore.device.lm_head.sums import MEASURES
 from tests.models.checkpoints import loaded, ragged, saved, scorer
-from tests.models.test_top import CONFIGS, KINDS
+from tests.models.families import STRUCTURES
+from tests.models.test_top import CONFIGS
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
@@ -18,7 +19,7 @@ def torch_logits(model, ids):
 
 
 @pytest.mark.slow_after(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", STRUCTURES)
 def test_they_are_torchs(tmp_path, kind):
     model = saved(tmp_path, kind, **CONFIGS.get(kind, {}))
     found = scorer(loaded(tmp_path)).score_sequences(ragged(), measures=MEASURES)

@@ -34,17 +34,15 @@ from tests.models.checkpoints import (
     torch_model,
     torch_scores,
 )
-from tests.models.families import ALIKE, BASE, CASES, REFUSED, WITHOUT_EFFECT
+from tests.models.families import ALIKE, BASE, CASES, REFUSED, STRUCTURES, WITHOUT_EFFECT
 from tests.models.llamalike_families import CASES_OF_4
 from tests.releases import of_4
 
 pytestmark = [pytest.mark.numeric, pytest.mark.lines]
 
 TOLERANCE = 1e-4
-MIXTURE_COUNTS = {"num_experts_per_tok", "moe_k", "top_k_experts"}
-# Classes that fail in float64: a mask that overflows, sums of another type in 4.57. Beside
-# bfloat16's errors float32 is as good.
-NOT_IN_FLOAT64 = {"xglm"} | (set() if FIFTH else {"deepseek_v3", "glm4_moe"})
+# A class that fails in float64. Beside bfloat16's errors float32 is as good.
+NOT_IN_FLOAT64 = set() if FIFTH else {"deepseek_v3"}
 
 
 def assert_parity(folder, torch_answers):
@@ -200,14 +198,14 @@ def test_alibi_where_positions_have_more_than_eight_bits(tmp_path, kind, config)
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", STRUCTURES)
 def test_bfloat16_is_no_further_from_float64_than_torch_is(tmp_path, kind):
     """Both start from weights rounded to bfloat16; torch rounds the activations too.
 
     Torch's model is the one that it loads, whose rotary tables stay float32.
     """
     # A rounding may choose another expert, which moves all that follows: several models tell more.
-    mixture = MIXTURE_COUNTS & set(BASE[kind])
+    mixture = "num_experts_per_tok" in BASE[kind]
     found = [in_bfloat16(tmp_path, kind, seed) for seed in ((7, 8, 9) if mixture else (7,))]
     got, theirs = (np.concatenate(some) for some in zip(*found, strict=True))
     assert got.max() > TOLERANCE  # bfloat16 is what ran

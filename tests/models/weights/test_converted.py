@@ -11,11 +11,11 @@ import pytest
 
 from jaxscore.device.dots import from_storage
 from jaxscore.errors import InputError
-from jaxscore.models.families import FAMILIES
 from jaxscore.models.load import load
 from jaxscore.models.weights import checksums, converted
 from tests.conftest import with_devices
 from tests.models.checkpoints import loaded, ragged, saved, scorer
+from tests.models.families import STRUCTURES
 from tests.models.weights.test_params import run_sharded
 
 pytestmark = pytest.mark.lines
@@ -68,7 +68,7 @@ def refused(folder, *parts, **options):
 
 
 @pytest.mark.slow_after(2)
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", STRUCTURES)
 def test_the_parameters_are_those_of_the_original(tmp_path, kind):
     """Of the float32 folder, which holds all there is, in either dtype."""
     saved(tmp_path / "source", kind)
