@@ -6,9 +6,9 @@
     python tools/mutants.py --results FILE.json --tests tests/device tests/engine -- --all
 
 A mutant is a text that occurs exactly once in its folder of the package, and what replaces it. It
-is killed if one of the tests fails; pytest stops there (`-x`). Without --tests these are the tests
-of the folders named in `TESTS`. What follows `--` goes to pytest. Results are written after each
-mutant, so an interrupted run continues. Exit code 1 if a mutant survived.
+is killed if one of the tests fails; pytest stops there (`-x`). Without --tests these are the
+mutant's nearest tests, which take seconds. What follows `--` goes to pytest. Results are written
+after each mutant, so an interrupted run continues. Exit code 1 if a mutant survived.
 """
 
 import argparse
@@ -25,14 +25,6 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 SECONDS = 1800  # most time of the tests of one mutant
-# Tests that run without --tests, nearest first.
-TESTS = {
-    "device": ["tests/device", "tests/test_walkthrough.py", "tests/models", "tests/engine"],
-    "plan": ["tests/plan", "tests/test_walkthrough.py", "tests/engine", "tests/test_scorer.py"],
-    "models": ["tests/models", "tests/test_scorer.py"],
-    "systems": ["tests/systems", "tests/cli", "tests/test_evaluate.py"],
-    "journal": ["tests/journal", "tests/engine", "tests/cli"],
-}
 
 
 class Mutant(NamedTuple):
@@ -41,6 +33,7 @@ class Mutant(NamedTuple):
     Attributes:
         name: unique, in kebab case.
         folder: below `jaxscore/`, where the text is searched.
+        tests: the nearest files or tests, below `tests/`, with spaces between.
         text: occurs exactly once in the Python files of the folder.
         replacement: what stands there instead.
         breaks: what goes wrong.
@@ -48,146 +41,211 @@ class Mutant(NamedTuple):
 
     name: str
     folder: str
+    tests: str
     text: str
     replacement: str
     breaks: str
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"tests/{path}" for path in self.tests.split()]
 
 
 MUTANTS = [
     Mutant(*fields)
     for fields in (
         # device
-        ("mask-subtree", "device", "(ends.max(axis=1)[None] > i)",
+        ("mask-subtree", "device", "device/attention/test_interval.py",
+         "(ends.max(axis=1)[None] > i)",
          "(ends.max(axis=1)[None] > i + queries - 1)",
          "a block of keys that some of the queries see is skipped"),
-        ("mask-window-blocks", "device", "(nearest < window)", "(nearest < window - 1)",
+        ("mask-window-blocks", "device", "device/attention/test_interval.py",
+         "(nearest < window)", "(nearest < window - 1)",
          "a block at the edge of a window is skipped"),
-        ("cache-window", "device", "(at - at_slot < window)", "(at - at_slot <= window)",
+        ("cache-window", "device", "device/attention/test_kv_cache.py",
+         "(at - at_slot < window)", "(at - at_slot <= window)",
          "a window sees one cached token more"),
-        ("cache-length", "device", "seen = (slot < length)[..., None, :]",
+        ("cache-length", "device", "device/attention/test_kv_cache.py",
+         "seen = (slot < length)[..., None, :]",
          "seen = (slot <= length)[..., None, :]", "an empty slot of the cache is attended to"),
-        ("cache-merge", "device", "weights = [jnp.exp(lse - top) for _, lse in parts]",
+        ("cache-merge", "device", "device/attention/test_kv_cache.py",
+         "weights = [jnp.exp(lse - top) for _, lse in parts]",
          "weights = [jnp.exp(lse - top) * 0 + 1 for _, lse in parts]",
          "parts of an attention are averaged instead of weighed"),
-        ("attention-diagonal", "device", "lax.fori_loop(0, nth + 1, step, start)",
+        ("attention-diagonal", "device", "device/attention/test_interval.py",
+         "lax.fori_loop(0, nth + 1, step, start)",
          "lax.fori_loop(0, jnp.maximum(nth, 1), step, start)",
          "a block of queries does not see its own keys"),
-        ("attention-rescale", "device", "mixed = mixed * shrink[..., None] + more",
+        ("attention-rescale", "device", "device/attention/test_interval.py",
+         "mixed = mixed * shrink[..., None] + more",
          "mixed = mixed + more", "the online softmax does not rescale"),
-        ("attention-sinks", "device", "jax.nn.sigmoid(lse - sinks_N)",
+        ("attention-sinks", "device", "device/attention/test_kv_cache.py",
+         "jax.nn.sigmoid(lse - sinks_N)",
          "jax.nn.sigmoid(sinks_N - lse)", "an attention sink takes the wrong share"),
-        ("rotate-interleaved", "device", "turned[..., 0::2], turned[..., 1::2]",
+        ("rotate-interleaved", "device", "device/test_decoder.py models/test_parity.py",
+         "turned[..., 0::2], turned[..., 1::2]",
          "turned[..., 1::2], turned[..., 0::2]", "interleaved rotary pairs are swapped"),
-        ("rotate-sign", "device", "(low * cos - high * sin, high * cos + low * sin)",
+        ("rotate-sign", "device", "device/test_decoder.py models/test_parity.py",
+         "(low * cos - high * sin, high * cos + low * sin)",
          "(low * cos + high * sin, high * cos - low * sin)", "rotary angles turn backwards"),
-        ("norm-mean", "device", 'if c.norm == "layer":', 'if c.norm == "none":',
+        ("norm-mean", "device", "test_walkthrough.py test_cases.py",
+         'if c.norm == "layer":', 'if c.norm == "none":',
          "a layer norm does not subtract the mean"),
-        ("int8-scale", "device", "y *= self.param(SCALE, nn.initializers.ones, (self.features,))",
+        ("int8-scale", "device", "models/weights/test_int8.py",
+         "y *= self.param(SCALE, nn.initializers.ones, (self.features,))",
          "self.param(SCALE, nn.initializers.ones, (self.features,))",
          "int8 weights lose their channel scales"),
-        ("head-softcap", "device", "logits = softcap * jnp.tanh(logits / softcap)",
+        ("head-softcap", "device", "device/lm_head/test_sums.py",
+         "logits = softcap * jnp.tanh(logits / softcap)",
          "logits = jnp.tanh(logits / softcap)", "capped logits are too small"),
-        ("head-scale", "device", "logits = logits * scale\n", "logits = logits / scale\n",
+        ("head-scale", "device", "device/lm_head/test_sums.py",
+         "logits = logits * scale\n", "logits = logits / scale\n",
          "scaled logits are divided"),
-        ("head-shard-rise", "device", "lax.psum(shrink * (s1 + rise * s0), axis)",
+        ("head-shard-rise", "device", "device/lm_head/test_measures.py",
+         "lax.psum(shrink * (s1 + rise * s0), axis)",
          "lax.psum(shrink * s1, axis)",
          "the entropy of a sharded vocabulary ignores the moved maximum"),
-        ("head-rank-tie", "device", "jnp.square(root * distance * SCALE)",
+        ("head-rank-tie", "device", "device/lm_head/test_measures.py",
+         "jnp.square(root * distance * SCALE)",
          "jnp.square(root * SCALE)", "varentropy of merged blocks ignores their distance"),
-        ("experts-renormalised", "device", "if experts.renormalised:",
+        ("experts-renormalised", "device", "device/test_routing.py device/test_experts.py",
+         "if experts.renormalised:",
          "if not experts.renormalised:", "shares of experts are not renormalised"),
-        ("experts-groups", "device", "lax.top_k(groups, experts.group_rank)[0].sum(axis=-1)",
+        ("experts-groups", "device", "device/test_routing.py device/test_experts.py",
+         "lax.top_k(groups, experts.group_rank)[0].sum(axis=-1)",
          "lax.top_k(groups, 1)[0].sum(axis=-1)", "groups of experts are ranked by their best"),
-        ("experts-scale", "device", "return share * experts.scale, chosen", "return share, chosen",
+        ("experts-scale", "device", "device/test_routing.py device/test_experts.py",
+         "return share * experts.scale, chosen", "return share, chosen",
          "shares of experts are not scaled"),
-        ("sampling-top-p", "device", "enough = sampling.top_p * share.sum(axis=1)",
+        ("sampling-top-p", "device", "device/test_sampling.py",
+         "enough = sampling.top_p * share.sum(axis=1)",
          "enough = sampling.top_p", "the nucleus is measured before top-k is renormalised"),
-        ("sampling-noise", "device", "jax.random.fold_in(jax.random.key(seed), n)",
+        ("sampling-noise", "device",
+         "device/test_sampling.py::test_draw_depends_only_on_seed_and_count",
+         "jax.random.fold_in(jax.random.key(seed), n)",
          "jax.random.key(seed)", "every token of a text is drawn with the same noise"),
         # plan
-        ("tries-shared", "plan", "np.minimum(np.minimum.reduceat(differs, first[:-1]), span)",
+        ("tries-shared", "plan", "plan/test_tries.py",
+         "np.minimum(np.minimum.reduceat(differs, first[:-1]), span)",
          "np.minimum(np.minimum.reduceat(differs, first[:-1]) + 1, span)",
          "texts share one token more than they have in common"),
-        ("tries-choices", "plan", "np.where(is_choice, 0, nth)", "nth",
+        ("tries-choices", "plan", "plan/test_tries.py",
+         "np.where(is_choice, 0, nth)", "nth",
          "choices are asked after different nodes"),
-        ("tries-fed", "plan", "np.maximum(n_ids - (n_choices == 0), 0)", "np.maximum(n_ids, 0)",
+        ("tries-fed", "plan", "plan/test_tries.py",
+         "np.maximum(n_ids - (n_choices == 0), 0)", "np.maximum(n_ids, 0)",
          "the last token of each text is laid out"),
-        ("tries-subtree-end", "plan", "stack.append([top, first, n_open, deepest])",
+        ("tries-subtree-end", "plan", "plan/test_tries.py",
+         "stack.append([top, first, n_open, deepest])",
          "stack.append([top, first, n_open, 0])", "a branch forgets its longest path"),
-        ("packing-size", "plan", "left = room - size\n", "left = room - size + 1\n",
+        ("packing-size", "plan", "plan/test_packing.py",
+         "left = room - size\n", "left = room - size + 1\n",
          "a row is filled beyond its length"),
-        ("packing-rooms", "plan", "filled = path + n - depth - room",
+        ("packing-rooms", "plan", "plan/test_packing.py",
+         "filled = path + n - depth - room",
          "filled = path + n - depth", "planned rows differ from those that are packed"),
-        ("rows-padding", "plan", "% length + 1  # padding", "% 1 + length  # padding",
+        ("rows-padding", "plan", "plan/test_packing.py plan/test_tries.py",
+         "% length + 1  # padding", "% 1 + length  # padding",
          "padding attends to padding before it"),
-        ("rows-first-path", "plan", "cell[is_path][::-1]", "cell[is_path]",
+        ("rows-first-path", "plan", "plan/test_packing.py plan/test_tries.py",
+         "cell[is_path][::-1]", "cell[is_path]",
          "a repeated path is asked where it stands last"),
-        ("prefix-worth", "plan", "stop - fork > length - length_above",
+        ("prefix-worth", "plan", "plan/test_prefixes.py",
+         "stop - fork > length - length_above",
          "stop - fork > 2 * length",
          "prefixes that would pay are not cached"),
-        ("prefix-common", "plan", "for request in requests) - 1\n", "for request in requests)\n",
+        ("prefix-common", "plan", "plan/test_decode_slots.py",
+         "for request in requests) - 1\n", "for request in requests)\n",
          "a prompt that is a prefix of the others has nothing left to feed"),
-        ("prefix-position", "plan", "_reach(depth, subtree_end) - np.int32(len(prefix_ids))",
+        ("prefix-position", "plan", "plan/test_prefixes.py",
+         "_reach(depth, subtree_end) - np.int32(len(prefix_ids))",
          "_reach(depth, subtree_end)", "rows behind a prefix are planned too long"),
-        ("slots-size", "plan", "len(request.ids) - shared + request.n_new - 2",
+        ("slots-size", "plan", "plan/test_decode_slots.py",
+         "len(request.ids) - shared + request.n_new - 2",
          "len(request.ids) - shared + request.n_new - 3", "a text may need one slot more"),
-        ("slots-blocks", "plan", "if n <= 0]", "if n < 0]",
+        ("slots-blocks", "plan", "plan/test_decode_slots.py",
+         "if n <= 0]", "if n < 0]",
          "a known text keeps its row for one block more"),
-        ("digest-start", "plan", 'struct.pack("<qq", self.start, len(self.choices))',
+        ("digest-start", "plan", "plan/test_requests.py journal/test_texts.py",
+         'struct.pack("<qq", self.start, len(self.choices))',
          'struct.pack("<qq", 0, len(self.choices))',
          "scores of one text from different starts share an entry of the journal"),
-        ("digest-temperature", "plan", "self.n_new, self.temperature, self.top_p, self.seed",
+        ("digest-temperature", "plan", "plan/test_requests.py journal/test_texts.py",
+         "self.n_new, self.temperature, self.top_p, self.seed",
          "self.n_new, 0.0, self.top_p, self.seed",
          "texts of different temperatures share an entry of the journal"),
-        ("assembly-missing", "plan", "missing = ~np.isfinite(self._edges.logprob[edges])",
+        ("assembly-missing", "plan", "plan/test_result_assembly.py",
+         "missing = ~np.isfinite(self._edges.logprob[edges])",
          "missing = np.isfinite(self._edges.logprob[edges])", "scores are not assembled"),
         # models
-        ("rope-llama3", "models", "(1 - share) * frequencies / np.float32(factor) + share",
+        ("rope-llama3", "models", "models/test_rope.py",
+         "(1 - share) * frequencies / np.float32(factor) + share",
          "share * frequencies / np.float32(factor) + (1 - share)",
          "slow and fast rotary channels are swapped"),
-        ("rope-linear", "models", 'frequencies / np.float32(values["factor"])\n',
+        ("rope-linear", "models", "models/test_rope.py",
+         'frequencies / np.float32(values["factor"])\n',
          'frequencies * np.float32(values["factor"])\n', "linear scaling goes the wrong way"),
-        ("rope-yarn-ramp", "models", "interpolated * ramp + original * (1 - ramp), attention",
+        ("rope-yarn-ramp", "models", "models/test_rope.py",
+         "interpolated * ramp + original * (1 - ramp), attention",
          "original * ramp + interpolated * (1 - ramp), attention", "the ramp of YaRN is reversed"),
-        ("rope-longrope", "models", "math.sqrt(1 + math.log(ratio) / math.log(original))",
+        ("rope-longrope", "models", "models/test_rope.py",
+         "math.sqrt(1 + math.log(ratio) / math.log(original))",
          "math.sqrt(1 + math.log(ratio))", "LongRoPE's factor is wrong"),
-        ("layers-pattern", "models", "FULL if not (i + 1) % interval else SLIDING",
+        ("layers-pattern", "models", "models/config models/test_published_configs.py",
+         "FULL if not (i + 1) % interval else SLIDING",
          "FULL if not i % interval else SLIDING", "windows stand in other layers"),
-        ("layers-last", "models", "SLIDING if i >= first else FULL",
+        ("layers-last", "models", "models/config models/test_published_configs.py",
+         "SLIDING if i >= first else FULL",
          "SLIDING if i > first else FULL", "one layer lacks its window"),
-        ("costs-experts", "models", "config.experts.count * config.experts.per_token",
+        ("costs-experts", "models", "models/test_costs.py",
+         "config.experts.count * config.experts.per_token",
          "config.experts.count", "active parameters of experts are wrong"),
-        ("filling-bounds", "models", "low <= at < high", "low < at < high",
+        ("filling-bounds", "models", "models/weights/test_checkpoint.py",
+         "low <= at < high", "low < at < high",
          "the first tensor of a shard is not read"),
         # systems
-        ("choose-bytes", "systems", "(option.lstrip() or option).encode()", "option.encode()",
+        ("choose-bytes", "systems", "systems/choose",
+         "(option.lstrip() or option).encode()", "option.encode()",
          "blanks before an option count"),
-        ("choose-pmi", "systems", "total - float(prior or 0.0)", "total",
+        ("choose-pmi", "systems", "systems/choose",
+         "total - float(prior or 0.0)", "total",
          "the premise is not subtracted"),
-        ("paths-gain", "systems", "gain = retrieved - baseline", "gain = baseline - retrieved",
+        ("paths-gain", "systems", "systems/paths",
+         "gain = retrieved - baseline", "gain = baseline - retrieved",
          "a gain has the wrong sign"),
-        ("perplexity-sum", "systems", "return math.fsum(self.sums)", "return max(self.sums)",
+        ("perplexity-sum", "systems", "systems/perplexity",
+         "return math.fsum(self.sums)", "return max(self.sums)",
          "the sum of a document is that of one window"),
-        ("judge-outside", "systems", "1.0 - float(np.exp(logprob).sum())",
+        ("judge-outside", "systems", "systems/rag/test_judge_pointwise.py",
+         "1.0 - float(np.exp(logprob).sum())",
          "float(np.exp(logprob).sum())", "probability outside the labels is wrong"),
-        ("chronologic-temperature", "systems", "scores_NK * jnp.exp(-log_temperature)",
+        ("chronologic-temperature", "systems", "systems/chronologic/test_temperature.py",
+         "scores_NK * jnp.exp(-log_temperature)",
          "scores_NK * jnp.exp(log_temperature)", "a temperature is fitted as its inverse"),
-        ("compare-shares", "systems", "(cells.both + cells.only_b) / cells.n",
+        ("compare-shares", "systems", "systems/compare/test_differences.py",
+         "(cells.both + cells.only_b) / cells.n",
          "(cells.both + cells.only_a) / cells.n", "B's share is A's"),
         # journal
-        ("journal-checksum", "journal", "== checksum else None", "!= b'' else None",
+        ("journal-checksum", "journal", "journal/test_database.py journal/test_texts.py",
+         "== checksum else None", "!= b'' else None",
          "a damaged row is believed"),
-        ("journal-length", "journal", "len(scores.logprob) == sequences[k].n_scored",
+        ("journal-length", "journal", "journal/test_database.py journal/test_texts.py",
+         "len(scores.logprob) == sequences[k].n_scored",
          "len(scores.logprob) >= 0", "scores of another length are taken"),
-        ("journal-columns", "journal", "terms[0], terms[1], terms[2]",
+        ("journal-columns", "journal", "journal/test_database.py journal/test_texts.py",
+         "terms[0], terms[1], terms[2]",
          "terms[0], terms[2], terms[1]", "entropy and self-certainty are swapped"),
-        ("journal-finish", "journal", '(finish == "eos") != (eos >= 0)',
+        ("journal-finish", "journal", "journal/test_texts.py",
+         '(finish == "eos") != (eos >= 0)',
          '(finish == "eos") == (eos >= 0)', "finished texts are not found again"),
-        ("journal-rollback", "journal", "database.rollback()", "database.commit()",
+        ("journal-rollback", "journal", "journal/test_database.py journal/test_texts.py",
+         "database.rollback()", "database.commit()",
          "half of an interrupted transaction stays"),
-        ("journal-layout", "journal", "if not is_new and layout != LAYOUT:",
+        ("journal-layout", "journal", "journal/test_files.py journal/test_database.py",
+         "if not is_new and layout != LAYOUT:",
          "if not is_new and layout < 0:", "a journal of another layout is read"),
-        ("journal-model", "journal", "json.dumps(about, sort_keys=True)", 'json.dumps({})',
+        ("journal-model", "journal", "journal/test_database.py journal/test_texts.py",
+         "json.dumps(about, sort_keys=True)", 'json.dumps({})',
          "models share their rows of the journal"),
     )
 ]  # fmt: skip
@@ -209,7 +267,7 @@ def main() -> int:
     results = json.loads(args.results.read_text()) if args.results.exists() else {}
     for mutant in applicable:
         if mutant.name not in results:
-            results[mutant.name] = _run(mutant, args.tests or TESTS[mutant.folder], args.options)
+            results[mutant.name] = _run(mutant, args.tests or mutant.paths, args.options)
             args.results.write_text(json.dumps(results, indent=1) + "\n")
         _print(mutant, results[mutant.name])
     return int(any(results[mutant.name]["killed_by"] is None for mutant in applicable))

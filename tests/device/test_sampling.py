@@ -144,7 +144,7 @@ def torch_processors():
 
 
 @pytest.mark.slow
-def test_a_draw_depends_on_seed_and_count_and_on_nothing_else():
+def test_draw_depends_only_on_seed_and_count():
     logits = jnp.asarray(np.random.default_rng(4).normal(size=(6, V)), jnp.float32)
     same = jnp.tile(logits[:1], (6, 1))
     step = jnp.zeros(6, jnp.int32)

@@ -58,8 +58,8 @@ def slow(arrays, window, dtype=jnp.float32, rule=RULE):
 @pytest.mark.parametrize(
     ("length", "block", "n_heads", "n_kv_heads"),
     [
-        (40, 128, 4, 2),  # one block, shorter than a whole one
-        (37, 8, 4, 4),  # several, the last one ragged
+        (37, 8, 4, 4),  # several blocks, the last one ragged
+        (40, 128, 4, 2),  # one, shorter than a whole one
         (37, 8, 3, 1),
         (32, 8, 4, 2),
         (33, 32, 2, 2),  # the last block is a single token

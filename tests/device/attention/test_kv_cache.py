@@ -60,7 +60,7 @@ def cached(k, v, first, length):
 @pytest.mark.parametrize(
     ("window", "kind"),
     [
-        *((window, "scaled") for window in (0, 1, 5, 11, 100)),
+        *((window, "scaled") for window in (5, 0, 1, 11, 100)),
         *((5, kind) for kind in ("capped", "alibi", "coarse")),
     ],
 )
@@ -93,8 +93,8 @@ def test_a_past_is_the_same_as_having_it_in_the_row(monkeypatch, shared, window,
 
 
 @pytest.mark.slow_after(1, of_each="platform")
-@pytest.mark.parametrize("shared", [None, True, False])
-@pytest.mark.parametrize("window", [0, 1, 5, 7])
+@pytest.mark.parametrize("shared", [True, None, False])
+@pytest.mark.parametrize("window", [5, 0, 1, 7])
 @pytest.mark.parametrize("platform", ALL)
 def test_sinks_and_stretches_of_positions(shared, window, platform):
     """In rows, with and without a past; a stretch may begin within the past or the row."""

@@ -215,8 +215,8 @@ TOPS = pytest.mark.parametrize("top", [0, 5 * BLOCK + 3, 16 * BLOCK - 1])
 @GAPS
 @TOPS
 @pytest.mark.parametrize("shards", [1, 4])
-def test_the_deviation_of_a_sharp_distribution_matches_float64(gap, top, shards):
-    """All of its digits, wherever the one probable token is."""
+def test_deviation_and_entropy_of_a_sharp_distribution_match_float64(gap, top, shards):
+    """All digits of the deviation, wherever the one probable token is."""
     z = sharp(gap, top)
     weight = jnp.zeros((shards, len(z) // shards, D))
     bias = jnp.asarray(z.reshape(shards, -1))
@@ -225,24 +225,35 @@ def test_the_deviation_of_a_sharp_distribution_matches_float64(gap, top, shards)
     def of_shard(weight, bias):
         of = head(len(z))._replace(weight=weight, bias=bias, split=axis)
         sums = sum_columns(jnp.asarray(HIDDEN), of, 0, ("deviation",))
-        return terms(sums, of).measures["deviation"]
+        found = terms(sums, of)
+        return found.measures["deviation"], found.entropy
 
     if axis is None:
         got = jax.jit(of_shard)(weight[0], bias[0])
     else:
-        [got, *others] = jax.jit(jax.vmap(of_shard, axis_name=axis))(weight, bias)
-        for other in others:
-            np.testing.assert_array_equal(got, other)
-    want = np.sqrt(expected_varentropy(z))
-    np.testing.assert_allclose(got, want, rtol=3e-5, atol=0)
+        every = jax.jit(jax.vmap(of_shard, axis_name=axis))(weight, bias)
+        got = tuple(values[0] for values in every)
+        for values, first in zip(every, got, strict=True):
+            np.testing.assert_array_equal(values, [first] * shards)
+    deviation, entropy = got
+    np.testing.assert_allclose(deviation, np.sqrt(expected_varentropy(z)), rtol=3e-5, atol=0)
+    np.testing.assert_allclose(entropy, expected_entropy(z), rtol=3e-5, atol=1e-6)
 
 
 def expected_varentropy(z):
     """float64, of logits [V], about the mean."""
-    p = np.exp(z.astype(np.float64) - z.max())
-    p /= p.sum()
-    logp = z.astype(np.float64) - z.max()
-    return (p * (logp - (p * logp).sum()) ** 2).sum()
+    logp = float64_logprobs(z)
+    return (np.exp(logp) * (logp + expected_entropy(z)) ** 2).sum()
+
+
+def expected_entropy(z):
+    logp = float64_logprobs(z)
+    return -(np.exp(logp) * logp).sum()
+
+
+def float64_logprobs(z):
+    below = z.astype(np.float64) - z.max()
+    return below - np.log(np.exp(below).sum())
 
 
 @GAPS
@@ -255,12 +266,10 @@ def test_min_k_pp_of_a_sharp_distribution_matches_float64(gap):
         np.zeros(2, np.int32), np.int32(1), np.zeros(2, np.int32), tokens, np.int32(2)
     )
     got = scores(of, asked, ("deviation",))
-    exact = z.astype(np.float64) - z.max()
-    logp = exact - np.log(np.exp(exact).sum())
+    logp = float64_logprobs(z)
     for logprob, token in zip(got.logprob, tokens, strict=True):
         one = min_k_pp([logprob], got.entropy[:1], got.measures["deviation"][:1], 1.0)
-        mean = (np.exp(logp) * logp).sum()
-        want = (logp[token] - mean) / np.sqrt(expected_varentropy(z))
+        want = (logp[token] + expected_entropy(z)) / np.sqrt(expected_varentropy(z))
         assert one == pytest.approx(want, rel=1e-4)
 
 

@@ -139,11 +139,11 @@ def test_a_common_offset_cancels(offset):
 @pytest.mark.parametrize(
     "options",
     [
+        {"softcap": 30.0, "scale": 0.5, "bias": 1.0},
         {"bias": 0.0},
         {"scale": 0.125},
         {"scale": 4.0},
         {"softcap": 2.0},
-        {"softcap": 30.0, "scale": 0.5, "bias": 1.0},
     ],
     ids=str,
 )
