@@ -11,9 +11,13 @@ from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.endpoints.completions import CompletionsEndpoint
 from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.evaluate import SYSTEMS, frame_of
+from jaxscore.io.json_output import json_text
 from jaxscore.systems.compare.open_run import of_items
+from jaxscore.systems.json_schema import schema_of
+from jaxscore.systems.registry import declaration
 from tests.cli.conftest import QWEN as MODEL
 from tests.cli.conftest import run  # noqa: F401
+from tests.systems.json_schemas import check
 
 PATHS = [
     {"id": "q1", "question": "Where was Ada born?", "paths": [["Ada", "born in", "Oslo"], []]},
@@ -263,6 +267,10 @@ def test_to_dict_is_plain(scorer, system):
     plain = json.dumps(report.to_dict(), allow_nan=False)
     assert json.loads(plain) == json.loads(report.json())
     assert report.to_dict() == json.loads(plain)
+    if (declared := declaration(system)) is not None:
+        schema = schema_of(declared)
+        for record in report.items:
+            check(schema, "record", json.loads(json_text(record)))
 
 
 def test_items_that_are_taken_are_not_kept(scorer):

@@ -94,6 +94,17 @@ class Settings(base.Settings):
         return {name: getattr(self, name) for name in order}
 
 
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """A finished run; in Python also its `OpenRun`.
+
+    Attributes:
+        path: of a file that a command wrote.
+    """
+
+    path: str
+
+
 class Record(TypedDict):
     """One pair; beside its name each number and decision of both runs, as `brier_a`, `brier_b`."""
 
@@ -402,7 +413,7 @@ SYSTEM = System(
     name="compare",
     what="pairs",
     help=HELP,
-    item=OpenRun,
+    item=Item,
     settings=Settings,
     record=Record,
     read_objects=read_runs,

@@ -1,0 +1,77 @@
+"""JSON Schemas of systems: real items and settings fit them, others do not."""
+
+import json
+
+import pytest
+import yaml
+
+from jaxscore.io.json_output import to_json_value
+from jaxscore.systems.json_schema import DIALECT, schema_of
+from jaxscore.systems.registry import SYSTEMS, declaration
+from tests.cli.conftest import run  # noqa: F401
+from tests.conftest import ROOT
+from tests.systems.json_schemas import check, problems
+
+DECLARED = [name for name in SYSTEMS if declaration(name) is not None]
+
+
+def config(name):
+    return yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_defaults_of_settings_fit(name):
+    system = declaration(name)
+    schema = schema_of(system)
+    settings = schema["$defs"]["settings"]["properties"]
+    check(schema, "settings", to_json_value(system.settings()))
+    defaults = {field: value["default"] for field, value in settings.items()}
+    assert defaults == to_json_value(system.settings())
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_the_items_of_configs_fit(name):
+    system, path = declaration(name), ROOT / config(name).get("input", "outputs")
+    if not path.is_file():
+        pytest.skip("another command of the file writes the input, or it is no file")
+    columns = dict(word.split("=") for word in config(name).get("column", ()))
+    rows = [row.item for row in system.read_rows(path, columns, ())]
+    assert rows
+    for row in rows:
+        check(schema_of(system), "item", row)
+
+
+def test_what_does_not_fit():
+    schema = schema_of(declaration("choose"), "item")
+    assert (schema["$schema"], schema["$ref"]) == (DIALECT, "#/$defs/item")
+    item = {"context": "c", "options": ["a", "b"], "mine": [1]}
+    assert problems(schema, item, schema) == []
+    assert problems(schema, {"options": ["a", 2]}, schema) == [
+        "value has no context", "value.options[1] is 2, expected ['string']"
+    ]  # fmt: skip
+    settings = schema["$defs"]["settings"]
+    assert problems(settings, {"n_bootstrap": 0}, schema) == ["value.n_bootstrap is 0, below 1"]
+    assert (
+        "expected one of ['joint', 'separate']" in problems(settings, {"boundary": "no"}, schema)[0]
+    )
+    assert problems(settings, {"nboot": 1}, schema) == ["value has nboot"]
+
+
+def test_descriptions_are_those_of_help_docstrings_and_comparisons():
+    definitions = schema_of(declaration("choose"))["$defs"]
+    assert definitions["item"]["properties"]["context"]["description"] == "text before each option."
+    assert "category" not in definitions["item"]["required"]
+    assert definitions["settings"]["properties"]["n_bootstrap"]["description"] == (
+        "draws for the 95% intervals (default 1000)"
+    )
+    right = definitions["record"]["properties"]["acc"]
+    assert right["description"] == "the option chosen by log-probability is right"
+
+
+def test_the_command_prints_a_schema(run):  # noqa: F811
+    code, out, _ = run("schema", "perplexity", "record")
+    assert code == 0
+    assert json.loads(out) == schema_of(declaration("perplexity"), "record")
+    code, _, err = run("schema", "perplexety")
+    assert code == 2
+    assert "perplexity" in err
