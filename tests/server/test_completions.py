@@ -351,7 +351,7 @@ class Letters:
         return b"\xe2" if id >= 7 else b"abcdefg"[id : id + 1]
 
     def text(self, id):
-        return self.of(id).decode("utf-8", "replace")
+        return self.raw(id).decode("utf-8", "replace")
 
 
 def scores(logprob, top_id, top_logprob):
