@@ -9,7 +9,6 @@ from typing import Any
 
 from jaxscore.endpoints.answers import field, first_choice, generated
 from jaxscore.endpoints.endpoint import BodyVariants, Endpoint
-from jaxscore.endpoints.http import Limits
 from jaxscore.lm import Capabilities
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated
@@ -26,20 +25,14 @@ class ChatEndpoint(Endpoint):
     """
 
     CAPABILITIES = Capabilities(generates=True, takes_messages=True)
+    URL = OPENAI_URL
     NOT_FOUND = (
         "give the URL that /chat/completions comes after, often ending in /v1, and a model it "
         "serves"
     )
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = OPENAI_URL,
-        *,
-        limits: Limits | None = None,
-        progress: bool = False,
-    ) -> None:
-        super().__init__(model, base_url, limits=limits, progress=progress)
+    def __init__(self, model: str, base_url: str | None = None, **options: Any) -> None:
+        super().__init__(model, base_url, **options)
         self._chat = BodyVariants(self.client, "/chat/completions")
 
     def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
@@ -89,20 +82,11 @@ class OllamaEndpoint(Endpoint):
     """
 
     CAPABILITIES = Capabilities(generates=True, takes_messages=True)
+    URL = OLLAMA_URL
     NOT_FOUND = (
         "give the URL that /api/chat comes after, and a model that `ollama list` shows there"
     )
     TAKES_KEY = False
-
-    def __init__(
-        self,
-        model: str,
-        base_url: str = OLLAMA_URL,
-        *,
-        limits: Limits | None = None,
-        progress: bool = False,
-    ) -> None:
-        super().__init__(model, base_url, limits=limits, progress=progress)
 
     def generate(self, requests: Iterable[ChatRequest], /) -> list[Generated]:
         """Answer each conversation; `token_ids` is empty.

@@ -16,7 +16,6 @@ import numpy as np
 from jaxscore.endpoints.alignment import align
 from jaxscore.endpoints.answers import Failed, field, first_choice, generated, quote
 from jaxscore.endpoints.endpoint import BodyVariants, Endpoint
-from jaxscore.endpoints.http import Limits
 from jaxscore.errors import InputError
 from jaxscore.lm import Capabilities
 from jaxscore.types.requests import GenerationRequest, Request, TextLabelRequest
@@ -74,19 +73,13 @@ class CompletionsEndpoint(Endpoint):
     """
 
     CAPABILITIES = Capabilities(scores=True, labels=True, generates=True, boundaries=BOUNDARIES)
+    URL = DEFAULT_URL
     NOT_FOUND = (
         "give the URL that /completions comes after, often ending in /v1, and a model it serves"
     )
 
-    def __init__(
-        self,
-        model: str,
-        base_url: str = DEFAULT_URL,
-        *,
-        limits: Limits | None = None,
-        progress: bool = False,
-    ) -> None:
-        super().__init__(model, base_url, limits=limits, progress=progress)
+    def __init__(self, model: str, base_url: str | None = None, **options: Any) -> None:
+        super().__init__(model, base_url, **options)
         self._scoring = BodyVariants(self.client, "/completions")
         self._listing = BodyVariants(self.client, "/completions")
 

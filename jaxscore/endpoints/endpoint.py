@@ -1,6 +1,6 @@
 """Base class of models behind HTTP."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ class Endpoint:
 
     Args:
         model: its name on the server.
-        base_url: URL before the path of the interface.
+        base_url: URL before the path of the interface, or None for `URL`.
         limits: concurrency, retries and timeouts.
         progress: whether to display a progress bar on stderr.
 
@@ -30,15 +30,21 @@ class Endpoint:
     """
 
     CAPABILITIES: ClassVar[Capabilities] = Capabilities()
+    URL: ClassVar[str]
     NOT_FOUND: ClassVar[str]  # advice about HTTP 404
     TAKES_KEY: ClassVar[bool] = True
 
     def __init__(
-        self, model: str, base_url: str, *, limits: Limits | None = None, progress: bool = False
+        self,
+        model: str,
+        base_url: str | None = None,
+        *,
+        limits: Limits | None = None,
+        progress: bool = False,
     ) -> None:
-        self.model, self.url = model, base_url
+        self.model, self.url = model, base_url or self.URL
         self.client = Client(
-            base_url,
+            self.url,
             sends_key=self.TAKES_KEY,
             not_found=self.NOT_FOUND,
             limits=limits,
@@ -58,39 +64,19 @@ class Endpoint:
         """The model and its server, for reports; the server reports nothing else."""
         return {"model": self.model, "endpoint": self.url}
 
-    def score(
-        self,
-        requests: Iterable[Any],
-        *,
-        boundary: str = "joint",
-        truncate: str | None = None,
-        special_tokens: bool = True,
-        measures: Collection[str] = (),
-        top: int = 0,
-    ) -> list[ScoredRequest]:
+    def score(self, *_: Any, **__: Any) -> list[ScoredRequest]:
         """See `LM.score`."""
         raise self._lacks("score text")
 
-    def stream(
-        self,
-        requests: Iterable[Any],
-        *,
-        boundary: str = "joint",
-        truncate: str | None = None,
-        special_tokens: bool = True,
-        window: int | None = None,
-        n_requests: int | None = None,
-        measures: Collection[str] = (),
-        top: int = 0,
-    ) -> Iterator[ScoredRequest]:
+    def stream(self, *_: Any, **__: Any) -> Iterator[ScoredRequest]:
         """See `LM.stream`."""
         raise self._lacks("score text")
 
-    def label(self, requests: Iterable[Any], *, truncate: str | None = None) -> list[Any]:
+    def label(self, *_: Any, **__: Any) -> list[Any]:
         """See `LM.label`."""
         raise self._lacks("list probabilities of labels")
 
-    def generate(self, requests: Iterable[Any], /) -> list[Generated]:
+    def generate(self, *_: Any, **__: Any) -> list[Generated]:
         """See `LM.generate`."""
         raise self._lacks("generate text")
 

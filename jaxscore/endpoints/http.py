@@ -94,7 +94,7 @@ class _TooSlow(Exception):
     """An answer was not complete within the total time."""
 
 
-class Client:  # over 250 lines: retries, limits and their messages belong together
+class Client:
     """Posts JSON to the paths below one URL.
 
     Args:
@@ -117,22 +117,19 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.base_url = base_url.rstrip("/")
-        self.limits = limits or Limits()
         host, is_encrypted = _check_url(base_url)
         is_local = _is_loopback(host)
+        self.base_url = base_url.rstrip("/")
+        self.limits = limits or Limits()
+        self._sends_key = sends_key
         self._key_would_leak = not (is_encrypted or is_local)
         self._not_found = not_found
         self._progress = progress
-        self._session = _Session()
+        self._session = _Session(self.limits.in_flight)
         # A proxy of the environment leads out, never to this machine itself.
         self._session.trust_env = not is_local
         # Always set: otherwise requests would send what a .netrc holds for the host.
         self._session.auth = _Authorization(sends_key and not self._key_would_leak)
-        self._sends_key = sends_key
-        adapter = HTTPAdapter(pool_maxsize=self.limits.in_flight, max_retries=0)
-        self._session.mount("http://", adapter)
-        self._session.mount("https://", adapter)
         self._has_sent = False
         self._lock = threading.Lock()
         self._n_failed_in_a_row = 0
@@ -161,11 +158,46 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
         self._stop = stop = threading.Event()
         if not continues:
             self._n_failed_in_a_row = 0
-        if not items:
-            return []
         results: list[Any] = [None] * len(items)
+        bar = tqdm(
+            total=len(items),
+            disable=not self._progress or not items,
+            unit="request",
+            desc="asking",
+            mininterval=0.1 if sys.stderr.isatty() else 10.0,
+            file=sys.stderr,
+        )
+        try:
+            for k, outcome in self._outcomes(task, items, stop):
+                if isinstance(outcome, BaseException) and not isinstance(outcome, Failed):
+                    raise outcome  # an error of ours
+                results[k] = outcome
+                bar.update()
+        finally:
+            stop.set()
+            bar.close()
+        return results
+
+    def _outcomes(
+        self, task: Callable[[Item], Result], items: Sequence[Item], stop: threading.Event
+    ) -> Iterator[tuple[int, "Result | BaseException"]]:
+        """Yield index and outcome of each item, alone until a request was sent; see `map`."""
+
+        def attempt(item: Item) -> "Result | BaseException":
+            try:
+                return task(item)
+            except BaseException as problem:
+                return problem
+
+        n_alone = 0
+        while not self._has_sent and n_alone < len(items):
+            outcome = attempt(items[n_alone])
+            if isinstance(outcome, Failed) and outcome.misdirected:
+                raise InputError(str(outcome))
+            yield n_alone, outcome
+            n_alone += 1
         done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        remaining: Iterator[int] = iter(())
+        remaining = iter(range(n_alone, len(items)))
 
         def work() -> None:
             while not stop.is_set():
@@ -173,46 +205,14 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
                     k = next(remaining, None)
                 if k is None:
                     return
-                try:
-                    outcome: Any = task(items[k])
-                except BaseException as problem:
-                    outcome = problem
-                done.put((k, outcome))
+                done.put((k, attempt(items[k])))
 
-        bar = tqdm(
-            total=len(items),
-            disable=not self._progress,
-            unit="request",
-            desc="asking",
-            mininterval=0.1 if sys.stderr.isatty() else 10.0,
-            file=sys.stderr,
-        )
-        try:
-            n_alone = 0
-            while not self._has_sent and n_alone < len(items):
-                try:
-                    results[n_alone] = task(items[n_alone])
-                except Failed as problem:
-                    if problem.misdirected:
-                        raise InputError(str(problem)) from None
-                    results[n_alone] = problem
-                n_alone += 1
-                bar.update()
-            remaining = iter(range(n_alone, len(items)))
-            # Daemons: an executor's threads would keep an interrupted program alive until the
-            # server has answered all requests in flight.
-            for _ in range(min(self.limits.in_flight, len(items) - n_alone)):
-                threading.Thread(target=work, daemon=True).start()
-            for _ in range(len(items) - n_alone):
-                k, outcome = done.get()
-                if isinstance(outcome, BaseException) and not isinstance(outcome, Failed):
-                    raise outcome
-                results[k] = outcome
-                bar.update()
-        finally:
-            stop.set()
-            bar.close()
-        return results
+        # Daemons: an executor's threads would keep an interrupted program alive until the server
+        # has answered all requests in flight.
+        for _ in range(min(self.limits.in_flight, len(items) - n_alone)):
+            threading.Thread(target=work, daemon=True).start()
+        for _ in range(len(items) - n_alone):
+            yield done.get()
 
     def post(self, path: str, body: dict[str, Any], n_generated: int = 0) -> dict[str, Any]:
         """Send a request, with retries.
@@ -238,27 +238,24 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
         url = self.base_url + path
         max_bytes = ANSWER_BYTES + BYTES_PER_TOKEN * (len(data) + n_generated)
         for attempt in itertools.count():
-            retry_after = None
-            max_retries = self.limits.retries
+            retry_after, max_retries = None, self.limits.retries
             self._has_sent = True
             try:
                 reply = self._fetch(url, data, max_bytes)
             except _TooSlow:
-                failure, max_retries = (
-                    Failed(f"{url}: no whole answer within {self.limits.total_timeout:g} s"),
-                    0,  # another attempt would take as long
-                )
+                failure = Failed(f"{url}: no whole answer within {self.limits.total_timeout:g} s")
+                max_retries = 0  # another attempt would take as long
             except (requests.RequestException, HTTPError) as problem:
-                failure, max_retries = self._connection_failure(url, problem)
+                failure, max_retries = _connection_failure(url, problem, self.limits)
             else:
+                is_busy = reply.status in (408, 429) or reply.status >= 500
+                if not is_busy:
+                    self._n_failed_in_a_row = 0
                 if reply.status < 300:
-                    self._n_failed_in_a_row = 0
                     return json_object(url, reply, max_bytes)
-                failure = self._status_failure(url, reply)
-                if reply.status not in (408, 429) and reply.status < 500:
-                    self._n_failed_in_a_row = 0
+                failure, retry_after = self._status_failure(url, reply), _retry_after(reply)
+                if not is_busy:
                     raise failure
-                retry_after = _retry_after(reply)
             if attempt >= max_retries:
                 with self._lock:
                     self._n_failed_in_a_row += 1
@@ -270,7 +267,7 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
         raise AssertionError  # the loop ends by return or raise
 
     def _check_failures(self) -> None:
-        """Refuse to send after too many failures or slow answers."""
+        """Raise `Failed` after `give_up_after` failures or slow answers."""
         if self._n_failed_in_a_row >= self.limits.give_up_after:
             raise Failed(f"not sent, since {self._n_failed_in_a_row} requests before it failed")
         with self._lock:
@@ -298,7 +295,8 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
 
         def fetch() -> None:
             try:
-                outcome.put(self._read(url, data, max_bytes, too_slow))
+                limits = self.limits
+                outcome.put(_read(self._session, url, data, max_bytes, limits, too_slow))
             except BaseException as problem:
                 outcome.put(problem)
 
@@ -315,83 +313,22 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
             raise reply
         return reply
 
-    def _read(self, url: str, data: bytes, max_bytes: int, too_slow: threading.Event) -> Reply:
-        # Not compressed: a kilobyte could stand for gigabytes.
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-        with self._session.post(
-            url,
-            data=data,
-            headers=headers,
-            timeout=(self.limits.connect_timeout, self.limits.read_timeout),
-            stream=True,
-        ) as response:
-            parts, size = [], 0
-            while size <= max_bytes and not too_slow.is_set():
-                part = response.raw.read1(READ_SIZE, decode_content=False)
-                if not part:
-                    break
-                parts.append(part)
-                size += len(part)
-            content = b"".join(parts)
-            return Reply(response.status_code, response.headers, content, size <= max_bytes)
-
     def _wait(self, attempt: int, retry_after: float | None) -> float:
         """Seconds until the next attempt."""
         doubled = self.limits.backoff * 2.0 ** min(attempt, 32) * random.uniform(0.5, 1.0)
         return min(retry_after or doubled, self.limits.longest_wait)
 
-    def _connection_failure(
-        self, url: str, problem: requests.RequestException | HTTPError
-    ) -> tuple[Failed, int]:
-        """Describe a failed connection, with the number of retries it is worth."""
-        reason = problem.args[0] if problem.args else problem
-        reason = getattr(reason, "reason", None) or reason
-        connect_retries = min(CONNECT_RETRIES, self.limits.retries)
-        if isinstance(problem, requests.exceptions.SSLError):
-            message = (
-                f"{url}: no encrypted connection ({quote(str(reason))}); "
-                "check https against http in the URL, and the server's certificate"
-            )
-            return Failed(message, misdirected=True), 0
-        if isinstance(problem, requests.ConnectTimeout):
-            message = (
-                f"{url}: no connection within {self.limits.connect_timeout:g} s; "
-                "check host and port of the URL, and firewalls"
-            )
-            return Failed(message, misdirected=True), connect_retries
-        if isinstance(reason, NameResolutionError):
-            message = f"{url}: no machine of this name is known; check the URL"
-            return Failed(message, misdirected=True), connect_retries
-        is_proxy = isinstance(problem, requests.exceptions.ProxyError)
-        if is_proxy or isinstance(reason, NewConnectionError):
-            message = (
-                f"{url}: no connection ({_cause(reason)}); start the server there, "
-                "or give the URL that it listens at"
-            )
-            return Failed(message, misdirected=True), connect_retries
-        is_slow = isinstance(problem, requests.ReadTimeout | ReadTimeoutError)
-        if is_slow or "timed out" in str(reason):
-            message = f"{url}: no answer within {self.limits.read_timeout:g} s"
-            return Failed(message), self.limits.retries
-        if isinstance(
-            problem, requests.ConnectionError | requests.exceptions.ChunkedEncodingError | HTTPError
-        ):
-            message = f"{url}: the connection broke off before the answer was complete"
-            return Failed(message), self.limits.retries
-        return Failed(f"{url}: {type(problem).__name__}; check the URL", misdirected=True), 0
-
     def _status_failure(self, url: str, reply: Reply) -> Failed:
         """Describe an HTTP status other than success, with what to do."""
         status, message = reply.status, error_message(reply)
         line = f"{url}: HTTP {status}" + (f", {message}" if message else "")
-        advice = None
         if status in (401, 403):
             advice = self._key_advice()
         elif status in (404, 405):
             advice = self._not_found
         elif 300 <= status < 400:
             advice = "the server sends elsewhere, give the URL that it answers at itself"
-        if advice is None:
+        else:
             return Failed(line, status=status)
         return Failed(f"{line}; {advice}", status=status, misdirected=True)
 
@@ -400,16 +337,80 @@ class Client:  # over 250 lines: retries, limits and their messages belong toget
             return "the server wants a key, and this interface sends none"
         if api_key() is None:
             return f"if the server wants a key, set the environment variable {KEY_VARIABLE}"
-        if self._key_would_leak:
-            return (
-                f"the key in {KEY_VARIABLE} is not sent to another machine without encryption; "
-                "give an https URL, or one on localhost that a tunnel leads to the server"
-            )
-        return f"the server does not take the key in the environment variable {KEY_VARIABLE}"
+        if not self._key_would_leak:
+            return f"the server does not take the key in the environment variable {KEY_VARIABLE}"
+        return (
+            f"the key in {KEY_VARIABLE} is not sent to another machine without encryption; give an "
+            "https URL, or one on localhost that a tunnel leads to the server"
+        )
+
+
+def _read(
+    session: requests.Session,
+    url: str,
+    data: bytes,
+    max_bytes: int,
+    limits: Limits,
+    too_slow: threading.Event,
+) -> Reply:
+    # Not compressed: a kilobyte could stand for gigabytes.
+    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+    timeout = limits.connect_timeout, limits.read_timeout
+    with session.post(url, data=data, headers=headers, timeout=timeout, stream=True) as response:
+        content = bytearray()
+        while len(content) <= max_bytes and not too_slow.is_set():
+            part = response.raw.read1(READ_SIZE, decode_content=False)
+            if not part:
+                break
+            content += part
+        is_whole = len(content) <= max_bytes
+        return Reply(response.status_code, response.headers, bytes(content), is_whole)
+
+
+def _connection_failure(
+    url: str, problem: requests.RequestException | HTTPError, limits: Limits
+) -> tuple[Failed, int]:
+    """Describe a failed connection, with the number of retries it is worth."""
+    errors = requests.exceptions
+    reason = problem.args[0] if problem.args else problem
+    reason = getattr(reason, "reason", None) or reason
+    n_retries = min(CONNECT_RETRIES, limits.retries)
+    if isinstance(problem, errors.SSLError):
+        n_retries = 0
+        why = (
+            f"no encrypted connection ({quote(str(reason))}); check https against http in the "
+            "URL, and the server's certificate"
+        )
+    elif isinstance(problem, requests.ConnectTimeout):
+        why = (
+            f"no connection within {limits.connect_timeout:g} s; check host and port of the URL, "
+            "and firewalls"
+        )
+    elif isinstance(reason, NameResolutionError):
+        why = "no machine of this name is known; check the URL"
+    elif isinstance(problem, errors.ProxyError) or isinstance(reason, NewConnectionError):
+        why = (
+            f"no connection ({_cause(reason)}); start the server there, or give the URL that it "
+            "listens at"
+        )
+    elif isinstance(problem, requests.ReadTimeout | ReadTimeoutError) or "timed out" in str(reason):
+        return Failed(f"{url}: no answer within {limits.read_timeout:g} s"), limits.retries
+    elif isinstance(problem, errors.ConnectionError | errors.ChunkedEncodingError | HTTPError):
+        why = "the connection broke off before the answer was complete"
+        return Failed(f"{url}: {why}"), limits.retries
+    else:
+        n_retries, why = 0, f"{type(problem).__name__}; check the URL"
+    return Failed(f"{url}: {why}", misdirected=True), n_retries
 
 
 class _Session(requests.Session):
     """Follows no redirect; with `allow_redirects=False` requests still reads its body."""
+
+    def __init__(self, n_connections: int) -> None:
+        super().__init__()
+        adapter = HTTPAdapter(pool_maxsize=n_connections, max_retries=0)
+        self.mount("http://", adapter)
+        self.mount("https://", adapter)
 
     def get_redirect_target(self, resp: requests.Response) -> None:
         return None
