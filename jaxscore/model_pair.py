@@ -1,7 +1,7 @@
 """Model pair: a `Scorer` of two models, whose results include their divergences."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -102,7 +102,7 @@ class DivergenceScorer(Scorer):
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
         reference_accept_config: Sequence[str] = (),
-    ) -> "DivergenceScorer":
+    ) -> "DivergenceScorer":  # over 60 lines: most of them pass public parameters on
         """Load two checkpoints onto the same devices.
 
         Args:
@@ -176,15 +176,12 @@ class DivergenceScorer(Scorer):
         """`Scorer.describe` of p, with the facts of q as `reference`, `reference_dtype`, …"""
         if not self._models:
             return super().describe()
-        described = []
-        for one, (name, revision, cache_dir, lora) in zip(
-            self._models, (self._origin, self._origin_of_reference), strict=True
-        ):
-            reproducible = self.reproducible
-            described.append(
-                provenance.of_model(name, one, revision, cache_dir, lora, reproducible=reproducible)
+        own, other = (
+            provenance.of_model(name, model, *origin, reproducible=self.reproducible)
+            for model, (name, *origin) in zip(
+                self._models, (self._origin, self._origin_of_reference), strict=True
             )
-        own, other = described
+        )
         return own | {
             "reference" if name == "model" else f"reference_{name}": value
             for name, value in other.items()
@@ -197,14 +194,14 @@ class DivergenceScorer(Scorer):
 
     def _stream(
         self,
-        given: Iterator[Chunk],
-        encoding: WindowTokenizer,
+        chunks: Iterator[Chunk],
+        windows: WindowTokenizer,
         n_requests: int | None,
-        wanted: dict[str, Any],
+        measures: Collection[str],
+        top: int,
     ) -> Iterator[ScoredRequest]:
         """Request all measures of the pair unless others are requested."""
-        measures = wanted["measures"] or self.model.measures
-        return super()._stream(given, encoding, n_requests, wanted | {"measures": measures})
+        return super()._stream(chunks, windows, n_requests, measures or self.model.measures, top)
 
     def generate(self, *_: Any, **__: Any) -> NoReturn:
         """Refused.

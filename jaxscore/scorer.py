@@ -1,4 +1,4 @@
-"""Text in, scores out: requests encoded, checked, scored and told again as results."""
+"""Scores text with one model: tokenizes requests, runs the engine, assembles results."""
 
 import contextlib
 import dataclasses
@@ -81,7 +81,7 @@ class Scorer:
         self.encoder = encoder
         # Also at the interpreter's exit, or when the scorer is garbage-collected.
         weakref.finalize(self, self.engine.run_journal.close)
-        self._preparer = RequestTokenizer(encoder, model.max_positions, self.engine.complaints)
+        self._tokenizer = RequestTokenizer(encoder, model.max_positions, self.engine.complaints)
         self.about: dict[str, Any] = {}
         self._origin: tuple[Any, ...] = (model.model_type, None, None, None)
 
@@ -168,7 +168,7 @@ class Scorer:
         mesh: str | None = None,
         reproducible: bool = False,
         accept_config: Sequence[str] = (),
-    ) -> "Scorer":
+    ) -> "Scorer":  # over 60 lines: most of them document public parameters
         """Load a checkpoint.
 
         Args:
@@ -338,15 +338,15 @@ class Scorer:
         Raises:
             ValueError: an option does not exist.
         """
-        encoding = WindowTokenizer(self._preparer, boundary, truncate, special_tokens, WINDOW)
-        given = list(requests_from(requests))
-        order, sizes = order_by_prefix(given)
-        parts = split_chunks((given[k] for k in order), sizes)
-        found = self._stream(parts, encoding, len(given), {"measures": measures, "top": top})
-        out = Results([None] * len(given))
-        for place, one in zip(order, found, strict=True):
-            out[place] = one
-        return out
+        windows = WindowTokenizer(self._tokenizer, boundary, truncate, special_tokens, WINDOW)
+        read = list(requests_from(requests))
+        order, sizes = order_by_prefix(read)
+        chunks = split_chunks((read[k] for k in order), sizes)
+        stream = self._stream(chunks, windows, len(read), measures, top)
+        results = Results([None] * len(read))
+        for place, scored in zip(order, stream, strict=True):
+            results[place] = scored
+        return results
 
     def stream(
         self,
@@ -379,30 +379,36 @@ class Scorer:
             ValueError: an option does not exist.
         """
         first, window = (FIRST_WINDOWS, WINDOW) if window is None else ((), window)
-        encoding = WindowTokenizer(
-            self._preparer, boundary, truncate, special_tokens, window, window_tokens
+        windows = WindowTokenizer(
+            self._tokenizer, boundary, truncate, special_tokens, window, window_tokens
         )
-        parts = split_chunks(
-            requests_from(requests), itertools.chain(first, itertools.repeat(window))
-        )
-        return self._stream(parts, encoding, n_requests, {"measures": measures, "top": top})
+        sizes = itertools.chain(first, itertools.repeat(window))
+        chunks = split_chunks(requests_from(requests), sizes)
+        return self._stream(chunks, windows, n_requests, measures, top)
 
     def _stream(
         self,
-        given: Iterator[Chunk],
-        encoding: WindowTokenizer,
+        chunks: Iterator[Chunk],
+        windows: WindowTokenizer,
         n_requests: int | None,
-        wanted: dict[str, Any],
+        measures: Collection[str],
+        top: int,
     ) -> Iterator[ScoredRequest]:
         waiting: deque[Window] = deque()
 
-        def sequences(parts: Iterator[Chunk]) -> Iterator[list[TokenSequence]]:
-            for window in encoding.windows(parts):
+        def sequences(chunks: Iterator[Chunk]) -> Iterator[list[TokenSequence]]:
+            for window in windows.windows(chunks):
                 waiting.append(window)
                 yield [sequence for _, item in window for sequence in item.sequences]
 
-        wanted = wanted | {"windows": sequences, "chunks_ahead": encoding.chunks_ahead}
-        for scores in self.engine.run(given, n_requests, **wanted):
+        for scores in self.engine.run(
+            chunks,
+            n_requests,
+            windows=sequences,
+            chunks_ahead=windows.chunks_ahead,
+            measures=measures,
+            top=top,
+        ):
             yield from assemble_scores(waiting.popleft(), scores, self.encoder)
 
     def label(
@@ -419,14 +425,14 @@ class Scorer:
         """
         check_choice("truncate", truncate, (None, *get_args(Truncate)))
         requests = list(requests)
-        prepared = self._preparer.labels(requests, truncate)
-        [scores] = self.engine.run(iter([[one for item in prepared for one in item.sequences]]))
-        left = iter(scores)
+        tokenized = self._tokenizer.labels(requests, truncate)
+        [scores] = self.engine.run(iter([[one for item in tokenized for one in item.sequences]]))
+        remaining = iter(scores)
         return Results(
             assemble_label_scores(
-                getattr(request, "id", k), item, next(left) if item.sequences else None
+                getattr(request, "id", k), item, next(remaining) if item.sequences else None
             )
-            for k, (request, item) in enumerate(zip(requests, prepared, strict=True))
+            for k, (request, item) in enumerate(zip(requests, tokenized, strict=True))
         )
 
     def choose(
@@ -497,11 +503,10 @@ class Scorer:
             TypeError: an unknown keyword; the message names the most similar one.
         """
         for name in unknown:
-            like = near(name, [one.name for one in dataclasses.fields(GenerationRequest)])
+            like = near(name, [field.name for field in dataclasses.fields(GenerationRequest)])
             hint = "" if like is None else f"; is it {like}?"
             raise TypeError(f"generate() got an unexpected keyword argument {name!r}{hint}")
-        given = [prompts] if isinstance(prompts, str) else list(prompts)
-        asked = GenerationRequest(
+        settings = GenerationRequest(
             "",
             "",
             max_new_tokens,
@@ -514,15 +519,15 @@ class Scorer:
             None if eos_ids is None else tuple(eos_ids),
         )
         requests = [
-            dataclasses.replace(asked, id=k, prompt=prompt)
+            dataclasses.replace(settings, id=k, prompt=prompt)
             if isinstance(prompt, str)
             else self._as_text(prompt)
-            for k, prompt in enumerate(given)
+            for k, prompt in enumerate([prompts] if isinstance(prompts, str) else prompts)
         ]
         return self.generator().generate(requests)
 
     def _as_text(self, request: GenerationRequest | ChatRequest) -> GenerationRequest:
-        """A conversation as the text that the chat template makes of it."""
+        """Render a conversation by the chat template; other requests stay."""
         if not isinstance(request, ChatRequest):
             return request
         return GenerationRequest(
