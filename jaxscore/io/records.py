@@ -1,11 +1,10 @@
-"""Writes records as JSONL, CSV or Parquet, by the ending of the file, and reads them back."""
+"""Writes records as JSONL, CSV or Parquet, by the ending of the file."""
 
-import codecs
 import contextlib
 import csv
 import io
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, TextIO
@@ -14,7 +13,6 @@ import numpy as np
 import orjson
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_input import check_encoding, json_kind, unreadable_file
 from jaxscore.io.json_output import extra_fields, json_line, json_number, json_safe
 from jaxscore.io.tables import DELIMITERS
 
@@ -174,73 +172,3 @@ class ParquetWriter:
         column = self._arrow.array(flat, field.type.value_type, from_pandas=True)
         missing = self._arrow.array([values is None for values in lists])
         return self._arrow.ListArray.from_arrays(offsets, column, field.type, mask=missing)
-
-
-def read_jsonl_records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank, for files that commands wrote.
-
-    Several times as fast as `read_jsonl`. Deep nesting is not refused, since nothing is written
-    again.
-
-    Raises:
-        InputError: the file cannot be read, a line is no JSON object, or no line exists.
-    """
-    found = False
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                if number == 1:
-                    check_encoding(path, line)
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                if not line.strip():
-                    continue
-                found = True
-                yield number, _parsed(line, f"{path}:{number}")
-    except OSError as problem:
-        raise unreadable_file(path, problem, "a readable file") from None
-    if not found:
-        raise InputError(f"{path}: the file is empty, expected one JSON object a line")
-
-
-def _parsed(line: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = orjson.loads(line)
-    except orjson.JSONDecodeError as problem:
-        raise InputError(f"{where}: not JSON ({problem}); expected one object a line") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: found {json_kind(value)}, expected an object")
-    return value
-
-
-def read_parquet_records(path: Path, lists: Collection[str] = ()) -> Iterator[dict[str, Any]]:
-    """Rows of a table that `ParquetWriter` wrote, without `extra`.
-
-    Args:
-        lists: names of the list columns to read. Most are values per token, which take much
-            longer to read than the rest.
-
-    Raises:
-        InputError: pyarrow is not installed, or the file is no such table.
-    """
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError(
-            f"{path}: a .parquet file is read with pyarrow, which is not installed; "
-            "pip install pyarrow"
-        ) from None
-    try:
-        with path.open("rb") as file:
-            table = parquet.ParquetFile(file)
-            kept = [
-                field.name
-                for field in table.schema_arrow
-                if field.name in lists
-                or (not pyarrow.types.is_nested(field.type) and field.name != "extra")
-            ]
-            for batch in table.iter_batches(columns=kept):
-                yield from batch.to_pylist()
-    except (OSError, pyarrow.ArrowException, ValueError) as problem:
-        reason = getattr(problem, "strerror", None) or str(problem).strip().splitlines()[0]
-        raise InputError(f"{path}: {reason}; expected a readable Parquet file") from None

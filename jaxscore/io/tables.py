@@ -1,9 +1,10 @@
 """Reads rows of CSV, TSV and Parquet files and of folders of `datasets` as JSON values."""
 
+import contextlib
 import csv
 import datetime
 import decimal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,27 +75,54 @@ def read_parquet(path: Path) -> Iterator[dict[str, Any]]:
         InputError: pyarrow is not installed; the file cannot be read; a column has values that
             JSON lacks.
     """
+    number = 0
+    with _open_parquet(path, ", or save the items as .json") as table:
+        check_column_names(table.schema_arrow.names, str(path))
+        for batch in table.iter_batches(batch_size=TOGETHER):
+            for row in batch.to_pylist():
+                number += 1
+                yield _plain_row(row, f"{path}: item {number}")
+
+
+def read_parquet_records(path: Path, lists: Collection[str] = ()) -> Iterator[dict[str, Any]]:
+    """Read the rows of a table that `ParquetWriter` wrote, without `extra`.
+
+    Args:
+        lists: names of the list columns to read. Most are values per token, which take much
+            longer to read than the rest.
+
+    Raises:
+        InputError: pyarrow is not installed, or the file is no such table.
+    """
+    with _open_parquet(path) as table:
+        from pyarrow.types import is_nested
+
+        columns = [
+            field.name
+            for field in table.schema_arrow
+            if field.name in lists or not (is_nested(field.type) or field.name == "extra")
+        ]
+        for batch in table.iter_batches(columns=columns):
+            yield from batch.to_pylist()
+
+
+@contextlib.contextmanager
+def _open_parquet(path: Path, remedy: str = "") -> Iterator[Any]:
+    """Open a Parquet file; failures in the block are `InputError`s too."""
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise InputError(
-            f"{path}: a .parquet file is read with pyarrow, which is not installed; {INSTALL}, "
-            "or save the items as .json"
+            f"{path}: a .parquet file is read with pyarrow, which is not installed; {INSTALL}"
+            f"{remedy}"
         ) from None
-    expected = "a readable Parquet file"
-    failures = (OSError, pyarrow.ArrowException, ValueError)  # a damaged file raises any of them
-    number = 0
     try:
         # Opened here: pyarrow takes a folder of files too, and names neither file nor reason.
         with path.open("rb") as file, parquet.ParquetFile(file) as table:
-            check_column_names(table.schema_arrow.names, str(path))
-            for batch in table.iter_batches(batch_size=TOGETHER):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield _plain_row(row, f"{path}: item {number}")
-    except failures as problem:
-        raise _unreadable(path, problem, expected) from None
+            yield table
+    except (OSError, pyarrow.ArrowException, ValueError) as problem:  # a damaged file raises any
+        raise _unreadable(path, problem, "a readable Parquet file") from None
 
 
 def is_dataset(path: Path) -> bool:

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.io import records
 from jaxscore.io.json_input import (
     read_array,
     read_json,
     read_jsonl,
+    read_jsonl_records,
     read_lines,
     read_text,
     require_field,
@@ -105,7 +105,7 @@ READERS = {
     "txt": read_text,
     "yaml": read_yaml,
     "array.json": read_array,
-    "results.jsonl": lambda path: list(records.read_jsonl_records(path)),
+    "results.jsonl": lambda path: list(read_jsonl_records(path)),
 }
 
 

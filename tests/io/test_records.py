@@ -10,8 +10,10 @@ from pyarrow import parquet
 
 from jaxscore.errors import InputError
 from jaxscore.io import records
+from jaxscore.io.json_input import read_jsonl_records
 from jaxscore.io.json_output import json_line
-from jaxscore.io.records import ParquetWriter, read_jsonl_records, read_parquet_records
+from jaxscore.io.records import ParquetWriter
+from jaxscore.io.tables import read_parquet_records
 from jaxscore.systems.score.system import SYSTEM, Settings
 
 NUMBERS = SYSTEM.columns(Settings(summary_only=True))

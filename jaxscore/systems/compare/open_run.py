@@ -11,10 +11,15 @@ import orjson
 
 from jaxscore.errors import InputError
 from jaxscore.io.items import read_items
-from jaxscore.io.json_input import json_kind, read_json, read_jsonl, unreadable_file
-from jaxscore.io.records import read_jsonl_records, read_parquet_records
+from jaxscore.io.json_input import (
+    json_kind,
+    read_json,
+    read_jsonl,
+    read_jsonl_records,
+    unreadable_file,
+)
 from jaxscore.io.run_files import file_digest, manifest_path
-from jaxscore.io.tables import DELIMITERS
+from jaxscore.io.tables import DELIMITERS, read_parquet_records
 from jaxscore.systems.compare import detect_system
 from jaxscore.systems.compare.columns import Run, collect, units
 from jaxscore.systems.compare.unit import System, shown
