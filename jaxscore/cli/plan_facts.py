@@ -1,8 +1,7 @@
-"""What `plan` reports of a model: parameters, bytes, FLOPs, memory of compiled programs."""
+"""Facts that `plan` reports: parameters, bytes, FLOPs, memory of compiled programs."""
 
 import argparse
 import dataclasses
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,7 +47,7 @@ FOOTPRINT_FIELDS = ("temporary_bytes", "batch_bytes", "compile_seconds", "xla_fl
 
 
 def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
-    """All facts, with the keys of the JSON file."""
+    """Compute the facts, with the keys of the JSON file."""
     mesh = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
     target = select_target(args, mesh)
     memory, n_devices = _machine(args, target, mesh)
@@ -61,7 +60,7 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
     _, translated = native.translate(file.parent, raw)
     config, shapes = _stored(translated, dtype, args.quantize)
     if mesh is not None:
-        _check(mesh, config)  # before anything is compiled
+        _check_divisible(mesh, config)  # before anything is compiled
     batches = _batches(config.max_positions, args)
     compiler = Compiler(args, config, dtype, raw["model_type"], target)
     found = []
@@ -97,28 +96,21 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
             "model": costs.key_value_bytes(config, itemsize, 1),
             "device": costs.key_value_bytes(config, itemsize, mesh.model),
         },
-        "flops": _flops(config, shapes, found),
+        "flops": {  # per token and per query, see the command's description
+            "linear_a_token": costs.linear_flops(shapes, config),
+            "attention_a_token_at": {
+                str(one.length): costs.attention_flops(config, one.length) for one in found
+            },
+            "unembedding_a_query": costs.unembedding_flops(config),
+        },
         "batch_tokens": args.batch_tokens,
-        "programs": [describe_program(program, params_bytes, memory) for program in found],
+        "programs": [program.describe(params_bytes, memory) for program in found],
         "compiled_shards": compiler.shape(mesh).model,
         "compiled_for": compiler.describe_device(),
         "device_memory": memory,
         "would_fit": _would_fit(translated, dtype, args.quantize, memory, working),
         **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
         **provenance.of_run({}),
-    }
-
-
-def _flops(
-    config: DecoderConfig, shapes: decoder.Params, found: Sequence["Program"]
-) -> dict[str, Any]:
-    """FLOPs per token and per query, see the command's description."""
-    return {
-        "linear_a_token": costs.linear_flops(shapes, config),
-        "attention_a_token_at": {
-            str(program.length): costs.attention_flops(config, program.length) for program in found
-        },
-        "unembedding_a_query": costs.unembedding_flops(config),
     }
 
 
@@ -151,10 +143,11 @@ def _stored_dtype(file: Path, raw: dict[str, Any], is_quantized: bool) -> Dtype:
     if checkpoint.is_converted(file.parent):
         return converted.read_facts(file.parent).dtype
     stored = raw.get("dtype") or raw.get("torch_dtype") or "float32"
-    for kind, dtype in MATRICES.items():
-        if stored == kind:
-            return dtype
-    raise InputError(f"{file}: the weights' type is {stored!r}, which is not handled; give --dtype")
+    if stored not in MATRICES:
+        raise InputError(
+            f"{file}: the weights' type is {stored!r}, which is not handled; give --dtype"
+        )
+    return MATRICES[stored]
 
 
 def _stored(
@@ -166,7 +159,7 @@ def _stored(
     return config, shapes_of(config, native.NUMPY_DTYPES[dtype])
 
 
-def _check(mesh: MeshShape, config: DecoderConfig) -> None:
+def _check_divisible(mesh: MeshShape, config: DecoderConfig) -> None:
     try:
         check_divisible(config, mesh.model)
     except ValueError as problem:
@@ -202,26 +195,22 @@ def _would_fit(
     """The smallest `model` that fits, for this way to store the weights and smaller ones.
 
     Args:
-        config: of the decoder.
-        dtype, quantize: this way to store the weights.
         memory: bytes per device; the result is None if it is unknown.
         working: bytes per device that parameters cannot have.
     """
     if memory is None:
         return None
-    room = memory - working
     ways = [(dtype, quantize), ("bfloat16", quantize), ("bfloat16", QUANTIZED[0])]
     out = []
     for way in dict.fromkeys(ways):
         stored, shapes = _stored(config, *way)
-        sizes = (2**power for power in range(config.n_heads.bit_length()))
-        fitting = (
-            size
-            for size in sizes
-            if divides(config, size) and parameter_bytes(shapes, stored, MeshShape(1, size)) <= room
-        )
-        if (model := next(fitting, None)) is not None:
-            out.append({"dtype": way[0], "quantize": way[1], "model": model})
+        for model in (2**power for power in range(config.n_heads.bit_length())):
+            mesh = MeshShape(1, model)
+            if divides(config, model) and (
+                parameter_bytes(shapes, stored, mesh) <= memory - working
+            ):
+                out.append({"dtype": way[0], "quantize": way[1], "model": model})
+                break
     return out
 
 
@@ -238,6 +227,29 @@ class Program(NamedTuple):
     working_bytes: int
     footprint: Footprint | None
 
+    def describe(self, params_bytes: int, memory: int | None) -> dict[str, Any]:
+        """An entry of `programs` in the JSON file; a refused program has only a peak."""
+        peak = params_bytes + self.working_bytes
+        fits = None if memory is None else peak <= memory
+        return {
+            "rows": self.rows,
+            "length": self.length,
+            **{name: getattr(self.footprint, name, None) for name in FOOTPRINT_FIELDS},
+            "peak_bytes_a_device": peak,
+            "fits": False if self.footprint is None else fits,
+        }
+
+    def describe_batch(self, params_bytes: int, memory: int | None) -> dict[str, Any]:
+        """An entry of `batches` in the JSON file."""
+        found = self.describe(params_bytes, memory)
+        collectives = () if self.footprint is None else self.footprint.collectives
+        return {
+            **{name: found[name] for name in ("rows", "length", "temporary_bytes")},
+            "peak_bytes": found["peak_bytes_a_device"],
+            "fits": found["fits"],
+            "collectives": [dataclasses.asdict(moved) for moved in collectives],
+        }
+
 
 class Compiler:
     """Compiles the programs of one model for the devices of this machine, or for a target."""
@@ -253,11 +265,11 @@ class Compiler:
         self.args, self.target = args, target
         self.config, self.dtype, self.model_type = config, dtype, model_type
 
-    def shape(self, mesh: MeshShape) -> MeshShape:
-        """The mesh that programs are compiled for.
+    def _remark(self, text: str) -> None:
+        messages.remark(self.args, text)
 
-        This machine's devices if they are enough for all shards, otherwise one device.
-        """
+    def shape(self, mesh: MeshShape) -> MeshShape:
+        """The mesh to compile for: one device if this machine has too few for all shards."""
         if self.target is not None:
             return mesh
         return MeshShape(1, mesh.model if mesh.model <= len(jax.devices()) else 1)
@@ -277,16 +289,16 @@ class Compiler:
         kept = parameter_bytes(model.params, self.config, shape)
         found = []
         for rows, length in batches:
-            messages.remark(self.args, f"compiling {rows} x {length} tokens")
+            self._remark(f"compiling {rows} x {length} tokens")
             try:
                 footprint = measure(model, rows, length, device)
             except JaxRuntimeError as problem:
                 if (named := refused(problem, rows, length)) is None:
                     raise
-                messages.remark(self.args, "refused: it does not fit")
+                self._remark("refused: it does not fit")
                 found.append(Program(rows, length, named.total_bytes - kept, None))
             else:
-                messages.remark(self.args, f"compiled in {footprint.compile_seconds:.1f} s")
+                self._remark(f"compiled in {footprint.compile_seconds:.1f} s")
                 found.append(Program(rows, length, footprint.working_bytes, footprint))
         return found
 
@@ -300,65 +312,25 @@ class Compiler:
         if target.flops is not None:
             model = self.config, self.dtype, self.model_type
             where = compile_devices(target, mesh)
-            layer = functools.partial(estimate_layer, *model, target, where)
             for program in found:
-                size = f"{program.rows} x {program.length}"
-                messages.remark(self.args, f"compiling a layer of {size} tokens")
-                layers.append(layer(program.rows, program.length))
-            messages.remark(self.args, "compiling the vocabulary pass")
-            queries = self.args.batch_tokens
-            vocabulary.append(estimate_vocabulary(*model, target, where, queries))
+                self._remark(f"compiling a layer of {program.rows} x {program.length} tokens")
+                layers.append(estimate_layer(*model, target, where, program.rows, program.length))
+            self._remark("compiling the vocabulary pass")
+            vocabulary.append(estimate_vocabulary(*model, target, where, self.args.batch_tokens))
         return {
             "target": target.name,
             "compiler": {"name": target.compiler, "version": target.version},
-            "batches": [describe_batch(program, params_bytes, memory) for program in found],
+            "batches": [program.describe_batch(params_bytes, memory) for program in found],
             "layer": [dataclasses.asdict(estimate) for estimate in layers],
             "vocabulary": [dataclasses.asdict(estimate) for estimate in vocabulary],
         }
-
-
-def describe_program(program: Program, params_bytes: int, memory: int | None) -> dict[str, Any]:
-    """An entry of `programs` in the JSON file; a refused program has only a peak."""
-    footprint, peak = program.footprint, params_bytes + program.working_bytes
-    return {
-        "rows": program.rows,
-        "length": program.length,
-        **{
-            name: None if footprint is None else getattr(footprint, name)
-            for name in FOOTPRINT_FIELDS
-        },
-        "peak_bytes_a_device": peak,
-        "fits": fits(program, peak, memory),
-    }
-
-
-def describe_batch(program: Program, params_bytes: int, memory: int | None) -> dict[str, Any]:
-    """An entry of `batches` in the JSON file."""
-    footprint, peak = program.footprint, params_bytes + program.working_bytes
-    collectives = () if footprint is None else footprint.collectives
-    return {
-        "rows": program.rows,
-        "length": program.length,
-        "temporary_bytes": None if footprint is None else footprint.temporary_bytes,
-        "peak_bytes": peak,
-        "fits": fits(program, peak, memory),
-        "collectives": [dataclasses.asdict(moved) for moved in collectives],
-    }
-
-
-def fits(program: Program, peak: int, memory: int | None) -> bool | None:
-    """Whether the program fits on the device, or None if its memory is unknown."""
-    if program.footprint is None:
-        return False
-    return None if memory is None else peak <= memory
 
 
 def select_target(args: argparse.Namespace, mesh: MeshShape | None) -> Target | None:
     """The devices that the flags name, or None for those of this machine.
 
     Args:
-        args: the command's flags.
-        mesh: the mesh, or None for `auto`.
+        mesh: None for `auto`.
 
     Raises:
         InputError: no such devices, no compiler for them, or not as many as the mesh has.
@@ -401,12 +373,6 @@ def mesh_of_run(shapes: Params, config: DecoderConfig, n_devices: int, memory: i
     """The mesh that a run on these devices would choose, without compiling anything.
 
     If nothing fits, the mesh with the largest `model`, so that the plan shows what is missing.
-
-    Args:
-        shapes: of the model's parameters.
-        config: of the decoder.
-        n_devices: in the target.
-        memory: bytes per device.
     """
     try:
         return auto_mesh(shapes, config, n_devices, memory, int(WORKING * memory))
