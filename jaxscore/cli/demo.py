@@ -1,4 +1,4 @@
-"""`jaxscore demo`: what each of the five systems shows, on the embedded model, without a hub."""
+"""`jaxscore demo`: runs the five systems on the embedded model and prints one table."""
 
 import argparse
 import contextlib
@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from jaxscore.cli import listing, messages, model_flags
 from jaxscore.errors import InputError
@@ -43,16 +43,6 @@ each command is printed, to be tried again with other flags.
 """
 
 
-class Line(NamedTuple):
-    """One row of the table."""
-
-    system: str
-    measure: str
-    value: str
-    against: str
-    report: Path
-
-
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser("demo", description=DESCRIPTION)
     parser.add_argument(
@@ -82,19 +72,20 @@ def run(args: argparse.Namespace) -> int:
     scorer = model_flags.load_scorer(args, "demo", None)
     scorer.progress = False  # the printed commands show how far it is
     _start(folder)
-    ran = _Commands(args, scorer)
-    shows = (_paths, _chronologic, _probsem, _judge, _self_certainty)
-    lines = [line for show in shows for line in show(ran, folder)]
+    commands = _Commands(args, scorer)
+    rows = [("system", "what is measured", "here", "against", "report")]
+    for show in (_paths, _chronologic, _probsem, _judge, _self_certainty):
+        rows += show(commands, folder)
     print()
-    print(table(lines))
+    print(messages.format_columns(rows))
     print(
         "\nYour own: python -m jaxscore paths --model NAME --input FILE.jsonl --output OUT.json"
         "\nAll commands: python -m jaxscore --help\n"
     )
     return messages.print_closing_block(
-        done=f"{ran.n} commands",
-        failures=ran.failures,
-        results=[f"{len(lines)} measures, in the table above"],
+        done=f"{commands.n} commands",
+        failures=commands.failures,
+        results=[f"{len(rows) - 1} measures, in the table above"],
         files=[folder],
         scorer=scorer,
         seconds=time.perf_counter() - started,
@@ -107,7 +98,7 @@ def _check(folder: Path) -> None:
     Raises:
         InputError: naming it.
     """
-    with _refusals_told(folder):
+    with _explain_os_errors(folder):
         used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         if used and not (folder / MARK).is_file():
             raise InputError(
@@ -122,7 +113,7 @@ def _start(folder: Path) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    with _refusals_told(folder):
+    with _explain_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).touch()  # first, so that a copy that breaks off can be replaced too
         for one in folder.iterdir():
@@ -134,8 +125,8 @@ def _start(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _refusals_told(folder: Path) -> Iterator[None]:
-    """Whatever the system refuses, as an InputError."""
+def _explain_os_errors(folder: Path) -> Iterator[None]:
+    """Turn OSError into an InputError."""
     try:
         yield
     except OSError as problem:
@@ -153,7 +144,7 @@ class _Commands:
         self.failures: list[tuple[str, str]] = []
 
     def run(self, name: str, *words: object) -> None:
-        """Run one, without what it prints: the table says it."""
+        """Run a command without its output, which the table replaces."""
         parser = listing.parser(name)
         argv = [*map(str, words)]
         usual = vars(parser.parse_args(argv))
@@ -172,127 +163,82 @@ class _Commands:
             self.failures.append((name, f"exit code {code}"))
 
 
-def _paths(ran: _Commands, folder: Path) -> list[Line]:
-    output = folder / "paths.json"
-    ran.run(
-        "paths", "--model", "demo", "--input", folder / "inputs/paths.jsonl", "--output", output
-    )
+Row = tuple[str, str, str, str, str]
+
+
+def _paths(commands: _Commands, folder: Path) -> Iterator[Row]:
+    inputs, output = folder / "inputs/paths.jsonl", folder / "paths.json"
+    commands.run("paths", "--model", "demo", "--input", inputs, "--output", output)
     page = folder / "paths_report.md"
     means = _read(page.with_suffix(".json"))["summary"]
-    return [
-        Line(
-            "paths",
-            "probability of the answer with its support path",
-            _share(means["retrieved"]["mean"]),
-            f"{_share(means['baseline']['mean'])} without",
-            page,
-        )
-    ]
+    here, against = (_percent(means[name]["mean"]) for name in ("retrieved", "baseline"))
+    what = "probability of the answer with its support path"
+    yield "paths", what, here, f"{against} without", str(page)
 
 
-def _chronologic(ran: _Commands, folder: Path) -> list[Line]:
-    place = folder / "chronologic"
+def _chronologic(commands: _Commands, folder: Path) -> Iterator[Row]:
+    place, questions = folder / "chronologic", folder / "inputs/chronologic.jsonl"
     for mode in ("--full-eval", "--mcq"):
-        questions = folder / "inputs/chronologic.jsonl"
-        ran.run("chronologic", "demo", questions, mode, "--output-dir", place)
-    full, quiz = (next(place.glob(f"eval_results_{mode}_*.json")) for mode in ("full", "mcq"))
-    scored, chosen = _read(full), _read(quiz)
-    truths = [one["truth"] for one in chosen["questions"] if "error" not in one]
-    chance = [sum(truth) / len(truth) for truth in truths]
-    return [
-        Line(
-            "chronologic",
-            "Brier score of the answers, 0 is best",
-            f"{scored['summary']['overall']['brier']['mean']:.3f}",
-            f"{scored['summary']['overall']['uniform_brier']['mean']:.3f} at equal probabilities",
-            next(place.glob("eval_report_full_*.md")),
-        ),
-        Line(
-            "chronologic",
-            "multiple choice, share of right letters",
-            _share(chosen["summary"]["overall"]["accuracy"]["mean"]),
-            f"{_share(sum(chance) / len(chance))} by chance",
-            next(place.glob("eval_report_mcq_*.md")),
-        ),
-    ]
+        commands.run("chronologic", "demo", questions, mode, "--output-dir", place)
+    full, quiz = (_read(next(place.glob(f"eval_results_{m}_*.json"))) for m in ("full", "mcq"))
+    pages = (str(next(place.glob(f"eval_report_{m}_*.md"))) for m in ("full", "mcq"))
+    scores = full["summary"]["overall"]
+    here, against = (f"{scores[name]['mean']:.3f}" for name in ("brier", "uniform_brier"))
+    what = "Brier score of the answers, 0 is best"
+    yield "chronologic", what, here, f"{against} at equal probabilities", next(pages)
+    truths = [one["truth"] for one in quiz["questions"] if "error" not in one]
+    chance = sum(sum(truth) / len(truth) for truth in truths) / len(truths)
+    here = _percent(quiz["summary"]["overall"]["accuracy"]["mean"])
+    what = "multiple choice, share of right letters"
+    yield "chronologic", what, here, f"{_percent(chance)} by chance", next(pages)
 
 
-def _probsem(ran: _Commands, folder: Path) -> list[Line]:
-    where = ("--input-dir", folder / "inputs/probsem", "--output-dir", folder / "probsem")
-    ran.run("probsem", "--prompt", "demo", "--test", "truth", "--model", "demo", *where)
-    page, data = (  # their names hold the settings that change the numbers
-        next((folder / "probsem").glob(f"demo_truth_demo*{end}"))
-        for end in ("_report.md", "_results.json")
+def _probsem(commands: _Commands, folder: Path) -> Iterator[Row]:
+    output = folder / "probsem"
+    places = ("--input-dir", folder / "inputs/probsem", "--output-dir", output)
+    commands.run("probsem", "--prompt", "demo", "--test", "truth", "--model", "demo", *places)
+    page, data = (  # their names have the settings that change the numbers
+        next(output.glob(f"demo_truth_demo*{end}")) for end in ("_report.md", "_results.json")
     )
     found = _read(data)
-    queries = len(found["contexts"][0]["queries"])
-    return [
-        Line(
-            "probsem",
-            "true or false, share of right queries",
-            _share(found["accuracy"]["mean"]),
-            f"{_share(1 / queries)} by chance",
-            page,
-        )
-    ]
+    chance = 1 / len(found["contexts"][0]["queries"])
+    here, what = _percent(found["accuracy"]["mean"]), "true or false, share of right queries"
+    yield "probsem", what, here, f"{_percent(chance)} by chance", str(page)
 
 
-def _judge(ran: _Commands, folder: Path) -> list[Line]:
-    ran.run("judge", "--experiments-folder", folder / "inputs/judge", "--llm", "demo", "demo")
-    metric, means = "LLMeval_demo_logits", {}
-    for side in ("right", "wrong"):
-        means[side] = _read(folder / f"inputs/judge/{side}/eval_dev_metrics.json")[metric]
-    return [
-        Line(
-            "judge",
-            "score of right responses",
-            f"{means['right']:.3f}",
-            f"{means['wrong']:.3f} of wrong ones",
-            folder / f"inputs/judge/right/eval_dev_judge_{metric}.md",
-        )
-    ]
+def _judge(commands: _Commands, folder: Path) -> Iterator[Row]:
+    inputs, metric = folder / "inputs/judge", "LLMeval_demo_logits"
+    commands.run("judge", "--experiments-folder", inputs, "--llm", "demo", "demo")
+    here, against = (
+        f"{_read(inputs / side / 'eval_dev_metrics.json')[metric]:.3f}"
+        for side in ("right", "wrong")
+    )
+    page = inputs / f"right/eval_dev_judge_{metric}.md"
+    yield "judge", "score of right responses", here, f"{against} of wrong ones", str(page)
 
 
-def _self_certainty(ran: _Commands, folder: Path) -> list[Line]:
+def _self_certainty(commands: _Commands, folder: Path) -> Iterator[Row]:
     samples, scored = folder / "inputs/self_certainty.json", folder / "self_certainty.json"
-    ran.run("self-certainty", "--input-file", samples, "--output-file", scored)
-    items = _read(scored)
-    n = len(items[0]["output"])
-    chosen, voted = folder / "self_certainty_select.json", folder / "self_certainty_vote.json"
-    given = ("--input-file", scored, "--best-N", n, "--gold", "answer")
-    ran.run("select", *given, "--output-file", chosen)
-    ran.run("vote", *given, "--power", 0.5, "--output-file", voted)
-    lines = []
-    for what, path in ((f"most certain of {n}", chosen), (f"Borda vote of {n}", voted)):
-        page = path.with_name(f"{path.stem}_report.md")
+    commands.run("self-certainty", "--input-file", samples, "--output-file", scored)
+    n = len(_read(scored)[0]["output"])
+    for command, what, flags in (
+        ("select", f"most certain of {n}", ()),
+        ("vote", f"Borda vote of {n}", ("--power", 0.5)),
+    ):
+        output = folder / f"self_certainty_{command}.json"
+        read = ("--input-file", scored, "--best-N", n, "--gold", "answer")
+        commands.run(command, *read, *flags, "--output-file", output)
+        page = output.with_name(f"{output.stem}_report.md")
         found = _read(page.with_suffix(".json"))
         shares = found["summary"]["accuracy"]
-        lines.append(
-            Line(
-                "self-certainty",
-                f"{what}, share of right answers",
-                _share(shares[found["chosen_by"]]["mean"]),
-                f"{_share(shares['first sample']['mean'])} the first sample",
-                page,
-            )
-        )
-    return lines
+        here = _percent(shares[found["chosen_by"]]["mean"])
+        against = f"{_percent(shares['first sample']['mean'])} the first sample"
+        yield "self-certainty", f"{what}, share of right answers", here, against, str(page)
 
 
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _share(value: float) -> str:
+def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
-
-
-def table(lines: list[Line]) -> str:
-    """One row per measure, columns aligned."""
-    rows = [("system", "what is measured", "here", "against", "report")]
-    rows += [(*line[:4], str(line.report)) for line in lines]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )

@@ -1,9 +1,8 @@
-"""`jaxscore families`: which model types are covered, and whether a checkpoint would load."""
+"""`jaxscore families`: lists covered model types, or checks whether a checkpoint would load."""
 
 import argparse
 import json
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ from jaxscore.cli import messages, model_flags
 from jaxscore.cli.help_pages import WIDTH, advanced
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
-from jaxscore.io.printable import one_line
 from jaxscore.models.choices import IMPLEMENTATIONS
 
 DESCRIPTION = """\
@@ -69,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from jaxscore.engine.devices import use_device  # here: it imports JAX
 
     use_device("cpu")  # nothing is computed, and accelerators stay free
-    return _list(args) if file is None else _look(args, file)
+    return _list(args) if file is None else _inspect(args, file)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -81,20 +79,21 @@ def _list(args: argparse.Namespace) -> int:
             {"model_type": kind, "kind": one.kind.name, "why": reason(kind, one)}
             for kind, one in sorted(REFUSED.items())
         ]
-        print(json_text({"covered": [one._asdict() for one in known], "refused": refused}), end="")
+        listed = {"covered": [one._asdict() for one in known], "refused": refused}
+        print(json_text(listed), end="")
         return 0
     rows = [("model_type", "runs", "text", "since", "transformers")]
     for one in known:
         runs, texts, lines = map(", ".join, (one.implementations, one.texts, one.lines))
         rows.append((one.model_type, runs, texts, one.since, lines))
-    print("covered\n" + _columns(rows))
+    print("covered\n" + messages.format_columns(rows))
     kinds = dict.fromkeys(one.kind for one in REFUSED.values())
     for which in kinds:
         some = {kind: one for kind, one in sorted(REFUSED.items()) if one.kind is which}
         print("\n" + textwrap.fill(f"refused, {which.name}: {which.instead}", WIDTH))
         if any(one.layers for one in some.values()):
             cells = [(kind, one.layers, one.text or "") for kind, one in some.items()]
-            print(_columns([("model_type", "layers", "text"), *cells]))
+            print(messages.format_columns([("model_type", "layers", "text"), *cells]))
         else:
             print(textwrap.fill(", ".join(some), WIDTH, break_on_hyphens=False))
     print()
@@ -102,7 +101,7 @@ def _list(args: argparse.Namespace) -> int:
     return messages.print_closing_block(done=done)
 
 
-def _look(args: argparse.Namespace, file: Path) -> int:
+def _inspect(args: argparse.Namespace, file: Path) -> int:
     from jaxscore.models.inspect_checkpoint import inspect_checkpoint
 
     found = inspect_checkpoint(file.parent, args.model_impl, args.accept_config)
@@ -117,10 +116,10 @@ def _look(args: argparse.Namespace, file: Path) -> int:
         facts += [("accepted", ", ".join(found.accepted))] if found.accepted else []
         facts += [("stored as", found.stored)] if found.stored else []
         facts += [("weights", found.weights)]
-        print(_columns(facts))
+        print(messages.format_columns(facts))
         if found.attributes:
-            rows = [(one.name, _shown(one.value), one.origin) for one in found.attributes]
-            print("\n" + _columns([("attribute", "value", "from"), *rows]))
+            rows = [(one.name, _format_value(one.value), one.origin) for one in found.attributes]
+            print("\n" + messages.format_columns([("attribute", "value", "from"), *rows]))
         print()
     if found.refused:
         raise InputError("\nalso: ".join(found.refused))
@@ -129,14 +128,6 @@ def _look(args: argparse.Namespace, file: Path) -> int:
     return messages.print_closing_block(done="1 model looked at", results=["it would load"])
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = json.dumps(to_json_value(value), ensure_ascii=False)
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 2]} …"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, each as wide as its widest cell."""
-    shown = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in shown)
-    return "\n".join(lines)

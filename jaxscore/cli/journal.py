@@ -1,4 +1,4 @@
-"""`jaxscore journal`: what a journal holds, and making it smaller."""
+"""`jaxscore journal`: lists the contents of a journal, or prunes it."""
 
 import argparse
 from pathlib import Path
@@ -40,8 +40,8 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     """Register the subcommand."""
     parser = subparsers.add_parser("journal", description=DESCRIPTION)
     parser.add_argument("action", choices=("info", "prune"))
-    place_of_file = parser.add_argument("path", type=Path, metavar="FILE")
-    place_of_file.required = False  # --input may stand for it
+    file = parser.add_argument("path", type=Path, metavar="FILE")
+    file.required = False  # --input may replace it
     parser.add_argument("--input", type=Path, metavar="FILE", help="another spelling of FILE")
     parser.add_argument(
         "--keep",
@@ -67,51 +67,38 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--keep {keep}: expected the number of models to keep, 0 or more")
     path = files.find_journal(given)
     if args.action == "info":
-        n_models = _show(path)
-        return messages.print_closing_block(done=f"{_models(n_models)} listed")
+        n_models = _print_contents(path)
+        return messages.print_closing_block(done=f"{_count(n_models)} listed")
     n_models, n_bytes = contents.prune(path, keep)
     if remains := path.exists():
-        _show(path)
+        _print_contents(path)
     else:
         print(one_line(f"journal {path}: removed"))
     return messages.print_closing_block(
-        done=f"{_models(n_models)} dropped",
+        done=f"{_count(n_models)} dropped",
         results=[f"freed {format_bytes(n_bytes)}"],
         files=[path] if remains else [],
     )
 
 
-def _show(path: Path) -> int:
-    """Print what a journal holds, and give the number of its models."""
-    held = contents.list_models(path)
+def _print_contents(path: Path) -> int:
+    """Print the contents of a journal; returns the number of its models."""
+    models = contents.list_models(path)
     size = format_bytes(path.stat().st_size)
-    print(one_line(f"journal {path}: {_models(len(held))}, {size} on disk"))
-    if held:
-        print("\n".join(_table(held)))
-    return len(held)
+    print(one_line(f"journal {path}: {_count(len(models))}, {size} on disk"))
+    if models:
+        rows = [COLUMNS, *(_cells(k, model) for k, model in enumerate(models, 1))]
+        print(messages.format_columns(rows, N_RIGHT))
+    return len(models)
 
 
-def _models(n: int) -> str:
+def _count(n: int) -> str:
     return f"{n} model{'' if n == 1 else 's'}"
 
 
-def _table(held: list[JournaledModel]) -> list[str]:
-    """One line per model, under a heading."""
-    rows = [COLUMNS, *(_cells(k, one) for k, one in enumerate(held, 1))]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if k < N_RIGHT else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _cells(number: int, one: JournaledModel) -> tuple[str, ...]:
+def _cells(number: int, model: JournaledModel) -> tuple[str, ...]:
     facts = " ".join(
-        f"{name}={str(value)[:12]}" for name, value in one.about.items() if value is not None
+        f"{name}={str(value)[:12]}" for name, value in model.about.items() if value is not None
     )
-    sizes = (str(one.n_sequences), str(one.n_texts), format_bytes(one.n_bytes))
-    return (str(number), *sizes, one_line(one.used), one_line(facts))
+    sizes = (str(model.n_sequences), str(model.n_texts), format_bytes(model.n_bytes))
+    return (str(number), *sizes, model.used, facts)
