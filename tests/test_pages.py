@@ -100,7 +100,7 @@ def problem(words, whole):
     if not words or words[0].startswith("--"):
         return next((f"no flag {word}" for word in words if word not in GENERAL), None)
     name, *rest = words
-    shown = cli.hyphenated([one.strip("[]") for one in rest])
+    shown = cli.hyphenate([one.strip("[]") for one in rest])
     if PLACEHOLDER.fullmatch(name):
         parsers = [parser(one) for one in listing.NAMES]
     elif name in listing.NAMES:
@@ -148,7 +148,7 @@ def strange_flags(text):
             yield from (
                 one
                 for one in flags
-                if one.startswith("--") and not {one, *cli.hyphenated([one])} & known
+                if one.startswith("--") and not {one, *cli.hyphenate([one])} & known
             )
 
 

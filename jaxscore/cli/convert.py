@@ -1,4 +1,4 @@
-"""`jaxscore convert`: a checkpoint as our own parameter tree, for `--model` to take."""
+"""`jaxscore convert`: writes a checkpoint as our own parameter tree, for `--model`."""
 
 import argparse
 import time
@@ -76,8 +76,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def run(args: argparse.Namespace) -> int:
     model_flags.check_model(args, args.model, args.revision)
     model_flags.remark_lora(args)
-    # Here: they import JAX.
-    import jax
+    import jax  # deferred with the next ones, which import JAX
 
     from jaxscore.engine import provenance
     from jaxscore.engine.devices import use_device
@@ -124,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lossless(folder: Path, lora: Path | None) -> Dtype:
-    """The narrowest dtype that holds every weight as it is."""
+    """The narrowest dtype that represents every weight exactly."""
     from jaxscore.models.weights import checkpoint, quantization, tensor_files
 
     scheme = quantization.read_scheme(folder, checkpoint.read_config(folder))

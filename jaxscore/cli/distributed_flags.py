@@ -1,4 +1,4 @@
-"""`--distributed`: this command as one of several processes."""
+"""`--distributed`: runs a command as one of several processes."""
 
 import argparse
 import contextlib
@@ -13,12 +13,12 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.version import VERSION
 
-OWN = {"process_id", "quiet", "run"}  # may differ between processes
-PLACE = ("coordinator", "num_processes", "process_id", "join_timeout")
+PER_PROCESS = {"process_id", "quiet", "run"}  # may differ between processes
+MEETING = ("coordinator", "num_processes", "process_id", "join_timeout")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """--distributed and where the processes meet."""
+    """Declare --distributed and the flags of where the processes meet."""
     group = parser.add_argument_group(
         "several processes",
         "the same command in each, on the same files; the first one writes",
@@ -50,15 +50,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def joined(args: argparse.Namespace) -> Iterator[None]:
-    """Take part in the run that the flags name; all processes but the first print errors alone.
+def join_run(args: argparse.Namespace) -> Iterator[None]:
+    """Join the run of --distributed; all processes but the first print only errors.
 
     Raises:
-        InputError: the flags do not fit together or to those of the other processes, or this
-            command runs in one process.
+        InputError: the flags are inconsistent, or differ from those of the other processes.
     """
     if not getattr(args, "distributed", False):
-        if given := [name for name in PLACE if getattr(args, name, None) is not None]:
+        if given := [name for name in MEETING if getattr(args, name, None) is not None]:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             raise InputError(f"{names}: only with --distributed; give it too, or leave them out")
         yield
@@ -75,9 +74,9 @@ def joined(args: argparse.Namespace) -> Iterator[None]:
         processes.JOIN if args.join_timeout is None else args.join_timeout,
         notify=lambda text: None if args.quiet else print(text, file=sys.stderr, flush=True),
     )
-    flags = {name: str(value) for name, value in vars(args).items() if name not in OWN}
+    flags = {name: str(value) for name, value in vars(args).items() if name not in PER_PROCESS}
     same = json.dumps([flags, VERSION, jax.__version__], sort_keys=True)
-    with own_stdout():
+    with _reserve_stdout():
         processes.verify_same("flags", hashlib.sha256(same.encode()).digest())
         with contextlib.ExitStack() as silence:
             if not processes.is_first():
@@ -85,14 +84,13 @@ def joined(args: argparse.Namespace) -> Iterator[None]:
                 nowhere = silence.enter_context(open(os.devnull, "w", encoding="utf-8"))
                 silence.enter_context(contextlib.redirect_stdout(nowhere))
             yield
-        # The others wait here for the first, which writes; one that found nothing to do waits for
-        # those that found something.
+        # The others wait here for the first, which writes.
         processes.verify_same("work to do", b"")
 
 
 @contextlib.contextmanager
-def own_stdout() -> Iterator[None]:
-    """Standard output for Python alone: Gloo prints a greeting there, between our lines."""
+def _reserve_stdout() -> Iterator[None]:
+    """Reserve standard output for Python: Gloo would print a greeting between our lines."""
     sys.stdout.flush()
     kept = os.dup(1)
     with open(os.devnull, "wb") as nowhere:

@@ -1,4 +1,4 @@
-"""Help of at most 80 columns: the common flags, all with `--help-all`; and what a typo may mean."""
+"""The parser of all commands: help of at most 80 columns, and suggestions for typing errors."""
 
 import argparse
 import itertools
@@ -18,7 +18,7 @@ ADVANCED = "advanced"  # attribute of an action that only `--help-all` shows
 
 
 def advanced(container: argparse._ActionsContainer, *names: str, **options: Any) -> None:
-    """`add_argument` for a flag that few need: `--help-all` alone shows it."""
+    """`add_argument` for a flag that only `--help-all` shows."""
     setattr(container.add_argument(*names, **options), ADVANCED, True)
 
 
@@ -29,7 +29,7 @@ class _Help(argparse._HelpAction):
 
 
 class Parser(argparse.ArgumentParser):
-    """One command's flags: taken whole, shown within `WIDTH`, and suggested when mistyped."""
+    """Parses a command's flags. They must be written in full; a mistyped one gets a suggestion."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "allow_abbrev": False, "add_help": False})
@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         advanced(self, "--help-all", action=_Help, help="this page, with all flags")
 
     def format_help(self) -> str:
-        """The page with the common flags."""
+        """Help with the common flags."""
         return self.page(everything=False)
 
     def page(self, *, everything: bool) -> str:
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def format_usage(self) -> str:
-        """What the command needs; `[flags]` stands for all that may be left out."""
+        """Required flags; `[flags]` stands for all others."""
         formatter = argparse.HelpFormatter(self.prog)
         needed = [
             " ".join([*action.option_strings[:1], formatter._format_args(action, _name(action))])
@@ -75,11 +75,11 @@ class Parser(argparse.ArgumentParser):
         return textwrap.fill(text, WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False) + "\n"
 
     def error(self, message: str) -> NoReturn:
-        """Tell what is wrong with the words, and end with code 2."""
+        """Print the message and exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does it, but a flag that does not exist is told before one that is missing.
+        """Parse like argparse, but report an unknown flag before a missing one.
 
         Raises:
             SystemExit: with code 2, by `error`.
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
             word = name.lstrip("-")
             if len(word) == 1 and f"-{word}" in self._option_string_actions:
                 self.error(f"{name}: no such flag; is it -{word}?")
-            like = near(word, [*flags, "config"])  # config: see files.config_file
+            like = near(word, [*flags, "config"])  # config: see io.config_file
             hint = f"is it --{like}?" if like else f"{self.prog} --help-all lists all flags"
             self.error(f"{name}: no such flag; {hint}")
         found = super().parse_known_args(args, namespace)
@@ -115,7 +115,7 @@ def _name(action: argparse.Action) -> str:
 
 
 def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Words that argparse takes for flags, and that are none of the parser's."""
+    """Words that argparse would take for flags, and that the parser does not have."""
     known = parser._option_string_actions
     for word in itertools.takewhile(lambda one: one != "--", words):
         name = word.partition("=")[0]

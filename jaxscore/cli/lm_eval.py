@@ -1,11 +1,11 @@
-"""`jaxscore lm-eval`: lm-evaluation-harness' own command line, with jaxscore as its model."""
+"""`jaxscore lm-eval`: runs lm-evaluation-harness with jaxscore as its model."""
 
 import argparse
 import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from jaxscore.cli import distributed_flags
@@ -27,7 +27,7 @@ model is jaxscore unless --model or a --config names another one:
 
 
 def words(argv: Sequence[str]) -> argparse.Namespace:
-    """The flags of several processes, which are ours; lm-evaluation-harness reads the others."""
+    """Parse the flags of several processes; lm-evaluation-harness reads the others."""
     parser = argparse.ArgumentParser("jaxscore lm-eval", add_help=False, allow_abbrev=False)
     distributed_flags.add(parser)
     args, rest = parser.parse_known_args(argv)
@@ -36,24 +36,24 @@ def words(argv: Sequence[str]) -> argparse.Namespace:
     return args
 
 
-def _check_places(arguments: Sequence[str]) -> None:
-    """Refuse addresses: lm-evaluation-harness would make local folders of them.
-
-    Raises:
-        InputError: naming the address.
-    """
+def _values(arguments: Sequence[str], names: Collection[str]) -> Iterator[str]:
+    """Values of some flags."""
     for k, word in enumerate(arguments):
         name, equals, value = word.partition("=")
-        if name in PLACES:
-            check_local(value if equals else "".join(arguments[k + 1 : k + 2]))
+        if name in names:
+            yield value if equals else "".join(arguments[k + 1 : k + 2])
 
 
-def _check_folder(arguments: Sequence[str]) -> None:
-    """Refuse a missing model folder before lm-evaluation-harness is imported, which takes seconds.
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse addresses, and a missing folder as the model.
+
+    lm-evaluation-harness would make local folders of addresses, and its import takes seconds.
 
     Raises:
-        InputError: `pretrained` is a path, and no such folder is there.
+        InputError: naming the address or the folder.
     """
+    for place in _values(arguments, PLACES):
+        check_local(place)
     for word in arguments:
         for setting in word.removeprefix("--model_args=").split(","):
             name, _, model = setting.partition("=")
@@ -62,15 +62,14 @@ def _check_folder(arguments: Sequence[str]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run lm-evaluation-harness; its files are kept, and its exit code.
+    """Run lm-evaluation-harness; returns its exit code.
 
     Raises:
         InputError: it is not installed, or a request or argument cannot be used.
     """
     if args.arguments in ([], ["-h"], ["--help"], ["run"]):
         print(ABOUT)
-    _check_places(args.arguments)
-    _check_folder(args.arguments)
+    _check_arguments(args.arguments)
     if importlib.util.find_spec("lm_eval") is None:
         raise InputError(f"lm-evaluation-harness is not installed; {install_extra('lm-eval')}")
     importlib.import_module("jaxscore.adapters.lm_eval")
@@ -99,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _exit_code(end: SystemExit) -> int:
-    """As Python ends with it."""
+    """Exit code and message as of Python's own exit."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     print(end.code, file=sys.stderr)
@@ -107,8 +106,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _of_their_checks(problem: BaseException) -> bool:
-    """Whether a module raised it in which lm-evaluation-harness checks what its user gives, such
-    as the name of a task."""
+    """Whether lm-evaluation-harness raised it while checking input, such as a task's name."""
     at = problem.__traceback__
     assert at is not None  # it was raised
     while at.tb_next is not None:
@@ -118,7 +116,7 @@ def _of_their_checks(problem: BaseException) -> bool:
 
 
 def with_model(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with `--model jaxscore` where a run names no model."""
+    """The arguments, with `--model jaxscore` if a run names no model."""
     out = list(arguments)
     flags = {word.partition("=")[0] for word in out}
     runs = bool(out) and out != ["run"] and out[0] not in OWN
@@ -129,12 +127,8 @@ def with_model(arguments: Sequence[str]) -> list[str]:
 
 
 def _config_names_one(arguments: Sequence[str]) -> bool:
-    """Whether a file of `--config` names a model."""
-    for k, word in enumerate(arguments):
-        name, equals, value = word.partition("=")
-        if name not in ("--config", "-C"):
-            continue
-        path = Path(value if equals else "".join(arguments[k + 1 : k + 2]))
+    """Whether the first existing file of `--config` names a model."""
+    for path in map(Path, _values(arguments, ("--config", "-C"))):
         if path.is_file():
             found = read_yaml(path)
             return isinstance(found, dict) and found.get("model") is not None

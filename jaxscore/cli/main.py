@@ -1,4 +1,4 @@
-"""The command line: parse, run, exit code."""
+"""Parses the command line, runs the command and returns the exit code."""
 
 import argparse
 import os
@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from jaxscore.cli import distributed_flags, listing
 from jaxscore.cli.help_pages import OUTPUTS
@@ -16,14 +16,15 @@ from jaxscore.engine import stages
 from jaxscore.errors import INTERRUPTED, InputError, near
 from jaxscore.io import atomic, interrupts, processes, streams
 from jaxscore.io.config_file import expand_config
+from jaxscore.io.printable import is_valid_unicode
 from jaxscore.version import VERSION
 
 CUT_OFF = 141  # 128 and the number of SIGPIPE, as of other programs
 CRASHED = 70  # of several processes: an error of ours
 
 
-def hyphenated(argv: Sequence[str]) -> list[str]:
-    """Flags as argparse knows them: --system_prompts is --system-prompts. Texts stay."""
+def hyphenate(argv: Sequence[str]) -> list[str]:
+    """Replace underscores in flags: --system_prompts is --system-prompts. Values stay."""
     out = []
     for word in argv:
         name, equals, value = word.partition("=")
@@ -34,17 +35,18 @@ def hyphenated(argv: Sequence[str]) -> list[str]:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """What the words say: `command`, its flags, and `run`, which runs it.
+    """Parse the words into `command`, its flags, and `run`, which runs it.
 
     Raises:
-        SystemExit: with code 0 after a page that was asked for, with 2 for bad usage.
+        SystemExit: with code 0 after a help page, with 2 for bad usage.
     """
-    if strange := [word for word in argv if word != word.encode("utf-8", "replace").decode()]:
-        _refuse(f"argument {strange[0]!a} is not UTF-8")
+    for word in argv:
+        if not is_valid_unicode(word):
+            _refuse(f"argument {word!a} is not UTF-8")
     if argv and argv[0] in listing.PASSED_ON:
         return listing.passed_on(argv[0], argv[1:])
     try:
-        words = expand_config(hyphenated(argv), listing.NAMES, listing.parser)
+        words = expand_config(hyphenate(argv), listing.NAMES, listing.parser)
     except InputError as problem:
         _refuse(str(problem))
     if not words:
@@ -96,16 +98,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _code(args: argparse.Namespace) -> int:
-    """Run the command that was parsed; what a user can put right becomes a message."""
+    """Run a parsed command; errors that a user can correct become a message."""
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         print(f"jaxscore {args.command}{processes.process_label()}: {text}", file=sys.stderr)
 
     try:
         with (
             interrupts.handle_interrupts(atomic.remove_unfinished),
             stages.rare_collection(),
-            distributed_flags.joined(args),
+            distributed_flags.join_run(args),
             streams.stdout_for_data(_outputs(args)),
         ):
             return args.run(args)
@@ -115,20 +117,20 @@ def _code(args: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except InputError as problem:
-        tell(f"error: {problem}")
+        report(f"error: {problem}")
         return 2
     except KeyboardInterrupt:
-        tell(f"interrupted; {_left(args)}")
+        report(f"interrupted; {_describe_unfinished(args)}")
         return INTERRUPTED
     except Exception as problem:
         if interrupts.ended_by_interrupt():  # an interrupted import fails with its own error
-            tell(f"interrupted; {_left(args)}")
+            report(f"interrupted; {_describe_unfinished(args)}")
             return INTERRUPTED
         if not isinstance(problem, RuntimeError | ValueError):
             raise
         if (why := _cause(args, problem)) is None:
             raise
-        tell(f"error: {why}")
+        report(f"error: {why}")
         return 2
     finally:
         if (scorer := getattr(args, "loaded", None)) is not None:
@@ -136,39 +138,35 @@ def _code(args: argparse.Namespace) -> int:
 
 
 def _outputs(args: argparse.Namespace) -> list[Path]:
-    """The places of the flags that may name a stream."""
-    given = [getattr(args, name, None) for name in OUTPUTS]
-    return [path for path in given if isinstance(path, Path)]
+    """Values of the flags that may name a stream."""
+    paths = [getattr(args, name, None) for name in OUTPUTS]
+    return [path for path in paths if isinstance(path, Path)]
 
 
 def _cause(args: argparse.Namespace, problem: Exception) -> str | None:
-    """What a user can put right about an error of JAX; None for an error of ours."""
-    from jax.errors import JaxRuntimeError  # here: `--help` needs no JAX
+    """What a user can correct about an error of JAX, or None for an error of ours."""
+    from jax.errors import JaxRuntimeError  # deferred: `--help` needs no JAX
 
     from jaxscore.engine.memory import is_out_of_memory
 
     if isinstance(problem, JaxRuntimeError) and is_out_of_memory(problem):
+        scorer = getattr(args, "loaded", None)
+        n_tokens = args.batch_tokens if scorer is None else scorer.batch_tokens
         return (
             "a batch does not fit in the device's memory; unfinished files are left as they "
-            f"were; give less than --batch-tokens {_batch_tokens(args)}"
+            f"were; give less than --batch-tokens {n_tokens}"
         )
     if processes.is_peer_loss(problem):
-        return f"another process of this run has ended; {_left(args)}"
+        return f"another process of this run has ended; {_describe_unfinished(args)}"
     return None
 
 
-def _batch_tokens(args: argparse.Namespace) -> Any:
-    scorer = getattr(args, "loaded", None)
-    return args.batch_tokens if scorer is None else scorer.batch_tokens
-
-
-def _left(args: argparse.Namespace) -> str:
-    """What of an unfinished run is on disk."""
-    scorer = getattr(args, "loaded", None)
+def _describe_unfinished(args: argparse.Namespace) -> str:
+    """What an unfinished run has left on disk."""
     files = "unfinished files are left as they were"
-    if scorer is not None and scorer.journal is not None and scorer.journal.is_lost:
-        return f"{files}; {scorer.journal.path}{JOURNAL_LOST}"
-    if scorer is None or scorer.journal is None or not scorer.journal.path.exists():
+    journal = getattr(getattr(args, "loaded", None), "journal", None)
+    if journal is not None and journal.is_lost:
+        return f"{files}; {journal.path}{JOURNAL_LOST}"
+    if journal is None or not journal.path.exists():
         return files
-    path = scorer.journal.path
-    return f"{files}; finished work is in {path}, and the same command continues there"
+    return f"{files}; finished work is in {journal.path}, and the same command continues there"

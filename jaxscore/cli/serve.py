@@ -1,6 +1,7 @@
-"""`jaxscore serve`: one model over HTTP, with OpenAI's interface."""
+"""`jaxscore serve`: serves one model over HTTP with OpenAI's interface."""
 
 import argparse
+import functools
 import importlib.util
 import os
 import re
@@ -51,13 +52,17 @@ exit code: 0 ended by a signal, 2 port in use, no such model, unusable flags.
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command and its flags."""
     parser = subparsers.add_parser("serve", description=DESCRIPTION)
     group = parser.add_argument_group("server")
     group.add_argument(
         "--host", default="127.0.0.1", help="name or address to listen at (default 127.0.0.1)"
     )
-    group.add_argument("--port", type=_port, default=8000, help="0 is any free one (default 8000)")
+    group.add_argument(
+        "--port",
+        type=_port,
+        default=8000,
+        help="0 is any free one (default 8000)",
+    )
     group.add_argument(
         "--served-model-name",
         type=_names,
@@ -77,7 +82,6 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
-    """Limits of size and time."""
     advanced(
         group,
         "--gather",
@@ -121,7 +125,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     advanced(
         group,
         "--request-timeout",
-        type=_limit,
+        type=_positive_seconds,
         default=600.0,
         metavar="TIME",
         help="longest time of a request in queue and work; then status 503 (default 600s)",
@@ -129,7 +133,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     advanced(
         group,
         "--receive-timeout",
-        type=_limit,
+        type=_positive_seconds,
         default=30.0,
         metavar="TIME",
         help="longest time for a request to arrive, and for a client to read nothing of a finished "
@@ -138,7 +142,6 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_access(group: argparse._ArgumentGroup) -> None:
-    """Who may connect."""
     advanced(
         group,
         "--allowed-hosts",
@@ -156,7 +159,6 @@ def _add_access(group: argparse._ArgumentGroup) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise InputError(
@@ -164,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
             f"{install_extra('serve')}"
         )
     model_flags.check_model(args, args.model, args.revision)
-    from jaxscore.server import lifecycle  # here: they import JAX
+    from jaxscore.server import lifecycle  # deferred: imports JAX
     from jaxscore.server.service import Service
     from jaxscore.server.settings import Settings
 
@@ -218,14 +220,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _name(model: str) -> str:
-    """The last part of a folder's path; a hub id as it is."""
+    """Last part of a folder's path; a hub id stays."""
     path = Path(model)
     return path.resolve().name if path.exists() else model
 
 
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+def _whole_number(most: int, what: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what} from 0 to {most}")
     return int(text)
 
 
@@ -236,26 +238,21 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _logprobs(text: str) -> int:
-    from jaxscore.server.settings import MAX_LOGPROBS
-
-    if not (text.isascii() and text.isdigit() and int(text) <= MAX_LOGPROBS):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MAX_LOGPROBS}")
-    return int(text)
+_port = functools.partial(_whole_number, 65535, "a port")
+_logprobs = functools.partial(_whole_number, 20, "a whole number")
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, above_zero: bool = False) -> float:
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?(ms|s|min)", text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 5ms, 30s or 10min")
-    return float(match[1]) * UNITS[match[2]]
-
-
-def _limit(text: str) -> float:
-    seconds = _seconds(text)
-    if not seconds:
+    seconds = float(match[1]) * UNITS[match[2]]
+    if above_zero and not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
     return seconds
+
+
+_positive_seconds = functools.partial(_seconds, above_zero=True)
 
 
 def _size(text: str) -> int:

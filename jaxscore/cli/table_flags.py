@@ -1,37 +1,22 @@
-"""Flags of files of items: where they are, in which form, and what the file calls their fields."""
+"""Flags of files of items: --input, --output and --column."""
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from jaxscore.cli.help_pages import near
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, near
 from jaxscore.io import records
 
 TABLES = (".jsonl", ".csv", ".tsv", ".parquet")  # forms of the input that no array has
 FORMS = "JSONL, a JSON array, .csv, .tsv, .parquet, or a folder of datasets' save_to_disk"
 
 
-class _Pairs(argparse.Action):
-    """Adds the words to those of the flag's earlier places."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
-        before = getattr(namespace, self.dest, None)
-        kept = before if isinstance(before, list) else []
-        setattr(namespace, self.dest, [*kept, *values])
-
-
 def add(parser: argparse._ActionsContainer, fields: Sequence[str]) -> None:
-    """Declare the flag.
-
-    Args:
-        fields: those that the command reads.
-    """
+    """Declare --column for the fields that the command reads."""
     parser.add_argument(
         "--column",
-        action=_Pairs,
         nargs="+",
+        action="extend",
         default=[],
         metavar="FIELD=NAME",
         help=f"names of the input for the fields {', '.join(fields)}",
@@ -80,11 +65,7 @@ def array_path(args: argparse.Namespace, ending: str) -> Path:
 
 
 def add_output(parser: argparse._ActionsContainer, what: str) -> None:
-    """Declare --output, whose ending decides its form.
-
-    Args:
-        what: what a record is, as a plural.
-    """
+    """Declare --output, whose ending decides its form; `what` is the records, as a plural."""
     parser.add_argument(
         "--output",
         required=True,
@@ -95,11 +76,10 @@ def add_output(parser: argparse._ActionsContainer, what: str) -> None:
 
 
 def columns(given: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
-    """Field -> its name in the file.
+    """Parse FIELD=NAME words into {field: its name in the file}.
 
     Raises:
-        InputError: a word that is no pair, a field that the command does not read, or one that is
-            given twice.
+        InputError: a word is no pair, or its field is unknown or given twice.
     """
     out: dict[str, str] = {}
     for word in given:

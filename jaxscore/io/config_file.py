@@ -30,7 +30,7 @@ HELP = ("-h", "--help", "--help-all")
 PLAIN_TAGS = {  # what YAML makes of plain texts; others ask for objects of some program
     f"tag:yaml.org,2002:{kind}" for kind in "str int float bool null timestamp seq".split()
 }
-UNSET = object()
+UNSET: list[str] = []  # a list, since "extend" adds to a default; recognized by identity
 
 
 class Entry(NamedTuple):

@@ -6,9 +6,9 @@ import sys
 
 CODE = """
 import os
-from jaxscore.cli.distributed_flags import own_stdout
+from jaxscore.cli.distributed_flags import _reserve_stdout
 print("before")
-with own_stdout():
+with _reserve_stdout():
     os.write(1, b"a greeting")
     print("ours, \\u00e9")
 print("after")

@@ -14,11 +14,11 @@ from tests.conftest import CASES
 
 def test_underscores_and_hyphens_are_the_same_in_flags_and_texts_stay():
     words = ["paths", "--system_prompts", "a_b", "--max_samples=3", "--x_y=p_q", "--a-b", "-_"]
-    assert cli.hyphenated(words) == [
+    assert cli.hyphenate(words) == [
         "paths", "--system-prompts", "a_b", "--max-samples=3", "--x-y=p_q", "--a-b", "-_",
     ]  # fmt: skip
     texts = ["--answer in snake_case, please", "---- a_b ----", "--", "--é_è", "a--b_c"]
-    assert cli.hyphenated(texts) == [*texts[:3], "--é-è", texts[4]]
+    assert cli.hyphenate(texts) == [*texts[:3], "--é-è", texts[4]]
 
 
 def test_the_parser_takes_both_spellings():

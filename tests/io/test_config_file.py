@@ -57,6 +57,12 @@ def test_other_words_stay():
         assert expand_config(given, listing.NAMES, listing.parser) == given
 
 
+def test_a_repeatable_flag_of_the_command_line_overrides_the_file(write):
+    path = write("command: families\naccept-config: [a]\n")
+    assert parsed(path).accept_config == ["a"]
+    assert parsed(path, "--accept-config", "b", "--accept-config", "c").accept_config == ["b", "c"]
+
+
 def test_a_flag_of_each_kind(write):
     text = PATHS + "max_samples: 3\nsystem-prompts: [One., two, 3]\nquiet: true\njournal: off\n"
     args = parsed(write(text))

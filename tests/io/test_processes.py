@@ -283,7 +283,7 @@ def test_a_place_without_the_flag_is_an_error():
     words = ["score", "--model", "m", "--input", "i", "--output", "o", "--process-id", "1"]
     args = parse(words)
     with pytest.raises(InputError, match="--process-id: only with --distributed"):
-        distributed_flags.joined(args).__enter__()
+        distributed_flags.join_run(args).__enter__()
 
 
 def test_alone_nothing_is_asked_of_anyone():
