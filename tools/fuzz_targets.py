@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxscore.cli import listing
 from jaxscore.errors import LONGEST, InputError
+from jaxscore.evaluate import evaluate
 from jaxscore.io import config_file
 from jaxscore.io.items import read_items, read_previous_output, read_rows
 from jaxscore.io.printable import UNPRINTABLE
@@ -36,18 +37,12 @@ from jaxscore.systems.rag import (
     retrieval_runs,
 )
 from jaxscore.systems.samples import (
-    answer_text,
-    arithmetic,
     confidences,
-    livecode,
-    math_answers,
-    sample_items,
-    selection,
-    symbolic,
-    usc_choice,
     usc_prompt,
 )
 from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
+from jaxscore.systems.selection.select_and_vote import SELECT
 
 ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"
@@ -84,11 +79,9 @@ def read_json(data: bytes, folder: Path) -> None:
     with refusing():
         usc_prompt.load(path, 4)
     with refusing():
-        items = sample_items.load(path)
-        livecode.evaluate_select(items, 4)
-        livecode.evaluate_parse(items)
-        usc_choice.evaluate(items, "close")
-        selection.evaluate_select(selection.load(path, 4))
+        entries = read_file(SELECT, path)
+        for system in ("select", "livecode-select", "livecode-parse", "usc-select"):
+            evaluate(system, None, entries)
     path.rename(folder / "eval_dev_out.json")
     _file(folder, "eval_dev_metrics.json", data)
     with refusing():
@@ -158,12 +151,12 @@ def read_template(data: bytes, folder: Path) -> None:
 def read_answers(data: bytes, folder: Path) -> None:
     """What a model wrote."""
     text = data.decode("utf-8", "surrogateescape")
-    answer_text.extract(text, answer_text.BOXING)
-    answer_text.code_form(text)
+    answers.read_published(text, answers.BOXING)
+    answers.code_form(text)
     math_answers.sanitise(text)
-    arithmetic.value(text)
+    math_answers.arithmetic_value(text)
     livecode.code(text)
-    usc_choice.chosen(text)
+    usc_select.named_response(text)
     symbolic.expression(text)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.cli import messages, model_flags, outputs, settings_flags
-from jaxscore.cli.sample_files import add_quiet
 from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.atomic import atomic
 from jaxscore.io.printable import one_line
@@ -39,7 +38,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     model_flags.add_limit_flag(parser, SYSTEM.what)
     settings_flags.add(parser, SYSTEM.settings)
     outputs.add_page_flags(parser)
-    add_quiet(parser)
+    messages.add_quiet(parser)
     parser.set_defaults(run=run)
 
 

@@ -19,6 +19,7 @@ from jaxscore.systems.samples import confidences as task
 from jaxscore.systems.samples import right_responses
 from jaxscore.systems.samples.evaluations.self_certainty import Settings, Work
 from jaxscore.systems.samples.sample_items import NothingUsable
+from jaxscore.systems.selection.answers import form_lines
 
 DESCRIPTION = """\
 How certain was the model of each of its outputs? The self-certainty is the mean
@@ -189,7 +190,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"nothing was left to do in {output}")
     if "quality" in report.evaluation.details:
         print_quality(report.evaluation.details["quality"])
-    sample_files.print_answer_forms(report.evaluation.details.get("quality", {}))
+    for line in form_lines(report.evaluation.details.get("quality", {})):
+        print(line)
     code = messages.close_run(args, report, "items", files, scorer)
     if "no_share" in report.evaluation.details:
         return 1

@@ -24,6 +24,7 @@ from jaxscore.io.json_output import array_writer
 from jaxscore.io.records import record_writer
 from jaxscore.systems.entries import check_file, iterate_file, read_file, with_examples
 from jaxscore.systems.prompt_settings import PromptSettings
+from jaxscore.systems.settings import fields_of
 from jaxscore.systems.system import System
 
 PAIR = "compares_models"  # capability of a model pair
@@ -145,8 +146,10 @@ def _report_files(
     has_page = system.report is not None
     if setting is not None and getattr(settings, setting) is None:
         if args.html is not None:
+            [flag] = [field.flag for field in fields_of(system.settings) if field.name == setting]
             raise InputError(
-                f"--html {args.html}: without --{setting} no page is made; give --{setting}"
+                f"--html {args.html}: without --{setting} no page is made; give --{setting} "
+                f"{flag.metavar}"
             )
         has_page = False
     has_files = has_page and system.has_report_files

@@ -43,14 +43,12 @@ SYSTEMS = {
     "self-certainty": _system(
         "samples.evaluations.self_certainty", "confidence_report", "self_certainty_page"
     ),
-    "select": _system("samples.evaluations.select", "choices_report", "choices_page"),
-    "vote": _system("samples.evaluations.vote", "choices_report", "choices_page"),
-    "livecode-select": _system(
-        "samples.evaluations.livecode_select", "choices_report", "choices_page"
-    ),
-    "livecode-parse": _system("samples.evaluations.livecode_parse"),
+    "select": _system("selection.select_and_vote:SELECT"),
+    "vote": _system("selection.select_and_vote:VOTE"),
+    "livecode-select": _system("selection.livecode:LIVECODE_SELECT"),
+    "livecode-parse": _system("selection.livecode:LIVECODE_PARSE"),
     "usc-generate": _system("samples.evaluations.usc_generate"),
-    "usc-select": _system("samples.evaluations.usc_select", "choices_report", "choices_page"),
+    "usc-select": _system("selection.usc_select"),
     "judge": _system("rag.judge"),
     "bem": _system("rag.bem"),
     "metrics": _system("rag.metrics"),

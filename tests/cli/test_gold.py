@@ -61,10 +61,11 @@ def test_vote(run, write, tmp_path):
     assert report["settings"]["gold"] == "g"
     assert strict((tmp_path / "v.json.run.json").read_text("utf-8"))["n_without_gold"] == 1
     page = (tmp_path / "v_report.md").read_text("utf-8")
-    assert page.startswith("# Choices between sampled responses: Borda vote\n\n## Share of right")
+    assert page.startswith("# Choices between sampled responses: Borda vote\n\n4 of 4 items")
+    assert "| Borda vote, N = 3 | 0.666667 |" in page
     assert "1 items have no gold and are in no share: item 4 (id 0)." in page
     assert "## By power of the vote" in page
-    assert "| item 1 (id 0) |" in page.partition("## Wrong choices")[2]
+    assert "\n### item 1 (id 0)\n" in page.partition("## Wrong choices")[2]
 
 
 @pytest.mark.parametrize(

@@ -26,16 +26,13 @@ from jaxscore.systems.prompt_settings import PromptSettings, read_example_rows
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
 from jaxscore.systems.samples import (
     confidences,
-    livecode,
     prompts,
     right_responses,
-    sample_items,
     sampling,
-    selection,
-    usc_choice,
     usc_prompt,
 )
 from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.selection.select_and_vote import SELECT
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values
 
 SAMPLE = {
@@ -95,10 +92,7 @@ def context_shots(given, position, where):
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous_output),
-    "samples": ("in.json", [SAMPLE], sample_items.load),
-    "select": ("in.json", [SAMPLE], lambda path: selection.load(path, 2)),
-    "livecode": ("in.json", [SAMPLE], livecode.load),
-    "usc-select": ("in.json", [SAMPLE], usc_choice.load),
+    "select": ("in.json", [SAMPLE], functools.partial(read_file, SELECT)),
     "usc-generate": ("in.json", [SAMPLE], lambda path: usc_prompt.load(path, 2)),
     "self-certainty": ("in.json", [SAMPLE], confidences.load),
     "records": (
@@ -206,17 +200,17 @@ def test_any_value_as_gold(value):
 def test_any_values_in_an_items_fields(tmp_path, item):
     """What is read is decided, or fails by name, and can be written."""
     path = put(tmp_path / "in.json", json.dumps([SAMPLE, item]).encode())
-    loaded = sample_items.load(path)
-    selected = selection.load(path, 2)
-    results = [
-        *selection.evaluate_select(selected),
-        *livecode.evaluate_select(loaded, 2),
-        *livecode.evaluate_parse(loaded),
-        *usc_choice.evaluate(loaded, "close"),
-    ]
-    for one in results:
-        assert not UNPRINTABLE.search(one.name)
-    write_array(io.StringIO(), [one.record for one in results])
+    entries = read_file(SELECT, path)
+    assert not any(UNPRINTABLE.search(entry.name) for entry in entries)
+    for system, settings in (
+        ("select", {"best_n": 2}),
+        ("livecode-select", {"best_n": 2}),
+        ("livecode-parse", {}),
+        ("usc-select", {"dataset_type": "close"}),
+    ):
+        report = evaluate(system, None, entries, **settings)
+        assert len(report.items) == 2
+        write_array(io.StringIO(), report.items)
     for ours in (confidences.load(path), usc_prompt.load(path, 2)):
         previous = outcome(lambda: read_previous_output(path))
         assert previous[0] == SAMPLE

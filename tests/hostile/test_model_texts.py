@@ -8,14 +8,7 @@ from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
 from jaxscore.systems.rag.evaluator_file import NAMES, PAIRWISE, POINTWISE, parse
-from jaxscore.systems.samples import (
-    answer_text,
-    arithmetic,
-    livecode,
-    math_answers,
-    symbolic,
-    usc_choice,
-)
+from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
 from tests.hostile.inputs import HOSTILE, TEXTS, any_texts, outcome, refused
 
 FIELDS = (
@@ -38,14 +31,14 @@ WROTE = (
 )  # fmt: skip
 GROWTH = 20_000  # times; quadratic readers take minutes at this
 READ = {
-    "extract": lambda text: answer_text.extract(text, answer_text.BOXING),
-    "read_first": lambda text: answer_text.read_first(text, answer_text.FORMS, numeric=True),
-    "code_form": answer_text.code_form,
-    "math_form": answer_text.math_form,
-    "arithmetic": arithmetic.value,
+    "extract": lambda text: answers.read_published(text, answers.BOXING),
+    "read_first": lambda text: answers.read_first(text, answers.FORMS, numeric=True),
+    "code_form": answers.code_form,
+    "math_form": answers.math_form,
+    "arithmetic": math_answers.arithmetic_value,
     "sanitise": math_answers.sanitise,
     "livecode": livecode.code,
-    "consistency": usc_choice.chosen,
+    "consistency": usc_select.named_response,
     "symbolic": symbolic.expression,
 }
 
@@ -107,5 +100,5 @@ def test_what_repeats_without_end(name):
      "\\", "9.0**999"],
 )  # fmt: skip
 def test_arithmetic_is_a_number_or_nothing(text):
-    got = outcome(lambda: arithmetic.value(text))
+    got = outcome(lambda: math_answers.arithmetic_value(text))
     assert got is None or type(got) is float

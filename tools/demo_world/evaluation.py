@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.scorer import Scorer
-from jaxscore.systems.samples.selection import select, vote
+from jaxscore.systems.selection.ranking import select, vote
 from jaxscore.types.requests import GenerationRequest, LabelRequest, Request
 from tools.demo_world import held_out
 

@@ -20,10 +20,7 @@ OLD: tuple[System, ...] = tuple(
         (chronologic.SYSTEM, ("question", "answers"), (), "questions", "eval_results_….json"),
         (chronologic.LETTERS, ("question", "choices"), (), "questions", "eval_results_….json"),
         (probsem.SYSTEM, ("queries",), (), "contexts", "…_results.json"),
-        (samples.CHOICE, ("output", "confidence"), (), "", ""),
-        (samples.CHOICE, ("code_list",), (), "", ""),
         (samples.SELF_CERTAINTY, ("confidence_list",), ("confidence",), "", ""),
-        (samples.CHOICE, ("output", "model_input"), ("confidence_list",), "", ""),
     )
 )
 

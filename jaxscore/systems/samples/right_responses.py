@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis import calibration, confidence_quality
-from jaxscore.errors import InputError
-from jaxscore.systems.samples import gold, grading
-from jaxscore.systems.samples.answer_rules import (
+from jaxscore.errors import InputError, NothingUsable
+from jaxscore.systems.samples.confidences import Confidence, Item
+from jaxscore.systems.selection import answers as answer_forms
+from jaxscore.systems.selection import grading
+from jaxscore.systems.selection.answers import (
     AUTO,
     NO_READABLE_ANSWER,
     AnswerRules,
+    Answers,
     answer_rules,
 )
-from jaxscore.systems.samples.confidences import Confidence, Item
-from jaxscore.systems.samples.evaluations import choices
-from jaxscore.systems.samples.grading import Marks
-from jaxscore.systems.samples.sample_items import NothingUsable
-from jaxscore.systems.samples.selection import select
-from jaxscore.systems.samples.symbolic import SymbolicComparison
+from jaxscore.systems.selection.grading import Gold, Marks
+from jaxscore.systems.selection.ranking import majority, select
+from jaxscore.systems.selection.symbolic import SymbolicComparison
 
 SELF_CERTAINTY, PERPLEXITY = "self-certainty", "negative perplexity"
 MOST_WRONG = 50  # wrong responses that are listed
@@ -54,8 +54,10 @@ class RightResponses:
     unreadable: bool = False
 
     def answer_counts(self) -> dict[str, Any]:
-        """See `choices.answer_counts`, of the items with gold."""
-        return choices.answer_counts((rules, self.forms[k]) for k, rules in self.rules.items())
+        """See `count_forms`, of the items with gold."""
+        return answer_forms.count_forms(
+            Answers(rules, self.answers[k], self.forms[k]) for k, rules in self.rules.items()
+        )
 
 
 def read(items: Sequence[Item], field: str, rule: str = AUTO) -> RightResponses:
@@ -71,14 +73,14 @@ def read(items: Sequence[Item], field: str, rule: str = AUTO) -> RightResponses:
     """
     out = RightResponses([None] * len(items), [[] for _ in items], [], {}, [], {})
     out.forms = [[] for _ in items]
-    known: dict[int, gold.Gold] = {}
+    known: dict[int, Gold] = {}
     first = items[0].given if items else {}
     for item in items:
         if item.error or not item.outputs:
             continue
         code = answer_rules(item.given, first).code
         try:
-            found = gold.read(item.given, field, len(item.outputs), code=code)
+            found = grading.read_gold(item.given, field, len(item.outputs), code=code)
         except InputError as problem:
             out.errors[item.index] = str(problem)
             continue
@@ -97,8 +99,8 @@ def read(items: Sequence[Item], field: str, rule: str = AUTO) -> RightResponses:
             read = [rules.read(text) for text in texts]
             answers = [one and one[0] for one in read]
             out.forms[k], out.rules[k] = [one and one[1] for one in read], rules
-            out.answers[k], out.right[k] = answers, found.right(rules, answers, same)
-            vote = grading.majority(answers, same)
+            out.answers[k], out.right[k] = answers, found.right(answers, rules, same)
+            vote = majority(answers, same)
             out.majority[k] = {n: vote(n) for n in out.sizes}
     if not out.errors and all(one is None for one in out.right):
         there = ", ".join(map(repr, first)) or "none"

@@ -18,6 +18,8 @@ from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.rag.judge import SYSTEM as JUDGE
 from jaxscore.systems.rag.metrics import SYSTEM as METRICS
 from jaxscore.systems.score.system import SYSTEM as SCORE
+from jaxscore.systems.selection.livecode import LIVECODE_SELECT
+from jaxscore.systems.selection.select_and_vote import SELECT, VOTE
 from tests.systems.compare import records
 
 
@@ -150,14 +152,14 @@ def test_samples():
         "top_output": Choice("output 3", 0.5, True), "top_right": Choice(False, 0.5)
     }  # fmt: skip
     chosen = {"id": 7, "model_input": "How?", "output": ["c"], "confidence": 1.5, "right": True}
-    [one] = read(samples.CHOICE, chosen, command="select")
+    [one] = read(comparison(SELECT), chosen)
     assert one.numbers == {"confidence": 1.5}
     assert one.choices == {"output": Choice("c"), "right": Choice(True)}
-    [none] = read(samples.CHOICE, {**chosen, "confidence": -1e9}, command="select")
-    assert none.numbers == {"confidence": None}
-    [voted] = read(samples.CHOICE, chosen, command="vote")
+    [none] = read(comparison(SELECT), {**chosen, "confidence": -1e9})
+    assert none.numbers == {}
+    [voted] = read(comparison(VOTE), chosen)
     assert voted.numbers == {"votes": 1.5}
-    [code] = read(samples.CHOICE, {"question_id": "q", "code_list": ["print()"]})
+    [code] = read(comparison(LIVECODE_SELECT), {"question_id": "q", "code_list": ["print()"]})
     assert (code.id, code.text, code.choices) == ("q", None, {"output": Choice("print()")})
 
 

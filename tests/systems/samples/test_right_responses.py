@@ -8,11 +8,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from jaxscore.analysis.bootstrap import proportion
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import evaluate
 from jaxscore.systems.samples import confidences, right_responses
 from jaxscore.systems.samples.confidences import Confidence
-from jaxscore.systems.samples.sample_items import NothingUsable
 from jaxscore.types.requests import Request
 
 NAMES = ("self-certainty", "negative mean entropy", "mean log-probability", "negative perplexity")

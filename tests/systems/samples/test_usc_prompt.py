@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.systems.samples import usc_choice, usc_prompt
+from jaxscore.evaluate import evaluate
+from jaxscore.systems.samples import usc_prompt
 from jaxscore.systems.samples.usc_prompt import NOT_YET
 from jaxscore.types.results import Generated
 
@@ -97,10 +98,9 @@ def test_the_record_is_what_usc_select_reads(tmp_path):
     lost = usc_prompt.evaluate(items[1], "<p>", generated("", "too long"), SETTINGS)
     assert (lost["output"], lost["error"]) == ([], "too long")
 
-    (tmp_path / "out.json").write_text(json.dumps([record, lost]), encoding="utf-8")
-    chosen, failed = usc_choice.evaluate(usc_choice.load(tmp_path / "out.json"), "open")
-    assert chosen.record["output"] == ["two"]
-    assert failed.error
+    chosen, failed = evaluate("usc-select", None, [record, lost]).items
+    assert chosen["output"] == ["two"]
+    assert failed["error"]
 
 
 def test_each_item_draws_with_a_seed_of_its_own(tmp_path):

@@ -1,4 +1,4 @@
-"""Items of `self-certainty`, and of the commands that choose a response."""
+"""Items of `self-certainty`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,20 +8,11 @@ from jaxscore.io.items import NAME_FIELDS, item_label
 from jaxscore.systems.compare.systems import fields
 from jaxscore.systems.compare.unit import Choice, System, Title, Unit
 from jaxscore.systems.samples.confidences import INPUT_FIELD, OTHER_INPUT_FIELD, OUTPUT_FIELD
-from jaxscore.systems.samples.selection import NO_ANSWER
 
 CONFIDENCES = {"confidence": "self-certainty of an output, nats per token"}
 CONFIDENCE_CHOICES = {
     "top_right": Title("the most certain output is right", right=True, statistic="self-certainty"),
     "top_output": Title("most certain output", statistic="self-certainty"),
-}
-CHOSEN = {
-    "confidence": "self-certainty of the chosen response",
-    "votes": "votes of the chosen response",
-}
-CHOSEN_CHOICES = {
-    "right": Title("the chosen response is right", right=True),
-    "output": Title("chosen response"),
 }
 
 
@@ -55,29 +46,6 @@ def read_confidences(
     yield Unit(**named, numbers={"confidence": values}, choices=choices)
 
 
-def read_chosen(record: Mapping[str, Any], place: int, facts: Mapping[str, Any]) -> Iterator[Unit]:
-    """One unit per item."""
-    asked = _input(record, INPUT_FIELD)
-    named = {**_named(record, place), "text": asked}
-    if (error := fields.error(record)) is not None:
-        yield Unit(**named, error=error)
-        return
-    chosen = fields.listed(record, "code_list" if "code_list" in record else "output")
-    choices = {
-        "output": Choice(str(chosen[0]) if chosen else None, None,
-                         fields.mark(record, "within_noise")),
-    }  # fmt: skip
-    if "right" in record:
-        choices["right"] = Choice(fields.mark(record, "right"))
-    numbers = {}
-    if "confidence" in record:
-        value = fields.number(record["confidence"], "confidence")
-        # `vote` writes votes in the field; -1e9 stands for a response without an answer.
-        name = "votes" if facts.get("command") == "vote" else "confidence"
-        numbers[name] = None if value == NO_ANSWER else value
-    yield Unit(**named, numbers=numbers, choices=choices)
-
-
 def _named(record: Mapping[str, Any], place: int) -> dict[str, Any]:
     """By its own name, else by its place."""
     own = next((record[one] for one in NAME_FIELDS if isinstance(record.get(one), str | int)), None)
@@ -99,13 +67,4 @@ SELF_CERTAINTY = System(
     numbers=CONFIDENCES,
     choices=CONFIDENCE_CHOICES,
     fixed=("alignment",),
-)
-CHOICE = System(
-    name="a chosen response",
-    what="items",
-    commands=("select", "vote", "usc-select", "livecode-select", "livecode-parse"),
-    read=read_chosen,
-    numbers=CHOSEN,
-    choices=CHOSEN_CHOICES,
-    fixed=(),
 )

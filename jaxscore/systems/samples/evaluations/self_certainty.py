@@ -12,11 +12,11 @@ from jaxscore.lm import require_local
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.samples import confidences as task
 from jaxscore.systems.samples import earlier_output, right_responses
-from jaxscore.systems.samples.answer_rules import AUTO, NO_READABLE_ANSWER, RULES
 from jaxscore.systems.samples.evaluations import choices
 from jaxscore.systems.samples.in_order import InOrder
 from jaxscore.systems.samples.right_responses import RightResponses
 from jaxscore.systems.scoring_run import ScoringRun
+from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULES
 from jaxscore.systems.settings import IntervalSettings, check_setting
 
 CHARACTERS_PER_TOKEN = 3

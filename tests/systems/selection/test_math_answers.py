@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.systems.samples import math_answers
-from jaxscore.systems.samples.math_answers import sanitise
+from jaxscore.systems.selection import math_answers
+from jaxscore.systems.selection.math_answers import sanitise
 
 ONE_SPELLING = {
     "42": ["42", " $42$ ", "42.0", "4,2", "4 2", "x = 42", "n=42", "\\left42\\right", "42\\!",

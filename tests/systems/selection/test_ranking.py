@@ -9,10 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.systems.samples import selection
-from jaxscore.systems.samples.sample_items import summarise
-from jaxscore.systems.samples.selection import NO_ANSWER, Candidates, Choice, Unusable, select, vote
-from jaxscore.systems.samples.symbolic import SymbolicComparison
+from jaxscore.systems.selection.ranking import NO_ANSWER, Choice, select, vote
+from jaxscore.systems.selection.select_and_vote import (
+    BordaVote,
+    MostCertain,
+    SelectSettings,
+    VoteSettings,
+)
+from jaxscore.systems.selection.symbolic import SymbolicComparison
+from tests.systems.selection.choices import choose
 
 
 def response(answer):
@@ -24,16 +29,23 @@ def item(answers, confidences, **more):
     return {"output": output, "confidence_list": confidences, **more}
 
 
-@pytest.fixture
-def load(tmp_path):
-    """`load(items, n)`: as from a file."""
+def selected(items, n=64):
+    """`select` on items."""
+    return choose(MostCertain, items, SelectSettings(best_n=n))
 
-    def make(items, n=64):
-        path = tmp_path / "in.json"
-        path.write_text(json.dumps(items), encoding="utf-8")
-        return selection.load(path, n)
 
-    return make
+def voted(items, power, symbolic=None):
+    """`vote` on items."""
+    return choose(BordaVote, items, VoteSettings(power=power), symbolic)
+
+
+def both(items, power=0.5):
+    """`select` and `vote` on items."""
+    return selected(items), voted(items, power)
+
+
+def notes(result):
+    return "; ".join(result.choice.notes)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +138,10 @@ def test_votes_that_no_number_holds(n, power):
         vote([1.0] * n, ["a"] * n, power)
 
 
-def test_items_are_cut_to_n_each(load):
-    items = load([item(["1", "2", "3"], [1, 2, 3]), item(["1"], [4])], 2)
-    assert [len(one.responses) for one in items] == [2, 1]
-    assert selection.available(items) == 2
-    results = selection.evaluate_select(items)
+def test_items_are_cut_to_n_each():
+    results, selection = selected([item(["1", "2", "3"], [1, 2, 3]), item(["1"], [4])], 2)
+    assert [len(one.candidates.responses) for one in results] == [2, 1]
+    assert selection.most == 2
     assert [one.record["confidence"] for one in results] == [2.0, 4.0]
     assert [list(one.record) for one in results] == [
         ["confidence_list", "output", "confidence"]
@@ -138,26 +149,30 @@ def test_items_are_cut_to_n_each(load):
     assert results[0].record["confidence_list"] == [1, 2, 3]
 
 
-def test_what_answers_are_compared_by(load):
-    [math, code, other] = load(
+def answers(items):
+    return [result.answers for result in selected(items)[0]]
+
+
+def test_what_answers_are_compared_by():
+    [math, code, other] = answers(
         [
             item(["1/2", "'1'"], [1, 2], dataset="math"),
             item(["1/2", "'1'"], [1, 2], dataset="crux"),
             item(["1/2", "'1'"], [1, 2]),
         ]
     )
-    assert math.answers == other.answers == ["0.5", "'1'"]
-    assert code.answers == ["1/2", "1"]
+    assert math.texts == other.texts == ["0.5", "'1'"]
+    assert code.texts == ["1/2", "1"]
     assert not math.rules.symbolic
 
 
-def test_generator_and_dataset_of_the_first_item(load):
+def test_generator_and_dataset_of_the_first_item():
     boxed = {"output": ["\\boxed{7}"], "confidence_list": [1]}
     llama = {"generator": "Llama-3.1-8B", "dataset": "crux"}
-    items = load([boxed | llama, boxed, boxed | {"generator": "other"}])
-    assert [one.answers for one in items] == [["7"], ["7"], [None]]
-    assert load([item(["'a'"], [1]) | llama, item(["'a'"], [1])])[1].answers == ["a"]
-    assert load([boxed | {"generator": None, "dataset": 3}])[0].answers == ["7"]
+    found = answers([boxed | llama, boxed, boxed | {"generator": "other"}])
+    assert [one.texts for one in found] == [["7"], ["7"], [None]]
+    assert answers([item(["'a'"], [1]) | llama, item(["'a'"], [1])])[1].texts == ["a"]
+    assert answers([boxed | {"generator": None, "dataset": 3}])[0].texts == ["7"]
 
 
 @pytest.mark.parametrize(
@@ -170,29 +185,27 @@ def test_generator_and_dataset_of_the_first_item(load):
         ({}, False),
     ],
 )
-def test_which_items_sympy_compares(load, fields, symbolic):
-    [one] = load([item(["1"], [1], **fields)])
+def test_which_items_sympy_compares(fields, symbolic):
+    [one] = answers([item(["1"], [1], **fields)])
     assert one.rules.symbolic is symbolic
 
 
-def test_sympy_pools_votes_of_equal_expressions(load):
-    answers = ["x^2-1", "y", "(x-1)*(x+1)", "-1+x^2"]
-    items = load(
-        [
-            item(answers, [1, 4, 2, 3], task="amps_hard"),
-            item(answers, [1, 4, 2, 3]),
-            item(["1", "9^{9^{9^9}}"], [2, 1], task="amps_hard"),
-        ]
-    )
+def test_sympy_pools_votes_of_equal_expressions():
+    texts = ["x^2-1", "y", "(x-1)*(x+1)", "-1+x^2"]
+    items = [
+        item(texts, [1, 4, 2, 3], task="amps_hard"),
+        item(texts, [1, 4, 2, 3]),
+        item(["1", "9^{9^{9^9}}"], [2, 1], task="amps_hard"),
+    ]
     with SymbolicComparison(60.0) as symbolic:
-        first, second = selection.evaluate_vote(items[:2], 1.0, symbolic)
+        [first, second], _ = voted(items[:2], 1.0, symbolic)
         symbolic.time_limit = 0.5
-        [third] = selection.evaluate_vote(items[2:], 1.0, symbolic)
+        [third], _ = voted(items[2:], 1.0, symbolic)
     assert (first.record["output"], first.record["confidence"]) == ([response("x^2-1")], 6.0)
     assert (second.record["output"], second.record["confidence"]) == ([response("y")], 4.0)
     assert third.record["confidence"] == 2.0
-    assert (first.note, second.note) == (None, None)
-    assert third.note == "SymPy ran out of time or memory once"
+    assert notes(first) == notes(second) == ""
+    assert notes(third) == "SymPy ran out of time or memory once"
 
 
 UNUSABLE = [
@@ -213,64 +226,50 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("fields", "message"), UNUSABLE)
-def test_an_unusable_item_is_named_and_the_others_are_kept(load, fields, message):
+def test_an_unusable_item_is_named_and_the_others_are_kept(fields, message):
     good = item(["1", "2"], [1, 2], id="good")
-    items = load([fields | {"id": "bad", "keep": 1}, good])
-    assert [type(one) for one in items] == [Unusable, Candidates]
-    with SymbolicComparison() as symbolic:
-        for results in (
-            selection.evaluate_select(items),
-            [*selection.evaluate_vote(items, 0.5, symbolic)],
-        ):
-            bad, kept = results
-            assert message in bad.error
-            assert bad.record["keep"] == 1
-            assert (bad.record["output"], bad.record["confidence"]) == ([], None)
-            assert bad.record["error"] == bad.error
-            assert kept.record["output"] == [response("2")]
-            summary = summarise(results)
-            assert (summary.n_items, summary.n_decided) == (2, 1)
-            assert summary.failures == [("item 1 (id bad)", bad.error)]
+    for [bad, kept], selection in both([fields | {"id": "bad", "keep": 1}, good]):
+        assert message in bad.record["error"]
+        assert bad.record["keep"] == 1
+        assert (bad.record["output"], bad.record["confidence"]) == ([], None)
+        assert kept.record["output"] == [response("2")]
+        summary = selection.summary([bad, kept])
+        assert (summary["n_items"], summary["n_decided"], summary["n_failed"]) == (2, 1, 1)
+        assert bad.name == "item 1 (id bad)"
 
 
-def test_lists_may_differ_beyond_n(load):
-    [one] = load([item(["1", "2", "3"], [1, 2])], 2)
-    assert one.confidences == [1.0, 2.0]
+def test_lists_may_differ_beyond_n():
+    [one], _ = selected([item(["1", "2", "3"], [1, 2])], 2)
+    assert one.candidates.confidences == [1.0, 2.0]
 
 
-def test_odd_responses_and_confidences_are_noted(load):
-    answers = ["1", None, "2", "3", "4"]
-    items = load([item(answers, [1, 9, None, float("nan"), float("inf")]), item(["5"], [10**400])])
-    first, second = selection.evaluate_select(items)
+def test_odd_responses_and_confidences_are_noted():
+    texts = ["1", None, "2", "3", "4"]
+    items = [item(texts, [1, 9, None, float("nan"), float("inf")]), item(["5"], [10**400])]
+    [first, second], _ = selected(items)
     assert first.record["output"] == [response("1")]
-    assert first.note == (
+    assert notes(first) == (
         "response 2 is no text, so it has no answer; "
         "confidence 3, 4, 5 is no number, so it ranks last"
     )
-    assert second.error == 'field "confidence_list" holds no number'
+    assert second.record["error"] == 'field "confidence_list" holds no number'
     assert first.record["confidence_list"] == [1, 9, None, None, "Infinity"]
 
 
-def test_answers_without_a_confidence_fall_back(load):
-    items = load([item(["1", None], [None, 3.0]), item(["1", "2"], [None, 3.0])])
+def test_answers_without_a_confidence_fall_back():
+    items = [item(["1", None], [None, 3.0]), item(["1", "2"], [None, 3.0])]
     note = "no response with an extractable answer has a confidence, so their order in the list"
-    with SymbolicComparison() as symbolic:
-        for results in (
-            selection.evaluate_select(items),
-            [*selection.evaluate_vote(items, 0.5, symbolic)],
-        ):
-            summary = summarise(results)
-            assert (summary.n_decided, summary.fallbacks) == (1, {"no_confidence": 1})
-            assert results[0].record["output"] == [response("1")]
-            assert results[0].note.startswith(note)
+    for results, selection in both(items):
+        summary = selection.summary(results)
+        assert summary["n_decided"] == 1
+        assert summary["fallbacks"] == {"no_answer": 0, "no_confidence": 1}
+        assert results[0].record["output"] == [response("1")]
+        assert notes(results[0]).startswith(note)
 
 
-def test_a_power_that_is_too_high(load):
-    with (
-        SymbolicComparison() as symbolic,
-        pytest.raises(InputError, match=r"setting power is 5000\.0: the"),
-    ):
-        [*selection.evaluate_vote(load([item(["1", "2"], [1, 2])]), 5000.0, symbolic)]
+def test_a_power_that_is_too_high():
+    with pytest.raises(InputError, match=r"setting power is 5000\.0: the"):
+        voted([item(["1", "2"], [1, 2])], 5000.0)
 
 
 @pytest.mark.parametrize(
@@ -332,14 +331,11 @@ def test_a_vote_that_another_ranking_would_turn_is_within_the_noise(pairs, power
         assert choice.within_noise is False
 
 
-def test_an_item_that_says_its_noise(load):
+def test_an_item_that_says_its_noise():
     said = {"confidence_settings": {"noise": 1.0}}
-    items = load([item(["1", "2"], [1, 2]) | said, item(["1", "2"], [1, 2])])
-    with SymbolicComparison() as symbolic:
-        for results in (
-            selection.evaluate_select(items),
-            [*selection.evaluate_vote(items, 1.0, symbolic)],
-        ):
-            assert [one.record.get("within_noise") for one in results] == [True, None]
-            assert summarise(results).within_noise == [True]
-            assert list(results[1].record) == ["confidence_list", "output", "confidence"]
+    items = [item(["1", "2"], [1, 2]) | said, item(["1", "2"], [1, 2])]
+    for results, selection in both(items, 1.0):
+        assert [one.record.get("within_noise") for one in results] == [True, None]
+        summary = selection.summary(results)
+        assert (summary["n_with_noise"], summary["n_within_noise"]) == (1, 1)
+        assert list(results[1].record) == ["confidence_list", "output", "confidence"]

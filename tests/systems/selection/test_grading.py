@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.analysis.bootstrap import proportion
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.samples import gold
-from jaxscore.systems.samples.answer_rules import AnswerRules
-from jaxscore.systems.samples.grading import sizes
-from jaxscore.systems.samples.sample_items import NothingUsable
+from jaxscore.systems.selection.answers import AnswerRules
+from jaxscore.systems.selection.grading import read_gold, sizes
 
 MATH = AnswerRules("", code=False, symbolic=False)
 
@@ -44,21 +42,20 @@ def item(answers, confidences=None, **more):
 )
 def test_right(value, rules, answers, right):
     """Texts compare as `vote` compares answers; verdicts are taken as they are."""
-    read = gold.read({"g": value}, "g", 2)
+    read = read_gold({"g": value}, "g", 2)
     forms = [None if one is None else rules.form(one) for one in answers]
-    assert read.right(rules, forms) == right
+    assert read.right(forms, rules) == right
 
 
 def test_right_by_a_comparison():
-    read = gold.read({"g": ["1", "2"]}, "g", 3)
-    assert read.right(MATH, ["1", "one", "3"], lambda a, b: (a, b) == ("one", "1")) == [
-        True, True, False,
-    ]  # fmt: skip
+    read = read_gold({"g": ["1", "2"]}, "g", 3)
+    right = read.right(["1", "one", "3"], MATH, lambda a, b: (a, b) == ("one", "1"))
+    assert right == [True, True, False]
 
 
 @pytest.mark.parametrize("absent", [{}, {"g": None}, {"g": ""}, {"g": " "}])
 def test_no_gold(absent):
-    assert gold.read(absent, "g", 2) is None
+    assert read_gold(absent, "g", 2) is None
 
 
 @pytest.mark.parametrize(
@@ -76,14 +73,14 @@ def test_no_gold(absent):
 )
 def test_gold_that_cannot_be_used(value, why):
     with pytest.raises(InputError) as caught:
-        gold.read({"g": value}, "g", 2)
+        read_gold({"g": value}, "g", 2)
     assert str(caught.value).startswith('field "g", the gold, ')
     assert why in str(caught.value)
 
 
 def test_a_list_may_be_json_text_as_in_a_table():
     def read(text, **how):
-        return gold.read({"g": text}, "g", 2, **how)
+        return read_gold({"g": text}, "g", 2, **how)
 
     assert read("[true, false]").verdicts == (True, False)
     assert read("[true, false]", answers=False).verdicts == (True, False)
@@ -99,10 +96,10 @@ def test_a_list_may_be_json_text_as_in_a_table():
 
 
 def test_code_has_verdicts_alone():
-    assert gold.read({"g": [True, False]}, "g", 2, answers=False).verdicts == (True, False)
+    assert read_gold({"g": [True, False]}, "g", 2, answers=False).verdicts == (True, False)
     for value in ("print(1)", ["a"], []):
         with pytest.raises(InputError, match="texts of code are not compared"):
-            gold.read({"g": value}, "g", 2, answers=False)
+            read_gold({"g": value}, "g", 2, answers=False)
 
 
 def test_sizes():

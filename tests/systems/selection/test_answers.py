@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.systems.samples import answer_text
+from jaxscore.systems.selection import answers
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def extract(response, generator=""):
+    found = answers.read_published(response, generator)
+    return None if found is None else found[0]
+
+
 FULL = '{"reasoning": "by {counting}", "answer": "42"}'
 
 
@@ -48,7 +55,7 @@ FULL = '{"reasoning": "by {counting}", "answer": "42"}'
     ],
 )  # fmt: skip
 def test_extract(response, answer):
-    assert answer_text.extract(response) == answer
+    assert extract(response) == answer
 
 
 @pytest.mark.parametrize(
@@ -64,11 +71,9 @@ def test_extract(response, answer):
     ],
 )
 def test_boxes_count_for_one_family_near_the_end(response, answer):
-    assert answer_text.extract(response, LLAMA) == answer
+    assert extract(response, LLAMA) == answer
     for generator in ("", "Llama3.1", "Qwen/Qwen2.5-7B"):
-        assert answer_text.extract(response, generator) == (
-            answer if '"answer"' in response else None
-        )
+        assert extract(response, generator) == (answer if '"answer"' in response else None)
 
 
 def slow_first_object(text):
@@ -96,7 +101,7 @@ def slow_first_object(text):
     ).map("".join)
 )
 def test_first_object_as_by_a_slow_reading(text):
-    assert answer_text.first_object(text) == slow_first_object(text)
+    assert answers.first_object(text) == slow_first_object(text)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +121,8 @@ def test_first_object_as_by_a_slow_reading(text):
     ],
 )
 def test_long_responses_end(text):
-    found = answer_text.extract(text, LLAMA)
-    assert found is None or answer_text.math_form(found) is not None
+    found = extract(text, LLAMA)
+    assert found is None or answers.math_form(found) is not None
 
 
 @pytest.mark.parametrize(
@@ -137,4 +142,4 @@ def test_long_responses_end(text):
     ],
 )
 def test_forms(answer, math, code):
-    assert (answer_text.math_form(answer), answer_text.code_form(answer)) == (math, code)
+    assert (answers.math_form(answer), answers.code_form(answer)) == (math, code)

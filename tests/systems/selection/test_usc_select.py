@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from jaxscore.systems.samples import usc_choice
-from jaxscore.systems.samples.sample_items import Item
+from jaxscore.systems.selection.usc_select import NamedByReply, Settings, named_response
+from tests.systems.selection.choices import choose
 
 ANSWERED, OTHER, UNANSWERED = '{"answer": "1"}', '{"answer": "2"}', "no answer here"
 
@@ -27,13 +27,12 @@ ANSWERED, OTHER, UNANSWERED = '{"answer": "1"}', '{"answer": "2"}', "no answer h
     ],
 )
 def test_chosen(reply, number):
-    assert usc_choice.chosen(reply) == number
+    assert named_response(reply) == number
 
 
 def result(reply, responses, dataset_type, **more):
-    [one] = usc_choice.evaluate(
-        [Item("item 1", {"output": reply, "responses": responses, **more})], dataset_type
-    )
+    items = [{"output": reply, "responses": responses, **more}]
+    [one], _ = choose(NamedByReply, items, Settings(dataset_type=dataset_type))
     return one
 
 
@@ -56,13 +55,15 @@ def test_the_chosen_response(reply, responses, opened, closed):
     assert result([reply], responses, "open").record["output"] == [opened]
     close = result([reply], responses, "close")
     assert close.record["output"] == [closed]
-    assert close.answered == (closed != UNANSWERED)
+    assert close.choice.answered == (closed != UNANSWERED)
 
 
 def test_notes():
-    assert result(["Response 1"], [ANSWERED, OTHER], "open").note is None
-    assert "names no response" in result(["?"], [ANSWERED], "open").note
-    assert "names response 7 of 1" in result(["Response 7"], [ANSWERED], "open").note
+    assert result(["Response 1"], [ANSWERED, OTHER], "open").choice.notes == []
+    [note] = result(["?"], [ANSWERED], "open").choice.notes
+    assert "names no response" in note
+    [note] = result(["Response 7"], [ANSWERED], "open").choice.notes
+    assert "names response 7 of 1" in note
 
 
 @pytest.mark.parametrize(
@@ -77,10 +78,10 @@ def test_notes():
     ],
 )
 def test_unusable_items(reply, responses, message):
-    for dataset_type in usc_choice.DATASET_TYPES:
+    for dataset_type in ("open", "close"):
         one = result(reply, responses, dataset_type, keep=1)
-        assert message in one.error
-        assert (one.record["output"], one.record["error"]) == ([], one.error)
+        assert message in one.record["error"]
+        assert one.record["output"] == []
         assert one.record["keep"] == 1
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.io.child_process import ChildProcess
-from jaxscore.systems.samples import symbolic
-from jaxscore.systems.samples.symbolic import MOST_TIMEOUTS, SymbolicComparison, expression
+from jaxscore.systems.selection import symbolic
+from jaxscore.systems.selection.symbolic import MOST_TIMEOUTS, SymbolicComparison, expression
 
 PATIENT = 60.0  # seconds: a machine under load must not change what these find
 HANGING = ("9^{9^{9^9}}", "9^{9^{9^{8}}}", "8^{8^{8^8}}", "7^{7^{7^{7^7}}}", "6^{6^{6^{6^6}}}")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.systems.samples import arithmetic
+from jaxscore.systems.selection.math_answers import arithmetic_value
 
 OPERATORS = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
@@ -49,14 +49,14 @@ EXPRESSIONS = st.recursive(
     ],
 )
 def test_values(text, value):
-    assert arithmetic.value(text) == value
+    assert arithmetic_value(text) == value
 
 
 @settings(deadline=None)
 @given(EXPRESSIONS)
 def test_values_are_pythons(expression):
     text, value = expression
-    assert arithmetic.value(text) == (None if value is None else float(value))
+    assert arithmetic_value(text) == (None if value is None else float(value))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_values_are_pythons(expression):
     ],
 )  # fmt: skip
 def test_what_has_no_value(text):
-    assert arithmetic.value(text) is None
+    assert arithmetic_value(text) is None
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_what_has_no_value(text):
     ],
 )  # fmt: skip
 def test_what_would_take_long_has_no_value(text):
-    assert arithmetic.value(text) is None
+    assert arithmetic_value(text) is None
 
 
 def test_nothing_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for text in ("__import__('pathlib').Path('ran').touch()", "open('ran', 'w')", "exit()"):
-        assert arithmetic.value(text) is None
+        assert arithmetic_value(text) is None
     assert list(tmp_path.iterdir()) == []

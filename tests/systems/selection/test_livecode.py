@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxscore.systems.samples.livecode import code
+from jaxscore.systems.selection.livecode import code
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,20 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.samples import answer_text, confidences, right_responses
-from jaxscore.systems.samples.answer_rules import NO_READABLE_ANSWER, RULES, answer_rules
+from jaxscore.systems.samples import confidences, right_responses
+from jaxscore.systems.selection import answers
+from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, RULES, answer_rules
 
 BOX = "So the sum is $\\boxed{19}$."
 JSON = '{"answer": "19"}'
-UNION = (*answer_text.UNION, answer_text.NUMBER)
+
+
+def answer_of(rules, response):
+    found = rules.read(response)
+    return None if found is None else found[0]
+
+
+UNION = (*answers.UNION, answers.NUMBER)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +48,19 @@ UNION = (*answer_text.UNION, answer_text.NUMBER)
     ],
 )
 def test_forms_of_an_answer_to_a_numeric_question(response, found):
-    assert answer_text.read_first(response, UNION, numeric=True) == found
+    assert answers.read_first(response, UNION, numeric=True) == found
 
 
 def test_text_answers_are_not_read_as_numbers():
-    forms = answer_text.UNION
-    assert answer_text.read_first("\\boxed{\\text{Lima}}", forms) == ("Lima", "boxed")
-    assert answer_text.read_first("**Answer**: the 3 graces", forms) == ("the 3 graces", "answer")
-    assert answer_text.read_first("It is 42", forms) is None
+    forms = answers.UNION
+    assert answers.read_first("\\boxed{\\text{Lima}}", forms) == ("Lima", "boxed")
+    assert answers.read_first("**Answer**: the 3 graces", forms) == ("the 3 graces", "answer")
+    assert answers.read_first("It is 42", forms) is None
 
 
 @pytest.mark.parametrize("text", ["\\boxed{" * 30_000, "answer:" * 40_000, "1,234" * 50_000])
 def test_forms_are_read_in_linear_time(text):
-    answer_text.read_first(text, UNION, numeric=True)
+    answers.read_first(text, UNION, numeric=True)
 
 
 @pytest.mark.parametrize(
@@ -99,15 +107,15 @@ def test_votes_after_answer_are_pooled_as_published():
 def test_after_answer_the_published_word_counts_unless_the_gold_needs_the_line(
     response, gold, answer
 ):
-    assert answer_rules({}, {}, [response], gold=gold).answer(response) == answer
+    assert answer_of(answer_rules({}, {}, [response], gold=gold), response) == answer
 
 
 def test_one_response_in_the_published_form_makes_no_other_wrong():
     boxed = "So it is \\boxed{12}."
     [given] = items([boxed, '{"answer": 12}', boxed], g="12")
-    assert answer_rules({}, {}, given["output"]).answer(boxed) is None
+    assert answer_of(answer_rules({}, {}, given["output"]), boxed) is None
     for right in (12, "12", ["12"]):
-        assert answer_rules({}, {}, given["output"], gold=right).answer(boxed) == "12"
+        assert answer_of(answer_rules({}, {}, given["output"], gold=right), boxed) == "12"
     assert answer_rules({}, {}, [JSON, None], gold=12).forms is None
     for blank in (None, " "):
         assert answer_rules({}, {}, given["output"], gold=blank).forms is None
@@ -130,11 +138,11 @@ def test_one_response_in_the_published_form_makes_no_other_wrong():
 )  # fmt: skip
 def test_a_last_number_counts_only_if_the_gold_is_a_number(gold, numeric):
     rules = answer_rules({}, {}, ["It is 19"], gold=gold)
-    assert rules.answer("It is 19") == ("19" if numeric else None)
+    assert answer_of(rules, "It is 19") == ("19" if numeric else None)
 
 
 @pytest.mark.parametrize(
-    ("rule", "answers"),
+    ("rule", "found"),
     [
         ("published", [None, "5", None]),
         ("json", [None, None, None]),
@@ -144,10 +152,10 @@ def test_a_last_number_counts_only_if_the_gold_is_a_number(gold, numeric):
         ("auto", ["19", "5", None]),
     ],
 )
-def test_an_answer_rule_names_one_form(rule, answers):
+def test_an_answer_rule_names_one_form(rule, found):
     responses = [BOX, "answer: 5", "3"]
     rules = answer_rules({}, {}, responses, rule)
-    assert [rules.answer(text) for text in responses] == answers
+    assert [answer_of(rules, text) for text in responses] == found
     assert rule in RULES
 
 
@@ -214,7 +222,7 @@ def test_an_answer_rule_without_effect_is_refused():
 def test_usc_select_reads_each_answer_once(monkeypatch, dataset_type):
     read = []
     monkeypatch.setattr(
-        answer_text, "read_first", lambda text, forms, **how: read.append(text) or ("19", "boxed")
+        answers, "read_first", lambda text, forms, **how: read.append(text) or ("19", "boxed")
     )
     given = [{"output": ["Response 1"], "responses": [BOX, "It is 19"], "g": 19}]
     report = evaluate("usc-select", None, given, gold="g", dataset_type=dataset_type)

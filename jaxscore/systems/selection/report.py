@@ -1,0 +1,127 @@
+"""Report of the systems that choose between sampled responses."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxscore.report import by_n
+from jaxscore.report.document import Card, Column, Document, Items, Source
+from jaxscore.report.html import chart_parts
+from jaxscore.report.markdown import NOTHING, number, text
+from jaxscore.report.sections import SHOWN, closing, estimate_card, section, sentence, yes_no
+
+ENOUGH = 2  # items; of fewer there is no share
+COUNTS = {
+    "n_items": "items",
+    "n_decided": "decided",
+    "n_fallbacks": "decided by a fallback",
+    "n_with_code": "with code",
+    "n_without_code": "without code",
+    "n_failed": "failed",
+}
+
+
+def report(source: Source) -> Document:
+    """The report of a run."""
+    record = source.record
+    by = f": {record['chosen_by']}" if "chosen_by" in record else ""
+    rows = record.get("accuracy", [])
+    by_power = record.get("by_power", [])
+    return Document(
+        system=source.system,
+        title=f"Choices between sampled responses{by}",
+        verdict=sentence(source.headline),
+        cards=_cards(rows),
+        charts=[
+            *chart_parts.by_n("Share of right choices", rows, "responses"),
+            *chart_parts.by_n("Share of right choices by power", by_power, "responses"),
+        ],
+        items=_items(record.get("wrong", [])),
+        sections=[
+            *section(_accuracy(record), opened=True),
+            *section(_by_power(by_power)),
+            *closing(record, "items"),
+        ],
+        about=[_counted(record["summary"])],
+    )
+
+
+def _cards(rows: Sequence[Mapping[str, Any]]) -> list[Card]:
+    """Each way of choosing among the largest N."""
+    most = max((row["best_n"] for row in rows), default=0)
+    return [
+        estimate_card(f"{row['way']}, N = {most}", row["accuracy"], "items")
+        for row in rows
+        if row["best_n"] == most and row["accuracy"].n >= ENOUGH
+    ]
+
+
+def _counted(summary: Mapping[str, Any]) -> str:
+    """What was decided, and how."""
+    counts = [
+        f"{summary[name]} {what}" for name, what in COUNTS.items() if summary.get(name) is not None
+    ]
+    whys = [f"{n} `{name}`" for name, n in summary.get("fallbacks", {}).items() if n]
+    fallbacks = f"; fallbacks: {', '.join(whys)}" if whys else ""
+    return f"{', '.join(counts)}{fallbacks}."
+
+
+def _accuracy(record: Mapping[str, Any]) -> list[str]:
+    """Shares of right choices by N and, of a vote, by power."""
+    parts = ["## Share of right choices"]
+    if "accuracy" not in record:
+        return [*parts, "No item was graded: no field with gold was named."]
+    n, without = record["summary"]["n_with_gold"], record["without_gold"]
+    if without:
+        named = ", ".join(map(text, without[:SHOWN]))
+        more = len(without) - SHOWN
+        rest = f", and {more} more" if more > 0 else ""
+        parts.append(f"{len(without)} items have no gold and are in no share: {named}{rest}.")
+    if n < ENOUGH:
+        return [*parts, f"{n} items have gold, which is too few for a share."]
+    if "no_share" in record:
+        return [*parts, f"There is no share: {text(record['no_share'])}."]
+    rows = record["accuracy"]
+    parts += [
+        f"Of {n} items with gold, with Wilson's 95% interval. The first N responses of an item are "
+        "considered; an item with fewer has all of them considered.",
+        by_n.table_by_n(rows, "accuracy"),
+        "`oracle` is right where any of the N responses is. Difference to the first sample, mean "
+        "of the items' own differences, with a 95% interval of "
+        f"{record['settings']['n_bootstrap']} bootstrap means over items; - where equal values "
+        "cannot tell.",
+        by_n.table_by_n(rows, "above_first"),
+    ]
+    return parts
+
+
+def _by_power(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The same of votes of other powers."""
+    if not rows or rows[0]["accuracy"].n < ENOUGH:
+        return []
+    return [
+        "## By power of the vote",
+        "Share of right choices of the first N responses; power 0 is the majority vote.",
+        by_n.table_by_n(rows, "accuracy"),
+    ]
+
+
+def _items(wrong: Sequence[Mapping[str, Any]]) -> Items:
+    confidences = [item["confidence"] for item in wrong]
+    return Items(
+        what="wrong choices",
+        order="the most confident first",
+        n_all=len(wrong),
+        columns=[
+            Column("Item", "text", [item["name"] for item in wrong]),
+            Column("Chosen", "text", [str(item["chosen"] or "") for item in wrong]),
+            Column("Gold", "text", [str(item["gold"]) for item in wrong]),
+            Column(
+                "Confidence",
+                "number",
+                [number(one, 4) if isinstance(one, float) else NOTHING for one in confidences],
+            ),
+            Column("Right", "number", [str(item["n_right"]) for item in wrong], "responses"),
+            Column("Responses", "number", [str(item["n_responses"]) for item in wrong]),
+            Column("Any right?", "flag", [yes_no(item["n_right"] > 0) for item in wrong]),
+        ],
+    )

@@ -1,0 +1,315 @@
+"""`select` and `vote`: choose between sampled responses by their self-certainty.
+
+N counts in each item, and so do `generator` and `dataset`. The published scripts take all three
+from the first item, which is the same wherever the items are alike.
+"""
+
+import abc
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+from jaxscore.errors import InputError
+from jaxscore.systems.entries import Entry
+from jaxscore.systems.selection import items
+from jaxscore.systems.selection.choosing import (
+    AnswerSettings,
+    Candidates,
+    CertainRecord,
+    Selection,
+    answer_form,
+    certain_candidates,
+    compared,
+    declare,
+    first_n,
+    help_of_gold,
+)
+from jaxscore.systems.selection.grading import MAJORITY, Chooser
+from jaxscore.systems.selection.ranking import (
+    NO_CONFIDENCE,
+    NOTHING_EXTRACTABLE,
+    Choice,
+    majority,
+    select,
+    vote,
+)
+from jaxscore.systems.selection.symbolic import MOST_LIMITS, MOST_TIMEOUTS, TIME_LIMIT
+from jaxscore.systems.settings import setting
+from jaxscore.systems.system import ArrayOutput, Metric
+
+SELECT_HELP = """\
+For each question keep one of the first N responses: the one with the highest
+self-certainty among those with an extractable answer (best-of-N selection,
+arXiv 2502.18581).
+
+input, a JSON array as `self-certainty` writes it:
+  [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "gsm",
+    "output": ["{\\"reasoning\\": \\"…\\", \\"answer\\": \\"42\\"}", "I do not know"],
+    "confidence_list": [12.3, 19.8]}]
+
+A response is read as published in items of a Llama-3.1 generator, of the
+dataset crux, and with a response that holds "answer": (with --gold, if all do).
+Its answer is then the first of: `answer` of the first JSON object; the text
+after "answer":; for Llama-3.1 generators a \\boxed{…} near the end.
+In other items it is the first of: JSON as above (json), the last \\boxed{…}
+(boxed), what follows `answer:` (answer) and, if the gold is a number, the last
+number (number). So --gold can change the choice, and not its grade alone.
+--answer-rule names one way for all items.
+
+output, the same items with
+  output        the chosen response, in a list
+  confidence    its self-certainty
+  within_noise  where `confidence_settings` hold `noise` (`self-certainty
+                --audit-noise`): whether a response with another answer is less
+                certain by no more than twice that
+  answer_form   of an item that is not read as published: json, boxed, answer,
+                number, or null without a readable answer
+  Where no response has an answer, the first one is kept, at -1e9 as published;
+  where none with an answer has a confidence, the first of them, at null. These
+  fallbacks are counted apart. A response that is null has no answer; a
+  confidence that is null ranks last.
+  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
+  default name has -firstN with --limit N.
+
+
+""" + help_of_gold(", a majority vote's and an oracle's")
+VOTE_HELP = """\
+For each question keep the answer with the most votes among the first N
+responses. Responses are ranked by self-certainty; rank r, from 0, of n gives
+(n - r)^power votes to its answer (Borda voting, arXiv 2502.18581). Power 0 is
+the majority vote; a high power comes near `select`.
+
+input, a JSON array as `self-certainty` writes it:
+  [{"id": 0, "generator": "meta-llama/Llama-3.1-8B-Instruct", "dataset": "math",
+    "output": ["{\\"answer\\": \\"1/2\\"}", "{\\"answer\\": \\"0.5\\"}",
+               "{\\"answer\\": 3}"],
+    "confidence_list": [12.3, 11.0, 19.8]}]
+
+Answers are found as `select` finds them: --gold can change the choice, not only
+its grade, since a numeric gold also has responses without another form read by
+their last number. They are equal when they are the same
+after sanitising: 1/2, .5 and \\frac{1}{2}; 1,000 and 1000; AAAA and A. Items
+with "dataset": "crux" hold code, and only the quotes around an answer are left
+out. Where `task` or `subtask` holds amps_hard, SymPy also compares unequal
+answers: they are equal when their difference is below 0.001.
+
+output, the same items with
+  output        the first response of the winning answer, in a list
+  confidence    the answer's votes
+  within_noise  where `confidence_settings` hold `noise` (`self-certainty
+                --audit-noise`): whether rounding could change ranks so that
+                another answer wins
+  answer_form   of an item that is not read as published, as in `select`
+  Where no response has an answer, the first one is kept, with 0 votes; where
+  none with an answer has a confidence, they rank as they stand. These
+  fallbacks are counted apart.
+  N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
+  default name has -timeS with --time-limit S and -firstN with --limit N.
+
+
+""" + help_of_gold(", a majority vote's, an oracle's and votes of other powers")
+DAY = 86400.0  # seconds
+POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # whose votes are graded beside that of the run
+TAKEN = {
+    NOTHING_EXTRACTABLE: "so the first is taken",
+    NO_CONFIDENCE: "so their order in the list decides",
+}
+
+
+def _read(fields: Mapping[str, Any], best_n: int) -> Candidates:
+    """Candidates without answers, which cost more."""
+    found = certain_candidates(fields, best_n)
+    return dataclasses.replace(found, noise=items.noise(fields))
+
+
+class RankedSelection(Selection):
+    """Chooses one of the first N responses by their confidences."""
+
+    fallbacks: ClassVar[Mapping[str, str]] = {
+        NOTHING_EXTRACTABLE: "no response has an extractable answer",
+        NO_CONFIDENCE: "no response with an extractable answer has a confidence",
+    }
+
+    def read(self, fields: Mapping[str, Any]) -> Candidates:
+        """The first N responses with confidences, their noise and answers."""
+        found = _read(fields, self.settings.best_n)
+        answers = self.read_answers(fields, "output", found.responses)
+        return dataclasses.replace(found, answers=answers)
+
+    @abc.abstractmethod
+    def rank(self, candidates: Candidates) -> Choice:
+        """Choose without notes."""
+
+    def choose(self, candidates: Candidates) -> Choice:
+        """Choose, and note why something else than confidences decided, and what is odd."""
+        choice = self.rank(candidates)
+        notes = items.oddities(candidates.responses, candidates.confidences)
+        if choice.fallback is not None:
+            notes.insert(0, f"{self.fallbacks[choice.fallback]}, {TAKEN[choice.fallback]}")
+        return dataclasses.replace(choice, notes=[*notes, *self.notes_of_sympy()])
+
+    def notes_of_sympy(self) -> list[str]:
+        """Note that SymPy could not compare all answers of the item."""
+        symbolic = self.symbolic
+        if not symbolic.timeouts and not symbolic.exhausted:
+            return []
+        taken = "SymPy took its time over all its answers"
+        if symbolic.timeouts:
+            times = "once" if symbolic.timeouts == 1 else f"{symbolic.timeouts} times"
+            taken = f"SymPy ran out of time or memory {times}"
+        return [f"{taken}, so the rest was compared as text" if symbolic.exhausted else taken]
+
+    def record(
+        self, fields: Mapping[str, Any], candidates: Candidates | None, choice: Choice | None
+    ) -> dict[str, Any]:
+        """The fields of the item, and the response with its confidence."""
+        record = {name: value for name, value in fields.items() if name != "output"}
+        if candidates is None or choice is None:
+            return {**record, "output": [], "confidence": None}
+        record |= {
+            "output": [candidates.responses[choice.index]],
+            "confidence": choice.confidence,
+            **answer_form(candidates.answers, choice),
+        }
+        if choice.within_noise is not None:
+            record["within_noise"] = choice.within_noise
+        return record
+
+
+class MostCertain(RankedSelection):
+    """The response with the highest confidence among those with an answer."""
+
+    way = "most certain"
+    decided_by = "confidence"
+
+    def rank(self, candidates: Candidates) -> Choice:
+        """Choose without notes."""
+        return select(candidates.confidences, candidates.texts, candidates.noise)
+
+    def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
+        """This way and the majority vote."""
+        confidences, texts = candidates.confidences, candidates.texts
+        return {
+            MAJORITY: majority(texts, self.same(candidates)),
+            self.way: lambda n: select(confidences[:n], texts[:n]).index,
+        }
+
+
+class BordaVote(RankedSelection):
+    """The first response of the answer with the most votes."""
+
+    way = "Borda vote"
+    decided_by = "votes"
+
+    @property
+    def powers(self) -> dict[str, float]:
+        """Ways by their powers."""
+        return {f"power {p:g}": p for p in sorted({*POWERS, self.settings.power})}
+
+    @property
+    def further_ways(self) -> Sequence[str]:
+        """Votes of other powers."""
+        return [*self.powers]
+
+    def rank(self, candidates: Candidates) -> Choice:
+        """Choose without notes."""
+        power, same = self.settings.power, self.same(candidates)
+        try:
+            return vote(candidates.confidences, candidates.texts, power, same, candidates.noise)
+        except OverflowError:
+            raise InputError(
+                f"setting power is {power}: the votes of {len(candidates.responses)} responses are "
+                "more than a number holds; give a smaller one"
+            ) from None
+
+    def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
+        """The majority vote, this one and those of other powers."""
+        confidences, texts = candidates.confidences, candidates.texts
+        same = self.same(candidates)
+
+        def by(power: float) -> Chooser:
+            return lambda n: vote(confidences[:n], texts[:n], power, same).index
+
+        return {
+            MAJORITY: majority(texts, same),
+            self.way: by(self.settings.power),
+            **{way: by(power) for way, power in self.powers.items()},
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelectSettings(AnswerSettings):
+    """Settings of `select`; N is 4 as in the published script."""
+
+    best_n: int = first_n(4)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VoteSettings(AnswerSettings):
+    """Settings of `vote`; N is 64 and the power 0.5 as in the published script."""
+
+    best_n: int = first_n(64)
+    power: float = setting(0.5, metavar="P", help="of the ranks' votes (default 0.5)")
+    time_limit: float = setting(
+        TIME_LIMIT,
+        metavar="SECONDS",
+        help=f"for SymPy to read or compare two answers (default {TIME_LIMIT:g}); after "
+        f"{MOST_TIMEOUTS} that took longer, or {MOST_LIMITS} times that limit in all, the rest of "
+        "an item's answers compare as text",
+        advanced=True,
+    )
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Settings`."""
+        super().__post_init__()
+        if not 0 < self.time_limit <= DAY:
+            raise InputError(
+                f"setting time_limit is {self.time_limit}, expected seconds above 0 and at most a "
+                "day"
+            )
+
+
+class VoteRecord(CertainRecord, total=False):
+    """As of `select`, with votes in place of the confidence."""
+
+    confidence: Annotated[float | None, Metric("votes of the chosen response", "votes")]
+
+
+def _n_responses(settings: Any, entries: Sequence[Entry[dict[str, Any]]]) -> int:
+    """The most responses that a usable item has of the first N; N if none is usable."""
+    lengths = []
+    for entry in entries:
+        with contextlib.suppress(InputError):
+            lengths.append(len(_read(entry.item or {}, settings.best_n).responses))
+    return max(lengths, default=settings.best_n)
+
+
+def _ending_of_select(settings: SelectSettings, entries: Sequence[Entry[dict[str, Any]]]) -> str:
+    return f"-confidence-{_n_responses(settings, entries)}{settings.rule_ending}"
+
+
+def _ending_of_vote(settings: VoteSettings, entries: Sequence[Entry[dict[str, Any]]]) -> str:
+    limit = "" if settings.time_limit == TIME_LIMIT else f"-time{settings.time_limit:g}"
+    n = _n_responses(settings, entries)
+    return f"-confidence-borda-power-{settings.power}-{n}-kl{limit}{settings.rule_ending}"
+
+
+SELECT = declare(
+    MostCertain,
+    name="select",
+    help=SELECT_HELP,
+    settings=SelectSettings,
+    record=CertainRecord,
+    array=ArrayOutput("-confidence-N[-firstN]", _ending_of_select),
+    compared=compared("output", "confidence"),
+)
+VOTE = declare(
+    BordaVote,
+    name="vote",
+    help=VOTE_HELP,
+    settings=VoteSettings,
+    record=VoteRecord,
+    array=ArrayOutput("-confidence-borda-power-P-N-kl[-timeS][-firstN]", _ending_of_vote),
+    compared=compared("output", "confidence"),
+)

@@ -1,0 +1,68 @@
+"""Items of sample files, and how they are named."""
+
+import json
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from jaxscore.errors import InputError
+from jaxscore.systems.entries import read_file
+from jaxscore.systems.selection import items
+from jaxscore.systems.selection.livecode import LIVECODE_PARSE
+
+
+@pytest.fixture
+def load(tmp_path):
+    def make(text):
+        path = tmp_path / "in.json"
+        path.write_text(text, encoding="utf-8")
+        return read_file(LIVECODE_PARSE, path)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ("{}", "item 1"),
+        ('{"id": 3}', "item 1 (id 3)"),
+        ('{"id": 3, "question_id": "q"}', "item 1 (question_id q)"),
+        ('{"session_id": "s"}', "item 1 (session_id s)"),
+        ('{"id": null, "session_id": ["s"]}', "item 1"),
+        ('{"id": "a\\nb"}', "item 1 (id a b)"),
+        ('{"id": "\\ud83d"}', r"item 1 (id \ud83d)"),
+        (f'{{"id": "{"x" * 500}"}}', f"item 1 (id {'x' * 60})"),
+    ],
+)
+def test_names(load, fields, name):
+    assert [one.name for one in load(f"[{fields}]")] == [name]
+
+
+def test_a_table_may_hold_its_lists_as_text(tmp_path):
+    names = ("output", "confidence_list", "responses")
+    columns = {name: [json.dumps([name, None])] for name in names} | {"other": ["[1]"]}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "in.parquet")
+    [one] = read_file(LIVECODE_PARSE, tmp_path / "in.parquet")
+    assert one.item == {name: [name, None] for name in names} | {"other": "[1]"}
+
+
+def test_numbers_that_json_does_not_have(load):
+    [one] = load('[{"a": NaN, "b": [Infinity, -Infinity, 1.5]}]')
+    assert one.item == {"a": None, "b": ["Infinity", "-Infinity", 1.5]}
+
+
+def test_responses_and_confidences():
+    one = {"output": ["a", None, 3, ["b"]], "confidence_list": [1, 2.5, None, 4]}
+    assert items.responses(one, "output") == ["a", None, None, None]
+    assert items.responses(one, "output", 1) == ["a"]
+    assert items.confidences(one, None, 4) == [1.0, 2.5, None, 4.0]
+    assert items.confidences(one, 2, 2) == [1.0, 2.5]
+    with pytest.raises(InputError, match="has 3 values for 4 responses"):
+        items.confidences(one, 3, 4)
+
+
+def test_oddities():
+    assert items.oddities(["a"], [1.0]) == []
+    assert items.oddities(["a", None]) == ["response 2 is no text, so it has no answer"]
+    assert items.oddities([], [None]) == ["confidence 1 is no number, so it ranks last"]
