@@ -13,7 +13,7 @@ from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.lm import require
-from jaxscore.report import document_markdown
+from jaxscore.report import markdown
 from jaxscore.report.document import Document, Source
 from jaxscore.systems.entries import iterate_objects, read_objects, usable, with_examples
 from jaxscore.systems.evaluation import (
@@ -93,7 +93,7 @@ class Report:
             InputError: the system has none.
         """
         if self.document is not None:
-            return document_markdown.render(self.document)
+            return markdown.render(self.document)
         module = SYSTEMS[self.system].report
         if module is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")

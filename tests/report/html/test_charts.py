@@ -10,8 +10,8 @@ from lxml import etree
 
 from jaxscore.analysis.calibration import expected_calibration_error
 from jaxscore.analysis.calibration import reliability as table
-from jaxscore.report.html.charts.axis import Axis, step
 from jaxscore.report.html.charts.curves import COLOURS, Curve, Point, curves
+from jaxscore.report.html.charts.drawing import Axis, step
 from jaxscore.report.html.charts.histogram import counts, histogram, merged, two_sided
 from jaxscore.report.html.charts.intervals import MOST, Group, intervals
 from jaxscore.report.html.charts.reliability import reliability

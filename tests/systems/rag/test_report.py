@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jaxscore.report import document_markdown
+from jaxscore.report import markdown
 from jaxscore.report.document import Source
 from jaxscore.report.html.frame import render
 from jaxscore.report.markdown import NOTHING
@@ -65,7 +65,7 @@ def found(**change):
         **change,
     }
     page = report(Source("judge", record, "0.5", 4))
-    return page, render(page), document_markdown.render(page)
+    return page, render(page), markdown.render(page)
 
 
 def cards(page):

@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from jaxscore.report.html.charts import axis
-from jaxscore.report.html.charts.axis import Axis
-from jaxscore.report.html.charts.drawing import dot, line, picture, short, words
+from jaxscore.report.html.charts.drawing import Axis, axis_beside, dot, line, picture, short, words
 
 WIDTH, HEIGHT = 420, 282
 LEFT, RIGHT, TOP, BOTTOM = 52, 400, 12, 228
@@ -63,7 +61,7 @@ def curves(
     across = Axis(low, high, LEFT + margin, RIGHT - margin, log)
     up = Axis(0, 1, BOTTOM, TOP)
     parts = [
-        axis.beside(up, LEFT, y, RIGHT),
+        axis_beside(up, LEFT, y, RIGHT),
         line(LEFT, BOTTOM, RIGHT, BOTTOM, "rule"),
         *_ticks(places, across),
         words((LEFT + RIGHT) / 2, BOTTOM + 31, x, "name"),

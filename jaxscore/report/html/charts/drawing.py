@@ -1,10 +1,17 @@
-"""Parts of a picture. Lengths are in the units of its view box."""
+"""Parts of a picture: shapes, texts and axes. Lengths are in the units of its view box."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
 
 from markupsafe import Markup
 
 from jaxscore.report.html.markdown_html import visible
 
 LONGEST = 26  # characters of a user's text in a picture
+TWOFOLD = 3  # a logarithmic axis that spans less has the ticks of a plain one
+FEW = 2  # powers of ten, beside which other ticks have room
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def picture(title: str, finding: str, width: int, height: int, *parts: Markup) -> Markup:
@@ -43,7 +50,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     )
 
 
-def _told(tip: str) -> Markup:
+def _tip(tip: str) -> Markup:
     return Markup("<title>{}</title>").format(visible(tip)) if tip else Markup("")
 
 
@@ -53,12 +60,91 @@ def box(
     """A bar, with its numbers as a tip; `amount` 0 to 1 is how dark it is."""
     faint = Markup("") if amount >= 1 else Markup(' fill-opacity="{:.2f}"').format(amount)
     return Markup('<rect x="{}" y="{}" width="{}" height="{}" class="{}"{}>{}</rect>').format(
-        *map(size, (x, y, max(0.0, width), max(0.0, height))), kind, faint, _told(tip)
+        *map(size, (x, y, max(0.0, width), max(0.0, height))), kind, faint, _tip(tip)
     )
 
 
 def dot(x: float, y: float, radius: float, kind: str, tip: str = "") -> Markup:
     """A point, with its numbers as a tip."""
     return Markup('<circle cx="{}" cy="{}" r="{}" class="{}">{}</circle>').format(
-        *map(size, (x, y, radius)), kind, _told(tip)
+        *map(size, (x, y, radius)), kind, _tip(tip)
     )
+
+
+def step(span: float, most: int) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten of which `most` cover the span."""
+    least = span / most
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """From `low` at the place `start` to `high` at the place `end`.
+
+    Attributes:
+        log: by powers of ten.
+        whole: of whole numbers, which have no ticks between them.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+    whole: bool = False
+
+    def at(self, value: float) -> float:
+        """The place of a number; one beyond the axis is at its end."""
+        low, high = self.low, self.high
+        value = min(max(value, low), high)
+        if self.log:
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
+        return self.start + (self.end - self.start) * (value - low) / (high - low)
+
+    def ticks(self, most: int = 5) -> Iterator[tuple[float, str]]:
+        """(number, its text), about `most` of them."""
+        if self.log and self.high / self.low >= TWOFOLD:
+            yield from self._log_ticks(most)
+            return
+        apart = step(self.high - self.low, most)
+        apart = max(1.0, apart) if self.whole else apart
+        first = math.ceil(self.low / apart - 1e-9)
+        for k in range(first, math.floor(self.high / apart + 1e-9) + 1):
+            yield k * apart, f"{k * apart:.10g}"
+
+    def _log_ticks(self, most: int) -> Iterator[tuple[float, str]]:
+        """Powers of ten, and if these are few their double and their fivefold too."""
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        factors = (1,) if last - first > FEW else (1, 2, 5)
+        apart = max(1, math.ceil((last - first - 1) / most))
+        for power in range(first, last + 1, apart):
+            for factor in factors:
+                value = factor * 10.0**power
+                if self.low <= value <= self.high and not (self.whole and value % 1):
+                    tall = not -3 <= power <= 4
+                    yield value, f"10{str(power).translate(RAISED)}" if tall else f"{value:g}"
+
+
+def axis_below(axis: Axis, y: float, title: str, upper: float | None = None) -> Markup:
+    """A horizontal axis at the height y, with its ticks; grid lines go up to `upper`."""
+    parts = [line(axis.start, y, axis.end, y, "rule")]
+    for value, text in axis.ticks():
+        x = axis.at(value)
+        parts += [line(x, y, x, y + 4, "rule"), words(x, y + 15, text)]
+        if upper is not None:
+            parts.append(line(x, y, x, upper, "grid"))
+    parts.append(words((axis.start + axis.end) / 2, y + 31, title, "name"))
+    return Markup("").join(parts)
+
+
+def axis_beside(axis: Axis, x: float, title: str, right: float | None = None) -> Markup:
+    """A vertical axis at x, with its ticks; grid lines go to `right`."""
+    parts = []
+    for value, text in axis.ticks(4):
+        y = axis.at(value)
+        parts.append(words(x - 6, y + 3.5, text, anchor="end"))
+        if right is not None:
+            parts.append(line(x, y, right, y, "grid"))
+    parts.append(words(12, (axis.start + axis.end) / 2, title, "name", turn=True))
+    return Markup("").join(parts)

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
-from jaxscore.report.html.charts import axis
-from jaxscore.report.html.charts.axis import Axis
-from jaxscore.report.html.charts.drawing import box, line, picture, words
+from jaxscore.report.html.charts.drawing import (
+    Axis,
+    axis_below,
+    axis_beside,
+    box,
+    line,
+    picture,
+    step,
+    words,
+)
 
 MOST, FEWEST = 36, 8  # bars, of many values and of few
 WIDTH, HEIGHT = 420, 240
@@ -41,7 +48,7 @@ def counts(values: Sequence[float], *, edges: Sequence[float] | None = None) -> 
     if edges is None:
         low, high = float(finite.min()), float(finite.max())
         most = min(MOST, FEWEST + int(math.sqrt(len(finite))))
-        width = axis.step(high - low or abs(high) or 1.0, most)
+        width = step(high - low or abs(high) or 1.0, most)
         first, last = math.floor(low / width), math.floor(high / width) + 1
         edges = [k * width for k in range(first, last + 1)]
     return Counts(edges, np.histogram(finite, edges)[0].tolist())
@@ -57,7 +64,7 @@ def merged(n: np.ndarray, width: float) -> Counts | None:
         return None
     used = np.flatnonzero(n)
     low, high = int(used[0]), int(used[-1]) + 1
-    together = round(axis.step((high - low) * width, MOST) / width) if high - low > MOST else 1
+    together = round(step((high - low) * width, MOST) / width) if high - low > MOST else 1
     first, last = low // together, -(-high // together)
     whole = np.zeros(last * together, np.int64)
     whole[: min(len(n), len(whole))] = n[: len(whole)]
@@ -113,7 +120,7 @@ def histogram(
     )
     return picture(
         title, finding, WIDTH, HEIGHT,
-        axis.beside(up, LEFT, what, RIGHT), *bars, axis.below(across, BOTTOM, label), *marks,
+        axis_beside(up, LEFT, what, RIGHT), *bars, axis_below(across, BOTTOM, label), *marks,
     )  # fmt: skip
 
 
@@ -142,5 +149,5 @@ def two_sided(
         title, finding, WIDTH, HEIGHT, *bars, line(LEFT, middle, RIGHT, middle, "rule"),
         words(LEFT - 6, TOP + 10, names[0], "told", "end"),
         words(LEFT - 6, BOTTOM - 4, names[1], "told", "end"),
-        axis.below(across, BOTTOM, label),
+        axis_below(across, BOTTOM, label),
     )  # fmt: skip

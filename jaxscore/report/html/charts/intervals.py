@@ -5,9 +5,16 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from jaxscore.report.html.charts import axis
-from jaxscore.report.html.charts.axis import Axis
-from jaxscore.report.html.charts.drawing import box, dot, line, picture, short, words
+from jaxscore.report.html.charts.drawing import (
+    Axis,
+    axis_below,
+    box,
+    dot,
+    line,
+    picture,
+    short,
+    words,
+)
 
 WIDTH, RIGHT, TOP = 420, 360, 10
 TALL, ALL = 24, 160  # the height of a group at least, and that of few groups together
@@ -53,7 +60,7 @@ def intervals(
     across = Axis(low, high if high > low else low + 1, left, RIGHT)
     tall = max(TALL, min(2 * TALL, ALL / len(drawn)))
     bottom = TOP + tall * len(drawn) + 4
-    parts = [axis.below(across, bottom, label, TOP)]
+    parts = [axis_below(across, bottom, label, TOP)]
     for k, one in enumerate(drawn):
         y = TOP + tall * (k + 0.5) + 2
         span = "" if one.low is None else f", 95% interval {one.low:.4g} to {one.high:.4g}"

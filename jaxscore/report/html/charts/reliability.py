@@ -6,9 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from jaxscore.report.html.charts import axis
-from jaxscore.report.html.charts.axis import Axis
-from jaxscore.report.html.charts.drawing import box, dot, line, picture, words
+from jaxscore.report.html.charts.drawing import (
+    Axis,
+    axis_below,
+    axis_beside,
+    box,
+    dot,
+    line,
+    picture,
+    words,
+)
 from jaxscore.report.markdown import number
 
 WIDTH, HEIGHT = 420, 330
@@ -33,7 +40,7 @@ def reliability(
     most = max(one["n"] for one in used)
     tall = Axis(0, most, COUNTS_BOTTOM, COUNTS_TOP)
     parts = [
-        axis.beside(up, LEFT, "share correct", RIGHT),
+        axis_beside(up, LEFT, "share correct", RIGHT),
         line(LEFT, BOTTOM, RIGHT, BOTTOM, "rule"),
         line(across.at(0), up.at(0), across.at(1), up.at(1), "ideal"),
     ]
@@ -56,7 +63,7 @@ def reliability(
         words(LEFT - 6, COUNTS_TOP + 8, str(most), anchor="end"),
         words(LEFT - 6, COUNTS_BOTTOM, "0", anchor="end"),
         words(12, (COUNTS_TOP + COUNTS_BOTTOM) / 2, events, "name", turn=True),
-        axis.below(across, COUNTS_BOTTOM, "probability"),
+        axis_below(across, COUNTS_BOTTOM, "probability"),
     ]
     over = sum(one["n"] for p, share, one in points if p > share)
     finding = (

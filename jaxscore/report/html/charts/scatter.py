@@ -6,9 +6,15 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from jaxscore.report.html.charts import axis
-from jaxscore.report.html.charts.axis import Axis
-from jaxscore.report.html.charts.drawing import box, dot, line, picture
+from jaxscore.report.html.charts.drawing import (
+    Axis,
+    axis_below,
+    axis_beside,
+    box,
+    dot,
+    line,
+    picture,
+)
 
 WIDTH, HEIGHT = 420, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 410, 12, 258
@@ -67,7 +73,7 @@ def scatter(
     if diagonal:
         xs = ys = [*xs, *ys]
     across, up = _axes(xs, LEFT, RIGHT, logs.x), _axes(ys, BOTTOM, TOP, logs.y)
-    parts = [axis.beside(up, LEFT, labels.y, RIGHT), axis.below(across, BOTTOM, labels.x, TOP)]
+    parts = [axis_beside(up, LEFT, labels.y, RIGHT), axis_below(across, BOTTOM, labels.x, TOP)]
     if diagonal:
         parts.append(line(across.start, up.start, across.end, up.end, "ideal"))
     parts += _points(held, across, up) if len(held) <= POINTS else _cells(held, across, up, labels)
