@@ -5,7 +5,7 @@ import difflib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
@@ -15,7 +15,7 @@ from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.lm import require
 from jaxscore.report import markdown
 from jaxscore.report.document import Document, Source
-from jaxscore.systems.entries import iterate_objects, read_objects, usable, with_examples
+from jaxscore.systems.entries import Entry, iterate_objects, read_objects, usable, with_examples
 from jaxscore.systems.evaluation import (
     Evaluation,
     Failure,
@@ -240,7 +240,8 @@ def run_declared(
         with_page: collect the items of the page, which is done without `on_item` in any case.
     """
     if system.needs:
-        require(system.name, lm, *system.needs)
+        mode = getattr(settings, "mode", "")
+        require(system.name, lm, *system.needs_of_mode.get(mode, system.needs))
     elif system.source is None:
         refuse_source(system.name, lm)
     elif not isinstance(lm, system.source):
@@ -257,8 +258,11 @@ def run_declared(
         found = system.evaluate(lm, stream, settings, **options)
         check_found(found.n_items, system.what)
     else:
-        entries = read_objects(system, items, settings)
-        found = with_unusable(entries, system.evaluate(lm, usable(entries), settings, **options))
+        entries: Sequence[Entry[Any]] = read_objects(system, items, settings)
+        if system.select is not None:
+            entries = system.select(entries, settings)
+        found = system.evaluate(lm, usable(entries), settings, **options)
+        found = with_unusable(entries, found, system.has_ids)
     made = {
         **({} if lm is None else lm.describe()),
         **settings.record(),

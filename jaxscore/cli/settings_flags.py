@@ -22,7 +22,11 @@ def add(
     for field in fields_of(settings):
         if field.flag.group != group or field.name in omitted:
             continue
-        if field.flag.is_flag:
+        if field.flag.choice_flags:
+            choices = parser.add_mutually_exclusive_group()
+            for name, help in field.flag.choice_flags.values():
+                choices.add_argument(f"--{name}", action="store_true", help=_escaped(help))
+        elif field.flag.is_flag:
             _add_flag(
                 parser,
                 (f"--{_name(field)}", *field.flag.aliases),
@@ -62,8 +66,13 @@ def values(args: argparse.Namespace, settings: type) -> dict[str, Any]:
     """
     out: dict[str, Any] = {}
     for field in fields_of(settings):
-        if field.flag.is_flag and hasattr(args, _dest(_name(field))):
-            out[field.name] = getattr(args, _dest(_name(field)))
+        if field.flag.choice_flags:
+            for value, (name, _) in field.flag.choice_flags.items():
+                if getattr(args, _dest(name)):
+                    out[field.name] = value
+        elif field.flag.is_flag and hasattr(args, _dest(_name(field))):
+            value = getattr(args, _dest(_name(field)))
+            out[field.name] = value != field.default if field.kind is bool else value
         if (file := field.flag.file) is None:
             continue
         if (path := getattr(args, _dest(file.name))) is not None:
@@ -121,7 +130,9 @@ def _split(separator: str, text: str) -> tuple[str, ...]:
 
 
 def _name(field: SettingField) -> str:
-    return field.flag.name or field.name.replace("_", "-")
+    """The flag: `--no-shuffle` for a setting that is on by default."""
+    name = field.flag.name or field.name.replace("_", "-")
+    return f"no-{name}" if field.default is True else name
 
 
 def _dest(name: str) -> str:

@@ -152,10 +152,13 @@ def _fact(column: Column, place: int) -> str:
 
 
 def _rows(rows: Rows, place: int) -> str:
-    """A table of an item; its first column is a user's text."""
+    """A table of an item."""
     marks = ["**" * row.marked for row in rows.items[place]]
     cells = [
-        [f"{mark}{text(row.cells[0])}{f' ({rows.marked})' * row.marked}{mark}", *row.cells[1:]]
+        [
+            f"{mark}{text(row.cells[0])}{f' ({rows.marked})' * row.marked}{mark}",
+            *(cell if cell == NOTHING else text(cell) for cell in row.cells[1:]),
+        ]
         for row, mark in zip(rows.items[place], marks, strict=True)
     ]
     return table([rows.title, *rows.header[1:]], cells)

@@ -41,6 +41,12 @@ class Entry(Generic[T]):
     error: str | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def value(self) -> T:
+        """The item of a usable entry."""
+        assert self.item is not None
+        return self.item
+
 
 def iterate_file(
     system: System,
@@ -185,16 +191,19 @@ def read_entry(
         if not isinstance(value, dict):
             raise InputError(f"item {number} is {json_kind(value)}, expected an object")
         return Entry(item_label(number - 1, value), number, json_safe(value))
-    name, id = where, number
+    name = where if system.label is None else system.label(value, where)
+    id: str | int = number
+    extra: dict[str, Any] = {}
     try:
         if not isinstance(value, dict):
             expected = "an object" if system.from_value is None else "a text or an object"
             raise InputError(f"{where}: found {json_kind(value)}, expected {expected}")
-        if "id" in value:
+        if system.has_ids and "id" in value:
             id = require_field(value, "id", (str, int), where)
             if Path(where).name != str(id):  # a file that is one item is called by its path
                 name = f"{where} (id {one_line(str(id), SHOWN)})"
-        extra = {field: v for field, v in value.items() if field not in system.item_fields}
+        if system.has_ids:
+            extra = {field: v for field, v in value.items() if field not in system.item_fields}
         if clashing := sorted(extra.keys() & reserved):
             raise InputError(f"{where}: {taken_field(clashing[0])}")
         return Entry(name, id, _item(system.item, value, where), None, extra)
@@ -273,4 +282,8 @@ def _json_types(hint: Any) -> tuple[type, ...] | None:
 def _list_fields(kind: type) -> tuple[str, ...]:
     """Fields that hold a list, which a table may have as JSON text."""
     hints = typing.get_type_hints(kind)
-    return tuple(name for name, hint in hints.items() if typing.get_origin(hint) in (tuple, list))
+    return tuple(
+        name
+        for name, hint in hints.items()
+        if any(typing.get_origin(part) in (tuple, list) for part in (hint, *typing.get_args(hint)))
+    )

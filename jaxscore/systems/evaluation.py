@@ -93,25 +93,30 @@ def unusable(entries: Iterable[Entry[Any]]) -> list[Failure]:
     return [Failure(entry.name, str(entry.error)) for entry in entries if entry.item is None]
 
 
-def with_unusable(entries: Sequence[Entry[Any]], found: Evaluation) -> Evaluation:
+def with_unusable(
+    entries: Sequence[Entry[Any]], found: Evaluation, has_ids: bool = True
+) -> Evaluation:
     """Add the entries that could not be read, in their places, to what was found of the others.
 
     Args:
         entries: all; `found` has one record for each usable one.
+        has_ids: whether records have ids; otherwise unusable entries have no record.
     """
     if all(entry.item is not None for entry in entries):
         return found
     place = {entry.name: k for k, entry in enumerate(entries)}
-    records = iter(found.items)
-    items = [
-        next(records) if entry.item is not None else {"id": entry.id, "error": entry.error}
-        for entry in entries
-    ]
+    items = list(found.items)
+    if has_ids:
+        records = iter(found.items)
+        items = [
+            next(records) if entry.item is not None else {"id": entry.id, "error": entry.error}
+            for entry in entries
+        ]
     failures = [*found.failures, *unusable(entries)]
     return dataclasses.replace(
         found,
         items=items,
-        n_items=len(items),
+        n_items=len(entries),
         rows=[flat(record) for record in items],
         long={name: items if value is found.items else value for name, value in found.long.items()},
         failures=sorted(failures, key=lambda failure: place[failure.name]),

@@ -47,6 +47,8 @@ class Flag:
         separator: what separates the values of a list, as in A,B; None if they are words.
         is_flag: on the command line; False for a setting that Python alone can give.
         expected: what a text has to be, which is then not empty, such as "the name of a field".
+        choice_flags: value -> (flag without its hyphens in front, help), in place of one flag
+            that takes the value; without any of them it is the default.
     """
 
     help: str = ""
@@ -60,6 +62,7 @@ class Flag:
     separator: str | None = None
     is_flag: bool = True
     expected: str | None = None
+    choice_flags: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
 def setting(default: Any, **described: Any) -> Any:

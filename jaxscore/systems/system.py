@@ -182,6 +182,9 @@ class System:
         page_items: makes, from the settings, what collects the items of the page as records pass;
             `evaluate` then has a parameter `page_items`. None if the page has the records.
         has_report_files: the command writes OUT.report.md and OUT.report.json beside the page.
+        label: names an item in messages, from its object and the place that else names it.
+        select: takes all entries and the settings, and returns those to evaluate and the unusable
+            ones; it runs before a model is loaded, and may refuse the entries.
         forms: further forms of the input, before those of every table, for `--help`.
         read_rows: reads a file, as `io.items.read_rows` does.
         from_value: turns an item that Python gives into an object as the file has it.
@@ -196,6 +199,7 @@ class System:
             always does.
         source: what `evaluate` takes in place of a model, such as a classifier; None for a model.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
+        needs_of_mode: value of the setting `mode` -> capabilities in place of `needs`.
         compared: how two runs are paired, for each kind of records that the system writes; empty
             if they are not compared.
     """
@@ -216,18 +220,27 @@ class System:
     is_strict: bool = False
     page_items: Callable[[Any], Any] | None = None
     has_report_files: bool = True
+    label: Callable[[Any, str], str] | None = None
+    select: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
     forms: str = ""
     read_rows: Callable[..., Iterator[Row]] = read_rows
     from_value: Callable[[Any], Any] | None = None
     read_objects: Callable[[Any, Collection[str]], Iterator[Any]] | None = None
     source: type | None = None
     needs: tuple[str, ...] = ()
+    needs_of_mode: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     compared: tuple[Compared, ...] = ()
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether records have the item's id and its other fields; otherwise both are ignored."""
+        return typing.is_typeddict(self.item) or "id" in self.record.__annotations__
 
     @functools.cached_property
     def item_fields(self) -> tuple[str, ...]:
         """Names of the input's fields."""
-        return tuple(dict.fromkeys(("id", *typing.get_type_hints(self.item))))
+        ids = ("id",) if self.has_ids else ()
+        return tuple(dict.fromkeys((*ids, *typing.get_type_hints(self.item))))
 
     def result_fields(self, settings: Settings | None = None) -> frozenset[str]:
         """Names that an input object may not use, since the record has them.
