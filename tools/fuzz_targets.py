@@ -25,7 +25,7 @@ from jaxscore.models import native
 from jaxscore.models.weights import checkpoint, generation_config, lora, quantization, tensor_files
 from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
-from jaxscore.systems.chronologic import answer_scores
+from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.entries import check_file, read_file
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
@@ -104,8 +104,7 @@ def read_jsonl(data: bytes, folder: Path) -> None:
         items = path_gain.load(path)
         path_gain.requests(items, path_gain.system_prompts([], path))
     with refusing():
-        questions, _ = answer_scores.load(path)
-        answer_scores.repeated(questions)
+        read_file(CHRONOLOGIC, path)
     with refusing():
         read_file(CHOOSE, path)
     with refusing():

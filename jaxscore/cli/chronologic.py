@@ -1,11 +1,12 @@
-"""`jaxscore chronologic`: ChronoLogic."""
+"""`jaxscore chronologic`: model and questions by place, and a folder of dated reports."""
 
 import argparse
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jaxscore.cli import (
-    chronologic_flags,
     endpoint_flags,
     messages,
     model_flags,
@@ -13,105 +14,143 @@ from jaxscore.cli import (
     settings_flags,
     table_flags,
 )
-from jaxscore.evaluate import Report, evaluate
+from jaxscore.cli.help_pages import advanced
+from jaxscore.endpoints.completions import DEFAULT_URL
+from jaxscore.errors import InputError
+from jaxscore.evaluate import Report, run_declared
 from jaxscore.io import run_files, streams
-from jaxscore.io.run_files import file_digest
-from jaxscore.systems.chronologic import answer_scores, fewshot
-from jaxscore.systems.chronologic.evaluation import chosen
-from jaxscore.systems.chronologic.settings import Settings
+from jaxscore.io.local_path import local_path
+from jaxscore.io.run_files import RunFile, file_digest
+from jaxscore.systems.chronologic.system import SYSTEM, select
+from jaxscore.systems.entries import read_file, with_examples
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
+PLACES = {"model": ("MODEL", "--model"), "questions": ("QUESTIONS.jsonl", "--input")}
 
-DESCRIPTION = """\
-How probable does a model find the answers that a text of that time would give?
-(ChronoLogic)
 
-questions, one object per line:
-  {"metadata_frame": "The following passage comes from a book of 1887.",
-   "main_question": "Which city ...?", "question_category": "topic_sentence",
-   "answer_strings": ["Vael", "Osk"], "answer_probabilities": [1.0, 0.0],
-   "answer_types": ["ground_truth", "negation"]}
-  In .csv and .tsv the three lists are JSON text.
+class Place(argparse.Action):
+    """MODEL or QUESTIONS.jsonl, each by its place or by its flag.
 
-modes:
-  (none)       score the answers of 5 questions drawn by --seed: Brier scores
-  --full-eval  score the answers of every question
-  --mcq        lettered options, the model writes a letter: accuracy, skill
-               scores, and the probability that it gives each letter
+    A word by place goes to the first of the two that is not given yet, so that `--model M Q` and
+    `M --input Q` mean what they say.
+    """
 
-context of an answer:
-  {metadata_frame}\\nQUESTION: {main_question}\\nANSWER: {answer}
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        """Note one word; argparse ends the program if it is one too many."""
+        word = str(values)
 
-MODEL and QUESTIONS.jsonl may be given by --model and --input. The order of a
-question's options follows from the seed and its own texts, whatever else is in
-the file. A question without a right answer is scored with a remark, and top
-accuracy leaves it out; with --mcq it fails. Flags without effect in a mode are
-named on stderr.
+        def given(dest: str) -> str | None:
+            value = getattr(namespace, dest, self.default)
+            return None if value is self.default else str(value)
 
-output, in --output-dir (default: beside the questions); no file is replaced:
-  eval_report_<model>_<time>.md     for people, the worst 50 questions
-  eval_report_<model>_<time>.html   for a browser, with all questions
-  eval_results_<model>_<time>.json  the same as JSON, with all questions
-  <the report>.run.json             what the result was made of and with
-  The names begin eval_report_full_ and eval_report_mcq_ in those modes.
-  With --audit-noise a question also holds `within_noise` and
-  `correct_within_noise` (--mcq: `letter_correct_within_noise`): whether
-  rounding could change which answer, or letter, is the most probable, and
-  whether that one is correct. What the model writes with --mcq is not audited.
-
-exit code: 0 all evaluated, 1 some questions failed (they are listed),
-           2 unusable input.
-"""
+        names = [self.dest] if option_string else [*PLACES]
+        if not option_string and any(given(name) == word for name in names):
+            return
+        free = [name for name in names if given(name) is None]
+        if not free and given(self.dest) != word:
+            place, flag = PLACES[self.dest]
+            raise argparse.ArgumentError(
+                self,
+                f"{word!r} is one too many: {place} is {given(self.dest)!r} already; give it "
+                f"once, by its place or by {flag}",
+            )
+        for name in free[:1]:
+            try:
+                setattr(namespace, name, local_path(word) if name == "questions" else word)
+            except InputError as problem:
+                raise argparse.ArgumentError(self, str(problem)) from None
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("chronologic", description=DESCRIPTION)
-    chronologic_flags.add(parser)
+    parser = subparsers.add_parser(SYSTEM.name, description=SYSTEM.help)
+    helps = {
+        "model": "a local Hugging Face folder, a hub id, or `demo`; with an endpoint, its model's "
+        "name",
+        "questions": None,
+    }
+    for dest, (metavar, _) in PLACES.items():
+        place = parser.add_argument(dest, metavar=metavar, action=Place, help=helps[dest])
+        place.required = False  # the flag may stand for it
+    for dest, (metavar, flag) in PLACES.items():
+        parser.add_argument(
+            flag, dest=dest, action=Place, metavar=metavar, help=f"another spelling of {metavar}"
+        )
+    settings_flags.add(parser, SYSTEM.settings)
+    model_flags.add_limit_flag(parser, SYSTEM.what)
+    table_flags.add(parser, SYSTEM.item_fields)
+    parser.add_argument(
+        "--output-dir",
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="default: the folder of the questions",
+    )
+    parser.add_argument(
+        "--vllm",
+        action="store_true",
+        help=f"use the server at {DEFAULT_URL} instead of a local model",
+    )
+    endpoint_flags.add(parser)
+    settings_flags.add_groups(parser, SYSTEM.settings)
+    outputs.add_page_flags(parser)
+    advanced(parser, "--revision", help="branch, tag or commit of a hub id")
+    model_flags.add_lora_flag(parser)
+    model_flags.add_model_flags(parser, model_required=False, settings=SYSTEM.settings)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Read, evaluate and write; nothing is left behind if the input is unusable."""
     if args.output_dir is not None:
         streams.refuse_stream(args.output_dir, "--output-dir")
-    chronologic_flags.check(args)
-    given = chronologic_flags.settings(args)
-    settings = Settings(**given).with_examples(fewshot.read)
-    columns = table_flags.columns(args.column, answer_scores.FIELDS)
-    endpoint = endpoint_flags.endpoint(args, chronologic_flags.url(args), settings)
-    questions, failures = answer_scores.load(args.questions, args.limit, columns)
-    chosen(questions, settings)  # refused before the model is loaded
+    for dest, (place, flag) in PLACES.items():
+        if getattr(args, dest) is None:
+            raise InputError(f"{place} is missing; give it by its place or by {flag}")
+    settings = with_examples(
+        SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
+    )
+    columns = table_flags.columns(args.column, SYSTEM.item_fields)
+    url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
+    endpoint = endpoint_flags.endpoint(args, url, settings)
+    entries = select(read_file(SYSTEM, args.questions, args.limit, columns, settings), settings)
     folder = args.output_dir or args.questions.parent
     run_files.check_writable_folder(folder)
     pages = [] if args.html is None else outputs.page_paths(args, folder, args.questions)
-    about = settings_flags.about_files(args, Settings)
+    about = settings_flags.about_files(args, SYSTEM.settings)
     with outputs.open_page(pages) as browser:
         scorer = None if endpoint else model_flags.load_scorer(args, args.model, folder)
-        report = evaluate(
-            "chronologic",
+        report = run_declared(
+            SYSTEM,
             endpoint or scorer,
-            [*failures, *questions],
+            entries,
+            settings,
             about={
                 "limit": args.limit,
                 "questions": str(args.questions),
                 "questions_sha256": file_digest(args.questions),
                 **about,
             },
-            **given,
         )
         if browser:
             browser.write(report.html())
     paths = _write(folder, KINDS[settings.mode], args, report)
     manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
     messages.print_findings(report)
-    return messages.close_run(args, report, "questions", [*paths, *pages, manifest], scorer)
+    return messages.close_run(args, report, SYSTEM.what, [*paths, *pages, manifest], scorer)
 
 
 def _write(folder: Path, kind: str, args: argparse.Namespace, report: Report) -> list[Path]:
     ending = f"{run_files.model_file_name(args.model)}_{datetime.datetime.now():%Y%m%d_%H%M%S}"
     parts = [
-        run_files.RunFile(f"eval_report_{kind}{ending}", ".md", report.markdown()),
-        run_files.RunFile(f"eval_results_{kind}{ending}", ".json", report.json()),
+        RunFile(f"eval_report_{kind}{ending}", ".md", report.markdown()),
+        RunFile(f"eval_results_{kind}{ending}", ".json", report.json()),
     ]
     if args.html is None and not args.no_html:
-        parts.append(run_files.RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))
+        parts.append(RunFile(f"eval_report_{kind}{ending}", ".html", report.html()))
     return run_files.write_new_files(folder, parts)

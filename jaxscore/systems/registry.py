@@ -37,7 +37,7 @@ SYSTEMS = {
     "perplexity": _system("perplexity.system"),
     "divergence": _system("divergence.system"),
     "paths": _system("paths.evaluation", "paths_report", "paths_page"),
-    "chronologic": _system("chronologic.evaluation", "chronologic_report", "chronologic_page"),
+    "chronologic": _system("chronologic.system"),
     "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
     "sample": _system("samples.evaluations.sample"),
     "self-certainty": _system(

@@ -11,7 +11,7 @@ import pytest
 from jaxscore.cli import chronologic as command
 from jaxscore.cli import model_flags
 from jaxscore.engine.generation import generator as generator_module
-from jaxscore.systems.chronologic import evaluation
+from jaxscore.systems.chronologic import multiple_choice
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES, MODELS
@@ -102,11 +102,11 @@ def test_the_report_has_what_matters_first_and_what_made_it_last(run, models, tm
     words = ("--full-eval", "--seed", 5, "--output-dir", tmp_path, "--quiet")
     assert run("chronologic", QWEN, QUESTIONS, *words).code == 0
     report, results = found(tmp_path, "full_")
-    order = ["| Overall |", "| topic\\_sentence |", "says where answers start", "## Calibration",
-             "## Questions, worst first", "## Settings and versions"]  # fmt: skip
+    order = ["| Brier |", "says where answers start", "| Overall |", "| topic\\_sentence |",
+             "## Calibration", "## Questions: worst first", "## Settings and versions"]  # fmt: skip
     places = [report.index(part) for part in order]
     assert places == sorted(places)
-    briers = [float(value) for value in re.findall(r"^Brier (0\.\d+)\. Line", report, re.M)]
+    briers = [float(value) for value in re.findall(r"; Brier: (0\.\d+);", report, re.M)]
     asked = [one["question"] for one in sorted(results["questions"], key=lambda q: -q["brier"])]
     assert re.findall(r"^### (.*)$", report, re.M) == asked
     assert briers == sorted(briers, reverse=True)
@@ -213,14 +213,14 @@ def test_unparsable_responses_are_counted(run, models, writes, place):
     report, results = found(folder, "mcq_")
     assert "name no letter: 2 of 2 (100.0%)" in report
     assert results["summary"]["overall"]["accuracy"]["mean"] == 0.0
-    assert "chose no letter, wrong. Line 1" in report
+    assert "Line: 1; Category: cloze; Chosen: no letter; Right?: no; " in report
 
 
 def test_a_vocabulary_without_letters_still_lets_the_model_write_them(
     run, models, writes, place, monkeypatch
 ):
     writes("A")
-    monkeypatch.setattr(evaluation.multiple_choice, "BLANKS", ("no such blank",))
+    monkeypatch.setattr(multiple_choice, "BLANKS", ("no such blank",))
     folder = place(GOOD)
     code, _, err = run("chronologic", QWEN, folder / "in.jsonl", "--mcq", "--quiet")
     assert (code, err) == (0, "")
@@ -379,7 +379,7 @@ def test_files_that_cannot_be_used_are_known_before_the_model_is_loaded(run, pla
     monkeypatch.setattr(model_flags, "load_scorer", None)
     folder = place({"main_question": "?"})
     for name, words, message in (
-        ("in.jsonl", (), "no line holds a usable question"),
+        ("in.jsonl", (), "no question is usable"),
         ("absent", (), "No such file"),
         ("array", (), "found a JSON array, expected JSONL"),
         ("good", ("--output-dir", folder / "array"), "cannot be written (found a file)"),

@@ -1,5 +1,6 @@
 """Every reader of JSON or JSONL: a value, or a refusal that names the file; nothing else."""
 
+import dataclasses
 import functools
 import io
 import json
@@ -15,8 +16,9 @@ from jaxscore.io.json_output import json_text, write_array
 from jaxscore.io.printable import UNPRINTABLE
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic import answer_scores
-from jaxscore.systems.chronologic import fewshot as question_shots
-from jaxscore.systems.entries import check_file, iterate_file, read_file, read_item
+from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC
+from jaxscore.systems.chronologic.system import read_example as read_question
+from jaxscore.systems.entries import check_file, iterate_file, read_file, read_item, usable
 from jaxscore.systems.paths import fewshot as path_shots
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
@@ -107,10 +109,10 @@ LINES = {
     "score": (PLAIN, lambda path: list(iterate_file(SCORE, path))),
     "score's check": (PLAIN, functools.partial(check_file, SCORE)),
     "paths": (PATHS, path_gain.load),
-    "chronologic": (QUESTION, answer_scores.load),
+    "chronologic": (QUESTION, functools.partial(read_file, CHRONOLOGIC)),
     "examples of score": (PLAIN, shots(functools.partial(read_item, SCORE))),
     "examples of paths": (PATHS, shots(path_shots.read)),
-    "examples of chronologic": (QUESTION, shots(question_shots.read)),
+    "examples of chronologic": (QUESTION, shots(read_question)),
     "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
     "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
     "perplexity": ({"id": "a", "text": "The cat"}, functools.partial(check_file, PERPLEXITY)),
@@ -246,14 +248,14 @@ def test_any_values_in_a_lines_fields(tmp_path, question, paths, request):
     def lines(*items):
         return put(path, b"".join(json.dumps(item).encode() + b"\n" for item in items))
 
-    got = outcome(lambda: answer_scores.load(lines(QUESTION, question)), path)
+    got = outcome(lambda: read_file(CHRONOLOGIC, lines(QUESTION, question)), path)
     if not isinstance(got, InputError):
-        questions, failures = got
-        assert len(questions) + len(failures) == 2
-        answer_scores.requests(questions)
-        json_text(questions + failures)
-        answer_scores.repeated(questions)
-        answer_scores.without_truth(questions)
+        assert len(got) == 2
+        json_text([dataclasses.asdict(entry) for entry in got])
+        for entry in usable(got):
+            answer_scores.requests(entry)
+        answer_scores.repeated_answers(usable(got))
+        answer_scores.without_right_answer(usable(got))
     got = outcome(lambda: path_gain.load(lines(PATHS, paths)), f"{path}:2")
     if not isinstance(got, InputError):
         assert not any(UNPRINTABLE.search(one.id) for one in path_gain.requests(got, ["s"]))
@@ -281,9 +283,9 @@ def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
         "answer_probabilities": [0] * 30_001,
     }
     path = put(tmp_path / "in.jsonl", json.dumps(question).encode())
-    questions, _ = answer_scores.load(path)
-    assert answer_scores.repeated(questions) == [
-        f"{questions[0].name}: answer '29999' occurs more than once"
+    entries = read_file(CHRONOLOGIC, path)
+    assert answer_scores.repeated_answers(entries) == [
+        f"{entries[0].name}: answer '29999' occurs more than once"
     ]
     put(tmp_path / "p.txt", b"")
     put(tmp_path / "p_t.json", json.dumps(SUITE | {"queries": [*many, "7"]}).encode())

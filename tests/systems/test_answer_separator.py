@@ -5,7 +5,8 @@ import math
 import pytest
 
 from jaxscore import InputError, evaluate
-from jaxscore.cli import chronologic_flags, listing
+from jaxscore.cli import listing, settings_flags
+from jaxscore.systems.chronologic.system import Settings
 from jaxscore.systems.paths.path_gain import DEFAULT_SYSTEM_PROMPT as SYSTEM
 
 pytestmark = pytest.mark.numeric
@@ -111,7 +112,7 @@ def test_separators_that_cannot_be_used(system, settings, message):
 def test_chronologic_has_the_flag():
     words = ["m", "q.jsonl", "--answer-separator", ""]
     args = listing.parser("chronologic").parse_args(words)
-    assert chronologic_flags.settings(args)["answer_separator"] == ""
+    assert settings_flags.values(args, Settings)["answer_separator"] == ""
 
 
 def test_a_separator_has_no_effect_on_letters(scorer):

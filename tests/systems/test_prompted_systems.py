@@ -7,9 +7,9 @@ import pytest
 
 from jaxscore import InputError, evaluate
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems.chronologic import answer_scores, fewshot, multiple_choice
+from jaxscore.systems.chronologic import system as chronologic
+from jaxscore.systems.entries import read_objects, with_examples
 from jaxscore.systems.paths.path_gain import DEFAULT_SYSTEM_PROMPT
-from jaxscore.systems.prompt_settings import PromptSettings
 
 pytestmark = pytest.mark.numeric
 
@@ -211,13 +211,16 @@ def quiz_prompts(scorer, chatted):
 @pytest.mark.parametrize("chatted", [False, True])
 def test_the_prompts_of_chronologic_with_letters(scorers, chatted):
     scorer = scorers("tiny-llama3")
-    questions, _ = answer_scores.read(enumerate(QUESTIONS, start=1))
-    shown = {"seed": 0, "metadata": True, "include_negation": True, "shuffle": False}
-    examples = fewshot.quiz_examples(questions[1:], **shown)
-    prompting = PromptSettings(apply_chat_template=chatted).prompting(scorer, examples)
-    quizzes, _ = multiple_choice.quizzes(questions, **shown)
-    got = [fewshot.prompted_quiz(quiz, prompting, metadata=True).prompt for quiz in quizzes]
-    assert got == quiz_prompts(scorer, chatted)
+    settings = chronologic.Settings(
+        mode="mcq", include_negation=True, shuffle=False, fewshot=QUESTIONS[1:],
+        apply_chat_template=chatted,
+    )  # fmt: skip
+    settings = with_examples(chronologic.SYSTEM, settings)
+    prompting = settings.prompting(scorer, chronologic.quiz_examples(settings))
+    entries = read_objects(chronologic.SYSTEM, QUESTIONS)
+    quizzes, failures = chronologic.quizzes_of(entries, settings, prompting)
+    assert failures == []
+    assert [quiz.prompt for _, quiz in quizzes] == quiz_prompts(scorer, chatted)
 
 
 @pytest.mark.slow
@@ -274,5 +277,5 @@ def test_examples_that_cannot_be_shown(scorers, system, items, shot, message):
 
 def test_a_question_without_a_quiz_is_no_example(scorers):
     shot = {**QUESTIONS[0], "answer_types": None}
-    with pytest.raises(InputError, match=r'few-shot example question 1.*no field "answer_types"'):
+    with pytest.raises(InputError, match=r"few-shot example 'Who reigns.': no field"):
         evaluate("chronologic", scorers("tiny-qwen2"), QUESTIONS, mode="mcq", fewshot=[shot])

@@ -1,17 +1,13 @@
-"""`chronologic`: which answer would a text of that time give? (ChronoLogic)
+"""Probabilities of the answers that a text of that time would give (ChronoLogic).
 
 Each answer is scored by its mean log-probability after the question, the scores of a question
 become probabilities by a softmax, and the Brier score says how far they are from the truth.
-`multiple_choice` asks the same questions with lettered options.
 """
 
 import collections
 import dataclasses
-import itertools
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
@@ -20,236 +16,191 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.softmax import softmax
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
-from jaxscore.io.items import NOTHING, read_rows
-from jaxscore.io.json_input import json_kind, require_field
-from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.prompting import PLAIN, Prompting
-from jaxscore.text.encoder import Boundary
+from jaxscore.systems.system import Decision, Metric
 from jaxscore.types.requests import Request
-from jaxscore.types.results import ScoredRequest, Strip
+from jaxscore.types.results import ScoredRequest
 
-# flag value -> policy of `jaxscore.text.encoder`; upstream is what the published script scores
-BOUNDARIES: dict[str, Boundary] = {
-    "joint": "joint",
-    "separate": "separate",
-    "upstream": "skip_context",
-}
-ADVICE = (
-    "joint, the formula of the paper: all tokens of the answer; separate splits off the "
-    "blank before it, as no text does; upstream drops its first token, and an answer of one token "
-    "then scores 0, the best there is: take it to repeat published numbers alone"
-)
 COLUMNS = {
     "brier": Column("brier"),
     "uniform_brier": Column("uniform_brier"),
     "top_accuracy": Column("top_correct", share=True),
 }
-LISTS = ("answer_strings", "answer_probabilities", "answer_types")
-FIELDS = ("main_question", "metadata_frame", "question_category", *LISTS)
 NO_CATEGORY = "(none)"
 SEPARATOR = " "  # published, between `ANSWER:` and an answer; part of the context
-SHOWN = 60  # characters of a question in a message
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
     """A question with its answers.
 
     Attributes:
-        file: its name; empty where the question comes from no file.
-        line: its number in the file, else its position from 1.
-        frame: what is told before the question; may be empty.
-        types: the kind of each answer, such as "negation"; None where the file has none.
-        truth: of each answer, 0 to 1.
+        main_question: its text.
+        metadata_frame: text before the question; may be empty.
+        question_category: any name.
+        answer_strings: at least one.
+        answer_probabilities: truth of each answer, 0 to 1.
+        answer_types: kind of each answer, such as "negation"; None if they are not known.
     """
 
-    file: str
+    main_question: str
+    metadata_frame: str | None = ""
+    question_category: str | None = NO_CATEGORY
+    answer_strings: tuple[str, ...]
+    answer_probabilities: tuple[float, ...]
+    answer_types: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the lists, and replace what is null by its default."""
+        for name in ("answer_strings", "answer_types"):
+            for place, value in enumerate(getattr(self, name) or (), start=1):
+                if not isinstance(value, str):
+                    raise InputError(
+                        f'field "{name}", entry {place} is {str(value)[:20]}, expected a string'
+                    )
+        for place, value in enumerate(self.answer_probabilities, start=1):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= 1:
+                raise InputError(
+                    f'field "answer_probabilities", entry {place} is {str(value)[:20]!r}, '
+                    "expected a number from 0 to 1"
+                )
+        n_answers = len(self.answer_strings)
+        if not n_answers:
+            raise InputError("it has no answer; expected at least one in answer_strings")
+        for name in ("answer_probabilities", "answer_types"):
+            if (values := getattr(self, name)) is not None and len(values) != n_answers:
+                raise InputError(
+                    f"{name} has {len(values)} entries and answer_strings {n_answers}; expected "
+                    "one for each answer"
+                )
+        for name, value in {
+            "metadata_frame": self.metadata_frame or "",
+            "question_category": self.question_category or NO_CATEGORY,
+            "answer_probabilities": tuple(map(float, self.answer_probabilities)),
+            "answer_types": None if self.answer_types is None else tuple(self.answer_types),
+        }.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def is_right(self) -> list[bool]:
+        """Whether each answer has truth 1, so that naming it is right."""
+        return right_answers(self.answer_probabilities)
+
+    def context(self, metadata: bool = True) -> str:
+        """The text before an answer, to the letter of the published script."""
+        frame = f"{self.metadata_frame}\n" if metadata and self.metadata_frame else ""
+        return f"{frame}QUESTION: {self.main_question}\nANSWER: "
+
+
+Entries = Sequence[Entry[Question]]  # usable ones
+
+
+def right_answers(truth: Sequence[float]) -> list[bool]:
+    """Whether each answer has truth 1."""
+    return [value == 1.0 for value in truth]
+
+
+def _scores(record: Mapping[str, Any]) -> list[float]:
+    """The scores of a stored record.
+
+    Raises:
+        InputError: there is not one for each answer.
+    """
+    scores: list[float] = record["scores"]
+    if len(scores) != len(record["answers"]):
+        expected = len(record["answers"])
+        raise InputError(f'field "scores" has {len(scores)} entries, expected {expected}')
+    return scores
+
+
+def _right_probability(record: Mapping[str, Any]) -> float | None:
+    is_right = right_answers(record["truth"])
+    pairs = zip(record["probabilities"], is_right, strict=True)
+    return sum(p for p, right in pairs if right) if any(is_right) else None
+
+
+def _right_from_wrong(record: Mapping[str, Any]) -> float:
+    return margins.right_from_wrong(record["scores"], right_answers(record["truth"]))
+
+
+def _lead(record: Mapping[str, Any]) -> float:
+    return margins.lead(record["scores"])
+
+
+def _top_answer(record: Mapping[str, Any]) -> str:
+    pairs = zip(record["probabilities"], record["answers"], strict=True)
+    return max(pairs, key=lambda pair: pair[0])[1]
+
+
+class AnswerRecord(TypedDict, total=False):
+    """A question of the modes "sample" and "full"; `error` and no scores if an answer failed."""
+
     line: int
-    frame: str
-    text: str
-    category: str
-    answers: tuple[str, ...]
-    types: tuple[str, ...] | None
-    truth: tuple[float, ...]
-
-    @property
-    def name(self) -> str:
-        """What to call it in a list of failures."""
-        return _name(self.file, self.line, self.text)
-
-    @property
-    def has_right_answer(self) -> bool:
-        """Whether an answer has truth 1, so that naming it is right."""
-        return 1.0 in self.truth
-
-
-def _name(file: str, line: int, text: object) -> str:
-    where = f"{file}:{line}" if file else f"question {line}"
-    if not isinstance(text, str):
-        return where
-    return f"{where} {text[:SHOWN]!r}{'…' if len(text) > SHOWN else ''}"
-
-
-def load(
-    path: Path, limit: int | None = None, columns: Mapping[str, str] = NOTHING
-) -> tuple[list[Question], list[Failure]]:
-    """Questions of a file, and the lines that hold none.
-
-    `main_question`, `answer_strings` and `answer_probabilities` must be there; `metadata_frame`,
-    `question_category` and `answer_types` may be null or left out.
-
-    Args:
-        path: JSONL, or a table, see `jaxscore.io.items`.
-        limit: lines that are read; None for all.
-        columns: field -> its name in the file.
-
-    Raises:
-        InputError: the file cannot be read, a line is no JSON object, or no line is usable.
-    """
-    found = itertools.islice(read_rows(path, columns, LISTS), limit)
-    return read(((row.number, row.item) for row in found), path)
+    question: str
+    question_category: str
+    answers: list[str]
+    answer_types: list[str] | None
+    truth: list[float]
+    scores: Annotated[
+        list[float],
+        Metric("mean log-probability of an answer, nats per token", "answer_logprob", _scores),
+    ]
+    probabilities: Annotated[
+        list[float],
+        Metric(
+            "probability of the right answers of a question",
+            "right_probability",
+            _right_probability,
+        ),
+        Decision(
+            "most probable answer", False, "mean log-probability", _top_answer, _lead,
+            "within_noise", "top_answer",
+        ),
+    ]  # fmt: skip
+    n_tokens: list[int]
+    brier: Annotated[float, Metric("Brier score of a question")]
+    uniform_brier: float
+    top_correct: Annotated[
+        bool | None,
+        Decision(
+            "the most probable answer is right", True, "mean log-probability", None,
+            _right_from_wrong, "correct_within_noise",
+        ),
+    ]  # fmt: skip
+    truncated: list[int]
+    within_noise: bool
+    correct_within_noise: bool | None
 
 
-def read(
-    items: Iterable[tuple[int, Any]], path: Path | None = None
-) -> tuple[list[Question], list[Failure]]:
-    """Questions from (number, object as the input file has it), and the objects that are none.
-
-    A `Question` stays as it is, and so does a `Failure`.
-
-    Args:
-        path: the file, for messages.
-
-    Raises:
-        InputError: no object is usable.
-    """
-    file = "" if path is None else path.name
-    questions: list[Question] = []
-    failures: list[Failure] = []
-    for number, item in items:
-        if isinstance(item, Question):
-            questions.append(item)
-            continue
-        if isinstance(item, Failure):
-            failures.append(item)
-            continue
-        known = isinstance(item, dict)
-        name = _name(file, number, item.get("main_question") if known else None)
-        try:
-            questions.append(question_from(item, file, number, name))
-        except InputError as problem:
-            failures.append(Failure(name, str(problem).removeprefix(f"{name}: ")))
-    if not questions:
-        where = "" if path is None else f"{path}: "
-        what = "object" if path is None else "line"
-        first = f"; the first, {failures[0].name}: {failures[0].error}" if failures else ""
-        raise InputError(f"{where}no {what} holds a usable question{first}")
-    return questions, failures
-
-
-def question_from(item: Any, file: str, line: int, where: str) -> Question:
-    """One question from an object as the input file has it.
-
-    Args:
-        file, line: as of `Question`.
-        where: for messages.
-
-    Raises:
-        InputError: it is no object, or a field is missing, of another type, or contradicts another.
-    """
-    if not isinstance(item, dict):
-        raise InputError(f"{where}: found {json_kind(item)}, expected an object")
-    optional = {
-        name: require_field(item, name, (str, type(None)), where) if name in item else None
-        for name in ("metadata_frame", "question_category")
-    }
-    answers = _strings(item, "answer_strings", where)
-    truth = require_field(item, "answer_probabilities", list, where)
-    for k, value in enumerate(truth):
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 <= value <= 1:
-            raise InputError(
-                f'{where}: field "answer_probabilities", entry {k + 1} is {str(value)[:20]!r}, '
-                "expected a number from 0 to 1"
-            )
-    types = None if item.get("answer_types") is None else _strings(item, "answer_types", where)
-    if not answers:
-        raise InputError(f"{where}: it has no answer; expected at least one in answer_strings")
-    for name, values in (("answer_probabilities", truth), ("answer_types", types)):
-        if values is not None and len(values) != len(answers):
-            raise InputError(
-                f"{where}: {name} has {len(values)} entries and answer_strings {len(answers)}; "
-                "expected one for each answer"
-            )
-    return Question(
-        file=file,
-        line=line,
-        frame=optional["metadata_frame"] or "",
-        text=require_field(item, "main_question", str, where),
-        category=optional["question_category"] or NO_CATEGORY,
-        answers=tuple(answers),
-        types=None if types is None else tuple(types),
-        truth=tuple(float(value) for value in truth),
-    )
-
-
-def _strings(item: dict[str, Any], name: str, where: str) -> list[str]:
-    values = require_field(item, name, list, where)
-    for k, value in enumerate(values):
-        if not isinstance(value, str):
-            raise InputError(
-                f'{where}: field "{name}", entry {k + 1} is {str(value)[:20]}, expected a string'
-            )
-    return values
-
-
-def sample(questions: Sequence[Question], n: int, seed: int) -> list[Question]:
-    """At most n of them, drawn by the seed, in the file's order."""
-    chosen = random.Random(seed).sample(range(len(questions)), min(n, len(questions)))
-    return [questions[k] for k in sorted(chosen)]
-
-
-def repeated(questions: Sequence[Question]) -> list[str]:
+def repeated_answers(entries: Entries) -> list[str]:
     """Remarks on questions with an answer twice: legal, and each of them gets a share."""
     out = []
-    for question in questions:
-        counts = collections.Counter(question.answers)
-        twice = next((answer for answer, count in counts.items() if count > 1), None)
-        if twice is not None:
-            out.append(f"{question.name}: answer {twice[:SHOWN]!r} occurs more than once")
+    for entry in entries:
+        [(answer, count)] = collections.Counter(entry.value.answer_strings).most_common(1)
+        if count > 1:
+            out.append(f"{entry.name}: answer {answer[:SHOWN]!r} occurs more than once")
     return out
 
 
-def without_truth(questions: Sequence[Question]) -> list[str]:
+def without_right_answer(entries: Entries) -> list[str]:
     """Remarks on questions without a right answer: legal, as in the published script."""
     out = []
-    for question in questions:
-        if not any(question.truth):
-            why = "no answer is correct, so no Brier score of 0 is possible"
-        elif not question.has_right_answer:
+    for entry in entries:
+        if not any(entry.value.is_right):
             why = "no answer has probability 1"
-        else:
-            continue
-        out.append(f"{question.name}: {why}; top accuracy leaves the question out")
+            if not any(entry.value.answer_probabilities):
+                why = "no answer is correct, so no Brier score of 0 is possible"
+            out.append(f"{entry.name}: {why}; top accuracy leaves the question out")
     return out
-
-
-def without_frame(questions: Sequence[Question]) -> bool:
-    """Whether no question has a metadata frame that could be left out."""
-    return not any(question.frame for question in questions)
-
-
-def context(question: Question, *, metadata: bool = True) -> str:
-    """What stands before an answer, to the letter of the published script."""
-    frame = f"{question.frame}\n" if metadata and question.frame else ""
-    return f"{frame}QUESTION: {question.text}\nANSWER: "
 
 
 def split(prompt: str, answer: str, separator: str | None) -> tuple[str, str]:
     """A context and an answer with another separator between them than the published one.
 
     Args:
-        prompt: as `context` makes it.
+        prompt: as `Question.context` makes it.
         separator: becomes part of the answer; None leaves the two as they are.
     """
     if separator is None:
@@ -258,113 +209,84 @@ def split(prompt: str, answer: str, separator: str | None) -> tuple[str, str]:
 
 
 def requests(
-    questions: Sequence[Question],
+    question: Entry[Question],
     *,
     metadata: bool = True,
     prompting: Prompting = PLAIN,
     separator: str | None = None,
 ) -> list[Request]:
-    """One per answer.
-
-    Args:
-        separator: as of `split`.
-    """
-    out = []
-    for question in questions:
-        key = context(question, metadata=metadata)
-        prompt, _ = split(key, "", separator)
-        whole = prompting.context_of(prompt, key)
-        for k, answer in enumerate(question.answers, start=1):
-            _, answer = split(key, answer, separator)
-            out.append(Request(f"{question.line}.{k}", whole, prompting.continuation_of(answer)))
-    return out
-
-
-def evaluate(
-    questions: Sequence[Question], scored: Sequence[ScoredRequest], boundary: str
-) -> list[dict[str, Any]]:
-    """One result per question; one that failed has `error` and no scores.
-
-    Args:
-        boundary: of the flag; "upstream" gives an answer with no token left the score 0.0, as
-            the published script does, and any other fails the question.
-    """
-    left = iter(scored)
-    return [_evaluate(question, left, boundary) for question in questions]
-
-
-def _evaluate(question: Question, left: Iterator[ScoredRequest], boundary: str) -> dict[str, Any]:
-    own = [next(left) for _ in question.answers]
-    out: dict[str, Any] = {
-        "line": question.line,
-        "question": question.text,
-        "question_category": question.category,
-        "answers": list(question.answers),
-        "answer_types": None if question.types is None else list(question.types),
-        "truth": list(question.truth),
-    }
-    for k, one in enumerate(own):
-        empty = not one.n_scored and boundary != "upstream"
-        error = one.error or ("it has no tokens, so it has no probability" if empty else None)
-        if error:
-            return {**out, "error": f"answer {k + 1}: {error}"}
-    scores = [0.0 if one.mean_logprob is None else one.mean_logprob for one in own]
-    probabilities = softmax(scores)
-    out |= {
-        "scores": scores,
-        "probabilities": probabilities.tolist(),
-        "n_tokens": [one.n_tokens for one in own],
-        "brier": brier(probabilities, question.truth),
-        "uniform_brier": uniform_brier(question.truth),
-        # Ties go to the first, as argmax has it. Without a right answer nobody can name it.
-        "top_correct": question.truth[int(probabilities.argmax())] == 1.0
-        if question.has_right_answer
-        else None,
-    }
-    if any(one.truncated for one in own):
-        out["truncated"] = [one.truncated for one in own]
-    return out
-
-
-def strips(
-    questions: Sequence[Question], requests: Sequence[Request], scored: Sequence[ScoredRequest]
-) -> list[list[Strip]]:
-    """The tokens of each question's answers; `requests` are those of `requests`, and scored."""
-    left = zip(requests, scored, strict=True)
+    """One per answer; `separator` is as of `split`."""
+    key = question.value.context(metadata)
+    context = prompting.context_of(split(key, "", separator)[0], key)
     return [
-        [
-            Strip(answer, one.context, own)
-            for answer, (one, own) in zip(q.answers, left, strict=False)
-        ]
-        for q in questions
+        Request(
+            f"{question.id}.{place}",
+            context,
+            prompting.continuation_of(split(key, answer, separator)[1]),
+        )
+        for place, answer in enumerate(question.value.answer_strings, start=1)
     ]
 
 
-def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
-    """Add to each question that was scored what rounding could turn.
+def record_of(
+    entry: Entry[Question], results: Sequence[ScoredRequest], boundary: str
+) -> dict[str, Any]:
+    """The record of a question: `error` and no scores if an answer failed.
 
-    `within_noise` is of which answer is the most probable, `correct_within_noise` of whether that
-    one is correct, None where no answer is. Both are decided by the scores, whose order a softmax
-    keeps.
+    Args:
+        results: one for each of `requests`.
+        boundary: the setting; "upstream" gives an answer with no token left the score 0.0, as
+            the published script does, and any other fails the question.
+    """
+    question = entry.value
+    record: dict[str, Any] = {
+        "line": entry.id,
+        "question": question.main_question,
+        "question_category": question.question_category,
+        "answers": list(question.answer_strings),
+        "answer_types": None if question.answer_types is None else list(question.answer_types),
+        "truth": list(question.answer_probabilities),
+    }
+    for place, result in enumerate(results, start=1):
+        is_empty = not result.n_scored and boundary != "upstream"
+        error = result.error or ("it has no tokens, so it has no probability" if is_empty else None)
+        if error:
+            return record | {"error": f"answer {place}: {error}"}
+    scores = [0.0 if result.mean_logprob is None else result.mean_logprob for result in results]
+    probabilities = softmax(scores)
+    is_right = question.is_right
+    record |= {
+        "scores": scores,
+        "probabilities": probabilities.tolist(),
+        "n_tokens": [result.n_tokens for result in results],
+        "brier": brier(probabilities, question.answer_probabilities),
+        "uniform_brier": uniform_brier(question.answer_probabilities),
+        # Of equal answers argmax takes the first. Without a right answer none can be named.
+        "top_correct": is_right[int(probabilities.argmax())] if any(is_right) else None,
+    }
+    if any(result.truncated for result in results):
+        record["truncated"] = [result.truncated for result in results]
+    return record
+
+
+def mark_noise(records: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
+    """Add to each scored question whether rounding could change its decisions.
+
+    `within_noise` is about which answer is the most probable, `correct_within_noise` about whether
+    that one is correct, None if no answer is.
     """
     spread = noise.spread["mean_logprob"].largest
-    good = [result for result in results if "error" not in result]
-    for result in good:
-        scores, right = result["scores"], [value == 1.0 for value in result["truth"]]
-        result["within_noise"] = margins.within(margins.lead(scores), spread)
-        result["correct_within_noise"] = (
-            margins.within(margins.right_from_wrong(scores, right), spread) if any(right) else None
+    good = [record for record in records if "error" not in record]
+    for record in good:
+        record["within_noise"] = margins.within(_lead(record), spread)
+        has_right = any(right_answers(record["truth"]))
+        record["correct_within_noise"] = (
+            margins.within(_right_from_wrong(record), spread) if has_right else None
         )
     return [
-        margins.count(what, "mean_logprob", spread, [result[field] for result in good])
+        margins.count(what, "mean_logprob", spread, [record[field] for record in good])
         for what, field in (
             ("most probable answer", "within_noise"),
             ("whether it is correct", "correct_within_noise"),
         )
     ]
-
-
-def failures(questions: Sequence[Question], results: Sequence[dict[str, Any]]) -> list[Failure]:
-    """The questions that could not be evaluated."""
-    pairs = zip(questions, results, strict=True)
-    return [Failure(q.name, result["error"]) for q, result in pairs if "error" in result]

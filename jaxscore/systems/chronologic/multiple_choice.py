@@ -5,8 +5,8 @@ import math
 import random
 import re
 import string
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.skill import skill
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
-from jaxscore.systems.chronologic.answer_scores import Question
-from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.chronologic.answer_scores import Question, right_answers
+from jaxscore.systems.entries import Entry
+from jaxscore.systems.system import Decision, Metric
 from jaxscore.text.encoder import TextEncoder
-from jaxscore.types.requests import GenerationRequest, LabelRequest, TextLabelRequest
 from jaxscore.types.results import Generated, LabelScores, ListedLabelScores
 
 LETTERS = string.ascii_uppercase
@@ -40,9 +40,8 @@ BLANKS = ("", "Ġ", "▁")
 
 @dataclasses.dataclass(frozen=True)
 class Quiz:
-    """A question as it is shown: choice k has letter k."""
+    """A question with lettered options: choice k has letter k."""
 
-    question: Question
     choices: tuple[str, ...]
     truth: tuple[float, ...]
     prompt: str
@@ -50,7 +49,8 @@ class Quiz:
     @property
     def correct(self) -> str:
         """The letters of the choices whose truth is 1."""
-        return "".join(LETTERS[k] for k, value in enumerate(self.truth) if value == 1.0)
+        is_right = right_answers(self.truth)
+        return "".join(letter for letter, right in zip(LETTERS, is_right, strict=False) if right)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class LetterMass:
     Attributes:
         mass: float64 [choices], a letter's tokens with and without a blank taken together.
         outside: probability of everything else, letters beyond the choices included.
-        unlisted: letters of which an endpoint's list says nothing; their mass is 0.
+        unlisted: letters that an endpoint's list lacks; their mass is 0.
         error: why nothing is known.
     """
 
@@ -70,63 +70,126 @@ class LetterMass:
     error: str | None = None
 
 
-def quizzes(
-    questions: Sequence[Question],
+def _logs(record: Mapping[str, Any]) -> list[float]:
+    """Log-probability of each letter."""
+    return [math.log(p) if p > 0 else -math.inf for p in record["letter_probabilities"]]
+
+
+def _lead(record: Mapping[str, Any]) -> float:
+    return margins.lead(_logs(record))
+
+
+def _right_from_wrong(record: Mapping[str, Any]) -> float:
+    if record.get("letter_probabilities") is None:
+        return math.inf
+    return margins.right_from_wrong(_logs(record), right_answers(record["truth"]))
+
+
+def _written_option(record: Mapping[str, Any]) -> str:
+    """The text of the option whose letter is written: the order of options may differ."""
+    letter = record.get("chosen")
+    if letter is None:
+        return "(no letter)"
+    if letter not in LETTERS or len(letter) != 1:
+        raise InputError('field "chosen" is no letter')
+    place = LETTERS.index(letter)
+    choices: list[str] = record["choices"]
+    return choices[place] if place < len(choices) else "(no option's letter)"
+
+
+def _likeliest_option(record: Mapping[str, Any]) -> str:
+    pairs = zip(record["letter_probabilities"], record["choices"], strict=True)
+    return max(pairs, key=lambda pair: pair[0])[1]
+
+
+STATISTIC = "log-probability of a letter"
+
+
+class LetterRecord(TypedDict, total=False):
+    """A question of the mode "mcq"; `error` and no choice if no text was generated."""
+
+    line: int
+    question: str
+    question_category: str
+    prompt: str
+    choices: Annotated[
+        list[str],
+        Decision("option whose letter is written", value=_written_option, name="written"),
+    ]
+    truth: list[float]
+    correct_letters: list[str]
+    response: str
+    chosen: str | None
+    is_option: bool
+    correct: Annotated[bool, Decision("the letter that is written is right", is_right=True)]
+    skill: Annotated[float, Metric("skill score")]
+    letter_probabilities: Annotated[
+        list[float] | None,
+        Decision(
+            "option of the likeliest letter", False, STATISTIC, _likeliest_option, _lead,
+            "within_noise", "likeliest",
+        ),
+    ]  # fmt: skip
+    letter_outside: float | None
+    letter_correct: Annotated[
+        bool | None,
+        Decision(
+            "the likeliest letter is right", True, STATISTIC, None, _right_from_wrong,
+            "letter_correct_within_noise",
+        ),
+    ]  # fmt: skip
+    letter_brier: Annotated[float | None, Metric("Brier score of the letters")]
+    letter_error: str
+    letters_unlisted: list[str]
+    within_noise: bool
+    letter_correct_within_noise: bool
+
+
+def quiz_of(
+    question: Question,
     *,
     seed: int,
     metadata: bool = True,
     include_negation: bool = False,
     shuffle: bool = True,
-) -> tuple[list[Quiz], list[Failure]]:
-    """The quizzes, and the questions that make none.
-
-    The order of a question's choices follows from the seed and its own texts alone: the same on
-    every machine, and whichever other questions are in the file. The published script draws
-    from one generator, question after question.
-    """
-    made, failures = [], []
-    for question in questions:
-        try:
-            made.append(_quiz(question, seed, metadata, include_negation, shuffle))
-        except InputError as problem:
-            failures.append(Failure(question.name, str(problem)))
-    return made, failures
-
-
-def _quiz(
-    question: Question, seed: int, metadata: bool, include_negation: bool, shuffle: bool
 ) -> Quiz:
-    kept = list(range(len(question.answers)))
+    """The quiz of a question.
+
+    The order of its choices follows from the seed and its own texts alone: the same on every
+    machine, and whichever other questions are in the file. The published script draws from one
+    generator, question after question.
+
+    Raises:
+        InputError: no option is right, there are more options than letters, or negations are left
+            out and the types are not known.
+    """
+    places = list(range(len(question.answer_strings)))
     if not include_negation:
-        if question.types is None:
+        if question.answer_types is None:
             raise InputError(
                 'no field "answer_types", which tells the negations that are left out; '
                 "add it, or keep the negations (--include-negation)"
             )
-        kept = [k for k in kept if question.types[k] != "negation"]
-    if not any(question.truth[k] == 1.0 for k in kept):
+        places = [place for place in places if question.answer_types[place] != "negation"]
+    if not any(question.is_right[place] for place in places):
         dropped = "" if include_negation else " among those that are no negation"
         raise InputError(f"no answer is correct{dropped}, expected one of probability 1.0")
-    if len(kept) > len(LETTERS):
+    if len(places) > len(LETTERS):
         raise InputError(
-            f"{len(kept)} options, and there are letters for {len(LETTERS)}; leave some out"
+            f"{len(places)} options, and there are letters for {len(LETTERS)}; leave some out"
         )
     if shuffle:
         # Sorted by drawn numbers: Python keeps what a seed draws from version to version, and
         # promises nothing for what `shuffle` makes of it.
-        drawn = random.Random("\n".join([str(seed), question.text, *question.answers]))
-        kept.sort(key=lambda _: drawn.random())
-    choices = tuple(question.answers[k] for k in kept)
-    lines = [question.frame] if metadata and question.frame else []
-    lines.append(f"QUESTION: {question.text}")
+        texts = [str(seed), question.main_question, *question.answer_strings]
+        drawn = random.Random("\n".join(texts))
+        places.sort(key=lambda _: drawn.random())
+    choices = tuple(question.answer_strings[place] for place in places)
+    lines = [question.metadata_frame] if metadata and question.metadata_frame else []
+    lines.append(f"QUESTION: {question.main_question}")
     lines += [f"{letter}) {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
-    prompt = "\n".join([*lines, INSTRUCTION])
-    return Quiz(question, choices, tuple(question.truth[k] for k in kept), prompt)
-
-
-def generation_requests(quizzes: Sequence[Quiz]) -> list[GenerationRequest]:
-    """Greedy, a few tokens each."""
-    return [GenerationRequest(quiz.question.line, quiz.prompt, MAX_NEW_TOKENS) for quiz in quizzes]
+    truth = tuple(question.answer_probabilities[place] for place in places)
+    return Quiz(choices, truth, "\n".join([*lines, INSTRUCTION]))
 
 
 def letter_ids(encoder: TextEncoder, n: int) -> list[tuple[int, ...]]:
@@ -149,20 +212,13 @@ def letter_ids(encoder: TextEncoder, n: int) -> list[tuple[int, ...]]:
     return found
 
 
-def label_requests(quizzes: Sequence[Quiz], ids: Sequence[tuple[int, ...]]) -> list[LabelRequest]:
-    """What comes next after each prompt, for a local model; `ids` as of `letter_ids`."""
-    return [
-        LabelRequest(
-            quiz.question.line,
-            quiz.prompt,
-            tuple(id for own in ids[: len(quiz.choices)] for id in own),
-        )
-        for quiz in quizzes
-    ]
-
-
 def letter_mass(quiz: Quiz, scores: LabelScores, ids: Sequence[tuple[int, ...]]) -> LetterMass:
-    """The answer to a `label_requests`."""
+    """The mass of a local model.
+
+    Args:
+        scores: of the ids of the quiz's letters, one after another.
+        ids: as of `letter_ids`.
+    """
     if scores.error:
         return unknown_mass(scores.error)
     left = iter(np.exp(scores.logprob))
@@ -177,20 +233,14 @@ def unknown_mass(error: str) -> LetterMass:
     return LetterMass(np.zeros(0), 1.0, error=error)
 
 
-def text_label_requests(quizzes: Sequence[Quiz]) -> list[TextLabelRequest]:
-    """`label_requests` for an endpoint."""
-    return [
-        TextLabelRequest(
-            quiz.question.line,
-            quiz.prompt,
-            tuple(b + letter for letter in LETTERS[: len(quiz.choices)] for b in ("", " ")),
-        )
-        for quiz in quizzes
-    ]
+def letter_texts(quiz: Quiz) -> tuple[str, ...]:
+    """The labels to request from an endpoint: each letter without a blank and after one."""
+    letters = LETTERS[: len(quiz.choices)]
+    return tuple(blank + letter for letter in letters for blank in ("", " "))
 
 
-def listed_letter_mass(quiz: Quiz, scores: ListedLabelScores) -> LetterMass:
-    """The answer to a `text_label_requests`: a form that is not listed counts as 0."""
+def listed_letter_mass(scores: ListedLabelScores) -> LetterMass:
+    """The mass from an endpoint's scores of `letter_texts`: an unlisted text counts as 0."""
     if scores.error:
         return unknown_mass(scores.error)
     mass = np.nan_to_num(np.exp(scores.logprob), nan=0.0).reshape(-1, 2).sum(axis=1)
@@ -200,33 +250,27 @@ def listed_letter_mass(quiz: Quiz, scores: ListedLabelScores) -> LetterMass:
     return LetterMass(mass, max(0.0, 1.0 - float(mass.sum())), unlisted)
 
 
-def evaluate(
-    quizzes: Sequence[Quiz], written: Sequence[Generated], masses: Sequence[LetterMass]
-) -> list[dict[str, Any]]:
-    """One result per quiz; one without generated text has `error`."""
-    return [
-        _evaluate(quiz, one, mass) for quiz, one, mass in zip(quizzes, written, masses, strict=True)
-    ]
-
-
-def _evaluate(quiz: Quiz, written: Generated, letters: LetterMass) -> dict[str, Any]:
-    out: dict[str, Any] = {
-        "line": quiz.question.line,
-        "question": quiz.question.text,
-        "question_category": quiz.question.category,
+def record_of(
+    entry: Entry[Question], quiz: Quiz, written: Generated, letters: LetterMass
+) -> dict[str, Any]:
+    """The record of a question; one without generated text has `error`."""
+    record: dict[str, Any] = {
+        "line": entry.id,
+        "question": entry.value.main_question,
+        "question_category": entry.value.question_category,
         "prompt": quiz.prompt,
         "choices": list(quiz.choices),
         "truth": list(quiz.truth),
         "correct_letters": list(quiz.correct),
     }
     if written.error:
-        return {**out, "error": written.error}
+        return {**record, "error": written.error}
     # A server may send half a surrogate pair, which no file in UTF-8 can hold.
     response = written.text.encode("utf-8", "replace").decode()
     match = CHOICE.search(response)
     chosen = match.group() if match else None
     correct = chosen is not None and chosen in quiz.correct
-    out |= {
+    record |= {
         "response": response,
         "chosen": chosen,
         "is_option": chosen is not None and chosen in LETTERS[: len(quiz.choices)],
@@ -235,38 +279,39 @@ def _evaluate(quiz: Quiz, written: Generated, letters: LetterMass) -> dict[str, 
     }
     if letters.error:
         names = ("letter_probabilities", "letter_outside", "letter_correct", "letter_brier")
-        return {**out, **dict.fromkeys(names), "letter_error": letters.error}
+        return {**record, **dict.fromkeys(names), "letter_error": letters.error}
     probabilities = letters.mass / letters.mass.sum()
-    out |= {
+    record |= {
         "letter_probabilities": probabilities.tolist(),
         "letter_outside": letters.outside,
         "letter_correct": LETTERS[int(probabilities.argmax())] in quiz.correct,
         "letter_brier": brier(probabilities, quiz.truth),
     }
     if letters.unlisted:
-        out["letters_unlisted"] = list(letters.unlisted)
-    return out
+        record["letters_unlisted"] = list(letters.unlisted)
+    return record
 
 
-def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
-    """Add to each quiz whose letters' probabilities are known what rounding could turn.
+def with_letters(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records whose letters have known probabilities."""
+    return [record for record in records if record.get("letter_probabilities") is not None]
 
-    `within_noise` is of which letter is the likeliest, `letter_correct_within_noise` of whether
-    that one is correct. The logarithm of a letter's probability, a sum over its tokens, moves by
-    no more than their log-probabilities do. What is written is not audited.
+
+def mark_noise(records: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
+    """Add to each record `with_letters` whether rounding could change its decisions.
+
+    `within_noise` is about which letter is the likeliest, `letter_correct_within_noise` about
+    whether that one is correct. The logarithm of a letter's probability, a sum over its tokens,
+    moves by no more than their log-probabilities do. Generation is not audited.
     """
     spread = noise.spread["label_logprob"].largest
-    known = [result for result in results if result.get("letter_probabilities") is not None]
-    for result in known:
-        logs = [math.log(p) if p > 0 else -math.inf for p in result["letter_probabilities"]]
-        right = [value == 1.0 for value in result["truth"]]
-        result["within_noise"] = margins.within(margins.lead(logs), spread)
-        result["letter_correct_within_noise"] = margins.within(
-            margins.right_from_wrong(logs, right), spread
-        )
+    known = with_letters(records)
+    for record in known:
+        record["within_noise"] = margins.within(_lead(record), spread)
+        record["letter_correct_within_noise"] = margins.within(_right_from_wrong(record), spread)
     statistic = "label_logprob, as the letters' log-probability"
     return [
-        margins.count(what, statistic, spread, [result[field] for result in known])
+        margins.count(what, statistic, spread, [record[field] for record in known])
         for what, field in (
             ("likeliest letter", "within_noise"),
             ("whether it is correct", "letter_correct_within_noise"),
@@ -274,16 +319,16 @@ def mark(results: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
     ]
 
 
-def responses(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the responses are like: counts, and one mean.
+def count_responses(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Counts of the responses, and one mean.
 
     Returns:
         `n`, those that name `no_letter` or a letter that is `no_option`, those whose question has
         `all_correct` options, those `without_letters`' probabilities, and `letter_outside`, the
-        mean probability that is on no option's letter, None where none is known.
+        mean probability that is on no option's letter, None if none is known.
     """
-    good = [result for result in results if "error" not in result]
-    outside = [r["letter_outside"] for r in good if r["letter_outside"] is not None]
+    good = [record for record in records if "error" not in record]
+    outside = [record["letter_outside"] for record in with_letters(good)]
     return {
         "n": len(good),
         "no_letter": sum(r["chosen"] is None for r in good),

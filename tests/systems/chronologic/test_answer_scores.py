@@ -10,7 +10,9 @@ from jaxscore.analysis.bootstrap import summarise
 from jaxscore.errors import InputError
 from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic.answer_scores import Question
-from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.chronologic.system import SYSTEM, Settings, label, select
+from jaxscore.systems.entries import Entry, read_file, read_objects
+from jaxscore.systems.evaluation import failures_of
 from jaxscore.types.results import ScoredRequest, failed
 
 GOOD = {
@@ -22,9 +24,18 @@ GOOD = {
     "answer_probabilities": [1.0, 0.0],
 }
 QUESTION = Question(
-    "q.jsonl", 1, "A book of 1887.", "Where?", "cloze", ("Oslo", "Vael"),
-    ("ground_truth", "negation"), (1.0, 0.0),
-)  # fmt: skip
+    metadata_frame="A book of 1887.",
+    main_question="Where?",
+    question_category="cloze",
+    answer_strings=("Oslo", "Vael"),
+    answer_types=("ground_truth", "negation"),
+    answer_probabilities=(1.0, 0.0),
+)
+
+
+def entry(line=1, **changed):
+    """`QUESTION` at a line of a file, with some fields changed."""
+    return Entry(f"q.jsonl:{line} 'Where?'", line, dataclasses.replace(QUESTION, **changed))
 
 
 def written(folder, *items):
@@ -40,18 +51,38 @@ def scored(*logprobs, truncated=0):
     return ScoredRequest("", ids, [], values, values, values, ids > 0, truncated=truncated)
 
 
+def records_of(entries, results, boundary):
+    left = iter(results)
+    return [
+        answer_scores.record_of(one, [next(left) for _ in one.value.answer_strings], boundary)
+        for one in entries
+    ]
+
+
 def test_a_question_is_read(tmp_path):
-    assert answer_scores.load(written(tmp_path, GOOD)) == ([QUESTION], [])
+    assert read_file(SYSTEM, written(tmp_path, GOOD)) == [entry()]
 
 
 def test_what_may_be_left_out_or_null(tmp_path):
     bare = {k: GOOD[k] for k in ("main_question", "answer_strings", "answer_probabilities")}
     null = {**GOOD, "metadata_frame": None, "question_category": None, "answer_types": None}
-    questions, failures = answer_scores.load(written(tmp_path, bare, null))
-    assert failures == []
-    for question in questions:
-        assert (question.frame, question.category, question.types) == ("", "(none)", None)
-        assert answer_scores.context(question) == "QUESTION: Where?\nANSWER: "
+    for found in read_file(SYSTEM, written(tmp_path, bare, null)):
+        question = found.value
+        assert (question.metadata_frame, question.question_category) == ("", "(none)")
+        assert question.answer_types is None
+        assert question.context() == "QUESTION: Where?\nANSWER: "
+
+
+def test_lists_of_a_table_are_json_text(tmp_path):
+    path = tmp_path / "q.csv"
+    path.write_text(
+        "main_question,answer_strings,answer_probabilities,answer_types\n"
+        'Where?,"[""Oslo"", ""Vael""]","[1, 0]","[""a"", ""b""]"\n'
+        'Where?,"[""Oslo"", ""Vael""]","[1, 0]",\n'
+    )
+    one, other = read_file(SYSTEM, path)
+    assert (one.value.answer_types, other.value.answer_types) == (("a", "b"), None)
+    assert one.name == "q.csv:2 'Where?'"
 
 
 @pytest.mark.parametrize(
@@ -79,41 +110,46 @@ def test_what_may_be_left_out_or_null(tmp_path):
     ],
 )
 def test_a_bad_question_is_named_and_the_others_are_kept(tmp_path, change, why):
-    questions, [(name, found)] = answer_scores.load(
-        written(tmp_path, GOOD, {**GOOD, **change}, GOOD)
-    )
-    assert [question.line for question in questions] == [1, 3]
-    assert name == ("q.jsonl:2" if "main_question" in change else "q.jsonl:2 'Where?'")
-    assert why in found
-    assert name not in found
+    one, bad, other = read_file(SYSTEM, written(tmp_path, GOOD, {**GOOD, **change}, GOOD))
+    assert (one.id, one.item, other.id, other.item) == (1, QUESTION, 3, QUESTION)
+    assert bad.name == ("q.jsonl:2" if "main_question" in change else "q.jsonl:2 'Where?'")
+    assert why in bad.error
+    assert bad.name not in bad.error
 
 
 @pytest.mark.parametrize("name", ["main_question", "answer_strings", "answer_probabilities"])
 def test_a_missing_field(tmp_path, name):
     bad = {key: value for key, value in GOOD.items() if key != name}
-    _, [(_, why)] = answer_scores.load(written(tmp_path, GOOD, bad))
-    assert f'no field "{name}", expected a ' in why
-    assert "'question_category'" in why
+    _, found = read_file(SYSTEM, written(tmp_path, GOOD, bad))
+    assert f'no field "{name}", expected a ' in found.error
+    assert "'question_category'" in found.error
+
+
+def test_other_fields_of_a_question_are_ignored(tmp_path):
+    """Its records have no id and no fields of the user's."""
+    [found] = read_file(SYSTEM, written(tmp_path, {**GOOD, "id": [], "line": 7, "brier": "b"}))
+    assert found == entry()
 
 
 def test_no_usable_question_at_all(tmp_path):
-    with pytest.raises(InputError, match=r"no line holds a usable question; the first, q.jsonl:1"):
-        answer_scores.load(written(tmp_path, {}, {"main_question": "?"}))
+    with pytest.raises(InputError, match=r"q.jsonl: no question is usable; the first, q.jsonl:1"):
+        read_file(SYSTEM, written(tmp_path, {}, {"main_question": "?"}))
     (tmp_path / "q.jsonl").write_text(json.dumps([GOOD]), encoding="utf-8")
     with pytest.raises(InputError, match="found a JSON array, expected JSONL"):
-        answer_scores.load(tmp_path / "q.jsonl")
+        read_file(SYSTEM, tmp_path / "q.jsonl")
 
 
 def test_a_long_question_is_cut_in_its_name_and_cannot_reach_the_terminal():
-    long = dataclasses.replace(QUESTION, text="x\x1b[31m\u202e" + "y" * 200_000)
-    assert len(long.name) < 120
-    assert long.name.isprintable()
-    assert long.name.endswith("'…")
+    name = label({"main_question": "x\x1b[31m\u202e" + "y" * 200_000}, "folder/q.jsonl:3")
+    assert len(name) < 120
+    assert name.isprintable()
+    assert name.startswith("q.jsonl:3 'x")
+    assert name.endswith("'…")
 
 
 def test_the_prompt_to_the_letter():
-    assert answer_scores.context(QUESTION) == "A book of 1887.\nQUESTION: Where?\nANSWER: "
-    bare = answer_scores.requests([QUESTION], metadata=False)
+    assert QUESTION.context() == "A book of 1887.\nQUESTION: Where?\nANSWER: "
+    bare = answer_scores.requests(entry(), metadata=False)
     assert [(r.id, r.context, r.continuation) for r in bare] == [
         ("1.1", "QUESTION: Where?\nANSWER: ", "Oslo"),
         ("1.2", "QUESTION: Where?\nANSWER: ", "Vael"),
@@ -121,19 +157,22 @@ def test_the_prompt_to_the_letter():
 
 
 def test_a_sample_is_the_seeds_and_keeps_the_order():
-    questions = [dataclasses.replace(QUESTION, line=k) for k in range(100)]
-    drawn = [answer_scores.sample(questions, 5, seed) for seed in (0, 0, 1)]
+    entries = [Entry("bad", 100, None, "unusable"), *(entry(line) for line in range(100))]
+    drawn = [select(entries, Settings(seed=seed)) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
-    lines = [question.line for question in drawn[0]]
+    unusable, *questions = drawn[0]
+    assert unusable == entries[0]
+    lines = [question.id for question in questions]
     assert lines == sorted(set(lines))
     assert len(lines) == 5
-    assert answer_scores.sample(questions[:3], 5, 0) == questions[:3]
-    met = {q.line for seed in range(300) for q in answer_scores.sample(questions, 5, seed)}
+    assert select(drawn[0], Settings()) == drawn[0]
+    assert select(entries, Settings(mode="full")) == entries
+    met = {one.id for seed in range(300) for one in select(entries[1:], Settings(seed=seed))}
     assert met == set(range(100))
 
 
 def test_brier_by_hand():
-    [result] = answer_scores.evaluate([QUESTION], [scored(-1.0, -3.0), scored(-4.0)], "joint")
+    [result] = records_of([entry()], [scored(-1.0, -3.0), scored(-4.0)], "joint")
     p = 1 / (1 + np.exp(-2.0))
     assert result["scores"] == [-2.0, -4.0]
     assert result["probabilities"] == pytest.approx([p, 1 - p])
@@ -145,19 +184,18 @@ def test_brier_by_hand():
 
 def test_an_answer_without_tokens_is_perfect_upstream_and_fails_otherwise():
     answers = [scored(-1.0), scored()]
-    [result] = answer_scores.evaluate([QUESTION], answers, "upstream")
+    [result] = records_of([entry()], answers, "upstream")
     assert (result["scores"], result["n_tokens"]) == ([-1.0, 0.0], [1, 0])
-    results = answer_scores.evaluate([QUESTION], answers, "joint")
-    assert answer_scores.failures([QUESTION], results) == [
+    results = records_of([entry()], answers, "joint")
+    assert failures_of([entry()], results) == [
         ("q.jsonl:1 'Where?'", "answer 2: it has no tokens, so it has no probability")
     ]
     assert "scores" not in results[0]
 
 
 def test_one_failed_answer_fails_its_question_alone():
-    other = dataclasses.replace(QUESTION, line=2)
     answers = [scored(-1.0), failed("1.2", "too long"), scored(-1.0), scored(-2.0, truncated=7)]
-    results = answer_scores.evaluate([QUESTION, other], answers, "joint")
+    results = records_of([entry(), entry(2)], answers, "joint")
     assert results[0]["error"] == "answer 2: too long"
     assert results[1]["truncated"] == [0, 7]
     summary = summarise(results, answer_scores.COLUMNS, 10, 0, "question_category")
@@ -167,9 +205,9 @@ def test_one_failed_answer_fails_its_question_alone():
 
 def test_means_of_categories():
     names = ["b", "a", "b"]
-    questions = [dataclasses.replace(QUESTION, category=name) for name in names]
+    questions = [entry(question_category=name) for name in names]
     answers = [scored(float(-k)) for k in range(6)]
-    results = answer_scores.evaluate(questions, answers, "joint")
+    results = records_of(questions, answers, "joint")
     summary = summarise(results, answer_scores.COLUMNS, 100, 0, "question_category")
     assert list(summary["by_category"]) == ["a", "b"]
     briers = [result["brier"] for result in results]
@@ -181,29 +219,25 @@ def test_means_of_categories():
 
 
 def test_remarks_on_what_is_legal():
-    twice = dataclasses.replace(QUESTION, answers=("Oslo", "Oslo"), line=2)
-    none = dataclasses.replace(QUESTION, truth=(0.0, 0.0), line=3)
-    shares = dataclasses.replace(QUESTION, truth=(0.5, 0.5), line=4)
-    questions = [QUESTION, twice, none, shares]
-    assert answer_scores.repeated(questions) == [
+    twice = entry(2, answer_strings=("Oslo", "Oslo"))
+    none = entry(3, answer_probabilities=(0.0, 0.0))
+    shares = entry(4, answer_probabilities=(0.5, 0.5))
+    questions = [entry(), twice, none, shares]
+    assert answer_scores.repeated_answers(questions) == [
         "q.jsonl:2 'Where?': answer 'Oslo' occurs more than once"
     ]
-    assert answer_scores.without_truth(questions) == [
+    assert answer_scores.without_right_answer(questions) == [
         "q.jsonl:3 'Where?': no answer is correct, so no Brier score of 0 is possible; top "
         "accuracy leaves the question out",
         "q.jsonl:4 'Where?': no answer has probability 1; top accuracy leaves the question out",
     ]
-    assert not answer_scores.without_frame(questions)
-    assert answer_scores.without_frame([dataclasses.replace(QUESTION, frame="")])
 
 
 def test_a_question_without_a_right_answer_is_in_no_accuracy():
     """Whichever answer leads: nobody can name the right one."""
-    questions = [
-        QUESTION,
-        *(dataclasses.replace(QUESTION, truth=t) for t in ((0.0, 0.0), (0.5, 0.5))),
-    ]
-    results = answer_scores.evaluate(questions, [scored(-1.0), scored(-2.0)] * 3, "joint")
+    truths = ((1.0, 0.0), (0.0, 0.0), (0.5, 0.5))
+    questions = [entry(answer_probabilities=truth) for truth in truths]
+    results = records_of(questions, [scored(-1.0), scored(-2.0)] * 3, "joint")
     assert [one["top_correct"] for one in results] == [True, None, None]
     overall = summarise(results, answer_scores.COLUMNS, 10, 0, "question_category")["overall"]
     assert (overall["top_accuracy"].n, overall["top_accuracy"].mean) == (1, 1.0)
@@ -211,14 +245,13 @@ def test_a_question_without_a_right_answer_is_in_no_accuracy():
 
 
 def test_objects_instead_of_lines():
-    bad = Failure("in.jsonl:3", "unusable")
-    questions, failures = answer_scores.read(enumerate([GOOD, bad, [], {"a": 1}, QUESTION], 1))
-    assert [question.name for question in questions] == ["question 1 'Where?'", QUESTION.name]
-    assert failures[:2] == [bad, ("question 3", "found a list, expected an object")]
-    assert failures[2].error.startswith('no field "')
-    with pytest.raises(
-        InputError, match="no object holds a usable question; the first, question 1"
-    ):
-        answer_scores.read(enumerate([3], 1))
-    with pytest.raises(InputError, match=r"no object holds a usable question$"):
-        answer_scores.read([])
+    bad = Entry("in.jsonl:3", 3, None, "unusable")
+    entries = read_objects(SYSTEM, [GOOD, bad, [], {"a": 1}, entry()])
+    names = ["question 1 'Where?'", "in.jsonl:3", "question 3", "question 4", entry().name]
+    assert [one.name for one in entries] == names
+    assert entries[2].error == "found a list, expected an object"
+    assert entries[3].error.startswith('no field "')
+    with pytest.raises(InputError, match="no question is usable; the first, question 1"):
+        read_objects(SYSTEM, [3])
+    with pytest.raises(InputError, match="found no questions, expected at least one"):
+        read_objects(SYSTEM, [])

@@ -7,36 +7,45 @@ import string
 import numpy as np
 import pytest
 
+from jaxscore.errors import InputError
 from jaxscore.systems.chronologic import multiple_choice
 from jaxscore.systems.chronologic.answer_scores import Question
 from jaxscore.systems.chronologic.multiple_choice import LetterMass
+from jaxscore.systems.entries import Entry
 from jaxscore.text.encoder import TextEncoder
+from jaxscore.types.requests import LabelRequest
 from jaxscore.types.results import Generated, LabelScores, ListedLabelScores
 from tests.conftest import MODELS
 
 QUESTION = Question(
-    "q.jsonl", 4, "A book of 1887.", "Where?", "cloze", ("Oslo", "Vael", "Osk", "nowhere"),
-    ("ground_truth", "manual", "manual", "negation"), (1.0, 0.0, 0.5, 0.0),
-)  # fmt: skip
+    metadata_frame="A book of 1887.",
+    main_question="Where?",
+    question_category="cloze",
+    answer_strings=("Oslo", "Vael", "Osk", "nowhere"),
+    answer_types=("ground_truth", "manual", "manual", "negation"),
+    answer_probabilities=(1.0, 0.0, 0.5, 0.0),
+)
+ENTRY = Entry("q.jsonl:4 'Where?'", 4, QUESTION)
+
+
+def changed(**fields):
+    return dataclasses.replace(QUESTION, **fields)
 
 
 def quiz_of(question=QUESTION, **options):
-    made, failures = multiple_choice.quizzes([question], **{"seed": 0, **options})
-    assert failures == []
-    return made[0]
+    return multiple_choice.quiz_of(question, **{"seed": 0, **options})
 
 
 def why_not(question, **options):
-    made, [(name, why)] = multiple_choice.quizzes([question], **{"seed": 0, **options})
-    assert (made, name) == ([], question.name)
-    return why
+    with pytest.raises(InputError) as raised:
+        quiz_of(question, **options)
+    return str(raised.value)
 
 
 def response(text, quiz, mass=None):
     mass = mass or LetterMass(np.full(len(quiz.choices), 0.1), 0.5)
     written = Generated(4, text, np.zeros(0, np.int32), "length")
-    [result] = multiple_choice.evaluate([quiz], [written], [mass])
-    return result
+    return multiple_choice.record_of(ENTRY, quiz, written, mass)
 
 
 def test_the_prompt_to_the_letter():
@@ -49,13 +58,13 @@ def test_the_prompt_to_the_letter():
         "QUESTION: Where?\nA) Oslo\nB) Vael\nC) Osk\nD) nowhere\n"
         "Respond only with the letter of the correct answer:"
     )
-    assert quiz_of(dataclasses.replace(QUESTION, frame="")).prompt.startswith("QUESTION: Where?\n")
+    assert quiz_of(changed(metadata_frame="")).prompt.startswith("QUESTION: Where?\n")
 
 
 def test_the_order_is_the_seeds_and_does_not_hang_on_the_other_questions():
     alone = quiz_of(seed=3)
-    others = [dataclasses.replace(QUESTION, text=f"Who {k}?") for k in range(20)]
-    made, _ = multiple_choice.quizzes([*others, QUESTION], seed=3)
+    others = [changed(main_question=f"Who {k}?") for k in range(20)]
+    made = [quiz_of(question, seed=3) for question in (*others, QUESTION)]
     assert made[-1] == alone
     orders = {quiz_of(seed=seed).choices for seed in range(200)}
     assert len(orders) == 6
@@ -80,18 +89,20 @@ def test_truth_and_letters_follow_the_choices():
 
 def test_questions_that_make_no_quiz():
     letters = [f"answer {k}" for k in range(27)]
-    many = dataclasses.replace(
-        QUESTION, answers=tuple(letters), types=("x",) * 27, truth=(1.0,) + (0.0,) * 26
+    many = changed(
+        answer_strings=tuple(letters),
+        answer_types=("x",) * 27,
+        answer_probabilities=(1.0,) + (0.0,) * 26,
     )
     assert why_not(many) == "27 options, and there are letters for 26; leave some out"
-    fewer = dataclasses.replace(many, types=("x",) * 26 + ("negation",))
+    fewer = dataclasses.replace(many, answer_types=("x",) * 26 + ("negation",))
     assert len(quiz_of(fewer).choices) == 26
-    wrong = dataclasses.replace(QUESTION, truth=(0.9, 0.0, 0.0, 1.0))
+    wrong = changed(answer_probabilities=(0.9, 0.0, 0.0, 1.0))
     assert "no answer is correct among those that are no negation" in why_not(wrong)
     assert quiz_of(wrong, include_negation=True, shuffle=False).correct == "D"
-    none = dataclasses.replace(QUESTION, truth=(0.0,) * 4)
+    none = changed(answer_probabilities=(0.0,) * 4)
     assert why_not(none, include_negation=True).startswith("no answer is correct, expected one")
-    untyped = dataclasses.replace(QUESTION, types=None)
+    untyped = changed(answer_types=None)
     assert 'no field "answer_types"' in why_not(untyped)
     assert len(quiz_of(untyped, include_negation=True).choices) == 4
 
@@ -122,17 +133,15 @@ def test_the_first_letter_that_stands_alone_is_the_choice(text, chosen):
 
 def test_counts_of_responses():
     quiz = quiz_of(shuffle=False)
-    sure = quiz_of(
-        dataclasses.replace(QUESTION, truth=(1.0,) * 4), shuffle=False, include_negation=True
-    )
+    sure = quiz_of(changed(answer_probabilities=(1.0,) * 4), shuffle=False, include_negation=True)
     results = [response(text, quiz) for text in ("A", "I", "no", "")] + [response("no", sure)]
     results.append({"error": "too long"})
-    assert multiple_choice.responses(results) == {
+    assert multiple_choice.count_responses(results) == {
         "n": 5, "no_letter": 3, "no_option": 1, "all_correct": 1, "without_letters": 0,
         "letter_outside": 0.5,
     }  # fmt: skip
     unknown = response("A", quiz, multiple_choice.unknown_mass("x"))
-    counts = multiple_choice.responses([unknown])
+    counts = multiple_choice.count_responses([unknown])
     assert (counts["without_letters"], counts["letter_outside"]) == (1, None)
     assert results[4]["skill"] == 1.0
     assert results[4]["correct"] is False
@@ -146,7 +155,8 @@ def test_half_a_surrogate_pair_in_a_response_can_be_written():
 def test_a_response_that_failed():
     quiz = quiz_of()
     written = Generated(4, "", np.zeros(0, np.int32), None, "too long")
-    [result] = multiple_choice.evaluate([quiz], [written], [multiple_choice.unknown_mass("x")])
+    unknown = multiple_choice.unknown_mass("x")
+    result = multiple_choice.record_of(ENTRY, quiz, written, unknown)
     assert result["error"] == "too long"
     assert "chosen" not in result
 
@@ -172,7 +182,7 @@ def test_both_forms_of_a_letter_count(scorers, name):
     encoder = scorer.encoder
     quiz = quiz_of(seed=1)
     ids = multiple_choice.letter_ids(encoder, 3)
-    [asked] = multiple_choice.label_requests([quiz], ids)
+    asked = LabelRequest(4, quiz.prompt, tuple(id for letter in ids for id in letter))
     [scores] = scorer.label([asked])
     got = multiple_choice.letter_mass(quiz, scores, ids)
     every = dataclasses.replace(asked, label_ids=tuple(range(scorer.model.vocab_size)))
@@ -209,16 +219,15 @@ def test_no_letter_has_any_probability():
 
 def test_letters_of_an_endpoints_list():
     quiz = quiz_of()
-    [asked] = multiple_choice.text_label_requests([quiz])
-    assert asked.labels == ("A", " A", "B", " B", "C", " C")
+    assert multiple_choice.letter_texts(quiz) == ("A", " A", "B", " B", "C", " C")
     nan = math.nan
     logprob = np.log([0.2, 0.1, nan, 0.3, nan, nan])
     listed = ListedLabelScores(4, logprob, logprob, ("B", "C", " C"), 0.01)
-    got = multiple_choice.listed_letter_mass(quiz, listed)
+    got = multiple_choice.listed_letter_mass(listed)
     assert got.mass == pytest.approx([0.3, 0.3, 0.0])
     assert (got.outside, got.unlisted) == (pytest.approx(0.4), "C")
     assert response("A", quiz, got)["letters_unlisted"] == ["C"]
     none = dataclasses.replace(listed, logprob=np.full(6, nan))
-    assert "holds none of the letters" in multiple_choice.listed_letter_mass(quiz, none).error
+    assert "holds none of the letters" in multiple_choice.listed_letter_mass(none).error
     lost = dataclasses.replace(listed, error="no list")
-    assert multiple_choice.listed_letter_mass(quiz, lost).error == "no list"
+    assert multiple_choice.listed_letter_mass(lost).error == "no list"

@@ -5,10 +5,10 @@ import math
 import pytest
 
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
+from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC_SYSTEM
 from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.declared import comparisons
 from jaxscore.systems.compare.systems import (
-    chronologic,
     paths,
     probsem,
     samples,
@@ -26,6 +26,9 @@ from tests.systems.compare import records
 def comparison(declared):
     [found] = comparisons(declared)
     return found
+
+
+CHRONOLOGIC, LETTERS = comparisons(CHRONOLOGIC_SYSTEM)
 
 
 def read(system: System, *given, **facts):
@@ -74,7 +77,7 @@ def test_chronologic():
         "n_tokens": [1, 2, 3], "brier": 0.3, "top_correct": False, "within_noise": False,
         "correct_within_noise": True,
     }  # fmt: skip
-    good, failed = read(chronologic.SYSTEM, scored, {**QUESTION, "error": "too long"})
+    good, failed = read(CHRONOLOGIC, scored, {**QUESTION, "error": "too long"})
     assert good.numbers == {
         "brier": 0.3, "right_probability": 0.26, "answer_logprob": [-1.0, -2.0, -4.0]
     }  # fmt: skip
@@ -94,7 +97,7 @@ def test_letters_are_compared_by_the_text_of_their_option():
         }  # fmt: skip
 
     one, other, none = read(
-        chronologic.LETTERS,
+        LETTERS,
         quiz(["Ada", "Bo"], [1.0, 0.0], "A", [0.75, 0.25]),
         quiz(["Bo", "Ada"], [0.0, 1.0], "B", [0.25, 0.75]),
         {**quiz(["Bo", "Ada"], [0.0, 1.0], None, None), "letter_brier": None},
@@ -202,8 +205,8 @@ def test_choose_and_perplexity():
         (comparison(SCORE), [1], "found no object"),
         (paths.SYSTEM, {"id": 1, "question": 2}, 'field "question" is a whole number'),
         (paths.SYSTEM, {"id": 1, "question": "q"}, 'field "path_evaluations" is null'),
-        (chronologic.SYSTEM, {**QUESTION, "scores": [1.0]}, "has 1 entries, expected 3"),
-        (chronologic.SYSTEM, {**QUESTION, "scores": [1.0, None, 2.0]}, "entries that are null"),
+        (CHRONOLOGIC, {**QUESTION, "scores": [1.0]}, "has 1 entries, expected 3"),
+        (CHRONOLOGIC, {**QUESTION, "scores": [1.0, None, 2.0]}, "entries that are null"),
         (probsem.SYSTEM, {"text": "t", "queries": ["a"], "expected": 5}, "there are 1 queries"),
         (samples.SELF_CERTAINTY, {"output": ["a"], "confidence_list": []}, "expected 1"),
         (
