@@ -81,6 +81,13 @@ def test_shared_prefix_needs_enough_tokens_and_several_groups(monkeypatch):
     assert decode_slots.shared_prefix_length([], 32) == 0
 
 
+def test_last_token_of_a_prompt_is_not_part_of_the_shared_prefix(monkeypatch):
+    monkeypatch.setattr(decode_slots, "SHORTEST_PREFIX", 1)
+    prompts = [np.arange(7, dtype=np.int32), *[np.arange(9, dtype=np.int32)] * 40]
+    given = [TokenRequest(ids, 4, 0.0, 1.0, 0, (), ()) for ids in prompts]
+    assert decode_slots.shared_prefix_length(given, 32) == 6
+
+
 LENGTHS = st.lists(st.integers(1, 5), max_size=60)  # blocks of each text
 ROWS = st.sampled_from([1, 2, 3, 8, 16, 24])
 
