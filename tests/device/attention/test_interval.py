@@ -10,6 +10,7 @@ import pytest
 from jaxscore.device import reference
 from jaxscore.device.attention import blocked as by_blocks
 from jaxscore.device.attention import interval as fast
+from jaxscore.device.attention import mask
 from jaxscore.device.attention.score_rule import ScoreRule
 from jaxscore.device.backends import BACKENDS
 from tests.device.configs import rules
@@ -132,6 +133,24 @@ def test_a_window_counts_along_the_path_and_not_along_the_row(form):
         attend = slow_form if form == "slow" else FAST[form]
         got, _ = attend(q, k, v, position, end, jnp.int32(window), rule=PLAIN, dtype=jnp.float32)
         np.testing.assert_allclose(np.asarray(got)[0, :, 0], weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [0, 1, 2, 4, 5, 9])
+@pytest.mark.parametrize("rows", ["one path", "tries"])
+def test_block_pairs_skip_nothing_that_is_visible(rows, window):
+    """A path makes a window end at the last token of a block."""
+    length, block = 24, 4
+    _, position, end = random_rows(2, 1, length)
+    if rows == "one path":
+        position, end = np.arange(length)[None], np.full((1, length), length)
+    position, end = (jnp.asarray(x, jnp.int32) for x in (position, end))
+    got = mask.block_pairs(mask.flat_ends(end), position[0], jnp.int32(window), block, block)
+    i, j = np.arange(length)[:, None], np.arange(length)[None]
+    seen = mask.visible(i, j, end, position[0][:, None], position, jnp.int32(window))
+    of_blocks = np.asarray(seen).reshape(length // block, block, length // block, block)
+    assert (got.some >= of_blocks.any(axis=(1, 3))).all()
+    assert (got.every <= of_blocks.all(axis=(1, 3))).all()
+    assert not got.some.all()
 
 
 @pytest.mark.parametrize("form", FAST)
