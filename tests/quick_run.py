@@ -4,7 +4,7 @@ python -m pytest                 the quick run: all but the slow tests
 python -m pytest --all           every test
 python -m pytest --all -m slow   what the quick run leaves out
 python -m pytest -m numeric      the quick tests of numbers, for another instruction set
-python -m pytest -m lines        the quick tests that depend on the line of transformers
+python -m pytest -m lines        the quick tests of what reads configs, tokenizers, Flax classes
 
 @pytest.mark.slow                            the test is not in the quick run
 @pytest.mark.slow_after(2)                   only its first two cases are
@@ -19,6 +19,8 @@ import os
 
 import pytest
 
+from tests import releases
+
 LEFT_OUT = pytest.StashKey[int]()
 
 
@@ -28,10 +30,16 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Mark what `slow_after` leaves out, and deselect the slow tests.
+    """Mark what `slow_after` leaves out and what one line has, and deselect the slow tests.
 
-    A test that the command line names (`file.py::test`) runs in any case.
+    A slow test that the command line names (`file.py::test`) runs.
     """
+    for item in items:
+        for name, reason in releases.ABSENT.items():
+            if item.get_closest_marker(name):
+                item.add_marker("lines")
+                if reason:
+                    item.add_marker(pytest.mark.skip(reason=reason))
     for item in slow_cases(items):
         item.add_marker("slow")
     config.stash[LEFT_OUT] = 0

@@ -7,8 +7,6 @@ import pytest
 from jaxscore.adapters.arguments import IDLE, READERS, ArgumentError, Arguments, read_arguments
 from jaxscore.errors import InputError
 
-pytestmark = pytest.mark.lines
-
 
 def test_values_as_text_and_as_they_are():
     args, idle = read_arguments(

@@ -7,8 +7,6 @@ from jaxscore.adapters.scoring import Question, answers
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
 
-pytestmark = pytest.mark.lines
-
 
 def ids(*values):
     return np.array(values, np.int32)

@@ -19,8 +19,6 @@ from tests.models.transformers_flax.test_bert_classifier import torch_model
 from tests.releases import flax_classes
 from tests.systems.rag.test_bem import WORDS
 
-pytestmark = pytest.mark.lines
-
 GPT2 = str(CASES / "models/tiny-gpt2")
 SIDES = ("ours", "theirs")
 REPORT = "eval_dev_judge_LLMeval_j_logits"

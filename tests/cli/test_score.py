@@ -14,8 +14,6 @@ from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 from tests.releases import flax_classes
 
-pytestmark = pytest.mark.lines
-
 SUMMARY = [
     "sum_logprob", "mean_logprob", "perplexity", "mean_entropy", "mean_self_certainty",
     "n_tokens", "n_scored",

@@ -19,8 +19,6 @@ from jaxscore.models import costs
 from jaxscore.models.weights.params import shapes_of
 from tests.device.configs import gpt2like, llamalike
 
-pytestmark = pytest.mark.lines
-
 FLOAT32 = np.dtype(np.float32)
 EXPERTS = Experts(6, 2, True)
 CONFIGS = {

@@ -14,8 +14,6 @@ from tests.models.checkpoints import loaded, saved
 from tests.models.families import STRUCTURES
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
 
-pytestmark = pytest.mark.lines
-
 # What of a family bears on keys and values, beside its base
 CONFIGS = {
     "cohere": {"use_qk_norm": True},

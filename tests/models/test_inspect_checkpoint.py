@@ -17,8 +17,6 @@ from tests.models.checkpoints import loaded
 from tests.models.families import REFUSED, UNUSABLE
 from tests.releases import flax_classes
 
-pytestmark = pytest.mark.lines
-
 QWEN = CASES / "models/tiny-qwen2"
 
 

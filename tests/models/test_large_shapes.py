@@ -20,8 +20,6 @@ from jaxscore.models.weights.params import shapes_of
 from tests.models.config.test_defaults import required
 from tests.models.families import BASE
 
-pytestmark = pytest.mark.lines
-
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 LLAMA = {
     "model_type": "llama",

@@ -12,8 +12,6 @@ from jaxscore.models.transformers_flax.guards import GUARDS
 from jaxscore.models.wrappers import WRAPPERS
 from tests.models.checkpoints import loaded
 
-pytestmark = pytest.mark.lines
-
 HYBRIDS = [kind for kind, one in REFUSED.items() if one.kind is RECURRENT]
 NAMED = (
     "falcon_h1 granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba mamba2 minimax nemotron_h "

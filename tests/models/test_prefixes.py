@@ -12,7 +12,7 @@ from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
 from tests.models.mixture_families import SHARED_KEYS_OF_EQUAL_SIZE
 
-pytestmark = [pytest.mark.lines, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 PREFIX = 290  # beyond 256, where Falcon's positions are rounded
 

@@ -11,8 +11,6 @@ from tests.models.checkpoints import loaded
 from tests.models.families import REFUSED, UNUSABLE
 from tests.releases import native_and_transformers
 
-pytestmark = pytest.mark.lines
-
 
 def refused(folder, *parts, implementation="native"):
     """Loading fails with a message that has all the parts, in order."""

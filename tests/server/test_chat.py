@@ -12,8 +12,6 @@ from jaxscore.server import service
 from jaxscore.text import chat_template
 from tests.server.conftest import refused
 
-pytestmark = pytest.mark.lines
-
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Is it Oslo?"}]
 BASE = {"messages": MESSAGES, "max_tokens": 2, "temperature": 0}
@@ -87,6 +85,7 @@ def test_an_image_is_refused_by_name(served):
     assert "image_url" in refused(answer, 400, param="messages")["message"]
 
 
+@pytest.mark.lines
 def test_the_prompt_is_the_templates_with_one_bos(served):
     encoder = served.scorer.encoder
     text = chat_template.render(encoder.tokenizer, MESSAGES)

@@ -9,8 +9,6 @@ from jaxscore.text import tokenize_requests
 from jaxscore.text.tokenize_requests import MOST_SHARED
 from jaxscore.types.requests import Request, Unusable
 
-pytestmark = pytest.mark.lines
-
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):

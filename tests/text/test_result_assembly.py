@@ -9,8 +9,6 @@ from jaxscore.text.result_assembly import assemble_scores
 from jaxscore.text.tokenize_requests import INVALID_UNICODE, TokenizedRequest
 from jaxscore.types.requests import Request
 
-pytestmark = pytest.mark.lines
-
 
 class Encoder:
     def tokens(self, ids):

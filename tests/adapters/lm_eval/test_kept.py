@@ -13,7 +13,7 @@ from tests.adapters.lm_eval.evaluated import evaluated, request, responses
 from tests.adapters.lm_eval.folders import args
 from tests.adapters.lm_eval.tasks import DOCUMENTS, OF_EACH_KIND
 
-pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_details(tmp_path, found):

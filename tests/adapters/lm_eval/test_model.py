@@ -15,7 +15,7 @@ from tests.adapters.lm_eval.evaluated import evaluated, request, responses
 from tests.adapters.lm_eval.folders import args, case, changed
 from tests.adapters.lm_eval.tasks import DOCUMENTS, OF_EACH_KIND
 
-pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_it_is_registered_beside_the_others():

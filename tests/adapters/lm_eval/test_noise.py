@@ -6,7 +6,7 @@ from lm_eval.api.instance import Instance
 
 from jaxscore.adapters.lm_eval import JaxscoreLM, outputs
 
-pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def request(task, document, choice, context="The cat", continuation=" sat"):

@@ -8,7 +8,7 @@ from tests.adapters.lm_eval.evaluated import by_hf, responses
 from tests.adapters.lm_eval.folders import case
 from tests.adapters.lm_eval.tasks import TASKS, metrics, task
 
-pytestmark = [pytest.mark.lines, pytest.mark.filterwarnings("ignore")]  # those of its libraries
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of its libraries
 
 CHOICES = task(
     "chosen", "multiple_choice", doc_to_choice="{{a}}", doc_to_target="g", num_fewshot=2,

@@ -12,7 +12,7 @@ from jaxscore.errors import InputError
 from jaxscore.models.transformers_flax.bert_classifier import BertClassifier
 from tests.releases import flax_classes
 
-pytestmark = [pytest.mark.numeric, pytest.mark.lines, flax_classes]
+pytestmark = [pytest.mark.numeric, flax_classes]
 
 POSITIONS = 100  # no power of two: the last bucket is shorter than the next would be
 VOCABULARY = 97

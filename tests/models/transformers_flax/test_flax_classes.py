@@ -30,9 +30,9 @@ from tests.models.checkpoints import (
     scorer,
     torch_scores,
 )
-from tests.releases import NO_FLAX_CLASSES
+from tests.releases import NO_FLAX_CLASSES, flax_classes
 
-pytestmark = [pytest.mark.numeric, pytest.mark.lines]
+pytestmark = [pytest.mark.numeric, flax_classes]
 
 FLAX_ACT2FN = pytest.importorskip("transformers.modeling_flax_utils", reason=NO_FLAX_CLASSES).ACT2FN
 

@@ -18,8 +18,6 @@ from tests.models.checkpoints import loaded, ragged, saved, scorer
 from tests.models.families import STRUCTURES
 from tests.models.weights.test_params import run_sharded
 
-pytestmark = pytest.mark.lines
-
 FACTS = converted.Facts("llama", "float32", "somewhere", None, None, "1")
 
 

@@ -11,8 +11,6 @@ from jaxscore.errors import InputError
 from jaxscore.models.weights import checkpoint as files
 from tests.models.checkpoints import loaded
 
-pytestmark = pytest.mark.lines
-
 NORM = "model.norm.weight"
 
 

@@ -14,8 +14,6 @@ from jaxscore.models.weights import fingerprint, tensor_files
 from jaxscore.models.weights.lora import CONFIG, WEIGHTS
 from tests.conftest import CASES
 
-pytestmark = pytest.mark.lines
-
 SETTLED = fingerprint.SETTLED
 SIZE = 2 * fingerprint.CHUNK + 12345
 

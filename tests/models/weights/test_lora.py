@@ -28,8 +28,6 @@ from tests.models.checkpoints import (
 )
 from tests.releases import flax_classes
 
-pytestmark = pytest.mark.lines
-
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 CASES = {
     "two modules": ("llama", {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 12}),

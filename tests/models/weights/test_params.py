@@ -20,8 +20,6 @@ from jaxscore.models.weights.filling import Leaf, device_arrays
 from tests.conftest import with_devices
 from tests.models.checkpoints import loaded
 
-pytestmark = pytest.mark.lines
-
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HERE = SingleDeviceSharding(jax.devices("cpu")[0])
 # On eight devices, since sharding needs them and a process sets their number once.

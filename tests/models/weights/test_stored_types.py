@@ -14,8 +14,6 @@ from jaxscore.errors import InputError
 from tests.models.checkpoints import assert_agree, loaded, ragged, saved, scorer, torch_scores
 from tests.releases import HAS_FLAX_CLASSES, native_and_transformers
 
-pytestmark = pytest.mark.lines
-
 WEIGHT = "model.layers.1.mlp.up_proj.weight"
 BITS = {
     "F8_E4M3FNUZ": 8, "I16": 16, "U16": 16, "U32": 32, "U64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6,

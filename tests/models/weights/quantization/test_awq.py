@@ -6,8 +6,6 @@ import pytest
 from jaxscore.errors import InputError
 from tests.models.weights.quantization.packers import awq, scheme, seen
 
-pytestmark = pytest.mark.lines
-
 METHOD = {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm"}
 MODULE = "model.layers.0.mlp.up_proj"
 NAME = f"{MODULE}.weight"

@@ -15,8 +15,6 @@ from jaxscore.errors import InputError
 from jaxscore.models.weights.tensor_files import map_file
 from tests.models.weights.quantization.packers import packed, scheme, seen
 
-pytestmark = pytest.mark.lines
-
 FILE = Path(__file__).with_name("compressed_tensors.safetensors")
 MODULE = "model.layers.0.mlp.up_proj"
 NAME = f"{MODULE}.weight"

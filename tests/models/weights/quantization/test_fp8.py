@@ -9,8 +9,6 @@ import transformers
 from jaxscore.errors import InputError
 from tests.models.weights.quantization.packers import fp8, scheme, seen
 
-pytestmark = pytest.mark.lines
-
 METHOD = {
     "quant_method": "fp8",
     "activation_scheme": "dynamic",

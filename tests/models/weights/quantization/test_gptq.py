@@ -6,8 +6,6 @@ import pytest
 from jaxscore.errors import InputError
 from tests.models.weights.quantization.packers import gptq, packed, scheme, seen
 
-pytestmark = pytest.mark.lines
-
 METHOD = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}
 MODULE = "model.layers.0.mlp.up_proj"
 NAME = f"{MODULE}.weight"

@@ -9,8 +9,6 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from jaxscore.errors import InputError
 from tests.models.weights.quantization.packers import mxfp4, seen
 
-pytestmark = pytest.mark.lines
-
 METHOD = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
 NAME = "model.layers.0.mlp.experts.gate_up_proj"
 

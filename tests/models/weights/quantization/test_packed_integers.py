@@ -7,8 +7,6 @@ from jaxscore.models.weights.quantization.dequantize import n_blocks, times_bloc
 from jaxscore.models.weights.quantization.packed_integers import unpacked, unpacked_rows
 from tests.models.weights.quantization.packers import packed
 
-pytestmark = pytest.mark.lines
-
 
 @pytest.mark.parametrize("bits", range(1, 9))
 @pytest.mark.parametrize("count", [1, 7, 32, 33, 95, 96])

@@ -26,8 +26,6 @@ from tests.models.weights.quantization.checkpoints import GPTQ, METHODS, SIZES, 
 from tests.models.weights.test_lora import adapt, with_adapter
 from tests.releases import flax_classes, native_and_transformers
 
-pytestmark = pytest.mark.lines
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
