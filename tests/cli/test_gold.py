@@ -65,7 +65,7 @@ def test_vote(run, write, tmp_path):
     assert "| Borda vote, N = 3 | 0.666667 |" in page
     assert "1 items have no gold and are in no share: item 4 (id 0)." in page
     assert "## By power of the vote" in page
-    assert "\n### item 1 (id 0)\n" in page.partition("## Wrong choices")[2]
+    assert "| item 1 (id 0) |" in page.partition("## Wrong choices")[2]
 
 
 @pytest.mark.parametrize(

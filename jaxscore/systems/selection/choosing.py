@@ -1,4 +1,4 @@
-"""What the systems that choose between sampled responses share: settings, records, and the run.
+"""Chooses a response of each item, as each of these systems does.
 
 Each system is a `Selection`: it reads the candidates of an item and chooses one of them. Here every
 item is read, chosen from, graded by its gold if that is known, and made a record.
@@ -8,174 +8,42 @@ import abc
 import collections
 import dataclasses
 import functools
-import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from jaxscore.errors import InputError, NothingUsable
-from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
-from jaxscore.report import text_table
+from jaxscore.io.items import read_lenient_rows
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.selection import items
 from jaxscore.systems.selection.answers import (
-    AUTO,
     NO_READABLE_ANSWER,
-    RULE_HELP,
     Answers,
     answer_rules,
     count_forms,
-    form_lines,
     read_answers,
 )
+from jaxscore.systems.selection.counts import (
+    count_responses,
+    manifest_counts,
+    note_remarks,
+    printed_lines,
+)
 from jaxscore.systems.selection.grading import (
-    ENOUGH,
+    MAJORITY,
     Chooser,
     Grader,
     Marks,
     Same,
-    percent,
     sizes,
 )
-from jaxscore.systems.selection.ranking import NO_ANSWER, Choice
+from jaxscore.systems.selection.ranking import Choice, majority
 from jaxscore.systems.selection.report import report
 from jaxscore.systems.selection.symbolic import TIME_LIMIT, SymbolicComparison
-from jaxscore.systems.settings import Settings, setting
-from jaxscore.systems.system import Compared, Decision, Metric, System
+from jaxscore.systems.system import System
 
 MOST_REMARKS = 20  # notes on items that are printed; all are in the report's data
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GradedSettings(Settings):
-    """Settings of a system whose choices can be graded."""
-
-    gold: str | None = setting(
-        None,
-        metavar="FIELD",
-        expected="the name of a field",
-        help="field of the items with the right answer, a list of acceptable ones, or true or "
-        "false for each response: tell how often the choice is right, beside the first sample, a "
-        "majority vote and an oracle, and write it to a report",
-    )
-    n_bootstrap: int = setting(
-        1000,
-        least=1,
-        metavar="N",
-        help="with --gold: draws for the 95% intervals of differences (default 1000)",
-        advanced=True,
-    )
-    seed: int = setting(0, help="with --gold: of those draws (default 0)", advanced=True)
-
-    def record(self) -> dict[str, Any]:
-        """The settings as a report has them; those of grading if something is graded."""
-        values = super().record()
-        if self.gold is None:
-            for name in ("gold", "n_bootstrap", "seed"):
-                del values[name]
-        return values
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AnswerSettings(GradedSettings):
-    """Settings of a system that reads the answers of responses."""
-
-    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = setting(
-        AUTO, help=RULE_HELP
-    )
-
-    @property
-    def rule_ending(self) -> str:
-        """End of the output's default name, so that another rule does not replace its result."""
-        return "" if self.answer_rule == AUTO else f"-{self.answer_rule}"
-
-
-HELP_OF_GOLD = """\
---gold FIELD grades the choices. FIELD of each item holds {holds}. Items get `right` (null without \
-gold); the share of right choices among the first 1, 2, 4, ... N responses is printed beside the \
-first sample's{beside}, and is in OUT_report.md, OUT_report.json and, for a browser, \
-OUT_report.html (OUT.report.md where OUT does not end in .json)."""
-HELP_OF_ANSWERS = (
-    " If no response has a readable answer, there is no share, and the exit code is 1."
-)
-EXIT_CODES = """
-exit code: 0 all decided or by fallback, 1 some items failed (they hold
-           `error`) or nothing could be graded, 2 unusable input or no usable
-           item; nothing is written.
-"""
-
-
-def help_of_gold(beside: str) -> str:
-    """The end of the help of a system that reads answers.
-
-    Args:
-        beside: the ways of choosing that are graded too.
-    """
-    holds = (
-        "the right answer, a list of acceptable answers, or a list of true or false for each "
-        "response"
-    )
-    text = HELP_OF_GOLD.format(holds=holds, beside=beside) + HELP_OF_ANSWERS
-    return f"{textwrap.fill(text, 80)}\n{EXIT_CODES}"
-
-
-def first_n(default: int) -> Any:
-    """Declare the setting `best_n`."""
-    return setting(
-        default,
-        name="best-N",
-        least=1,
-        metavar="N",
-        help=f"consider the first N responses of each item (default {default}); an item with fewer "
-        "has all of its considered",
-    )
-
-
-def _first_of(field: str) -> Callable[[Mapping[str, Any]], str | None]:
-    return lambda record: str(record[field][0]) if record[field] else None
-
-
-class Graded(TypedDict, total=False):
-    """Fields of a record if the choices are graded."""
-
-    right: Annotated[bool | None, Decision("the chosen response is right", is_right=True)]
-
-
-class Record(Graded, total=False):
-    """An item with the chosen response in place of its responses."""
-
-    output: Annotated[
-        list[str | None],
-        Decision(
-            "chosen response", value=_first_of("output"), within="within_noise", name="output"
-        ),
-    ]
-    answer_form: str | None
-
-
-class CertainRecord(Record, total=False):
-    """An item with the chosen response and its self-certainty."""
-
-    confidence: Annotated[
-        float | None,
-        Metric(
-            "self-certainty of the chosen response",
-            value=lambda record: (
-                None if record["confidence"] == NO_ANSWER else record["confidence"]
-            ),
-        ),
-    ]
-    within_noise: bool
-
-
-class CodeRecord(Graded, total=False):
-    """The code of a chosen response, as LiveCodeBench grades it."""
-
-    question_id: str | int
-    code_list: Annotated[
-        list[str], Decision("chosen response", value=_first_of("code_list"), name="output")
-    ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -185,7 +53,6 @@ class Candidates:
     Attributes:
         fields: of the item.
         responses: None for one that is null.
-        n_all: responses of the item, those after the first N too.
         confidences: nats per token; None for one that is not known.
         answers: of the responses; None if they have none to compare.
         noise: how far rounding moves a confidence, in nats; None if it is not known.
@@ -193,7 +60,6 @@ class Candidates:
 
     fields: Mapping[str, Any]
     responses: list[str | None]
-    n_all: int
     confidences: list[float | None] = dataclasses.field(default_factory=list)
     answers: Answers | None = None
     noise: float | None = None
@@ -234,12 +100,14 @@ class Selection(abc.ABC):
         way: its name in tables.
         decided_by: what should decide, for the headline.
         fallbacks: why it did not, and what people read of it.
+        source: field of an item, with all responses between which it chooses.
         field: of a record, with the chosen response in a list.
     """
 
     way: ClassVar[str]
     decided_by: ClassVar[str]
     fallbacks: ClassVar[Mapping[str, str]] = {}
+    source: ClassVar[str] = "output"
     field: ClassVar[str] = "output"
 
     def __init__(
@@ -280,7 +148,7 @@ class Selection(abc.ABC):
         """The record of an item, without a response if `choice` is None or has an error."""
 
     def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        """Ways of choosing that are graded, `way` among them."""
+        """Ways of choosing that are graded, `way` among them, beside the majority vote."""
         return {}
 
     @property
@@ -313,13 +181,11 @@ class Selection(abc.ABC):
             "by fallback"
         )
 
-    def read_answers(
-        self, fields: Mapping[str, Any], field: str, responses: Sequence[str | None]
-    ) -> Answers:
-        """The answers of the first responses of an item; `field` has all."""
+    def read_answers(self, fields: Mapping[str, Any], responses: Sequence[str | None]) -> Answers:
+        """The answers of the first responses of an item."""
         gold = None if self.settings.gold is None else fields.get(self.settings.gold)
         rule = self.settings.answer_rule
-        rules = answer_rules(fields, self.first, fields[field], rule, gold)
+        rules = answer_rules(fields, self.first, fields[self.source], rule, gold)
         return read_answers(responses, rules)
 
     def same(self, candidates: Candidates) -> Same | None:
@@ -336,7 +202,7 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
     """
     responses = items.responses(fields, "output", best_n)
     confidences = items.confidences(fields, best_n, len(responses))
-    return Candidates(fields, responses, len(fields["output"]), confidences)
+    return Candidates(fields, responses, confidences)
 
 
 def answer_form(answers: Answers | None, choice: Choice) -> dict[str, Any]:
@@ -364,7 +230,7 @@ def evaluate_selection(
     summary = selection.summary(results)
     details: dict[str, Any] = {}
     if hasattr(settings, "best_n"):
-        summary |= _count_responses(entries, settings.best_n)
+        summary |= count_responses(entries, settings.best_n)
     if selection.counts_answers and (answers := [r.answers for r in results if r.answers]):
         summary |= count_forms(answers)
     headline = selection.headline(summary)
@@ -392,9 +258,9 @@ def evaluate_selection(
         },
         headline=headline,
         failures=[Failure(r.name, r.record["error"]) for r in results if not r.is_usable],
-        remarks=[*([NO_READABLE_ANSWER] if is_unreadable else []), *_remarks(notes)],
-        lines=_lines(summary, details, selection.fallbacks),
-        counts=_counts(summary),
+        remarks=[*([NO_READABLE_ANSWER] if is_unreadable else []), *note_remarks(notes)],
+        lines=printed_lines(summary, details, selection.fallbacks),
+        counts=manifest_counts(summary),
         is_complete=not is_unreadable,
         seconds=time.perf_counter() - started,
     )
@@ -459,14 +325,17 @@ def _grade(
     right = grader.right(
         result.name,
         fields,
-        candidates.n_all,
+        len(fields[selection.source]),
         candidates.texts,
         None if candidates.answers is None else candidates.answers.rules,
         selection.same(candidates),
     )
     if right is None:
         return None
-    grader.marks.add(right, selection.ways(candidates, choice))
+    ways = selection.ways(candidates, choice)
+    if candidates.answers is not None:
+        ways = {MAJORITY: majority(candidates.texts, selection.same(candidates)), **ways}
+    grader.marks.add(right, ways)
     if not right[choice.index]:
         grader.wrong.append(
             {
@@ -481,18 +350,6 @@ def _grade(
     return right[choice.index]
 
 
-def _count_responses(entries: Sequence[Entry[dict[str, Any]]], best_n: int) -> dict[str, Any]:
-    """N, and how many responses the items have that it is applied to."""
-    lists = [(entry.item or {}).get("output") for entry in entries]
-    lengths = [len(texts) for texts in lists if isinstance(texts, list) and texts]
-    return {
-        "best_n": best_n,
-        "fewest_responses": min(lengths, default=None),
-        "most_responses": max(lengths, default=None),
-        "n_with_more": sum(length > best_n for length in lengths),
-    }
-
-
 def _row(result: Result, field: str) -> dict[str, Any]:
     """The item's name, what was chosen, and the single values of its record."""
     single = {
@@ -503,83 +360,6 @@ def _row(result: Result, field: str) -> dict[str, Any]:
     error = result.record.get("error")
     chosen = None if error else result.record[field][0]
     return {"item": result.name, **single, field: chosen, "error": error}
-
-
-def _remarks(notes: Mapping[str, str]) -> list[str]:
-    shown = [f"note: {name}: {note}" for name, note in notes.items()]
-    more = len(shown) - MOST_REMARKS
-    return [*shown[:MOST_REMARKS], *([f"and {more} more notes"] if more > 0 else [])]
-
-
-def _counts(summary: Mapping[str, Any]) -> dict[str, int]:
-    """Counts of the manifest, besides that of failures."""
-    counts = {name: n for name, n in summary.items() if name.startswith("n_")}
-    counts |= {f"n_fallbacks_{name}": n for name, n in summary.get("fallbacks", {}).items()}
-    return {name: n for name, n in counts.items() if n is not None and name != "n_failed"}
-
-
-def _lines(
-    summary: Mapping[str, Any], details: Mapping[str, Any], fallbacks: Mapping[str, str]
-) -> list[str]:
-    """What a choice was made between, what did not decide it, and how often it is right."""
-    lines = [_line_of_n(summary)] if "best_n" in summary else []
-    lines += [
-        f"fallback, {count} of {summary['n_items']} items: {fallbacks[name]}"
-        for name, count in summary.get("fallbacks", {}).items()
-        if count
-    ]
-    if summary.get("n_unanswered"):
-        lines.append(f"{summary['n_unanswered']} items have no extractable answer in any response")
-    lines += form_lines(summary)
-    if n := summary.get("n_with_noise"):
-        within = summary["n_within_noise"]
-        lines.append(f"{within} of {n} within the noise: rounding could turn their answer")
-    return [*lines, *_accuracy_lines(details)]
-
-
-def _line_of_n(summary: Mapping[str, Any]) -> str:
-    fewest, most = summary["fewest_responses"], summary["most_responses"]
-    n, more = summary["best_n"], summary["n_with_more"]
-    each = f"{most} responses each" if fewest == most else f"{fewest} to {most} responses"
-    left = "all of them are considered"
-    if more:
-        left = f"{more} of them have more than {n}, and what is after the first {n} is left out"
-    return f"N = {n}: the {summary['n_items']} items have {each}; {left}"
-
-
-def _accuracy_lines(details: Mapping[str, Any]) -> list[str]:
-    """Shares of right choices: by N, and of a vote by power for the largest N."""
-    rows = details.get("accuracy", [])
-    if not rows or rows[0]["accuracy"].n < ENOUGH:
-        return []
-    ways = list(dict.fromkeys(row["way"] for row in rows))
-    found = {(row["best_n"], row["way"]): percent(row["accuracy"]) for row in rows}
-    numbers = list(dict.fromkeys(row["best_n"] for row in rows))
-    lines = [[str(n), *(found.get((n, way), "") for way in ways)] for n in numbers]
-    out = [
-        f"share of right choices, {rows[0]['accuracy'].n} items, with 95% intervals",
-        text_table.table([["N", *ways], *lines]),
-    ]
-    powers = [row for row in details.get("by_power", []) if row["best_n"] == numbers[-1]]
-    if powers:
-        shares = [[row["way"], percent(row["accuracy"])] for row in powers]
-        out.append(text_table.table([["", f"N = {numbers[-1]}"], *shares]))
-    return out
-
-
-def compared(*signature: str, without: tuple[str, ...] = ()) -> tuple[Compared, ...]:
-    """How runs of a system are compared, with those of the other systems of this folder."""
-    return (
-        Compared(
-            signature=signature,
-            without=without,
-            text=lambda record: record.get("model_input", record.get("input")),
-            id=NAME_FIELDS,
-            name=lambda record, place: item_label(place, dict(record)),
-            fixed=(),
-            name_of_runs="a chosen response",
-        ),
-    )
 
 
 def declare(kind: type[Selection], **declared: Any) -> System:

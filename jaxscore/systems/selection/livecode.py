@@ -11,15 +11,17 @@ from typing import Any
 
 from jaxscore.systems.selection import items
 from jaxscore.systems.selection.choosing import (
-    HELP_OF_GOLD,
     Candidates,
-    CodeRecord,
-    GradedSettings,
     Result,
     Selection,
     certain_candidates,
-    compared,
     declare,
+)
+from jaxscore.systems.selection.declared import (
+    HELP_OF_GOLD,
+    CodeRecord,
+    GradedSettings,
+    compared,
     first_n,
 )
 from jaxscore.systems.selection.grading import Chooser
@@ -149,7 +151,7 @@ class FirstCode(CodeSelection):
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
         """The first response."""
-        return Candidates(fields, items.responses(fields, "output", 1), len(fields["output"]))
+        return Candidates(fields, items.responses(fields, "output", 1))
 
 
 class MostCertainCode(CodeSelection):

@@ -14,23 +14,24 @@ from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.selection import items
 from jaxscore.systems.selection.choosing import (
-    AnswerSettings,
     Candidates,
-    CertainRecord,
     Selection,
     answer_form,
     certain_candidates,
-    compared,
     declare,
+)
+from jaxscore.systems.selection.declared import (
+    AnswerSettings,
+    CertainRecord,
+    compared,
     first_n,
     help_of_gold,
 )
-from jaxscore.systems.selection.grading import MAJORITY, Chooser
+from jaxscore.systems.selection.grading import Chooser
 from jaxscore.systems.selection.ranking import (
     NO_CONFIDENCE,
     NOTHING_EXTRACTABLE,
     Choice,
-    majority,
     select,
     vote,
 )
@@ -134,7 +135,7 @@ class RankedSelection(Selection):
     def read(self, fields: Mapping[str, Any]) -> Candidates:
         """The first N responses with confidences, their noise and answers."""
         found = _read(fields, self.settings.best_n)
-        answers = self.read_answers(fields, "output", found.responses)
+        answers = self.read_answers(fields, found.responses)
         return dataclasses.replace(found, answers=answers)
 
     @abc.abstractmethod
@@ -184,16 +185,11 @@ class MostCertain(RankedSelection):
     decided_by = "confidence"
 
     def rank(self, candidates: Candidates) -> Choice:
-        """Choose without notes."""
         return select(candidates.confidences, candidates.texts, candidates.noise)
 
     def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        """This way and the majority vote."""
         confidences, texts = candidates.confidences, candidates.texts
-        return {
-            MAJORITY: majority(texts, self.same(candidates)),
-            self.way: lambda n: select(confidences[:n], texts[:n]).index,
-        }
+        return {self.way: lambda n: select(confidences[:n], texts[:n]).index}
 
 
 class BordaVote(RankedSelection):
@@ -213,7 +209,6 @@ class BordaVote(RankedSelection):
         return [*self.powers]
 
     def rank(self, candidates: Candidates) -> Choice:
-        """Choose without notes."""
         power, same = self.settings.power, self.same(candidates)
         try:
             return vote(candidates.confidences, candidates.texts, power, same, candidates.noise)
@@ -224,7 +219,6 @@ class BordaVote(RankedSelection):
             ) from None
 
     def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        """The majority vote, this one and those of other powers."""
         confidences, texts = candidates.confidences, candidates.texts
         same = self.same(candidates)
 
@@ -232,7 +226,6 @@ class BordaVote(RankedSelection):
             return lambda n: vote(confidences[:n], texts[:n], power, same).index
 
         return {
-            MAJORITY: majority(texts, same),
             self.way: by(self.settings.power),
             **{way: by(power) for way, power in self.powers.items()},
         }

@@ -15,18 +15,20 @@ from jaxscore.systems.entries import Entry
 from jaxscore.systems.selection import items
 from jaxscore.systems.selection.answers import AUTO, BOX
 from jaxscore.systems.selection.choosing import (
-    AnswerSettings,
     Candidates,
-    Record,
     Result,
     Selection,
     answer_form,
-    compared,
     declare,
+)
+from jaxscore.systems.selection.declared import (
+    AnswerSettings,
+    Record,
+    compared,
     help_of_gold,
 )
-from jaxscore.systems.selection.grading import MAJORITY, Chooser
-from jaxscore.systems.selection.ranking import Choice, majority
+from jaxscore.systems.selection.grading import Chooser
+from jaxscore.systems.selection.ranking import Choice
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput
 
@@ -107,6 +109,7 @@ class NamedByReply(Selection):
 
     way = "the model's reply"
     decided_by = "the reply"
+    source = "responses"
     fallbacks: ClassVar[Mapping[str, str]] = {
         NONE_NAMED: "the reply names no response",
         OUT_OF_RANGE: "the reply names a response that does not exist",
@@ -131,8 +134,8 @@ class NamedByReply(Selection):
         texts = items.responses(fields, "responses")
         answers = None
         if self.is_closed or self.settings.gold is not None:
-            answers = self.read_answers(fields, "responses", texts)
-        return Candidates(fields, texts, len(texts), answers=answers)
+            answers = self.read_answers(fields, texts)
+        return Candidates(fields, texts, answers=answers)
 
     def choose(self, candidates: Candidates) -> Choice:
         """Choose by the reply."""
@@ -159,11 +162,8 @@ class NamedByReply(Selection):
         return Choice(index, answered=usable[index], fallback=fallback, notes=notes)
 
     def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
-        """The majority vote, and the reply, which has no choice for a smaller N."""
-        return {
-            MAJORITY: majority(candidates.texts, self.same(candidates)),
-            self.way: lambda n: choice.index if n == self.most else None,
-        }
+        """The reply, which has no choice for a smaller N."""
+        return {self.way: lambda n: choice.index if n == self.most else None}
 
     def record(
         self, fields: Mapping[str, Any], candidates: Candidates | None, choice: Choice | None

@@ -1,0 +1,158 @@
+"""Settings, help, records and comparison of the systems that choose between sampled responses."""
+
+import dataclasses
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypedDict
+
+from jaxscore.io.items import NAME_FIELDS, item_label
+from jaxscore.systems.selection.answers import AUTO, RULE_HELP
+from jaxscore.systems.selection.ranking import NO_ANSWER
+from jaxscore.systems.settings import Settings, setting
+from jaxscore.systems.system import Compared, Decision, Metric
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradedSettings(Settings):
+    """Settings of a system whose choices can be graded."""
+
+    gold: str | None = setting(
+        None,
+        metavar="FIELD",
+        expected="the name of a field",
+        help="field of the items with the right answer, a list of acceptable ones, or true or "
+        "false for each response: tell how often the choice is right, beside the first sample, a "
+        "majority vote and an oracle, and write it to a report",
+    )
+    n_bootstrap: int = setting(
+        1000,
+        least=1,
+        metavar="N",
+        help="with --gold: draws for the 95% intervals of differences (default 1000)",
+        advanced=True,
+    )
+    seed: int = setting(0, help="with --gold: of those draws (default 0)", advanced=True)
+
+    def record(self) -> dict[str, Any]:
+        """The settings as a report has them; those of grading if something is graded."""
+        values = super().record()
+        if self.gold is None:
+            for name in ("gold", "n_bootstrap", "seed"):
+                del values[name]
+        return values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnswerSettings(GradedSettings):
+    """Settings of a system that reads the answers of responses."""
+
+    answer_rule: Literal["auto", "published", "json", "answer", "boxed", "number"] = setting(
+        AUTO, help=RULE_HELP
+    )
+
+    @property
+    def rule_ending(self) -> str:
+        """End of the output's default name, so that another rule does not replace its result."""
+        return "" if self.answer_rule == AUTO else f"-{self.answer_rule}"
+
+
+HELP_OF_GOLD = """\
+--gold FIELD grades the choices. FIELD of each item holds {holds}. Items get `right` (null without \
+gold); the share of right choices among the first 1, 2, 4, ... N responses is printed beside the \
+first sample's{beside}, and is in OUT_report.md, OUT_report.json and, for a browser, \
+OUT_report.html (OUT.report.md where OUT does not end in .json)."""
+HELP_OF_ANSWERS = (
+    " If no response has a readable answer, there is no share, and the exit code is 1."
+)
+EXIT_CODES = """
+exit code: 0 all decided or by fallback, 1 some items failed (they hold
+           `error`) or nothing could be graded, 2 unusable input or no usable
+           item; nothing is written.
+"""
+
+
+def help_of_gold(beside: str) -> str:
+    """The end of the help of a system that reads answers.
+
+    Args:
+        beside: the ways of choosing that are graded too.
+    """
+    holds = (
+        "the right answer, a list of acceptable answers, or a list of true or false for each "
+        "response"
+    )
+    text = HELP_OF_GOLD.format(holds=holds, beside=beside) + HELP_OF_ANSWERS
+    return f"{textwrap.fill(text, 80)}\n{EXIT_CODES}"
+
+
+def first_n(default: int) -> Any:
+    """Declare the setting `best_n`."""
+    return setting(
+        default,
+        name="best-N",
+        least=1,
+        metavar="N",
+        help=f"consider the first N responses of each item (default {default}); an item with fewer "
+        "has all of its considered",
+    )
+
+
+def _first_of(field: str) -> Callable[[Mapping[str, Any]], str | None]:
+    return lambda record: str(record[field][0]) if record[field] else None
+
+
+class Graded(TypedDict, total=False):
+    """Fields of a record if the choices are graded."""
+
+    right: Annotated[bool | None, Decision("the chosen response is right", is_right=True)]
+
+
+class Record(Graded, total=False):
+    """An item with the chosen response in place of its responses."""
+
+    output: Annotated[
+        list[str | None],
+        Decision(
+            "chosen response", value=_first_of("output"), within="within_noise", name="output"
+        ),
+    ]
+    answer_form: str | None
+
+
+class CertainRecord(Record, total=False):
+    """An item with the chosen response and its self-certainty."""
+
+    confidence: Annotated[
+        float | None,
+        Metric(
+            "self-certainty of the chosen response",
+            value=lambda record: (
+                None if record["confidence"] == NO_ANSWER else record["confidence"]
+            ),
+        ),
+    ]
+    within_noise: bool
+
+
+class CodeRecord(Graded, total=False):
+    """The code of a chosen response, as LiveCodeBench grades it."""
+
+    question_id: str | int
+    code_list: Annotated[
+        list[str], Decision("chosen response", value=_first_of("code_list"), name="output")
+    ]
+
+
+def compared(*signature: str, without: tuple[str, ...] = ()) -> tuple[Compared, ...]:
+    """How runs of a system are compared, with those of the other systems of this folder."""
+    return (
+        Compared(
+            signature=signature,
+            without=without,
+            text=lambda record: record.get("model_input", record.get("input")),
+            id=NAME_FIELDS,
+            name=lambda record, place: item_label(place, dict(record)),
+            fixed=(),
+            name_of_runs="a chosen response",
+        ),
+    )
