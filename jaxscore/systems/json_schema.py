@@ -56,7 +56,8 @@ def schema_of(system: System, part: str | None = None) -> dict[str, Any]:
 
 def _item(system: System) -> dict[str, Any]:
     """An input object. Other fields are allowed: the record repeats them."""
-    schema = _dataclass(system.item)
+    is_typed_dict = typing.is_typeddict(system.item)
+    schema = (_typed_dict if is_typed_dict else _dataclass)(system.item)
     schema["properties"] = {"id": {"type": ["string", "integer"]}, **schema["properties"]}
     return schema
 
@@ -97,6 +98,7 @@ def _typed_dict(record: type) -> dict[str, Any]:
     titles = {  # of fields that are the number or the decision themselves
         name: found.title for name, found in compared if found.value is None
     }
+    titles = {**_attributes(record), **titles}
     per_token = per_token_fields(record)
     properties = {}
     for name, hint in typing.get_type_hints(record).items():
