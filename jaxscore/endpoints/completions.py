@@ -8,6 +8,7 @@ the tokens are; `jaxscore.endpoints.alignment` finds where the continuation star
 import dataclasses
 import itertools
 import math
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
@@ -83,22 +84,11 @@ class CompletionsEndpoint(Endpoint):
         self._scoring = BodyVariants(self.client, "/completions")
         self._listing = BodyVariants(self.client, "/completions")
 
-    def score(
-        self,
-        requests: Iterable[Request],
-        *,
-        boundary: str = "joint",
-        truncate: str | None = None,
-        special_tokens: bool = True,
-        measures: Collection[str] = (),
-        top: int = 0,
-    ) -> list[ScoredRequest]:
+    def score(self, requests: Iterable[Request], **options: Any) -> list[ScoredRequest]:
         """Score like `Scorer.score`. Sends texts that several requests share entirely once.
 
         Args:
-            requests: in any order.
-            boundary: one of `BOUNDARIES`; "skip_context" also sends each context alone.
-            truncate, special_tokens, measures, top: the defaults; a server offers no choice.
+            requests, options: as in `stream`.
 
         Returns:
             One result per request. The interface has no token ids, which are -1, and neither
@@ -106,11 +96,9 @@ class CompletionsEndpoint(Endpoint):
             report it. A failed request has `error` set.
 
         Raises:
-            InputError: an argument that an endpoint does not take; for the very first request,
-                what `Client.map` raises.
+            InputError: as `stream`.
         """
-        _check(boundary, truncate, special_tokens, measures, top)
-        return self._score(list(requests), boundary, continues=False)
+        return list(self.stream(requests, window=sys.maxsize, **options))
 
     def stream(
         self,
@@ -127,11 +115,15 @@ class CompletionsEndpoint(Endpoint):
         """Like `score`, for more requests than fit in memory.
 
         Args:
+            requests: in any order.
+            boundary: one of `BOUNDARIES`; "skip_context" also sends each context alone.
+            truncate, special_tokens, measures, top: the defaults; a server offers no choice.
             window: number of requests that are sent and held in memory together; 1,024 if None.
             n_requests: not used.
 
         Raises:
-            InputError: as `score`.
+            InputError: an argument that an endpoint does not take; for the very first request,
+                what `Client.map` raises.
         """
         _check(boundary, truncate, special_tokens, measures, top)
         source = iter(requests)

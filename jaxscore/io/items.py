@@ -9,13 +9,12 @@ any other                        JSONL
 """
 
 import contextlib
-import difflib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxscore.errors import InputError
+from jaxscore.errors import InputError, near
 from jaxscore.io.json_input import (
     MOST_NESTED,
     STRICT,
@@ -136,8 +135,8 @@ def _check_columns(row: Row, columns: Mapping[str, str]) -> None:
     for ours, name in columns.items():
         if name in row.item:
             continue
-        near = difflib.get_close_matches(name, row.item, n=1)
-        hint = f"is it {near[0]!r}? " if near else ""
+        like = near(name, row.item)
+        hint = "" if like is None else f"is it {like!r}? "
         raise InputError(
             f"{row.where}: no column {name!r}, which should be {ours!r}; {hint}there are "
             f"{', '.join(map(repr, row.item)) or 'none'}"

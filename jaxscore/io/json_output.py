@@ -32,20 +32,8 @@ def json_number(value: float | None) -> float | str | None:
     return value
 
 
-def json_safe(value: Any) -> Any:
-    """Apply `json_number` to every number in dicts and lists."""
-    if isinstance(value, dict):
-        return {key: json_safe(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [json_safe(item) for item in value]
-    return json_number(value) if isinstance(value, float) else value
-
-
 def to_json_value(value: Any) -> Any:
-    """Convert dataclasses to dicts, tuples to lists, and numbers by `json_number`.
-
-    Other values stay unchanged.
-    """
+    """Convert dataclasses to dicts, tuples to lists, and numbers by `json_number`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: to_json_value(getattr(value, name)) for name in names}
@@ -76,7 +64,7 @@ def json_line(record: Mapping[str, Any]) -> bytes:
     Raises:
         TypeError: a value has no JSON.
     """
-    value = {key: item if _is_plain(item) else json_safe(item) for key, item in record.items()}
+    value = {key: item if _is_plain(item) else to_json_value(item) for key, item in record.items()}
     try:
         return orjson.dumps(value, option=OPTIONS)
     except TypeError:  # an integer over 64 bits, which only Python's own library writes
@@ -99,11 +87,11 @@ def _to_list(array: np.ndarray) -> Any:
     try:
         return orjson.loads(orjson.dumps(np.asarray(array, order="C"), option=OPTIONS))
     except TypeError:  # strings, objects or another byte order
-        return json_safe(array.tolist())
+        return to_json_value(array.tolist())
 
 
 def _is_plain(item: Any) -> bool:
-    """Whether orjson writes a value of a record as `json_safe` would."""
+    """Whether orjson writes a value of a record as `to_json_value` would."""
     kind = type(item)
     if kind is float:
         return math.isfinite(item)
@@ -185,7 +173,7 @@ def array_writer(file: TextIO) -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
     def write(item: Mapping[str, Any]) -> None:
         nonlocal opening
-        text = json.dumps(json_safe(dict(item)), allow_nan=False, indent=4)
+        text = json.dumps(to_json_value(dict(item)), allow_nan=False, indent=4)
         file.write(f"{opening}\n    " + text.replace("\n", "\n    "))
         opening = ","
 

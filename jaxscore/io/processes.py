@@ -72,33 +72,15 @@ def join(
     """
     import jax  # deferred: `--help` does not need it
 
-    cluster = [value for value in (coordinator, n_processes, index) if value is not None]
-    if cluster and len(cluster) < 3:
-        raise InputError(
-            "--distributed: --coordinator, --num-processes and --process-id belong together; give "
-            "all three, or none on a TPU VM or under Slurm"
-        )
-    if n_processes is not None and index is not None and not 0 <= index < n_processes:
-        raise InputError(
-            f"--process-id {index} of --num-processes {n_processes}: expected 0 to "
-            f"{n_processes - 1}, each once"
-        )
-    if coordinator is not None and not coordinator.rpartition(":")[2].isdigit():
-        raise InputError(
-            f"--coordinator {coordinator}: expected HOST:PORT, a free port of the first process"
-        )
-    label = f"process {index} of {n_processes}: " if cluster else ""
-    notify(f"{label}waiting for the others{f' at {coordinator}' if cluster else ''}")
-
-    def give_up() -> None:
-        _exit_now(
-            2,
-            f"jaxscore: error: {label}not all processes came within {timeout} s; see that each was "
-            "started, with the same --coordinator and its own --process-id, and that the port "
-            "can be reached",
-        )
-
-    timer = threading.Timer(timeout, give_up)
+    is_manual = _check_cluster(coordinator, n_processes, index)
+    label = f"process {index} of {n_processes}: " if is_manual else ""
+    notify(f"{label}waiting for the others{f' at {coordinator}' if is_manual else ''}")
+    message = (
+        f"jaxscore: error: {label}not all processes came within {timeout} s; see that each was "
+        "started, with the same --coordinator and its own --process-id, and that the port "
+        "can be reached"
+    )
+    timer = threading.Timer(timeout, _exit_now, (2, message))
     timer.daemon = True
     timer.start()
     # JAX would treat SIGTERM as a request to save a training checkpoint, and continue.
@@ -120,6 +102,27 @@ def join(
     finally:
         timer.cancel()
     _Run.index, _Run.count = jax.process_index(), jax.process_count()
+
+
+def _check_cluster(coordinator: str | None, n_processes: int | None, index: int | None) -> bool:
+    """Check the arguments of `join`; returns whether they are given."""
+    if coordinator is None and n_processes is None and index is None:
+        return False
+    if coordinator is None or n_processes is None or index is None:
+        raise InputError(
+            "--distributed: --coordinator, --num-processes and --process-id belong together; give "
+            "all three, or none on a TPU VM or under Slurm"
+        )
+    if not 0 <= index < n_processes:
+        raise InputError(
+            f"--process-id {index} of --num-processes {n_processes}: expected 0 to "
+            f"{n_processes - 1}, each once"
+        )
+    if not coordinator.rpartition(":")[2].isdigit():
+        raise InputError(
+            f"--coordinator {coordinator}: expected HOST:PORT, a free port of the first process"
+        )
+    return True
 
 
 @contextlib.contextmanager

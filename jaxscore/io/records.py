@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_output import extra_fields, json_line, json_number, json_safe
+from jaxscore.io.json_output import extra_fields, json_line, json_number, to_json_value
 from jaxscore.io.tables import DELIMITERS
 
 
@@ -74,7 +74,7 @@ def _cell(value: Any) -> str:
         return value
     if isinstance(value, np.ndarray):
         return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()
-    safe = json_safe(value)
+    safe = to_json_value(value)
     return safe if isinstance(safe, str) else json.dumps(safe, ensure_ascii=False)
 
 

@@ -1,8 +1,8 @@
-"""YAML files that people write: plain values, with the file and the line in every complaint.
+"""Reads YAML files that people write as plain values; every message names file and line.
 
-PyYAML's constructor is asked about single scalars only. What it makes of a whole file can be
-larger than the file by any factor (aliases of aliases, `<<`), hold itself, or be compared for
-ever; and some of its scalars end in other errors than its own (`!!int ""`).
+PyYAML constructs single scalars only. What it makes of a whole file can be larger than the file by
+any factor (aliases of aliases, `<<`), contain itself, or take forever to compare; and some of its
+scalars raise other errors than its own (`!!int ""`).
 """
 
 from pathlib import Path
@@ -14,16 +14,16 @@ from jaxscore.errors import InputError
 from jaxscore.io.json_input import MOST_NESTED, TOO_DEEP, read_text
 
 MOST_CHARACTERS = 1 << 17  # PyYAML takes seconds for these
-MOST_VALUES = 100_000  # with those of an alias each time that it stands
+MOST_VALUES = 100_000  # with those of an alias at each of its uses
 LONGEST_NUMBER = 1000  # characters; sixties (1:30:00) take quadratic time
 TAG = "tag:yaml.org,2002:"
 SCALARS = frozenset(f"{TAG}{kind}" for kind in "str int float bool null timestamp".split())
-# what a lone `=` is in YAML 1.1, and PyYAML knows the tag and not the value
+# A lone `=` is a value in YAML 1.1; PyYAML knows its tag, and not how to construct it.
 TEXTS = frozenset({f"{TAG}str", f"{TAG}value"})
 
 
 def read_node(path: Path) -> yaml.Node | None:
-    """The syntax tree of a file with one document; None where there is none.
+    """Read the syntax tree of a file with one document, or None if it is empty.
 
     Raises:
         InputError: the file cannot be read, is too long, or is no YAML.
@@ -46,62 +46,62 @@ def read_node(path: Path) -> yaml.Node | None:
 
 
 def read_yaml(path: Path) -> Any:
-    """The value of a file: dicts, lists, texts, numbers, dates; None where it is empty.
+    """Read a file as dicts, lists, texts, numbers and dates, or None if it is empty.
 
     Raises:
         InputError: as `read_node`; it has a tag of some program, a key twice, a key that is no
-            scalar, or more values than a file of settings has.
+            scalar, or more than `MOST_VALUES`.
     """
     node = read_node(path)
-    return None if node is None else _Values(path).of(node, MOST_NESTED)
+    return None if node is None else _Constructor(path).value(node, MOST_NESTED)
 
 
-class _Values:
-    """Values of one file's nodes, counted."""
+class _Constructor:
+    """Constructs the values of a file's nodes, and counts them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._left = MOST_VALUES
         self._scalars = yaml.constructor.SafeConstructor()
 
-    def of(self, node: yaml.Node, depth: int) -> Any:
+    def value(self, node: yaml.Node, depth: int) -> Any:
         self._left -= 1
         if self._left < 0:
-            raise self._refused(node, f"more than {MOST_VALUES} values, those of aliases included")
-        if depth < 0:  # an alias that holds itself, too
-            raise self._refused(node, TOO_DEEP)
+            raise self._error(node, f"more than {MOST_VALUES} values, those of aliases included")
+        if depth < 0:  # also an alias that contains itself
+            raise self._error(node, TOO_DEEP)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{TAG}seq":
-            return [self.of(one, depth - 1) for one in node.value]
+            return [self.value(item, depth - 1) for item in node.value]
         if isinstance(node, yaml.MappingNode) and node.tag == f"{TAG}map":
             return self._mapping(node, depth)
-        raise self._refused(node, f"tag {node.tag}, expected plain values")
+        raise self._error(node, f"tag {node.tag}, expected plain values")
 
     def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[Any, Any]:
         out: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise self._refused(key_node, "a key is a list or a mapping")
+                raise self._error(key_node, "a key is a list or a mapping")
             key = self._scalar(key_node)
             if key in out:
-                raise self._refused(key_node, f"key {key!r} is there twice")
-            out[key] = self.of(value_node, depth - 1)
+                raise self._error(key_node, f"key {key!r} is there twice")
+            out[key] = self.value(value_node, depth - 1)
         return out
 
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         if node.tag in TEXTS:
             return node.value
         if node.tag not in SCALARS:
-            raise self._refused(node, f"tag {node.tag}, expected plain values")
+            raise self._error(node, f"tag {node.tag}, expected plain values")
         kind = node.tag.removeprefix(TAG)
         try:
             if len(node.value) > LONGEST_NUMBER:
                 raise ValueError
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, ValueError):
-            raise self._refused(node, f"{node.value[:60]!r} is no {kind}") from None
+            raise self._error(node, f"{node.value[:60]!r} is no {kind}") from None
 
-    def _refused(self, node: yaml.Node, why: str) -> InputError:
+    def _error(self, node: yaml.Node, why: str) -> InputError:
         line = node.start_mark.line + 1
         return InputError(f"{self._path}:{line}: not usable YAML ({why})")

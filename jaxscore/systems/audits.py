@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from jaxscore.lm import LocalLM
-from jaxscore.text.boundary_audit import boundary_audit, compare_boundaries
 from jaxscore.text.bounded_tokenizer import PIECE
-from jaxscore.text.encoder import Boundary
+from jaxscore.text.encoder import Boundary, audit_boundaries, compare_boundaries
 from jaxscore.types.requests import Request
 from jaxscore.types.results import ScoredRequest, failed
 
@@ -369,7 +368,7 @@ class BoundaryAudit:
         others = {self._policies[name]: name for name in self.changed if name not in rewritten}
         own = self._policies[self.boundary]
         requests = [request for _, request in audited]
-        found = boundary_audit(self._lm.encoder, requests, own, list(others), self._most)
+        found = audit_boundaries(self._lm.encoder, requests, own, list(others), self._most)
         for policy, count in found.items():
             self.changed[others[policy]] += count
         for name in rewritten.keys() & self.changed.keys():

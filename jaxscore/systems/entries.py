@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from jaxscore.errors import InputError
 from jaxscore.io.items import NOTHING, item_label
 from jaxscore.io.json_input import json_kind, require_field
-from jaxscore.io.json_output import json_safe
+from jaxscore.io.json_output import to_json_value
 from jaxscore.io.printable import one_line
 from jaxscore.systems.prompt_settings import PromptSettings
 from jaxscore.systems.settings import Settings
@@ -190,7 +190,7 @@ def read_entry(
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
             raise InputError(f"item {number} is {json_kind(value)}, expected an object")
-        return Entry(item_label(number - 1, value), number, json_safe(value))
+        return Entry(item_label(number - 1, value), number, to_json_value(value))
     name = where if system.label is None else system.label(value, where)
     id: str | int = number
     extra: dict[str, Any] = {}

@@ -16,7 +16,7 @@ import pytest
 from jaxscore.errors import InputError
 from jaxscore.io import atomic as atomic_module
 from jaxscore.io.atomic import atomic, remove_unfinished, temporary_file, temporary_folder
-from jaxscore.io.json_output import json_number, json_safe
+from jaxscore.io.json_output import json_number, to_json_value
 
 
 def test_the_file_appears_when_the_block_ends(tmp_path):
@@ -150,9 +150,9 @@ def test_json_has_neither_nan_nor_infinity():
 
     value = {"a": [math.nan, {"b": -math.inf}], "n": 3, "t": True, "s": "NaN", "z": None, "l": []}
     safe = {"a": [None, {"b": "-Infinity"}], "n": 3, "t": True, "s": "NaN", "z": None, "l": []}
-    assert json_safe(value) == safe
-    assert json_safe(value)["t"] is True
-    assert json.loads(json.dumps(json_safe(value), allow_nan=False)) == safe
+    assert to_json_value(value) == safe
+    assert to_json_value(value)["t"] is True
+    assert json.loads(json.dumps(to_json_value(value), allow_nan=False)) == safe
     assert math.isnan(value["a"][0])
 
 

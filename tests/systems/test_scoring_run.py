@@ -10,7 +10,7 @@ from jaxscore.endpoints.endpoint import Endpoint
 from jaxscore.systems import audits
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import ScoringSettings
-from jaxscore.text.boundary_audit import boundary_audit
+from jaxscore.text.encoder import audit_boundaries
 from jaxscore.types.requests import LabelRequest
 
 POLICIES = {"separate": "separate", "joint": "joint", "upstream": "reencoded"}
@@ -102,7 +102,7 @@ def test_without_a_context_there_is_no_boundary_to_compare(scorer, monkeypatch):
 
     monkeypatch.setattr(scorer.encoder, "encode", encode)
     own = [Request(k, "", "Oslo") for k in range(3)]
-    assert boundary_audit(scorer.encoder, own, "joint", ["separate"]) == {"separate": 0}
+    assert audit_boundaries(scorer.encoder, own, "joint", ["separate"]) == {"separate": 0}
 
 
 def test_long_continuations_are_not_audited_for_each_of_their_tokens(scorer):

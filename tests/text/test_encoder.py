@@ -13,9 +13,8 @@ from tokenizers import Tokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from jaxscore import Request
-from jaxscore.text.boundary_audit import boundary_audit
 from jaxscore.text.bounded_tokenizer import BoundedTokenizer
-from jaxscore.text.encoder import BOUNDARIES, TextEncoder
+from jaxscore.text.encoder import BOUNDARIES, TextEncoder, audit_boundaries
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
 
@@ -212,17 +211,17 @@ def test_the_audit_counts_what_another_policy_would_change():
         Request(4, "a   ", "b"),  # the blanks are context or continuation
     ]
     encoder = ENCODERS["tiny-qwen2"]
-    found = boundary_audit(
+    found = audit_boundaries(
         encoder, requests, "joint", ["joint", "exact", "separate", "skip_context", "reencoded"]
     )
     # separate ends the context with Ġ and so reads other ids; reencoded is separate's first token.
     assert found == {"joint": 0, "exact": 1, "separate": 2, "skip_context": 2, "reencoded": 2}
     # The other way round, and between the two that give several sequences or one.
-    assert boundary_audit(encoder, requests, "reencoded", ["joint", "reencoded"]) == {
+    assert audit_boundaries(encoder, requests, "reencoded", ["joint", "reencoded"]) == {
         "joint": 2,
         "reencoded": 0,
     }
-    assert boundary_audit(encoder, [], "joint", ["separate"]) == {"separate": 0}
+    assert audit_boundaries(encoder, [], "joint", ["separate"]) == {"separate": 0}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -24,7 +24,7 @@ from jaxscore.errors import InputError
 from jaxscore.io import processes
 from jaxscore.io.atomic import atomic
 from jaxscore.io.json_input import check_regular, json_kind, read_json
-from jaxscore.io.json_output import json_safe
+from jaxscore.io.json_output import to_json_value
 from jaxscore.io.yaml_input import read_yaml
 from jaxscore.systems.rag import records
 from jaxscore.systems.rag.records import FIELDS, Records
@@ -258,7 +258,7 @@ def _read_rows(path: Path, sample: int | None) -> list[Any]:
 
 def _read(path: Path) -> Any:
     check_regular(path)
-    return json_safe(read_json(path, "one JSON value in the whole file"))  # NaN is null
+    return to_json_value(read_json(path, "one JSON value in the whole file"))  # NaN is null
 
 
 def _exists(path: Path) -> bool:
@@ -274,5 +274,5 @@ def _exists(path: Path) -> bool:
 
 def _dump(value: Any, file: TextIO) -> None:
     # ASCII with escapes, as the published scripts write: it holds any string that JSON can.
-    json.dump(json_safe(value), file, allow_nan=False, indent=2)
+    json.dump(to_json_value(value), file, allow_nan=False, indent=2)
     file.write("\n")

@@ -15,7 +15,7 @@ from typing import Any, cast
 from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.io.items import item_label, read_items
 from jaxscore.io.json_input import json_kind
-from jaxscore.io.json_output import json_safe
+from jaxscore.io.json_output import to_json_value
 from jaxscore.systems.samples import earlier_output, sample_items
 from jaxscore.systems.samples.sample_items import NothingUsable
 from jaxscore.text.encoder import Boundary
@@ -252,7 +252,7 @@ def _known(item: Item, record: Mapping[str, Any]) -> Confidence | None:
     input_field, output_field = item.fields
     values, settings = record.get("confidence_list"), record.get("confidence_settings")
     same = record.get(input_field) == item.context and not item.error
-    same = same and record.get(output_field) == json_safe(item.outputs)
+    same = same and record.get(output_field) == to_json_value(item.outputs)
     if not same or not isinstance(values, list) or len(values) > len(item.outputs):
         return None
     out = _unknown(item)

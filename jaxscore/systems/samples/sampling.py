@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS
-from jaxscore.io.json_output import json_safe
+from jaxscore.io.json_output import to_json_value
 from jaxscore.systems.samples import earlier_output
 from jaxscore.systems.samples.prompts import MESSAGES, OWN_FIELDS, PROMPT, SEEDS, Prompt
 from jaxscore.types.requests import GenerationRequest
@@ -84,7 +84,7 @@ def resume(
 
 def _same(prompt: Prompt, record: Mapping[str, Any]) -> bool:
     """Whether the record is of this prompt: of the same text, and drawn with the same seeds."""
-    given = json_safe(prompt.given)
+    given = to_json_value(prompt.given)
     names = [name for name in (PROMPT, MESSAGES, *NAME_FIELDS) if name in given]
     return all(record.get(name) == given[name] for name in names)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxscore.errors import InputError
-from jaxscore.io.json_output import json_safe
+from jaxscore.io.json_output import to_json_value
 from jaxscore.systems.paths import path_gain
 from jaxscore.systems.paths.path_gain import Item
 from jaxscore.types.results import ScoredRequest, failed
@@ -127,7 +127,7 @@ def test_an_infinite_relative_improvement_is_outside_the_mean():
     results = path_gain.evaluate(items, ["S"], scores)
     relative = [e["relative_improvement"] for e in results[0]["path_evaluations"]]
     assert relative == [pytest.approx(1.0), math.inf, math.inf]
-    written = json.dumps(json_safe(results), allow_nan=False)
+    written = json.dumps(to_json_value(results), allow_nan=False)
     assert written.count('"relative_improvement": "Infinity"') == 2
 
     summary = path_gain.summarise(results, 100, 0)
