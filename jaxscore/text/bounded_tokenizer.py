@@ -71,7 +71,7 @@ def panics_as_errors(
 
 
 def decode_ids(tokenizer: Any, ids: Any, **options: Any) -> str:
-    """What a checkpoint's tokenizer makes of some ids; `how` as of its own `decode_ids`.
+    """Decode ids with a checkpoint's tokenizer; `options` as of its own `decode`.
 
     Raises:
         TextError: it panics.

@@ -6,12 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.plan.requests import NO_TOP_ID, NO_TOP_LOGPROB, SequenceScores
+from jaxscore.plan.requests import SequenceScores
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenize_requests import TokenizedRequest, Window
 from jaxscore.types.results import Choice, LabelScores, ScoredRequest, TopTokens, failed
 
 TOGETHER = 256  # requests assembled at a time
+FILLS = {  # values of tokens with nothing before them
+    "logprob": np.nan,
+    "entropy": np.nan,
+    "self_certainty": np.nan,
+    "greedy": False,
+    "top_id": -1,
+    "top_logprob": np.nan,
+}
 NOT_FINITE = (
     "the model gave a log-probability or entropy that is not finite; "
     "check the weights, or score in float32"
@@ -34,23 +42,22 @@ def assemble_scores(
     Args:
         scores: scores of all sequences of the window, in order.
     """
-    left = iter(scores)
+    remaining = iter(scores)
     for first in range(0, len(window), TOGETHER):
-        some = window[first : first + TOGETHER]
-        found = [[*itertools.islice(left, len(item.sequences))] for _, item in some]
-        ids = [_scored_ids(item) for _, item in some]
-        names = encoder.tokens(np.concatenate(ids))
-        finite = _error([scores for sequences in found for scores in sequences]) is None
-        at = 0
-        for (request, item), own, token_ids in zip(some, found, ids, strict=True):
-            tokens = names[at : at + len(token_ids)]
-            at += len(token_ids)
-            if (why := item.error or (None if finite else _error(own))) is not None:
-                yield failed(request.id, why)
+        part = window[first : first + TOGETHER]
+        found = [[*itertools.islice(remaining, len(item.sequences))] for _, item in part]
+        ids = [_scored_ids(item) for _, item in part]
+        names = iter(encoder.tokens(np.concatenate(ids)))
+        all_finite = _error([*itertools.chain(*found)]) is None
+        for (request, item), own, token_ids in zip(part, found, ids, strict=True):
+            tokens = [*itertools.islice(names, len(token_ids))]
+            error = item.error or (None if all_finite else _error(own))
+            if error is not None:
+                yield failed(request.id, error)
                 continue
-            terms = own[0] if len(own) == 1 and len(own[0].logprob) == len(tokens) else None
-            if terms is None:
-                terms = _whole(item, own)
+            terms = own[0] if len(own) == 1 else None
+            if terms is None or len(terms.logprob) < len(tokens):
+                terms = _join_sequences(item, own)
             yield ScoredRequest(
                 request.id,
                 token_ids,
@@ -65,27 +72,23 @@ def assemble_scores(
             )
 
 
-def _whole(item: TokenizedRequest, own: Sequence[SequenceScores]) -> SequenceScores:
+def _join_sequences(item: TokenizedRequest, own: Sequence[SequenceScores]) -> SequenceScores:
     """Join the scores of a request's sequences.
 
     Tokens with nothing before them have NaN, or False and -1 in arrays without NaN.
     """
-
-    def joined(name: str, fill: Any) -> np.ndarray:
-        return _joined(item, [getattr(scores, name) for scores in own], fill)
-
-    return SequenceScores(
-        joined("logprob", np.nan),
-        joined("entropy", np.nan),
-        joined("self_certainty", np.nan),
-        joined("greedy", False),
-        joined("top_id", -1) if own else NO_TOP_ID,
-        joined("top_logprob", np.nan) if own else NO_TOP_LOGPROB,
-        {
-            name: _joined(item, [scores.measures[name] for scores in own], np.nan)
-            for name in (own[0].measures if own else ())
-        },
-    )
+    if not own:
+        empty = np.zeros(0, np.float32)
+        return SequenceScores(empty, empty, empty, np.zeros(0, bool))
+    fields = {
+        name: _join_values(item, [getattr(scores, name) for scores in own], fill)
+        for name, fill in FILLS.items()
+    }
+    measures = {
+        name: _join_values(item, [scores.measures[name] for scores in own], np.nan)
+        for name in own[0].measures
+    }
+    return SequenceScores(**fields, measures=measures)
 
 
 def _top(terms: SequenceScores, encoder: TextEncoder) -> TopTokens | None:
@@ -127,51 +130,44 @@ def _scored_ids(item: TokenizedRequest) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.int32), *(s.ids[s.start :] for s in item.sequences)])
 
 
-def _joined(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
-    """Join the sequences' values, with `fill` for tokens with nothing before them.
+def _join_values(item: TokenizedRequest, values: Sequence[np.ndarray], fill: Any) -> np.ndarray:
+    """Join the values of sequences, [n_scored] or [n_scored, k].
 
-    Args:
-        values: values of each sequence, [n_scored] or [n_scored, k].
+    Tokens with nothing before them have `fill`.
     """
     parts = []
     for sequence, part in zip(item.sequences, values, strict=True):
-        missing = len(sequence.ids) - sequence.start - len(part)
-        if missing:
-            lacking = np.full((missing, *part.shape[1:]), fill, part.dtype)
-            part = np.concatenate([lacking, part])
-        parts.append(part)
-    if len(parts) == 1:
-        return parts[0]
-    return np.concatenate(parts) if parts else np.zeros(0, bool if fill is False else "f4")
+        n_missing = len(sequence.ids) - sequence.start - len(part)
+        parts += [np.full((n_missing, *part.shape[1:]), fill, part.dtype), part]
+    return np.concatenate(parts)
 
 
 def assemble_label_scores(
     id: str | int, prepared: TokenizedRequest, scores: SequenceScores | None
 ) -> LabelScores:
     """Assemble the result of a label request; `scores` is None if it was not scored."""
-    nothing = np.zeros(0)
-    if scores is None:
-        return LabelScores(id, nothing, nothing, 0.0, prepared.error)
+    empty = np.zeros(0)
+    error = prepared.error if scores is None else None
+    if scores is not None and not np.isfinite(scores.logprob).all():
+        error = NOT_FINITE
+    if scores is None or error is not None:
+        return LabelScores(id, empty, empty, 0.0, error)
     logprob = scores.logprob.astype(np.float64)
-    if not np.isfinite(logprob).all():
-        return LabelScores(id, nothing, nothing, 0.0, NOT_FINITE)
-    total = np.exp(logprob).sum()
     weights = np.exp(logprob - logprob.max())
-    outside = max(0.0, 1.0 - float(total))
-    cut = prepared.truncated
-    return LabelScores(id, logprob, weights / weights.sum(), outside, truncated=cut)
+    outside = max(0.0, 1.0 - float(np.exp(logprob).sum()))
+    return LabelScores(id, logprob, weights / weights.sum(), outside, truncated=prepared.truncated)
 
 
 def assemble_choice(prompt: str, options: Sequence[str], scored: Sequence[ScoredRequest]) -> Choice:
     """Assemble the choice among texts after a prompt from their scores."""
-    nothing = np.zeros(0)
-    for option, one in zip(options, scored, strict=True):
-        if one.error is not None or not 0 < one.n_scored == one.n_tokens:
-            why = one.error or (
-                f"{one.n_scored} of its {one.n_tokens} tokens have a probability; a prompt, or a "
-                "tokenizer with a BOS, gives the first token one"
+    empty = np.zeros(0)
+    for option, result in zip(options, scored, strict=True):
+        if result.error is not None or not 0 < result.n_scored == result.n_tokens:
+            why = result.error or (
+                f"{result.n_scored} of its {result.n_tokens} tokens have a probability; a prompt, "
+                "or a tokenizer with a BOS, gives the first token one"
             )
-            return Choice(prompt, tuple(options), nothing, nothing, f"option {option!r}: {why}")
-    logprob = np.array([one.sum_logprob for one in scored], np.float64)
+            return Choice(prompt, tuple(options), empty, empty, f"option {option!r}: {why}")
+    logprob = np.array([result.sum_logprob for result in scored], np.float64)
     weights = np.exp(logprob - logprob.max())
     return Choice(prompt, tuple(options), logprob, weights / weights.sum())
