@@ -1,4 +1,4 @@
-"""`--config FILE`: a command and its flags from a YAML file.
+"""`--config FILE`: reads a command and its flags from a YAML file.
 
     command: paths
     model: demo
@@ -6,9 +6,8 @@
     system-prompts: [Be brief., Think.]  a list for a flag that takes several values
     quiet: true                          a flag without a value; false leaves it out
 
-The file is turned into words of the command line, and argparse judges them: there is one way to
-validate. Values are taken as they are written, not as YAML 1.1 reads them (`journal: off` is no
-Boolean and `revision: 010` not 8).
+The file becomes words of the command line, which argparse validates. Values are taken as they are
+written, not as YAML 1.1 reads them (`journal: off` is no Boolean and `revision: 010` not 8).
 """
 
 import argparse
@@ -45,50 +44,45 @@ def expand_config(
     names: Collection[str],
     parser_of: Callable[[str], argparse.ArgumentParser],
 ) -> list[str]:
-    """Words of the command line with those of its `--config FILE` put in.
+    """Replace `--config FILE` in the words of the command line by the words of the file.
 
     Args:
-        words: as given; without `--config` they come back as they are. The command may stand
-            before or after the file, or be named in the file alone. Flags that are given override
-            the file's, wherever they stand.
+        words: as given; without `--config` they are returned unchanged. The command may precede or
+            follow the file, or be named in the file alone. Flags of the command line override the
+            file's.
         names: of all commands.
-        parser_of: name of a command -> the parser of its words.
+        parser_of: returns the parser of a command.
 
     Raises:
-        InputError: the file cannot be read, or names what the parser does not know or take.
-        SystemExit: the other words are no good; from argparse.
+        InputError: the file cannot be read, or has a key or value that the parser does not take.
+        SystemExit: the other words are invalid; from argparse.
     """
     path, rest = _split(words)
     if path is None:
         return rest
     entries = read_config(path)
-    named = rest[0] if rest and rest[0] in names else None
-    if "command" in entries:
-        command, where = entries.pop("command")
-        if not isinstance(command, str) or command not in names:
-            raise InputError(f"{where}: {command!r} is no command; {_near(str(command), names)}")
-        if named not in (None, command):
-            raise InputError(f"{where}: the file is for {command}, not for {named}")
-    elif named is not None:
-        command = named
-    else:
+    given = rest.pop(0) if rest and rest[0] in names else None
+    command, where = entries.pop("command", Entry(given, ""))
+    if command is None and not where:
         raise InputError(f'{path}: no key "command", which says what to run')
-    if named is not None:
-        rest = rest[1:]
+    if not isinstance(command, str) or command not in names:
+        raise InputError(f"{where}: {command!r} is no command; {_near(str(command), names)}")
+    if given not in (None, command):
+        raise InputError(f"{where}: the file is for {command}, not for {given}")
     if pages := [word for word in rest if word in HELP]:
         return [command, pages[0]]
     parser = parser_of(command)
-    flags, places = _words(entries, parser, _given(rest, parser))
+    flags, positional = _words(entries, parser, _given_dests(rest, parser))
     try:
-        _lenient(parser, refuse=True).parse_args(_joined(flags, places))
+        _lenient(parser, refuse=True).parse_args(_join(flags, positional))
     except ValueError as problem:
         raise InputError(f"{path}: {problem}") from None
     end = rest.index("--") if "--" in rest else len(rest)
-    return [command, *_joined([*rest[:end], *flags], [*rest[end + 1 :], *places])]
+    return [command, *_join([*rest[:end], *flags], [*rest[end + 1 :], *positional])]
 
 
 def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The file of `--config`, None without the flag, and the other words."""
+    """The file of `--config`, or None without the flag, and the other words."""
     end = words.index("--") if "--" in words else len(words)
     places = [k for k in range(end) if words[k].partition("=")[0] == FLAG]
     if not places:
@@ -97,20 +91,19 @@ def _split(words: Sequence[str]) -> tuple[Path | None, list[str]]:
         raise InputError(f"{FLAG} is given {len(places)} times, expected once")
     [k] = places
     _, equals, value = words[k].partition("=")
-    n = 1 if equals else 2
     path = value if equals else "".join(words[k + 1 : k + 2])
     if not path:
         raise InputError(f"{FLAG}: expected a file after it")
-    return local_path(path), [*words[:k], *words[k + n :]]
+    return local_path(path), [*words[:k], *words[k + (1 if equals else 2) :]]
 
 
-def _joined(flags: list[str], places: list[str]) -> list[str]:
-    """A flag that takes a list would take the words by place too, but for the `--`."""
-    return [*flags, "--", *places] if places else flags
+def _join(flags: list[str], positional: list[str]) -> list[str]:
+    """Separate positional words by `--`: a flag that takes a list would take them too."""
+    return [*flags, "--", *positional] if positional else flags
 
 
 def read_config(path: Path) -> dict[str, Entry]:
-    """Keys with hyphens, and their values.
+    """Read keys, with hyphens, and their values.
 
     Raises:
         InputError: the file cannot be read, is no YAML mapping of keys to values or lists, or
@@ -152,10 +145,10 @@ def _value(node: yaml.Node, what: str) -> str | list[str] | bool | None:
 def _words(
     entries: dict[str, Entry], parser: argparse.ArgumentParser, given: set[str]
 ) -> tuple[list[str], list[str]]:
-    """Flags and positional words of what the command line does not give itself."""
+    """Flags and positional words of entries whose `dest` the command line does not give."""
     actions = _actions(parser)
     flags: list[str] = []
-    places: dict[str, str] = {}
+    positional: dict[str, str] = {}
     seen: dict[str, str] = {}
     for key, entry in entries.items():
         if key not in actions:
@@ -166,7 +159,7 @@ def _words(
         seen[action.dest] = f"{key}, at {entry.where}"
         value = _checked(key, entry, action)
         for word in value if isinstance(value, list) else ():
-            # After a list's flag nothing tells a value from a flag.
+            # After a list's flag a value cannot be distinguished from a flag.
             if word == "--" or word.partition("=")[0] in parser._option_string_actions:
                 raise InputError(
                     f"{entry.where}: {key} holds {word!r}, which the command line takes for a "
@@ -175,7 +168,7 @@ def _words(
         if action.dest in given:
             continue
         if not name:
-            places[action.dest] = str(value)
+            positional[action.dest] = str(value)
         elif isinstance(value, list):
             flags += [name, *value]
         elif value is True:
@@ -183,30 +176,26 @@ def _words(
         elif isinstance(value, str):
             flags.append(f"{name}={value}")
     order = [action.dest for action in parser._actions if not action.option_strings]
-    return flags, [places[dest] for dest in order if dest in places]
+    return flags, [positional[dest] for dest in order if dest in positional]
 
 
 def _checked(key: str, entry: Entry, action: argparse.Action) -> str | list[str] | bool:
-    """A value of the kind that the flag takes."""
+    """The value, if it is of the kind that the flag takes."""
+    expected, kind, takes_true = {
+        0: ("true or false", bool, False),
+        None: ("a text or a number", str, False),
+        "?": ("a text, a number or true", str, True),
+        "*": ("a list or true", list, True),
+    }.get(action.nargs, ("a list", list, False))
     value = entry.value
-    if action.nargs == 0:
-        expected, good = "true or false", isinstance(value, bool)
-    elif action.nargs is None:
-        expected, good = "a text or a number", isinstance(value, str)
-    elif action.nargs == "?":
-        expected, good = "a text, a number or true", isinstance(value, str) or value is True
-    elif action.nargs == "*":
-        expected, good = "a list or true", isinstance(value, list) or value is True
-    else:
-        expected, good = "a list", isinstance(value, list)
-    if not good or value is None:
+    if value is None or not (isinstance(value, kind) or (takes_true and value is True)):
         found = {bool: str(value).lower(), list: "a list", str: repr(value)}.get(type(value))
         raise InputError(f"{entry.where}: {key} is {found or 'empty'}, expected {expected}")
     return value
 
 
-def _given(rest: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
-    """What the command line says itself, and what that excludes: names of `dest`."""
+def _given_dests(rest: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
+    """Names of `dest` that the command line gives, and of those that these exclude."""
     found = vars(_lenient(parser, refuse=False).parse_args(rest))
     given = {dest for dest, value in found.items() if value is not UNSET}
     for group in parser._mutually_exclusive_groups:
@@ -217,10 +206,10 @@ def _given(rest: Sequence[str], parser: argparse.ArgumentParser) -> set[str]:
 
 
 def _lenient(parser: argparse.ArgumentParser, *, refuse: bool) -> argparse.ArgumentParser:
-    """The same parser, which requires nothing and leaves `UNSET` what it is not given.
+    """Copy the parser, with nothing required and `UNSET` as every default.
 
     Args:
-        refuse: raise ValueError instead of leaving the program.
+        refuse: raise ValueError instead of exiting.
     """
     made = copy.deepcopy(parser)
     for action in made._actions:
@@ -237,7 +226,7 @@ def _lenient(parser: argparse.ArgumentParser, *, refuse: bool) -> argparse.Argum
 
 
 def _actions(parser: argparse.ArgumentParser) -> dict[str, tuple[str, argparse.Action]]:
-    """For each key the flag's name, empty for one that goes by its place, and what it does."""
+    """Name of the flag, empty for a positional one, and its action, by key."""
     out: dict[str, tuple[str, argparse.Action]] = {}
     for action in parser._actions:
         if isinstance(action, argparse._HelpAction):
