@@ -1,4 +1,4 @@
-"""A page as one HTML file: style, script and data are in it, and nothing else runs or loads."""
+"""Renders a `Document` as one HTML file: style, script and data are in it, and it loads nothing."""
 
 import base64
 import dataclasses
@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from jaxscore.report.document import Column, Document, Field, Items, Row, Rows
 from jaxscore.report.html.markdown_html import blocks, visible
-from jaxscore.report.html.packed import cut, held, packed
+from jaxscore.report.html.packed import embedded, packed, shorten
 from jaxscore.report.html.strips import DARKEST, MISSING, PER_NAT, Strips
 from jaxscore.report.markdown import NOTHING
 from jaxscore.report.sections import three
@@ -34,7 +34,7 @@ def render(page: Document) -> str:
     Only the script whose hash the policy names may run, so that no text of an item can.
     """
     if page.items is not None:
-        page = dataclasses.replace(page, items=held(page.items))
+        page = dataclasses.replace(page, items=embedded(page.items))
     script = _file("script.js")
     return _template().render(
         page=page,
@@ -43,7 +43,7 @@ def render(page: Document) -> str:
         script_hash=Markup(script_hash(script)),
         blocks=blocks,
         plain=[] if page.items is None else plain_items(page.items),
-        cut=functools.partial(cut, longest=LONGEST),
+        shorten=functools.partial(shorten, longest=LONGEST),
         data="" if page.items is None else packed(page.items),
         version=VERSION,
     )
@@ -81,8 +81,8 @@ class PlainToken:
 
     Attributes:
         text: blanks at its beginning and line ends visible.
-        amount: 0 to 1, how improbable it is; None where it has no probability.
-        greedy: whether it is the most probable one, or this is not known.
+        amount: 0 to 1, how improbable it is; None if it has no probability.
+        greedy: it is the most probable one, or this is not known.
     """
 
     text: str
@@ -115,10 +115,10 @@ class PlainItem:
 def plain_items(items: Items) -> list[PlainItem]:
     """The first `SHOWN` items."""
     first, *others = items.columns
-    held = None if items.strips is None else _StripTexts(items.strips)
+    strips = None if items.strips is None else _PlainStrips(items.strips)
     return [
         PlainItem(
-            cut(first.values[k], LONGEST),
+            shorten(first.values[k], LONGEST),
             [_part(one, k) for one in others if one.values[k] != NOTHING],
             items.errors.get(k),
             [_part(one, k) for one in items.fields if one.values[k]],
@@ -127,7 +127,7 @@ def plain_items(items: Items) -> list[PlainItem]:
                 for table in items.tables
                 if table.items[k]
             ],
-            [] if held is None else held.of(k),
+            [] if strips is None else strips.of_item(k),
         )
         for k in range(min(SHOWN, items.n))
     ]
@@ -137,7 +137,7 @@ def _part(part: Column | Field, k: int) -> tuple[str, str]:
     value = part.values[k]
     if isinstance(part, Column) and part.kind == "number":
         value = _three(value)
-    return part.title, cut(value, LONGEST)
+    return part.title, shorten(value, LONGEST)
 
 
 def _rounded(row: Row) -> Row:
@@ -150,15 +150,15 @@ def _three(shown: str) -> str:
     return three(float(shown)) if DECIMAL.fullmatch(shown) else shown
 
 
-class _StripTexts:
-    """The strips of a page, with the places of their tokens."""
+class _PlainStrips:
+    """Makes the strips of a page's first items."""
 
     def __init__(self, strips: Strips) -> None:
         self.strips = strips
         self.place, _, self.texts = strips.table
         self.end = np.cumsum(strips.tokens.length)
 
-    def of(self, k: int) -> list[PlainStrip]:
+    def of_item(self, k: int) -> list[PlainStrip]:
         """The strips of one item, together `TOKENS` long."""
         first, last = int(self.strips.first[k]), int(self.strips.first[k + 1])
         each = max(1, TOKENS // max(1, last - first))

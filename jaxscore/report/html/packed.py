@@ -1,8 +1,8 @@
-"""The items that a page has room for, as one compressed block: a header in JSON, then arrays.
+"""The items that a page has room for, as one compressed block: a JSON header, then arrays.
 
     uint32  bytes of the header, little-endian as everything
     header  JSON in ASCII, so that a half surrogate pair or U+2028 comes back as it was
-    arrays  each at the place that `arrays` of the header names: name -> [type, place, count]
+    arrays  at the offsets in `arrays` of the header: name -> [type, offset, count]
 
 Numbers of the table are text, as the Markdown has them. An int16 array has its low bytes first and
 then its high ones, which compresses better. All of it is gzip in base64, in which no `<` occurs.
@@ -18,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.report.document import Column, Field, Items, Row, Rows
+from jaxscore.report.document import Column, Items, Row
 from jaxscore.report.html.strips import (
     MISSING,
     NOT_KNOWN,
     PER_NAT,
     RANK,
-    TOKEN_SHOWS,
-    Show,
+    TOKEN_METRICS,
     Strips,
-    in_own_parts,
-    show_header,
+    TokenMetric,
+    metric_header,
+    scale_to_largest,
 )
 
 LEVEL = 6  # of gzip
@@ -94,15 +94,15 @@ def _column(column: Column, name: str, arrays: dict[str, np.ndarray]) -> dict[st
 
 
 def _distinct(values: Sequence[str], name: str, arrays: dict[str, np.ndarray]) -> list[str]:
-    """The different ones, in the order of their first use, and the place of each in `arrays`."""
-    place: dict[str, int] = {}
-    where = [place.setdefault(value, len(place)) for value in values]
-    arrays[name] = _small(np.array(where, np.int64))
-    return list(place)
+    """The distinct values in the order of their first use; the index of each goes to `arrays`."""
+    index: dict[str, int] = {}
+    indices = [index.setdefault(value, len(index)) for value in values]
+    arrays[name] = _small(np.array(indices, np.int64))
+    return list(index)
 
 
 def _small(values: Any) -> np.ndarray:
-    """Whole numbers from 0 in the smallest type that takes them."""
+    """Whole numbers from 0 in the smallest unsigned type that holds them."""
     values = np.asarray(values)
     largest = int(values.max()) if len(values) else 0
     kinds: Iterable[Any] = (np.uint8, np.uint16, np.uint32)
@@ -125,57 +125,64 @@ def _strips(strips: Strips, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
         "texts": texts,
         "titles": _distinct(strips.titles, "title", arrays),
         "contexts": _distinct(strips.contexts, "context", arrays),
-        "shows": _shows(strips, arrays),
+        "shows": _metrics(strips, arrays),
     }
 
 
-def _shows(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """What tokens can be coloured by; numbers that no token has are left out."""
-    tokens, out = strips.tokens, []
-    known: list[tuple[Show, np.ndarray, float]] = [
-        (show, *in_own_parts(tokens.more[show.key])) for show in strips.shows if tokens.more
+def _metrics(strips: Strips, arrays: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """What tokens can be coloured by. Omits metrics that no token has."""
+    tokens, headers = strips.tokens, []
+    stored: list[tuple[TokenMetric, np.ndarray, float]] = [
+        (metric, *scale_to_largest(tokens.more[metric.key]))
+        for metric in strips.metrics
+        if tokens.more
     ]
-    known += [(show, tokens.numbers[show.key], float(PER_NAT)) for show in TOKEN_SHOWS]
-    for show, values, per in known:
-        if show.key == "logprob" or (values != MISSING).any():
-            arrays[show.key] = values
-            out.append(show_header(show, values, per, strips.vocabulary))
+    stored += [(metric, tokens.numbers[metric.key], float(PER_NAT)) for metric in TOKEN_METRICS]
+    for metric, values, per in stored:
+        if metric.key == "logprob" or (values != MISSING).any():
+            arrays[metric.key] = values
+            headers.append(metric_header(metric, values, per, strips.vocabulary))
     if tokens.rank.any():
         arrays["rank"] = _small(tokens.rank)
-        out.append(show_header(RANK, tokens.rank, 1.0, strips.vocabulary))
-    return out
+        headers.append(metric_header(RANK, tokens.rank, 1.0, strips.vocabulary))
+    return headers
 
 
-MOST, HELD = 100_000, 50_000  # of more items than the first number, the second is held
+MOST, EMBEDDED = 100_000, 50_000  # of more items than the first number, so many are embedded
 TOKENS = 1_000_000  # of all strips, from the first item on
 CHARACTERS = 20_000_000  # of the texts and tables of items, likewise
-LONGEST, SHORT = 20_000, 300  # characters of a text, and of one beyond `CHARACTERS`
+LONGEST, SHORT = 20_000, 300  # characters of a text, and of a text beyond `CHARACTERS`
 
 
-def held(items: Items) -> Items:
+def embedded(items: Items) -> Items:
     """The items that a page has room for, in their order."""
-    n = items.n if items.n <= MOST else HELD
+    n = items.n if items.n <= MOST else EMBEDDED
     strips = items.strips
     if strips is not None:
-        strips = _held_strips(strips, n)
-    texts = _Texts()
+        strips = _embedded_strips(strips, n)
+    texts = _TextBudget()
     fields: list[list[str]] = [[] for _ in items.fields]
     tables: list[list[list[Row]]] = [[] for _ in items.tables]
-    for k in range(n):  # item by item, so that the worst ones have their texts
+    for k in range(n):  # item by item, so that the worst ones keep their texts
         for field, values in zip(items.fields, fields, strict=True):
-            values.append(texts.cut(field.values[k]))
+            values.append(texts.shorten(field.values[k]))
         for table, rows in zip(items.tables, tables, strict=True):
-            rows.append([texts.cut_row(row) for row in table.items[k]])
+            rows.append([texts.shorten_row(row) for row in table.items[k]])
     return dataclasses.replace(
         items,
         columns=[
-            dataclasses.replace(column, values=_cut_values(column.values, n))
+            dataclasses.replace(
+                column, values=[shorten(value, LONGEST) for value in column.values[:n]]
+            )
             for column in items.columns
         ],
-        fields=[Field(one.title, values) for one, values in zip(items.fields, fields, strict=True)],
+        fields=[
+            dataclasses.replace(field, values=values)
+            for field, values in zip(items.fields, fields, strict=True)
+        ],
         tables=[
-            Rows(one.title, one.header, one.marked, rows)
-            for one, rows in zip(items.tables, tables, strict=True)
+            dataclasses.replace(table, items=rows)
+            for table, rows in zip(items.tables, tables, strict=True)
         ],
         strips=strips,
         errors={place: why for place, why in items.errors.items() if place < n},
@@ -183,32 +190,28 @@ def held(items: Items) -> Items:
     )
 
 
-def cut(text: str, longest: int) -> str:
+def shorten(text: str, longest: int) -> str:
     """The beginning of a text, and how much of it is left out."""
     rest = len(text) - longest
     return text if rest <= 0 else f"{text[:longest]} … ({rest} more characters)"
 
 
-class _Texts:
-    """Counts the characters that are held."""
+class _TextBudget:
+    """Shortens texts once they have `CHARACTERS` together."""
 
     def __init__(self) -> None:
-        self.n = 0
+        self.n_characters = 0
 
-    def cut(self, text: str) -> str:
-        shown = cut(text, LONGEST if self.n < CHARACTERS else SHORT)
-        self.n += len(shown)
-        return shown
+    def shorten(self, text: str) -> str:
+        kept = shorten(text, LONGEST if self.n_characters < CHARACTERS else SHORT)
+        self.n_characters += len(kept)
+        return kept
 
-    def cut_row(self, row: Row) -> Row:
-        return row._replace(cells=[self.cut(cell) for cell in row.cells])
-
-
-def _cut_values(values: Sequence[str], n: int) -> list[str]:
-    return [one if len(one) <= LONGEST else cut(one, LONGEST) for one in values[:n]]
+    def shorten_row(self, row: Row) -> Row:
+        return row._replace(cells=[self.shorten(cell) for cell in row.cells])
 
 
-def _held_strips(strips: Strips, n: int) -> Strips:
+def _embedded_strips(strips: Strips, n: int) -> Strips:
     first = strips.first[: n + 1]
     last = int(first[-1])
     tokens = strips.tokens.take(np.arange(last)) if last < len(strips.titles) else strips.tokens
@@ -218,7 +221,7 @@ def _held_strips(strips: Strips, n: int) -> Strips:
     return dataclasses.replace(
         strips,
         first=first,
-        titles=[cut(title, SHORT) for title in strips.titles[:last]],
+        titles=[shorten(title, SHORT) for title in strips.titles[:last]],
         contexts=strips.contexts[:last],
         tokens=tokens,
     )

@@ -1,4 +1,4 @@
-"""Tokens of many texts side by side in arrays, as a page holds them."""
+"""Tokens of many texts as arrays, and what a page colours them by."""
 
 import dataclasses
 import functools
@@ -12,15 +12,15 @@ import numpy as np
 
 from jaxscore.types.token_texts import token_texts
 
-LARGEST = 32_767  # what is held of a number at most; a larger one is shown as "at least"
+LARGEST = 32_767  # largest number stored; a larger one is displayed as "at least"
 MISSING = -32_768  # in place of a number that does not exist
-PER_NAT = 1000  # numbers of every page are held in thousandths of a nat
-SHARE = 99.0  # percent of the tokens that have no darker colour than the darkest, of `Show.scaled`
+PER_NAT = 1000  # numbers are stored in thousandths of a nat
+SHARE = 99.0  # percentile of a scaled metric from which on a token has the darkest colour
 DARKEST = 6.0  # nats below 0 from which on a log-probability has the darkest colour
 RANKS = 10_000  # the rank from which on, in a scale of powers of ten
 
 
-class Show(NamedTuple):
+class TokenMetric(NamedTuple):
     """One number of each token.
 
     Attributes:
@@ -28,7 +28,7 @@ class Show(NamedTuple):
         name, unit: for people.
         sign: 1: the larger the darker; -1: the smaller the darker; 0: numbers below 0 have another
             colour than those above, and the farther from 0 the darker.
-        scaled: it is held in parts of its own largest value, and not of a nat.
+        scaled: it is stored in parts of its own largest value instead of a nat.
     """
 
     key: str
@@ -38,16 +38,16 @@ class Show(NamedTuple):
     scaled: bool = False
 
 
-TOKEN_SHOWS = (
-    Show("logprob", "Log-probability", "nats below 0", -1),
-    Show("entropy", "Entropy"),
-    Show("self_certainty", "Self-certainty"),
+TOKEN_METRICS = (
+    TokenMetric("logprob", "Log-probability", "nats below 0", -1),
+    TokenMetric("entropy", "Entropy"),
+    TokenMetric("self_certainty", "Self-certainty"),
 )
-RANK = Show("rank", "Rank", "")
+RANK = TokenMetric("rank", "Rank", "")
 
 
-def in_own_parts(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Numbers of any size, int16 [n], and of how many parts 1 consists; NaN becomes `MISSING`."""
+def scale_to_largest(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """Numbers as int16 [n] in parts of the largest, and the parts per 1; NaN becomes `MISSING`."""
     known = np.abs(values[np.isfinite(values)].astype(np.float64))
     per = LARGEST / float(known.max()) if known.any() else float(PER_NAT)
     return thousandths(values, per), per
@@ -61,55 +61,58 @@ def thousandths(values: np.ndarray, per: float = PER_NAT) -> np.ndarray:
     return whole.astype(np.int16)
 
 
-def show_header(show: Show, held: np.ndarray, per: float, vocabulary: int | None) -> dict[str, Any]:
-    """What the page's script has to know of a number.
+def metric_header(
+    metric: TokenMetric, values: np.ndarray, per: float, vocabulary: int | None
+) -> dict[str, Any]:
+    """What the page's script has to know of a metric.
 
     Args:
-        held: int16 or, of ranks, uint32 [n].
+        values: as stored: int16 or, of ranks, uint32 [n].
+        per: parts per 1.
         vocabulary: columns of the model's distribution.
     """
     return {
-        "key": show.key,
-        "name": show.name,
-        "unit": f"{show.unit} · " if show.unit else "",
-        "sign": show.sign,
+        "key": metric.key,
+        "name": metric.name,
+        "unit": f"{metric.unit} · " if metric.unit else "",
+        "sign": metric.sign,
         "per": per,
-        "top": _top(show, held, per, vocabulary),
-        "log": show is RANK,
+        "top": _top(metric, values, per, vocabulary),
+        "log": metric is RANK,
     }
 
 
-def _top(show: Show, held: np.ndarray, per: float, vocabulary: int | None) -> float:
+def _top(metric: TokenMetric, values: np.ndarray, per: float, vocabulary: int | None) -> float:
     """The number from which on a token has the darkest colour."""
-    if show is RANK:
+    if metric is RANK:
         return RANKS
-    if show.sign < 0:
+    if metric.sign < 0:
         return DARKEST
-    if show.key == "entropy" and vocabulary is not None and vocabulary > 1:
+    if metric.key == "entropy" and vocabulary is not None and vocabulary > 1:
         return math.log(vocabulary)
-    known = np.abs(held[held != MISSING].astype(np.int64))
-    if show.scaled:
+    known = np.abs(values[values != MISSING].astype(np.int64))
+    if metric.scaled:
         return (float(np.percentile(known, SHARE)) or 1.0) / per if known.any() else 1.0
     return max(1, math.ceil(float(known.max(initial=0)) / per))
 
 
-NUMBERS = tuple(show.key for show in TOKEN_SHOWS)
+NUMBERS = tuple(metric.key for metric in TOKEN_METRICS)
 NOT_KNOWN = 2  # of `Tokens.greedy`
 LARGEST_TABLE = 1 << 20  # ids of a vocabulary; a table of them is faster than sorting all tokens
-LONGEST = 10_000  # tokens of one text that a page holds, from its first
+LONGEST = 10_000  # tokens of one text that a page has, from its first
 
 
 class TokenText(NamedTuple):
     """One text's tokens with their numbers, arrays of one length.
 
     Attributes:
-        token_ids: int [n]; below 0 where a server does not tell them.
+        token_ids: int [n]; below 0 if a server does not give them.
         tokens: the tokenizer's names.
-        logprob, entropy, self_certainty: nats; NaN for a token with nothing before it, and where
-            the number is not known.
-        greedy: whether each is the most probable one; None where that is not known.
-        rank: from 1, where it was asked for.
-        more: further numbers by their name, the same names for all texts of a page.
+        logprob, entropy, self_certainty: nats; NaN for a token without context, and if the number
+            is not known.
+        greedy: whether each is the most probable one; None if that is not known.
+        rank: from 1, if it was requested.
+        more: further numbers by name, the same names for all texts of a page.
     """
 
     token_ids: Any
@@ -124,16 +127,16 @@ class TokenText(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """The tokens of some texts, one text behind the other.
+    """The tokens of some texts, one text after the other.
 
     Attributes:
-        length: int64 [texts], of those that are held.
-        left_out: int64 [texts], tokens that are not held: beyond `LONGEST`, or all.
+        length: int64 [texts], number of stored tokens.
+        left_out: int64 [texts], number of other tokens: those beyond `LONGEST`, or all.
         ids: int32 [tokens].
         numbers: name -> int16 [tokens], thousandths of a nat.
         greedy: uint8 [tokens], 0, 1 or `NOT_KNOWN`.
-        rank: uint32 [tokens], 0 where it is not known.
-        more: name -> float32 [tokens], NaN where a number does not exist.
+        rank: uint32 [tokens], 0 if it is not known.
+        more: name -> float32 [tokens], NaN for a number that does not exist.
     """
 
     length: np.ndarray
@@ -145,23 +148,23 @@ class Tokens:
     more: Mapping[str, np.ndarray]
 
     def take(self, places: np.ndarray) -> "Tokens":
-        """The texts at these places, in this order."""
+        """The texts at these indices, in this order."""
         length = self.length[places]
         start = np.cumsum(self.length) - self.length
         within = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-        where = np.repeat(start[places], length) + within
+        index = np.repeat(start[places], length) + within
         return Tokens(
             length,
             self.left_out[places],
-            self.ids[where],
-            {name: values[where] for name, values in self.numbers.items()},
-            self.greedy[where],
-            self.rank[where],
-            {name: values[where] for name, values in self.more.items()},
+            self.ids[index],
+            {name: values[index] for name, values in self.numbers.items()},
+            self.greedy[index],
+            self.rank[index],
+            {name: values[index] for name, values in self.more.items()},
         )
 
     def first(self, n: int) -> "Tokens":
-        """The same texts, with the tokens of the first n of them alone."""
+        """The same texts; only the first n of them have their tokens."""
         end = int(self.length[:n].sum())
         rest = np.arange(len(self.length)) >= n
         return Tokens(
@@ -176,81 +179,60 @@ class Tokens:
 
 
 def join(parts: Sequence[Tokens]) -> Tokens:
-    """All texts of all parts."""
+    """The texts of all parts."""
 
-    def every(name: str) -> np.ndarray:
-        return np.concatenate([getattr(part, name) for part in parts])
+    def joined(values: list[Any]) -> Any:
+        if isinstance(values[0], Mapping):
+            return {name: np.concatenate([value[name] for value in values]) for name in values[0]}
+        return np.concatenate(values)
 
-    def named(field: str) -> dict[str, np.ndarray]:
-        given = [getattr(part, field) for part in parts]
-        return {name: np.concatenate([one[name] for one in given]) for name in given[0]}
-
-    return Tokens(
-        length=every("length"),
-        left_out=every("left_out"),
-        ids=every("ids"),
-        numbers=named("numbers"),
-        greedy=every("greedy"),
-        rank=every("rank"),
-        more=named("more"),
-    )
+    names = [field.name for field in dataclasses.fields(Tokens)]
+    return Tokens(**{name: joined([getattr(part, name) for part in parts]) for name in names})
 
 
 def tokens(texts: Sequence[TokenText | None], names: dict[int, str]) -> Tokens:
     """The arrays of some texts; None is a text whose tokens are not known.
 
     Args:
-        names: of tokens by their id; those that it lacks are added.
+        names: token id -> name; those that it lacks are added.
     """
-    sizes = np.array([0 if one is None else len(one.token_ids) for one in texts], np.int64)
+    sizes = np.array([0 if text is None else len(text.token_ids) for text in texts], np.int64)
     length = np.minimum(sizes, LONGEST)
-    given = [one for one in texts if one is not None and len(one.token_ids)]
-    if (sizes > LONGEST).any():
-        given = [_first(one) for one in given]
-    ids = _joined([one.token_ids for one in given], np.int32)
-    flat = [*itertools.chain.from_iterable(one.tokens for one in given)]
+    known = [_first(text) for text in texts if text is not None and len(text.token_ids)]
+    ids = _joined([text.token_ids for text in known], np.int32)
+    token_names = [*itertools.chain.from_iterable(text.tokens for text in known)]
     if (ids < 0).any():
-        ids = _by_name(names, flat)
+        ids = _ids_by_name(names, token_names)
     distinct, index = _distinct(ids)
     place = np.zeros(len(distinct), np.int64)
-    place[index] = np.arange(len(ids))  # one of each id's places
+    place[index] = np.arange(len(ids))  # one position of each id
     for id, k in zip(distinct.tolist(), place.tolist(), strict=True):
-        names.setdefault(id, flat[k])
+        names.setdefault(id, token_names[k])
+    greedy = _joined([text.greedy for text in known], np.float32)
     return Tokens(
         length,
         sizes - length,
         ids,
         {
-            name: thousandths(_joined([getattr(one, name) for one in given], np.float64))
+            name: thousandths(_joined([getattr(text, name) for text in known], np.float64))
             for name in NUMBERS
         },
-        np.nan_to_num(_joined([one.greedy for one in given], np.float32), nan=NOT_KNOWN).astype(
-            np.uint8
-        ),
-        _ranks(given),
+        np.nan_to_num(greedy, nan=NOT_KNOWN).astype(np.uint8),
+        _ranks(known),
         {
-            name: _joined([one.more[name] for one in given], np.float32)
-            for name in (given[0].more if given else ())
+            name: _joined([text.more[name] for text in known], np.float32)
+            for name in (known[0].more if known else ())
         },
     )
 
 
-def _first(one: TokenText) -> TokenText:
+def _first(text: TokenText) -> TokenText:
     """The first `LONGEST` tokens of a text."""
-
-    def cut(values: Any) -> Any:
-        return None if values is None else values[:LONGEST]
-
-    return TokenText(
-        cut(one.token_ids),
-        cut(one.tokens),
-        cut(one.logprob),
-        cut(one.entropy),
-        cut(one.self_certainty),
-        cut(one.greedy),
-        cut(one.rank),
-        {name: cut(values) for name, values in one.more.items()},
-    )
+    if len(text.token_ids) <= LONGEST:
+        return text
+    *values, more = text
+    first = (None if value is None else value[:LONGEST] for value in values)
+    return TokenText._make([*first, {name: numbers[:LONGEST] for name, numbers in more.items()}])
 
 
 def _joined(parts: Sequence[Any], dtype: Any) -> np.ndarray:
@@ -269,16 +251,14 @@ def _distinct(ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.flatnonzero(found) + least, (np.cumsum(found) - 1)[ids - least]
 
 
-def _by_name(names: Mapping[int, str], flat: Sequence[str]) -> np.ndarray:
-    """Ids below 0 in place of those that a server does not tell: one for each name."""
+def _ids_by_name(names: Mapping[int, str], token_names: Sequence[str]) -> np.ndarray:
+    """Ids below 0 in place of those that a server does not give: one for each name."""
     known = {name: id for id, name in names.items()}
-    return np.array([known.setdefault(name, -1 - len(known)) for name in flat], np.int32)
+    return np.array([known.setdefault(name, -1 - len(known)) for name in token_names], np.int32)
 
 
-def _ranks(given: Sequence[TokenText]) -> np.ndarray:
-    if all(one.rank is None for one in given):
-        return np.zeros(sum(len(one.token_ids) for one in given), np.uint32)
-    parts = [np.zeros(len(one.token_ids)) if one.rank is None else one.rank for one in given]
+def _ranks(texts: Sequence[TokenText]) -> np.ndarray:
+    parts = [np.zeros(len(text.token_ids)) if text.rank is None else text.rank for text in texts]
     return np.nan_to_num(_joined(parts, np.float64)).astype(np.uint32)
 
 
@@ -287,12 +267,12 @@ class Strips:
     """The texts of all items of a page, as coloured strips of tokens.
 
     Attributes:
-        first: int64 [items + 1], the first strip of each item, and the number of all.
-        titles, contexts: of each strip; a context is what stands before the text, cut at its left.
+        first: int64 [items + 1], index of the first strip of each item, and the number of strips.
+        titles, contexts: of each strip; the text before it, truncated on the left.
         tokens: one text per strip.
-        names: of tokens by their id.
-        vocabulary: columns of the model's distribution; None where it is not known.
-        shows: what the further numbers of the tokens are; the first one is shown first.
+        names: token id -> name.
+        vocabulary: columns of the model's distribution; None if it is not known.
+        metrics: of the tokens' further numbers; the page starts with the first one.
     """
 
     first: np.ndarray
@@ -301,11 +281,11 @@ class Strips:
     tokens: Tokens
     names: Mapping[int, str]
     vocabulary: int | None
-    shows: Sequence[Show] = ()
+    metrics: Sequence[TokenMetric] = ()
 
     @functools.cached_property
     def table(self) -> tuple[np.ndarray, list[int], list[str]]:
-        """Place of each token in a table, and of the table's tokens the ids and the texts."""
+        """Index of each token in a table of distinct tokens, and the table's ids and texts."""
         distinct, place = _distinct(self.tokens.ids)
         ids = distinct.tolist()
         return place, ids, token_texts([self.names[id] for id in ids])

@@ -8,7 +8,7 @@ from jaxscore.report import sections
 from jaxscore.report.document import Chart, Column, Document, Items, Section, Source
 from jaxscore.report.html.chart_parts import means
 from jaxscore.report.html.charts.intervals import Group, intervals
-from jaxscore.report.html.strips import Show, TokenText
+from jaxscore.report.html.strips import TokenMetric, TokenText
 from jaxscore.report.markdown import NOTHING, significant, table, text
 from jaxscore.report.sections import (
     closing,
@@ -20,9 +20,9 @@ from jaxscore.report.sections import (
 )
 from jaxscore.types.results import Strip
 
-SHOWS = (
-    Show("kl", "KL(p ‖ q)", "nats", scaled=True),
-    Show("difference", "ln p - ln q", "nats", 0, scaled=True),
+METRICS = (
+    TokenMetric("kl", "KL(p ‖ q)", "nats", scaled=True),
+    TokenMetric("difference", "ln p - ln q", "nats", 0, scaled=True),
 )
 CARDS = {
     "kl": "KL(p ‖ q)",
@@ -170,7 +170,7 @@ def _items(source: Source) -> Items:
             ),
             Column("Tokens", "number", [str(result["n_scored"]) for result in texts]),
         ],
-        strips=strips_of(source, _tokens, shows=SHOWS),
+        strips=strips_of(source, _tokens, metrics=METRICS),
         text_column="Text" if source.strips else "",
     )
     return with_failures(items, source.record["failures"])

@@ -16,7 +16,7 @@ from jaxscore.report.html.charts.histogram import Counts, merged
 from jaxscore.report.html.strips import NUMBERS, Tokens, TokenText, join, tokens
 from jaxscore.report.sections import context_end
 
-HELD = limits.HELD  # requests of the lowest mean log-probability
+HELD = limits.EMBEDDED  # requests of the lowest mean log-probability
 HELD_TOKENS = limits.TOKENS  # of these requests, the worst first
 HELD_CONTEXTS = 2_000_000  # characters of their contexts, likewise
 TOGETHER, TOKENS_TOGETHER = 4_096, 200_000  # records that become arrays together, and their tokens

@@ -12,7 +12,7 @@ from jaxscore.report.document import Card, Chart
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.frame import render
 from jaxscore.report.html.markdown_html import visible
-from jaxscore.report.html.strips import Show
+from jaxscore.report.html.strips import TokenMetric
 from tests.hostile.inputs import HALF_PAIR
 from tests.report.html.made import changed, page_of, score_html, strips, text, with_column
 from tests.report.html.test_frame import WORDS
@@ -307,7 +307,9 @@ def test_long_texts_are_gone_through(opened):
 def test_numbers_below_0_have_another_colour(opened):
     numbers = np.array([0.002, -0.001, np.nan], np.float32)
     one = text([" a", "b", "c"], [-1.0, -1.0, -1.0], more={"d": numbers}, greedy=[True, None, None])
-    shown = dataclasses.replace(strips([one]), shows=[Show("d", "Difference", "nats", 0, True)])
+    shown = dataclasses.replace(
+        strips([one]), metrics=[TokenMetric("d", "Difference", "nats", 0, True)]
+    )
     page, _, complaints = opened(render(changed(page_of(["one"]), strips=shown)), "item=1")
     state = """[...document.querySelectorAll('#panel .strip .t')].map((span) =>
         [span.className, Number(span.style.getPropertyValue('--a'))])"""

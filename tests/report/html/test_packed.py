@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jaxscore.report.html import packed as module
 from jaxscore.report.html.frame import render
-from jaxscore.report.html.packed import held
+from jaxscore.report.html.packed import embedded
 from jaxscore.report.html.strips import LARGEST, MISSING
 from tests.hostile.inputs import HOSTILE, any_texts
 from tests.report.html.made import block, changed, page_of, strips, text, values
@@ -46,7 +46,7 @@ def items(words):
 
 def test_what_fits_stays():
     given = items(["a", "b", "\ud83d"])
-    found = held(given)
+    found = embedded(given)
     assert [list(one.values) for one in found.columns] == [list(c.values) for c in given.columns]
     assert found.fields[0].values == given.fields[0].values
     assert found.tables[0].items == given.tables[0].items
@@ -55,10 +55,10 @@ def test_what_fits_stays():
 
 def test_of_too_many_items_the_first_are_held(monkeypatch):
     monkeypatch.setattr(module, "MOST", 4)
-    monkeypatch.setattr(module, "HELD", 2)
-    assert held(items(list("abcd"))).n == 4
+    monkeypatch.setattr(module, "EMBEDDED", 2)
+    assert embedded(items(list("abcd"))).n == 4
     given = changed(page_of(list("abcde")), errors={1: "x", 4: "y"}).items
-    found = held(given)
+    found = embedded(given)
     assert (found.n, found.n_all) == (2, 5)
     assert [list(one.values) for one in found.columns] == [
         list(one.values[:2]) for one in given.columns
@@ -73,7 +73,7 @@ def test_of_too_many_items_the_first_are_held(monkeypatch):
 def test_tokens_of_the_first_items_are_held(monkeypatch):
     monkeypatch.setattr(module, "TOKENS", 5)
     texts = [text([f"{k}{j}" for j in range(2)], [-1.0, -2.0]) for k in range(4)]
-    found = held(changed(page_of(list("abcd")), strips=strips(texts)).items).strips
+    found = embedded(changed(page_of(list("abcd")), strips=strips(texts)).items).strips
     assert found.first.tolist() == [0, 1, 2, 3, 4]
     assert found.tokens.length.tolist() == [2, 2, 0, 0]
     assert found.tokens.left_out.tolist() == [0, 0, 2, 2]
@@ -83,7 +83,7 @@ def test_tokens_of_the_first_items_are_held(monkeypatch):
 
 def test_long_texts_are_cut(monkeypatch):
     monkeypatch.setattr(module, "LONGEST", 10)
-    found = held(items(["x" * 25]))
+    found = embedded(items(["x" * 25]))
     want = f"{'x' * 10} … (15 more characters)"
     assert found.columns[0].values == [want]
     assert found.fields[0].values == [want]
@@ -93,6 +93,6 @@ def test_long_texts_are_cut(monkeypatch):
 def test_texts_of_later_items_are_cut_short(monkeypatch):
     monkeypatch.setattr(module, "CHARACTERS", 20)
     monkeypatch.setattr(module, "SHORT", 3)
-    found = held(items(["a" * 12, "b" * 12]))
+    found = embedded(items(["a" * 12, "b" * 12]))
     assert found.fields[0].values == ["a" * 12, "bbb … (9 more characters)"]
     assert found.columns[0].values == ["a" * 12, "b" * 12]  # they name the items

@@ -53,11 +53,11 @@ def test_divergence():
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [math.nan, math.nan], [1e-30, -1e-30], [3e38, 1.0]])
 def test_numbers_of_any_size(values):
-    held, per = strips.in_own_parts(np.array(values, np.float32))
+    held, per = strips.scale_to_largest(np.array(values, np.float32))
     for value, one in zip(values, held.tolist(), strict=True):
         if math.isnan(value):
             assert one == strips.MISSING
         else:
             assert one / per == pytest.approx(value, abs=max(map(abs, values)) / strips.LARGEST)
-    top = strips.show_header(strips.Show("x", "X", scaled=True), held, per, None)["top"]
+    top = strips.metric_header(strips.TokenMetric("x", "X", scaled=True), held, per, None)["top"]
     assert 0 < top < math.inf
