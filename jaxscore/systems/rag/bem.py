@@ -10,7 +10,7 @@ and gives P(equivalent), its class 1. A record's score is the best of its refere
 
 import bisect
 import dataclasses
-import math
+import functools
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.analysis.bootstrap import estimate
 from jaxscore.engine import provenance
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry, usable
@@ -230,11 +229,7 @@ def evaluate(lm: Bem, entries: Iterable[Entry[Item]], settings: Settings) -> Eva
 def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
     """The mean over records, and the fields of each."""
     scores = [match.score for match in matches]
-    mean = estimate(
-        [score for score in scores if math.isfinite(score)], settings.n_bootstrap, settings.seed
-    )
-    if scores:
-        mean = dataclasses.replace(mean, mean=math.fsum(scores) / len(scores))
+    mean = findings.mean_of(scores, settings.n_bootstrap, settings.seed)
     n_trimmed = sum(match.trimmed > 0 for match in matches)
     remarks = []
     if n_trimmed:
@@ -246,7 +241,7 @@ def _findings(matches: Sequence[Match], settings: Settings) -> Findings:
         kind="bem",
         estimates={"mean": mean},
         summary={
-            **findings.spread(mean, "bootstrap"),
+            **findings.summary_of(mean),
             "n_equivalent": sum(score > 0.5 for score in scores),
             "n_trimmed": n_trimmed,
         },
@@ -274,7 +269,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     is_lazy=True,
-    read_objects=records.read_with_question,
+    read_objects=functools.partial(records.read_entries, question=True),
     source=Bem,
     compared=(COMPARED,),
 )

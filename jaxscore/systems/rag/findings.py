@@ -10,10 +10,11 @@ A judgement has a `kind`, how its scores came about:
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag.records import Item, record_of
@@ -90,13 +91,27 @@ def evaluation(
     )
 
 
-def spread(mean: Estimate, method: str) -> dict[str, Any]:
-    """A mean as the summary has it; `method` made the interval."""
+def mean_of(
+    values: Sequence[float], n_bootstrap: int, seed: int, *, is_share: bool = False
+) -> Estimate:
+    """The mean of scores, exact in any order, with its interval; a share has Wilson's."""
+    if not values:
+        return Estimate(0, None, None, None)
+    if is_share:
+        found = proportion([value == 1.0 for value in values])
+    else:
+        finite = [value for value in values if math.isfinite(value)]
+        found = estimate(finite, n_bootstrap, seed)
+    return dataclasses.replace(found, mean=math.fsum(values) / len(values))
+
+
+def summary_of(mean: Estimate, *, is_share: bool = False) -> dict[str, Any]:
+    """A mean and its interval as the summary has them."""
     return {
         "n": mean.n,
         "mean": mean.mean,
         "interval": [mean.low, mean.high],
-        "interval_by": method,
+        "interval_by": "wilson" if is_share else "bootstrap",
     }
 
 

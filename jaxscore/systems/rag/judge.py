@@ -1,6 +1,7 @@
 """`judge`: a language model says how right a response is, or which of two is better (BERGEN)."""
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -282,9 +283,7 @@ def evaluate(lm: LM, entries: Iterable[Entry[Item]], settings: Settings) -> Eval
         else:
             answers = lm.generate(_chat_requests(asked, evaluator))
             verdicts = pointwise.by_texts(question, answers)
-        found = pointwise.findings(
-            kind, question, verdicts, n_bootstrap=settings.n_bootstrap, seed=settings.seed
-        )
+        found = pointwise.findings(kind, question, verdicts, settings)
     seconds = time.perf_counter() - started
     decisions = [] if run.noise is None else pointwise.mark(found, run.noise)
     return findings.evaluation(
@@ -357,7 +356,7 @@ SYSTEM = System(
     evaluate=evaluate,
     report=report,
     is_lazy=True,
-    read_objects=records.read_with_question,
+    read_objects=functools.partial(records.read_entries, question=True),
     needs=("takes_messages",),
     compared=(COMPARED,),
 )

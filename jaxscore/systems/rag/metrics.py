@@ -1,17 +1,17 @@
 """Words that responses share with their references (the lexical part of BERGEN's metrics)."""
 
 import dataclasses
-import math
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypedDict
 
 from jaxscore.analysis import lexical
-from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry, usable
 from jaxscore.systems.evaluation import Evaluation, check_found, unusable
 from jaxscore.systems.rag.evaluator_file import UNKNOWN
-from jaxscore.systems.rag.records import FIELDS, Item, read_without_question, record_name
+from jaxscore.systems.rag.findings import mean_of
+from jaxscore.systems.rag.records import FIELDS, Item, read_entries, record_name
 from jaxscore.systems.settings import Settings as BaseSettings
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import Compared, Decision, System
@@ -139,7 +139,13 @@ def evaluate(lm: None, entries: Iterable[Entry[Item]], settings: Settings) -> Ev
         columns = {name: found[name] for name in settings.names}
         records.append({**entry.extra, "q_id": entry.id, **columns})
     summary = {
-        name: _mean(name, [record[name] for record in records], settings) for name in settings.names
+        name: mean_of(
+            [record[name] for record in records],
+            settings.n_bootstrap,
+            settings.seed,
+            is_share=name in HITS,
+        )
+        for name in settings.names
     }
     means = ", ".join(f"{name} {one.mean:.4f}" for name, one in summary.items() if records)
     return Evaluation(
@@ -156,16 +162,6 @@ def evaluate(lm: None, entries: Iterable[Entry[Item]], settings: Settings) -> Ev
     )
 
 
-def _mean(name: str, values: list[float], settings: Settings) -> Estimate:
-    if not values:
-        return Estimate(0, None, None, None)
-    if name in HITS:
-        found = proportion([value == 1.0 for value in values])
-    else:
-        found = estimate(values, settings.n_bootstrap, settings.seed)
-    return dataclasses.replace(found, mean=math.fsum(values) / len(values))
-
-
 SYSTEM = System(
     name="metrics",
     what="records",
@@ -175,7 +171,7 @@ SYSTEM = System(
     record=Record,
     evaluate=evaluate,
     is_lazy=True,
-    read_objects=read_without_question,
+    read_objects=functools.partial(read_entries, question=False),
     compared=(
         Compared(
             text=("question", "label"),

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from jaxscore.analysis import margins
-from jaxscore.analysis.bootstrap import estimate, proportion
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
-from jaxscore.systems.rag.findings import Findings, spread
+from jaxscore.systems.rag.findings import Findings, mean_of, summary_of
 from jaxscore.systems.rag.records import Item
+from jaxscore.systems.settings import IntervalSettings
 from jaxscore.text.chat_template import Message
 from jaxscore.types.requests import Request
 from jaxscore.types.results import Generated, LabelScores, ScoredRequest
@@ -139,17 +139,12 @@ def by_texts(question: Question, answers: Sequence[Generated]) -> list[Verdict]:
 
 
 def findings(
-    kind: str, question: Question, verdicts: Sequence[Verdict], *, n_bootstrap: int, seed: int
+    kind: str, question: Question, verdicts: Sequence[Verdict], settings: IntervalSettings
 ) -> Findings:
     """The mean, how it came about, and the fields of each record."""
     known = [one.score for one in verdicts if one.known and one.score is not None]
-    by_text = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
-    mean = (
-        proportion([score == 1.0 for score in known])
-        if by_text
-        else estimate([score for score in known if math.isfinite(score)], n_bootstrap, seed)
-    )
-    mean = dataclasses.replace(mean, mean=_mean(known))
+    is_share = kind == "text" and set(question.options.values()) <= {0.0, 1.0}
+    mean = mean_of(known, settings.n_bootstrap, settings.seed, is_share=is_share)
     named = [question.named(one.text) for one in verdicts if one.text is not None]
     n_none = sum(not labels for labels in named)
     n_several = sum(len(labels) > 1 for labels in named)
@@ -171,7 +166,7 @@ def findings(
         kind=kind,
         estimates={"mean": mean},
         summary={
-            **spread(mean, "wilson" if by_text else "bootstrap"),
+            **summary_of(mean, is_share=is_share),
             "outside": outside,
             "labels": _labels(question, verdicts, named),
             "n_none": n_none,

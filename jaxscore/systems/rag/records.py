@@ -76,14 +76,9 @@ def read(rows: Iterable[Any], where: str = "", *, question: bool) -> Records:
     return Records(where=where, rows=known, entries=entries)
 
 
-def read_with_question(rows: Iterable[Any], reserved: object) -> Iterator[Entry[Item]]:
-    """Entries of records that need a question, as `System.read_objects`."""
-    yield from read(rows, question=True).entries
-
-
-def read_without_question(rows: Iterable[Any], reserved: object) -> Iterator[Entry[Item]]:
-    """Entries of records that need no question, as `System.read_objects`."""
-    yield from read(rows, question=False).entries
+def read_entries(rows: Iterable[Any], reserved: object, *, question: bool) -> Iterator[Entry[Item]]:
+    """Entries of `read`, as `System.read_objects`."""
+    yield from read(rows, question=question).entries
 
 
 def record_of(entry: Entry[Item]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_a_text_that_cannot_be_read_fails_its_record_alone():
         {"q_id": k, "question": "who?", "response": response, "label": ["Oslo", label]}
         for k, (response, label) in enumerate([("a", "b"), (PANICS, PANICS), ("c", PANICS)])
     ]
-    found = bem.evaluate(source, records.read_with_question(items, ()), bem.Settings())
+    found = bem.evaluate(source, records.read(items, question=True).entries, bem.Settings())
     assert [one["index"] for one in found.items] == [0]
     assert [failure.name for failure in found.failures] == [
         "record 2 (q_id 1)",

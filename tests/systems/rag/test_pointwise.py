@@ -12,7 +12,7 @@ from jaxscore.systems.rag import experiment_folder, judge, pointwise
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question, Template, find, load
 from jaxscore.systems.rag.records import Item
 from jaxscore.systems.scoring_run import ScoringRun
-from jaxscore.systems.settings import ScoringSettings
+from jaxscore.systems.settings import IntervalSettings, ScoringSettings
 from jaxscore.text import chat_template
 from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated, LabelScores, failed
@@ -36,7 +36,7 @@ def texts(*answers: str) -> list[pointwise.Verdict]:
 
 
 def summarise(kind, verdicts, question=MULTI):
-    return pointwise.findings(kind, question, verdicts, n_bootstrap=100, seed=0).summary
+    return pointwise.findings(kind, question, verdicts, IntervalSettings()).summary
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_mean_over_nothing():
     error = Generated(0, "", np.zeros(0, np.int32), None, error="gone")
     [verdict] = pointwise.by_texts(MULTI, [error])
     assert (verdict.score, verdict.known, verdict.error) == (None, None, "gone")
-    found = pointwise.findings("text", MULTI, [verdict], n_bootstrap=100, seed=0)
+    found = pointwise.findings("text", MULTI, [verdict], IntervalSettings())
     assert (found.summary["mean"], found.summary["n_none"]) == (None, 0)
     assert found.errors == ["gone"]
 
