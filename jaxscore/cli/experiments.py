@@ -35,11 +35,6 @@ def add_split_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default=DEFAULT_SPLIT, help=f"default: {DEFAULT_SPLIT}")
 
 
-def add_quiet_flag(parser: argparse.ArgumentParser) -> None:
-    """--quiet, for commands without the flags of a model."""
-    parser.add_argument("--quiet", action="store_true", help="no remarks on stderr")
-
-
 def each(args: argparse.Namespace, use: Callable[[Path], None]) -> list[Failure]:
     """Pass --folder, or each folder of --experiments-folder, to `use`.
 

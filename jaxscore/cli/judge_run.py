@@ -13,7 +13,7 @@ from jaxscore.errors import InputError
 from jaxscore.evaluate import Report, run_declared
 from jaxscore.io.atomic import atomic
 from jaxscore.io.printable import one_line
-from jaxscore.io.run_files import distinct_file_name, file_digest
+from jaxscore.io.run_files import distinct_file_name
 from jaxscore.models import choices
 from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.rag import bem, experiment_folder, judge, pairwise, stored_judgement
@@ -25,6 +25,7 @@ from jaxscore.systems.system import System
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
 
+COMPARED = ("evaluator", "evaluator_sha256", "both_orders", "seed")  # settings of the system
 NONE_READ = "no answer names exactly one label, so the mean is null"
 
 
@@ -275,14 +276,10 @@ def _expected_settings(
         }
         if args.dtype != stored.settings.get("dtype_flag"):
             out["dtype" if args.dtype != "auto" else "dtype_flag"] = args.dtype
-    if isinstance(settings, judge.Settings):
-        path = settings.read_evaluator.path
-        out |= {"evaluator": str(path), "evaluator_sha256": file_digest(path)}
-        if settings.opponent is not None:
-            out["both_orders"] = settings.both_orders
-            if not settings.both_orders:
-                out["seed"] = settings.seed  # it draws which response stands first
-    return out
+    chosen = settings.record()
+    if chosen.get("both_orders") is not False:
+        del chosen["seed"]  # otherwise it draws which response stands first
+    return out | {name: value for name, value in chosen.items() if name in COMPARED}
 
 
 def _results(metric: str, reports: Sequence[tuple[Path, Report]]) -> list[str]:

@@ -29,7 +29,7 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--force", action="store_true", help="compute metrics again that exist already"
     )
     model_flags.add_limit_flag(parser, "records; the metrics' names end in _N")
-    experiments.add_quiet_flag(parser)
+    messages.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
@@ -109,25 +109,18 @@ class _MetricsRun:
         path, made_of = ranked.metrics_path, _digests(output, ranked.path)
         if not self._missing(path, ranked.names, made_of, path):
             return
-        summary = retrieval_runs.evaluate(ranked, retrieval_runs.load(ranked.path), output)
-        if not summary.n_questions:
+        found = retrieval_runs.evaluate(ranked, retrieval_runs.load(ranked.path), output)
+        if not found.n_items:
             why = "no question of the run has a record with ranking labels"
-            self._failures += [*summary.failures, Failure(str(ranked.path), why)]
+            self._failures += [*found.failures, Failure(str(ranked.path), why)]
             return
-        if not summary.n_found:
+        if not found.details["n_found"]:
             remark(
                 self._args,
                 f"{ranked.path}: none of its documents is a ranking label; "
                 "are both ids of the same kind (pages, or passages)?",
             )
-        experiment_folder.merge_metrics(path, summary.means)
-        means = ", ".join(f"{name} {value:.4f}" for name, value in summary.means.items())
-        found = Evaluation(
-            summary=summary.means,
-            n_items=summary.n_questions,
-            headline=f"{means} over {summary.n_questions} questions",
-            failures=summary.failures,
-        )
+        experiment_folder.merge_metrics(path, found.summary)
         self._add(output, found, f"{stage}: {found.headline}", [path], made_of)
 
     def _missing(

@@ -1,7 +1,6 @@
 """`jaxscore results`: one table of all RAG experiments."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 from jaxscore.cli import experiments, messages, model_flags, outputs
@@ -9,10 +8,8 @@ from jaxscore.evaluate import Report
 from jaxscore.io.atomic import atomic
 from jaxscore.io.records import csv_line
 from jaxscore.io.streams import is_stream
-from jaxscore.report.markdown import cell
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.rag import results_table
-from jaxscore.systems.rag.results_table import Row
 
 DESCRIPTION = """\
 Put the metrics of all RAG experiments side by side.
@@ -40,10 +37,8 @@ exit code: 0 all read, 1 some files could not be read (the others are kept),
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser(
-        "results",
-        description=DESCRIPTION,
-    )
+    """Declare the command's flags."""
+    parser = subparsers.add_parser("results", description=DESCRIPTION)
     experiments.add_experiments_flag(parser, "where the experiments are", "--input")
     parser.add_argument(
         "--output-dir",
@@ -65,11 +60,12 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--sort", default="Generator", metavar="COLUMN", help="order of rows (default: Generator)"
     )
-    experiments.add_quiet_flag(parser)
+    messages.add_quiet(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Read all folders, write the csv and print the table."""
     rows, failures = results_table.load(
         args.experiments_folder, args.split, args.format, limit=args.limit
     )
@@ -78,24 +74,26 @@ def run(args: argparse.Namespace) -> int:
     with atomic(path) as file:
         file.write(csv_line(table[0]))
         file.writelines(csv_line(row.values()) for row in table)
-    report = Report("results", _evaluation(table, failures), {})
+    found = Evaluation(
+        summary={"n_folders": len(table)},
+        n_items=len(table),
+        headline=f"a table of {len(table)} folders and {len(table[0])} columns",
+        failures=failures,
+    )
+    report = Report("results", found, {})
     manifest = outputs.write_manifest(args, None, path, report)
-    print(markdown(table))
+    print(results_table.markdown(table))
     return messages.close_run(args, report, "folders", [path, manifest])
 
 
 def _path(args: argparse.Namespace) -> Path:
-    """The csv: --output itself where that names one, else a file in that folder."""
-    given: Path = args.output_dir
-    if is_stream(given):
-        return given
-    if given.suffix.lower() == ".csv" and not given.is_dir():
-        return given
-    return given / f"{_name(args)}.csv"
+    """The csv: --output itself if it names one, else a file in that folder.
 
-
-def _name(args: argparse.Namespace) -> str:
-    """The csv's, without its ending: other splits, formats and limits have files of their own."""
+    Other splits, formats and limits have files of their own.
+    """
+    output: Path = args.output_dir
+    if is_stream(output) or (output.suffix.lower() == ".csv" and not output.is_dir()):
+        return output
     folder: Path = args.experiments_folder
     name = str(folder).replace("/", "_")
     if not folder.name.strip("."):  # `.` and `..` say nothing
@@ -104,37 +102,6 @@ def _name(args: argparse.Namespace) -> str:
         name += f"_{args.split}"
     if args.format != "all":
         name += f"_{args.format}"
-    return name if args.limit is None else f"{name}_first{args.limit}"
-
-
-def _evaluation(table: Sequence[Row], failures: Sequence[tuple[str, str]]) -> Evaluation:
-    """The table in the shape of every system."""
-    return Evaluation(
-        summary={"n_folders": len(table)},
-        items=table,
-        n_items=len(table),
-        rows=table,
-        details={},
-        long={"folders": list(table)},
-        headline=f"a table of {len(table)} folders and {len(table[0])} columns",
-        failures=[Failure(*one) for one in failures],
-    )
-
-
-def markdown(table: Sequence[Row]) -> str:
-    """The table for people, numbers with four decimals and at the right of their columns."""
-
-    def shown(value: object) -> str:
-        text = f"{value:.4f}" if isinstance(value, float) else str("" if value is None else value)
-        return cell(text)
-
-    columns = []
-    for name in table[0]:
-        values = [row[name] for row in table]
-        right = all(isinstance(value, int | float) for value in values if value is not None)
-        cells = [shown(name), *map(shown, values)]
-        width = max(3, *map(len, cells))
-        rule = "-" * (width - 1) + ":" if right else "-" * width
-        aligned = [one.rjust(width) if right else one.ljust(width) for one in cells]
-        columns.append([aligned[0], rule, *aligned[1:]])
-    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))
+    if args.limit is not None:
+        name += f"_first{args.limit}"
+    return output / f"{name}.csv"

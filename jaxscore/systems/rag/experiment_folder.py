@@ -73,18 +73,14 @@ class Experiment(Records):
         The file of records is read again, so that columns that others wrote since `load` stay.
 
         Args:
-            columns: name -> {record's index: value}; a row that is left out gets null.
+            columns: name, which is no field's -> {record's index: value}; a row that is left out
+                gets null.
             means: name -> value, merged into the metrics file.
 
         Raises:
-            InputError: the records are others than those that were loaded, a column has the
-                name of a field, or a file cannot be read or written. No other metric is lost.
+            InputError: the records are others than those that were loaded, or a file cannot be
+                read or written. No other metric is lost.
         """
-        if taken := [name for name in columns if name in FIELDS]:
-            raise InputError(
-                f"a metric cannot be named {taken[0]!r}, which is a field of the records; "
-                "give it another name"
-            )
         if not processes.is_first():  # another one may be writing these files
             return
         rows = _read_rows(self.path, self.sample)
@@ -150,14 +146,7 @@ def load(
     """
     path = folder / f"eval_{split}_out.json"
     known = records.read(_read_rows(path, sample), str(path), question=question)
-    found = Experiment(
-        where=known.where,
-        rows=known.rows,
-        entries=known.entries,
-        folder=folder,
-        split=split,
-        sample=sample,
-    )
+    found = Experiment(**vars(known), folder=folder, split=split, sample=sample)
     if sample is not None and _exists(found.target):
         _read_rows(found.target, None)  # what `save` could not read is known before the work starts
     return found

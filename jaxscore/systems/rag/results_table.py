@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from jaxscore.errors import InputError, near
+from jaxscore.report.markdown import cell
+from jaxscore.systems.evaluation import Failure
 from jaxscore.systems.rag import experiment_folder, stored_judgement
 from jaxscore.systems.rag.pairwise import OUTCOMES
 from jaxscore.systems.rag.retrieval_runs import STAGES
@@ -48,7 +50,7 @@ FORMATS: dict[str, dict[str, str]] = {
 
 def load(
     experiments: Path, split: str, form: str = "all", *, limit: int | None = None
-) -> tuple[list[Row], list[tuple[str, str]]]:
+) -> tuple[list[Row], list[Failure]]:
     """A row for each folder with metrics, in the order of their names, and what cannot be read.
 
     A reranked run's metrics are prefixed with `rerank_`. A judge has a part in `COUNTS` if the
@@ -62,7 +64,7 @@ def load(
         InputError: no folder has metrics.
     """
     rows: list[Row] = []
-    failures: list[tuple[str, str]] = []
+    failures: list[Failure] = []
     folders = experiment_folder.folders(experiments, split, "metrics")[:limit]
     for folder in folders:
         parts: list[Row] = [{"exp_folder": folder.name}]
@@ -70,7 +72,7 @@ def load(
             try:
                 parts.append(read(folder, split))
             except InputError as problem:
-                failures.append((str(folder), str(problem)))
+                failures.append(Failure(str(folder), str(problem)))
         row: Row = {}
         for part in parts:
             part = {_utf8(name): value for name, value in part.items()}
@@ -79,7 +81,8 @@ def load(
             if isinstance(value, str):
                 row[name] = _utf8(value)
             elif not isinstance(value, int | float | None):
-                failures.append((str(folder), f"metric {name!r} is no number: {str(value)[:60]}"))
+                told = f"metric {name!r} is no number: {str(value)[:60]}"
+                failures.append(Failure(str(folder), told))
                 row[name] = None
         rows.append(row)
     shown = {key for key in _columns(rows, form).values() if _filled(rows, key)}
@@ -87,7 +90,7 @@ def load(
         try:
             row |= _counts(folder, split, shown)
         except InputError as problem:
-            failures.append((str(folder), str(problem)))
+            failures.append(Failure(str(folder), str(problem)))
     return rows, failures
 
 
@@ -119,8 +122,10 @@ def table(rows: Sequence[Row], form: str, sort: str) -> list[Row]:
 
 
 def _columns(rows: Sequence[Row], form: str) -> dict[str, str]:
-    """A format's columns, without `COUNTS` where it is a published one -> columns of ours."""
-    return FORMATS[form] or {name: name for name in _every(rows)}
+    """Columns of a format -> columns of ours; without `COUNTS` in a published format."""
+    return FORMATS[form] or {
+        name: name for name in (*SETTINGS, *COUNTS, *(name for row in rows for name in row))
+    }
 
 
 def _filled(rows: Sequence[Row], key: str) -> bool:
@@ -139,11 +144,6 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _every(rows: Sequence[Row]) -> list[str]:
-    """Settings, then metrics in the order in which they first come up."""
-    return list(dict.fromkeys([*SETTINGS, *COUNTS, *(name for row in rows for name in row)]))
-
-
 def _settings(folder: Path, split: str) -> Row:
     config = experiment_folder.read_config(folder, split)
     return {name: value for name, value in config.items() if name in SETTINGS}
@@ -157,7 +157,7 @@ def _generation_time(folder: Path, split: str) -> Row:
 def _reports(folder: Path, split: str) -> list[Stored]:
     """What judges left in a folder, without files that are no such reports."""
     paths = sorted(folder.glob(f"eval_{glob.escape(split)}_judge_*.json"))
-    return [found for path in paths if (found := stored_judgement.load(path)) is not None]
+    return [found for found in map(stored_judgement.load, paths) if found is not None]
 
 
 def _counts(folder: Path, split: str, shown: Collection[str]) -> Row:
@@ -231,3 +231,22 @@ def _mean(value: Any) -> Any:
         with contextlib.suppress(OverflowError):  # then it is told as no number
             return math.fsum(value) / len(value)
     return value
+
+
+def markdown(table: Sequence[Row]) -> str:
+    """The table for people, numbers with four decimals and at the right of their columns."""
+
+    def shown(value: object) -> str:
+        text = f"{value:.4f}" if isinstance(value, float) else str("" if value is None else value)
+        return cell(text)
+
+    columns = []
+    for name in table[0]:
+        values = [row[name] for row in table]
+        is_right = all(isinstance(value, int | float) for value in values if value is not None)
+        cells = [shown(name), *map(shown, values)]
+        width = max(3, *map(len, cells))
+        rule = "-" * (width - 1) + ":" if is_right else "-" * width
+        aligned = [text.rjust(width) if is_right else text.ljust(width) for text in cells]
+        columns.append([aligned[0], rule, *aligned[1:]])
+    return "\n".join(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True))

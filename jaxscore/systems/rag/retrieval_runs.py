@@ -14,12 +14,12 @@ import glob
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxscore.analysis import ranking
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_lines
-from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.rag import experiment_folder
 from jaxscore.systems.rag.records import Records
 
@@ -53,35 +53,18 @@ class Run:
         return "P_1", f"recall_{self.k}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Scored:
+class Scored(NamedTuple):
     """The content of a run.
 
     Attributes:
         documents: question -> document -> score, the higher of two if it comes twice.
-        failures: (name, why) of lines that cannot be used.
+        failures: lines that cannot be used.
         spoiled: questions of those lines, which have no whole ranking.
     """
 
     documents: dict[str, dict[str, float]]
     failures: list[Failure]
     spoiled: set[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """Means over questions.
-
-    Attributes:
-        means: P_1 and recall_k; empty if no question counts.
-        n_found: relevant documents that the run holds, at any rank.
-        failures: (name, why) of records and lines that cannot be used.
-    """
-
-    means: dict[str, float]
-    n_questions: int
-    n_found: int
-    failures: list[Failure]
 
 
 def has_labels(records: Records) -> bool:
@@ -138,8 +121,13 @@ def load(path: Path) -> Scored:
     return Scored(documents, failures, spoiled)
 
 
-def evaluate(run: Run, scored: Scored, records: Records) -> Summary:
-    """P_1 and recall_k of the questions that are in the run and have ranking labels."""
+def evaluate(run: Run, scored: Scored, records: Records) -> Evaluation:
+    """P_1 and recall_k of the questions that are in the run and have ranking labels.
+
+    Returns:
+        The means in `summary`, empty if no question counts, and in `details` `n_found`, the
+        number of relevant documents that the run holds at any rank.
+    """
     relevant, failures = _relevant(records)
     documents = {
         name: scores
@@ -150,11 +138,15 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Summary:
     first = [ranking.precision(found, relevant[name], 1) for name, found in rankings.items()]
     recall = [ranking.recall(found, relevant[name], run.k) for name, found in rankings.items()]
     means = [math.fsum(values) / len(values) for values in (first, recall) if values]
-    return Summary(
-        means=dict(zip(run.names, means, strict=False)),
-        n_questions=len(rankings),
-        n_found=sum(len(relevant[name] & scores.keys()) for name, scores in documents.items()),
+    named = dict(zip(run.names, means, strict=False))
+    told = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
+    n_found = sum(len(relevant[name] & scores.keys()) for name, scores in documents.items())
+    return Evaluation(
+        summary=named,
+        n_items=len(rankings),
+        headline=f"{told} over {len(rankings)} questions",
         failures=scored.failures + failures,
+        details={"n_found": n_found},
     )
 
 

@@ -189,13 +189,6 @@ def test_an_interruption_never_leaves_a_mean_without_its_column(tmp_path, monkey
     assert not experiment_folder.metrics_path(place, "dev").exists()
 
 
-def test_a_metric_cannot_take_the_place_of_a_field(tmp_path):
-    place = folder(tmp_path, [GOOD])
-    with pytest.raises(InputError, match="named 'label'"):
-        experiment_folder.load(place, "dev").save({"label": {0: 1.0}}, {})
-    assert rows(place) == [GOOD]
-
-
 def test_metrics_that_are_no_object(tmp_path):
     place = folder(tmp_path, "[1]", file="eval_dev_metrics.json")
     with pytest.raises(InputError, match="found a list, expected an object of metrics"):
