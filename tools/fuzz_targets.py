@@ -143,7 +143,7 @@ def read_template(data: bytes, folder: Path) -> None:
     values = dict.fromkeys({*evaluator_file.NAMES.values()}, "{question} %s")
     with refusing():
         template = evaluator_file.parse(text, evaluator_file.POINTWISE, "template")
-        filled = template.fill(values)
+        filled = template.format(**values)
         assert len(filled) <= len(text) + 20 * text.count("{")
 
 

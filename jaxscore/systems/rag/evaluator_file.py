@@ -61,21 +61,10 @@ F_STRING = re.compile(r"""\s*([fF][rR]?|[rR][fF])["']""")
 
 
 @dataclasses.dataclass(frozen=True)
-class Template:
-    """Literal texts and the names between them; `parts` is (literal, name or None) in order."""
-
-    parts: tuple[tuple[str, str | None], ...]
-
-    def fill(self, values: Mapping[str, str]) -> str:
-        """The text; what is filled in is not read as a template again."""
-        return "".join(
-            literal + (values[name] if name is not None else "") for literal, name in self.parts
-        )
-
-
-@dataclasses.dataclass(frozen=True)
 class Question:
     """The turns of a conversation, and what the labels that may answer it are worth.
+
+    The turns are `str.format` templates, see `parse`.
 
     Attributes:
         options: label -> worth, in the order of the file.
@@ -86,10 +75,10 @@ class Question:
     """
 
     options: dict[str, float]
-    system: Template
-    user: Template
-    user_without_system: Template | None = None
-    assistant: Template | None = None
+    system: str
+    user: str
+    user_without_system: str | None = None
+    assistant: str | None = None
 
     def messages(self, values: Mapping[str, str], *, system: bool) -> list[Message]:
         """The conversation up to the judge's answer.
@@ -100,17 +89,15 @@ class Question:
         """
         rubric = {"rubrik_section": ", ".join(self.options), "options": str(list(self.options))}
         values = {**values, **rubric}
-        first, user = self.system.fill(values), self.user.fill(values)
         if system:
-            out = [{"role": "system", "content": first}]
+            turns = [("system", self.system), ("user", self.user)]
         else:
-            out = []
             alone = self.user_without_system
-            user = f"{first}\n\n{user}" if alone is None else alone.fill(values)
-        out.append({"role": "user", "content": user})
+            turns = [("user", f"{self.system}\n\n{self.user}" if alone is None else alone)]
         if self.assistant is not None:
-            out.append({"role": "assistant", "content": self.assistant.fill(values)})
-        return out
+            turns.append(("assistant", self.assistant))
+        # What is filled in is not read as a template again.
+        return [{"role": role, "content": text.format(**values)} for role, text in turns]
 
     def template(self, *, system: bool) -> list[Message]:
         """`messages` with `{question}` and the like in place of each record's own text."""
@@ -200,8 +187,8 @@ def load(path: Path) -> Evaluator:
     return Evaluator(path, tokens, use_logits, _question(raw, "", POINTWISE, where), pairwise)
 
 
-def parse(text: str, allowed: frozenset[str], where: str) -> Template:
-    """A template, written plainly or as an f-string.
+def parse(text: str, allowed: frozenset[str], where: str) -> str:
+    """Turn a template, written plainly or as an f-string, into one of `str.format`.
 
     Args:
         allowed: the values that it may ask for.
@@ -211,7 +198,7 @@ def parse(text: str, allowed: frozenset[str], where: str) -> Template:
         InputError: it does not parse, or braces hold anything else; named.
     """
     fields = _f_string(text, where) if F_STRING.match(text) else _plain(text, where)
-    parts = []
+    template = ""
     for literal, field in fields:
         if not is_valid_unicode(literal):
             raise InputError(f"{where}: the template {HALF}")
@@ -222,8 +209,9 @@ def parse(text: str, allowed: frozenset[str], where: str) -> Template:
                 f"{where}: the template asks for {{{field[:80]}}}; only {known} are filled, "
                 "without attribute, call, index, conversion or format. Write {{ and }} for braces"
             )
-        parts.append((literal, name))
-    return Template(tuple(parts))
+        template += literal.replace("{", "{{").replace("}", "}}")
+        template += "" if name is None else f"{{{name}}}"
+    return template
 
 
 def _plain(text: str, where: str) -> list[tuple[str, str | None]]:

@@ -94,7 +94,7 @@ def test_an_f_string_file_is_read_as_python_would_have_evaluated_it(tmp_path):
     ],
 )
 def test_templates(template, text):
-    assert parse(template, POINTWISE, "f").fill(VALUES) == text
+    assert parse(template, POINTWISE, "f").format(**VALUES) == text
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -104,7 +104,7 @@ def test_python_itself_agrees(key):
     text = yaml.safe_load(PUBLISHED)["prompt"][key]
     judge = types.SimpleNamespace(options={"Yes": 1, "No": 0}, rubrik_section="Yes, No")
     want = eval(text, {**VALUES, "self": judge}).replace(":\\ ", ": ")
-    assert parse(text, POINTWISE, key).fill(VALUES) == want
+    assert parse(text, POINTWISE, key).format(**VALUES) == want
 
 
 EXPRESSIONS = (

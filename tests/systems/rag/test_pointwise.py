@@ -9,7 +9,7 @@ import pytest
 from jaxscore.errors import InputError
 from jaxscore.plan.requests import TokenSequence
 from jaxscore.systems.rag import experiment_folder, judge, pointwise
-from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question, Template, find, load
+from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question, find, load
 from jaxscore.systems.rag.records import Item
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, ScoringSettings
@@ -18,9 +18,8 @@ from jaxscore.types.requests import ChatRequest
 from jaxscore.types.results import Generated, LabelScores, failed
 from tests.conftest import CASES
 
-NOTHING = Template(())
 SEPARATE = {"boundary": "separate", "policies": {"separate": "separate"}}
-MULTI = Question({"Correct": 1.0, "Partially correct": 0.5, "Wrong": 0.0}, NOTHING, NOTHING)
+MULTI = Question({"Correct": 1.0, "Partially correct": 0.5, "Wrong": 0.0}, "", "")
 
 
 def item(response: str = "r") -> Item:
