@@ -10,6 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ SIMPLE = {
     float: "number",
     bool: "boolean",
     type(None): "null",
+    Path: "string",
     np.int32: "integer",
     np.float32: "number",
 }
