@@ -4,10 +4,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxscore.analysis import margins
 from jaxscore.analysis.margins import Decisions
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import Entry
+from jaxscore.systems.system import Decision, metadata_of
 from jaxscore.types.results import Strip
 
 
@@ -85,6 +87,43 @@ def failures_of(
         Failure(entry.name, record["error"])
         for entry, record in zip(entries, records, strict=True)
         if "error" in record
+    ]
+
+
+def mark_noise(
+    records: Iterable[dict[str, Any]],
+    kind: type,
+    noise: Noise | None,
+    statistic: str,
+    what: Mapping[str, str],
+    described: str | None = None,
+) -> list[Decisions]:
+    """Add to each record that did not fail whether rounding could change its decisions.
+
+    A declared `Decision` has its mark in the field `within`: whether its margin lies within the
+    noise floor; None if nothing was decided.
+
+    Args:
+        kind: declared type of the records.
+        noise: of the run; None marks nothing.
+        statistic: which margins are a difference of, a key of `noise.spread`.
+        what: field `within` -> what is decided, for people.
+        described: the statistic for people, if not by its name.
+    """
+    if noise is None:
+        return []
+    spread = noise.spread[statistic].largest
+    good = [record for record in records if "error" not in record]
+    for field, decision in metadata_of(kind, Decision):
+        if decision.within in what and decision.margin is not None:
+            for record in good:
+                if field in record:
+                    margin = None if record[field] is None else decision.margin(record)
+                    mark = None if margin is None else margins.within(margin, spread)
+                    record[str(decision.within)] = mark
+    return [
+        margins.count(name, described or statistic, spread, [record.get(field) for record in good])
+        for field, name in what.items()
     ]
 
 

@@ -218,8 +218,9 @@ def test_chronologic(run, place):
     found = [(one["within_noise"], one["correct_within_noise"]) for one in record["questions"]]
     assert found == [(False, False), (True, True), (True, False)]
     check(record, page, ran.out, only(folder / "out", "*.run.json"), [2, 1])
-    scores = re.findall(r"^Brier \d\.\d+(.*)\. Line \d", page, re.M)
-    assert sorted(scores) == ["", f" {MARK} top answer", f" {MARK} top answer, right or wrong"]
+    leads = re.findall(r"; Lead: \d\.\d+(.*)$", page, re.M)
+    assert sorted(leads) == ["", f" {MARK}", f" {MARK}"]
+    assert page.count("\nWithin the noise: right or wrong\n") == 1
     assert run(*words, "--output-dir", folder / "plain").code == 0
     assert MARK not in only(folder / "plain", "eval_report*.md").read_text(encoding="utf-8")
     for one in record["questions"]:
@@ -256,9 +257,9 @@ def test_chronologic_letters(run, tmp_path, spread):
     assert correct == [margin <= 2 * value for margin in right]
     assert set(record["noise"]["spread"]) == {"label_logprob", "label_probability"}
     check(record, page, ran.out, only(tmp_path / "out", "*.run.json"), [sum(marks), sum(correct)])
-    scores = re.findall(r"^(Skill .*)\. Line \d", page, re.M)
-    assert sum(f" {MARK} likeliest letter" in one for one in scores) == sum(marks)
-    assert sum(one.endswith(", right or wrong") for one in scores) == sum(correct)
+    leads = re.findall(r"; Lead: (.*)$", page, re.M)
+    assert sum(lead.endswith(f" {MARK}") for lead in leads) == sum(marks)
+    assert page.count("\nWithin the noise: right or wrong\n") == sum(correct)
 
 
 @pytest.mark.slow

@@ -19,16 +19,14 @@ from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column, Estimate, summarise
 from jaxscore.analysis.brier import brier
 from jaxscore.analysis.calibration import calibration
-from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.skill import skill
 from jaxscore.analysis.softmax import softmax
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM
 from jaxscore.systems.choose.report import report
 from jaxscore.systems.entries import SHOWN, Entry
-from jaxscore.systems.evaluation import Evaluation, failures_of, flat
+from jaxscore.systems.evaluation import Evaluation, failures_of, flat, mark_noise
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.settings import IntervalSettings, setting
 from jaxscore.systems.system import Compared, Decision, Metric, System
@@ -249,6 +247,10 @@ class Record(TypedDict, total=False):
     truncated: list[int]
 
 
+MARKS = {
+    "within_noise": "option with the highest sum",
+    "acc_within_noise": "whether it is the right one",
+}
 SHARES = tuple(f"acc{rule}" for rule in RULES)
 MEANS = {
     name: Column(name, share=name in SHARES)
@@ -278,7 +280,7 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         for entry, item in zip(entries, items, strict=True)
     ]
     next(scored, None)  # ends the measured time
-    decisions = [] if run.noise is None else _mark_noise(records, run.noise)
+    decisions = mark_noise(records, Record, run.noise, "sum_logprob", MARKS)
     good = [record for record in records if "error" not in record]
     with_gold = [record for record in good if "gold" in record]
     summary = {
@@ -420,23 +422,6 @@ def _count_ties(good: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         "choice_norm": count(per_byte),
         "choice_pmi": count([record["pmi"] for record in good if record["pmi"] is not None]),
     }
-
-
-def _mark_noise(records: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
-    """Add `within_noise` and, if the right option is known, `acc_within_noise` to each item."""
-    spread = noise.spread["sum_logprob"].largest
-    good = [record for record in records if "error" not in record]
-    for record in good:
-        record["within_noise"] = margins.within(_lead(record), spread)
-        if "gold" in record:
-            record["acc_within_noise"] = margins.within(_right_from_wrong(record), spread)
-    return [
-        margins.count(what, "sum_logprob", spread, [record.get(field) for record in good])
-        for what, field in (
-            ("option with the highest sum", "within_noise"),
-            ("whether it is the right one", "acc_within_noise"),
-        )
-    ]
 
 
 def _remarks(

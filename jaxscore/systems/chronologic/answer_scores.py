@@ -12,9 +12,7 @@ from typing import Annotated, Any, TypedDict
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.brier import brier, uniform_brier
-from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.softmax import softmax
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.prompting import PLAIN, Prompting
@@ -100,6 +98,12 @@ Entries = Sequence[Entry[Question]]  # usable ones
 def right_answers(truth: Sequence[float]) -> list[bool]:
     """Whether each answer has truth 1."""
     return [value == 1.0 for value in truth]
+
+
+MARKS = {
+    "within_noise": "most probable answer",
+    "correct_within_noise": "whether it is correct",
+}
 
 
 def _scores(record: Mapping[str, Any]) -> list[float]:
@@ -267,26 +271,3 @@ def record_of(
     if any(result.truncated for result in results):
         record["truncated"] = [result.truncated for result in results]
     return record
-
-
-def mark_noise(records: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
-    """Add to each scored question whether rounding could change its decisions.
-
-    `within_noise` is about which answer is the most probable, `correct_within_noise` about whether
-    that one is correct, None if no answer is.
-    """
-    spread = noise.spread["mean_logprob"].largest
-    good = [record for record in records if "error" not in record]
-    for record in good:
-        record["within_noise"] = margins.within(_lead(record), spread)
-        has_right = any(right_answers(record["truth"]))
-        record["correct_within_noise"] = (
-            margins.within(_right_from_wrong(record), spread) if has_right else None
-        )
-    return [
-        margins.count(what, "mean_logprob", spread, [record[field] for record in good])
-        for what, field in (
-            ("most probable answer", "within_noise"),
-            ("whether it is correct", "correct_within_noise"),
-        )
-    ]

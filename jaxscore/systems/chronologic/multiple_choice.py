@@ -13,9 +13,7 @@ import numpy as np
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
 from jaxscore.analysis.brier import brier
-from jaxscore.analysis.margins import Decisions
 from jaxscore.analysis.skill import skill
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.systems.chronologic.answer_scores import Question, right_answers
 from jaxscore.systems.entries import Entry
@@ -103,6 +101,10 @@ def _likeliest_option(record: Mapping[str, Any]) -> str:
 
 
 STATISTIC = "log-probability of a letter"
+MARKS = {
+    "within_noise": "likeliest letter",
+    "letter_correct_within_noise": "whether it is correct",
+}
 
 
 class LetterRecord(TypedDict, total=False):
@@ -295,28 +297,6 @@ def record_of(
 def with_letters(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records whose letters have known probabilities."""
     return [record for record in records if record.get("letter_probabilities") is not None]
-
-
-def mark_noise(records: Sequence[dict[str, Any]], noise: Noise) -> list[Decisions]:
-    """Add to each record `with_letters` whether rounding could change its decisions.
-
-    `within_noise` is about which letter is the likeliest, `letter_correct_within_noise` about
-    whether that one is correct. The logarithm of a letter's probability, a sum over its tokens,
-    moves by no more than their log-probabilities do. Generation is not audited.
-    """
-    spread = noise.spread["label_logprob"].largest
-    known = with_letters(records)
-    for record in known:
-        record["within_noise"] = margins.within(_lead(record), spread)
-        record["letter_correct_within_noise"] = margins.within(_right_from_wrong(record), spread)
-    statistic = "label_logprob, as the letters' log-probability"
-    return [
-        margins.count(what, statistic, spread, [record[field] for record in known])
-        for what, field in (
-            ("likeliest letter", "within_noise"),
-            ("whether it is correct", "letter_correct_within_noise"),
-        )
-    ]
 
 
 def count_responses(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from jaxscore.systems.chronologic.answer_scores import AnswerRecord, Entries, Qu
 from jaxscore.systems.chronologic.multiple_choice import LetterMass, LetterRecord, Quiz
 from jaxscore.systems.chronologic.report import report
 from jaxscore.systems.entries import SHOWN, Entry, read_item, usable
-from jaxscore.systems.evaluation import Evaluation, Failure, failures_of, flat
+from jaxscore.systems.evaluation import Evaluation, Failure, failures_of, flat, mark_noise
 from jaxscore.systems.prompt_settings import AnswerSettings
 from jaxscore.systems.prompt_settings import remarks as remarks_on_examples
 from jaxscore.systems.prompting import Example, Prompting
@@ -225,7 +225,7 @@ def _score(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) -> 
         answer_scores.record_of(entry, [result for _, result in pairs], settings.boundary)
         for entry, pairs in zip(entries, scored, strict=True)
     ]
-    decisions = [] if run.noise is None else answer_scores.mark_noise(records, run.noise)
+    decisions = mark_noise(records, AnswerRecord, run.noise, "mean_logprob", answer_scores.MARKS)
     good = [record for record in records if "error" not in record]
     summary = summarise(
         records, answer_scores.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
@@ -339,8 +339,17 @@ def _choose(lm: LM, entries: Entries, settings: Settings, remarks: list[str]) ->
         multiple_choice.record_of(entry, quiz, text, mass)
         for (entry, quiz), text, mass in zip(quizzes, written, masses, strict=True)
     ]
-    decisions = [] if run.noise is None else multiple_choice.mark_noise(records, run.noise)
     lettered = multiple_choice.with_letters(records)
+    # The logarithm of a letter's probability, a sum over its tokens, moves by no more than their
+    # log-probabilities do. Generation is not audited.
+    decisions = mark_noise(
+        lettered,
+        LetterRecord,
+        run.noise,
+        "label_logprob",
+        multiple_choice.MARKS,
+        "label_logprob, as the letters' log-probability",
+    )
     summary = summarise(
         records, multiple_choice.COLUMNS, settings.n_bootstrap, settings.seed, "question_category"
     )
