@@ -142,10 +142,12 @@ class Selection(abc.ABC):
         """
 
     @abc.abstractmethod
-    def record(
-        self, fields: Mapping[str, Any], candidates: Candidates | None, choice: Choice | None
-    ) -> dict[str, Any]:
-        """The record of an item, without a response if `choice` is None or has an error."""
+    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+        """The record of an item."""
+
+    @abc.abstractmethod
+    def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The record of an item without a response, before its `error`."""
 
     def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:
         """Ways of choosing that are graded, `way` among them, beside the majority vote."""
@@ -203,6 +205,11 @@ def certain_candidates(fields: Mapping[str, Any], best_n: int) -> Candidates:
     responses = items.responses(fields, "output", best_n)
     confidences = items.confidences(fields, best_n, len(responses))
     return Candidates(fields, responses, confidences)
+
+
+def without(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields of an item but one, which its record has anew."""
+    return {field: value for field, value in fields.items() if field != name}
 
 
 def answer_form(answers: Answers | None, choice: Choice) -> dict[str, Any]:
@@ -270,7 +277,12 @@ def choose_all(
     selection: Selection, entries: Sequence[Entry[dict[str, Any]]]
 ) -> tuple[list[Result], Grader | None]:
     """Choose a response of each item, and grade it if the settings name the gold."""
-    read = [_read(selection, entry) for entry in entries]
+    read: list[Candidates | str] = []  # an error if an item has none
+    for entry in entries:
+        try:
+            read.append(selection.read(entry.item or {}))
+        except InputError as problem:
+            read.append(str(problem))
     lengths = [len(found.responses) for found in read if isinstance(found, Candidates)]
     selection.most = max(lengths, default=1)
     grader = None
@@ -280,49 +292,42 @@ def choose_all(
     return [_result(selection, entry, found, grader) for entry, found in pairs], grader
 
 
-def _read(selection: Selection, entry: Entry[dict[str, Any]]) -> Candidates | str:
-    """The candidates of an item, or why it has none."""
-    try:
-        return selection.read(entry.item or {})
-    except InputError as problem:
-        return str(problem)
-
-
 def _result(
     selection: Selection,
     entry: Entry[dict[str, Any]],
     read: Candidates | str,
     grader: Grader | None,
 ) -> Result:
-    fields, choice = entry.item or {}, None
-    candidates = read if isinstance(read, Candidates) else None
-    error = read if isinstance(read, str) else None
-    if candidates is not None:
+    candidates = choice = None
+    error: str | None
+    if isinstance(read, str):
+        error = read
+    else:
         selection.symbolic.next_item()
-        choice = selection.choose(candidates)
+        candidates, choice = read, selection.choose(read)
         error = choice.error
-    record = selection.record(fields, candidates, None if error else choice)
+    if candidates is None or choice is None or error is not None:
+        record = {**selection.failed_record(entry.item or {}), "error": error}
+    else:
+        record = selection.record(candidates, choice)
     result = Result(entry.name, record, candidates, choice)
-    if error is not None:
-        record["error"] = error
     if grader is not None:
         record["right"] = None
         try:
             if error is None:
-                record["right"] = _grade(selection, fields, result, grader)
+                record["right"] = _grade(selection, result, grader)
         except InputError as problem:
             record["error"] = str(problem)
     return result
 
 
-def _grade(
-    selection: Selection, fields: Mapping[str, Any], result: Result, grader: Grader
-) -> bool | None:
+def _grade(selection: Selection, result: Result, grader: Grader) -> bool | None:
     """Whether the chosen response is right; None without gold."""
     candidates, choice = result.candidates, result.choice
     assert candidates is not None
     assert choice is not None
-    right = grader.right(
+    fields = candidates.fields
+    right = grader.grade(
         result.name,
         fields,
         len(fields[selection.source]),

@@ -211,7 +211,7 @@ class Grader:
         """Whether there are items to grade and none of their responses has a readable answer."""
         return self.marks.n > 0 and not self.n_readable and not self.n_with_verdicts
 
-    def right(
+    def grade(
         self,
         name: str,
         fields: Mapping[str, Any],
@@ -232,14 +232,9 @@ class Grader:
         Raises:
             InputError: the gold cannot be used.
         """
+        code = rules is not None and rules.code
         try:
-            gold = read_gold(
-                fields,
-                self.field,
-                n_responses,
-                answers=rules is not None,
-                code=rules is not None and rules.code,
-            )
+            gold = read_gold(fields, self.field, n_responses, answers=rules is not None, code=code)
         except InputError:
             self.n_unusable += 1
             raise

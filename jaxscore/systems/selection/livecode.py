@@ -117,17 +117,11 @@ class CodeSelection(Selection):
             notes.append(f'no field "question_id", written as {UNKNOWN!r}')
         return Choice(index, notes=notes)
 
-    def record(
-        self, fields: Mapping[str, Any], candidates: Candidates | None, choice: Choice | None
-    ) -> dict[str, Any]:
-        """The code; none of an item that failed."""
-        response = None
-        if candidates is not None and choice is not None:
-            response = candidates.responses[choice.index]
-        return {
-            "question_id": fields.get("question_id", UNKNOWN),
-            "code_list": [code(response or "")],
-        }
+    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+        return _record(candidates.fields, candidates.responses[choice.index] or "")
+
+    def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return _record(fields, "")
 
     def summary(self, results: Sequence[Result]) -> dict[str, Any]:
         """Counts of items with code, without and failed."""
@@ -141,16 +135,18 @@ class CodeSelection(Selection):
         }
 
     def headline(self, summary: Mapping[str, Any]) -> str:
-        """The summary in one line."""
         n, n_items, without = (summary[k] for k in ("n_with_code", "n_items", "n_without_code"))
         return f"{n} of {n_items} items have code, {without} have none"
+
+
+def _record(fields: Mapping[str, Any], response: str) -> dict[str, Any]:
+    return {"question_id": fields.get("question_id", UNKNOWN), "code_list": [code(response)]}
 
 
 class FirstCode(CodeSelection):
     """The first response."""
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        """The first response."""
         return Candidates(fields, items.responses(fields, "output", 1))
 
 
@@ -160,7 +156,6 @@ class MostCertainCode(CodeSelection):
     way = "most certain"
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        """The first N responses with confidences."""
         return certain_candidates(fields, self.settings.best_n)
 
     def ways(self, candidates: Candidates, choice: Choice) -> dict[str, Chooser]:

@@ -19,6 +19,7 @@ from jaxscore.systems.selection.choosing import (
     answer_form,
     certain_candidates,
     declare,
+    without,
 )
 from jaxscore.systems.selection.declared import (
     AnswerSettings,
@@ -73,7 +74,6 @@ output, the same items with
   N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
   default name has -firstN with --limit N.
 
-
 """ + help_of_gold(", a majority vote's and an oracle's")
 VOTE_HELP = """\
 For each question keep the answer with the most votes among the first N
@@ -108,7 +108,6 @@ output, the same items with
   N and what it leaves out are printed. Beside OUT lies OUT.run.json. The
   default name has -timeS with --time-limit S and -firstN with --limit N.
 
-
 """ + help_of_gold(", a majority vote's, an oracle's and votes of other powers")
 DAY = 86400.0  # seconds
 POWERS = (0.0, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)  # whose votes are graded beside that of the run
@@ -133,7 +132,6 @@ class RankedSelection(Selection):
     }
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        """The first N responses with confidences, their noise and answers."""
         found = _read(fields, self.settings.best_n)
         answers = self.read_answers(fields, found.responses)
         return dataclasses.replace(found, answers=answers)
@@ -161,21 +159,17 @@ class RankedSelection(Selection):
             taken = f"SymPy ran out of time or memory {times}"
         return [f"{taken}, so the rest was compared as text" if symbolic.exhausted else taken]
 
-    def record(
-        self, fields: Mapping[str, Any], candidates: Candidates | None, choice: Choice | None
-    ) -> dict[str, Any]:
-        """The fields of the item, and the response with its confidence."""
-        record = {name: value for name, value in fields.items() if name != "output"}
-        if candidates is None or choice is None:
-            return {**record, "output": [], "confidence": None}
-        record |= {
+    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+        return {
+            **without(candidates.fields, "output"),
             "output": [candidates.responses[choice.index]],
             "confidence": choice.confidence,
             **answer_form(candidates.answers, choice),
+            **({} if choice.within_noise is None else {"within_noise": choice.within_noise}),
         }
-        if choice.within_noise is not None:
-            record["within_noise"] = choice.within_noise
-        return record
+
+    def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {**without(fields, "output"), "output": [], "confidence": None}
 
 
 class MostCertain(RankedSelection):
@@ -205,7 +199,6 @@ class BordaVote(RankedSelection):
 
     @property
     def further_ways(self) -> Sequence[str]:
-        """Votes of other powers."""
         return [*self.powers]
 
     def rank(self, candidates: Candidates) -> Choice:

@@ -5,10 +5,10 @@ process can stop it reliably. So each question has a time limit, after which the
 and the two answers count as different; the next question starts another.
 """
 
+import contextlib
 import re
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from jaxscore.errors import InputError
@@ -23,7 +23,7 @@ LONGEST = 2000  # characters; longer answers are texts, not expressions
 MOST_TIMEOUTS, MOST_LIMITS = 3, 12
 
 
-class SymbolicComparison:
+class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]):
     """Compares answers of one item after another; a context manager that owns the process.
 
     The process is started by the first question, so items without one cost nothing.
@@ -36,15 +36,7 @@ class SymbolicComparison:
         self._known: dict[str, bool] = {}  # whether SymPy can work with a text
         self._equal: dict[tuple[str, str], bool] = {}
 
-    def __enter__(self) -> "SymbolicComparison":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def next_item(self) -> None:

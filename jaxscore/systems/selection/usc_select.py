@@ -20,6 +20,7 @@ from jaxscore.systems.selection.choosing import (
     Selection,
     answer_form,
     declare,
+    without,
 )
 from jaxscore.systems.selection.declared import (
     AnswerSettings,
@@ -123,11 +124,9 @@ class NamedByReply(Selection):
 
     @property
     def counts_answers(self) -> bool:
-        """Whether the summary says how many answers have which form."""
         return self.settings.gold is not None
 
     def read(self, fields: Mapping[str, Any]) -> Candidates:
-        """All responses, and the reply."""
         [reply] = items.responses(fields, "output", 1)
         if reply is None:
             raise InputError('field "output": the reply is no text')
@@ -138,7 +137,6 @@ class NamedByReply(Selection):
         return Candidates(fields, texts, answers=answers)
 
     def choose(self, candidates: Candidates) -> Choice:
-        """Choose by the reply."""
         texts, answers = candidates.responses, candidates.answers
         index = named_response(candidates.fields["output"][0])
         fallback = why = None
@@ -165,18 +163,16 @@ class NamedByReply(Selection):
         """The reply, which has no choice for a smaller N."""
         return {self.way: lambda n: choice.index if n == self.most else None}
 
-    def record(
-        self, fields: Mapping[str, Any], candidates: Candidates | None, choice: Choice | None
-    ) -> dict[str, Any]:
-        """The fields of the item with the response, and why the reply did not decide."""
-        record = {name: value for name, value in fields.items() if name != "fallback"}
-        if candidates is None or choice is None:
-            return {**record, "output": []}
-        record |= {
+    def record(self, candidates: Candidates, choice: Choice) -> dict[str, Any]:
+        return {
+            **without(candidates.fields, "fallback"),
             "output": [candidates.responses[choice.index]],
             **answer_form(candidates.answers, choice),
+            **({} if choice.fallback is None else {"fallback": choice.fallback}),
         }
-        return record if choice.fallback is None else {**record, "fallback": choice.fallback}
+
+    def failed_record(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {**without(fields, "fallback"), "output": []}
 
     def summary(self, results: Sequence[Result]) -> dict[str, Any]:
         """Counts of decisions, and of items without any answer."""
