@@ -426,7 +426,7 @@ class Scorer:
         check_choice("truncate", truncate, (None, *get_args(Truncate)))
         requests = list(requests)
         tokenized = self._tokenizer.labels(requests, truncate)
-        [scores] = self.engine.run(iter([[one for item in tokenized for one in item.sequences]]))
+        [scores] = self.engine.run(iter([[s for item in tokenized for s in item.sequences]]))
         remaining = iter(scores)
         return Results(
             assemble_label_scores(

@@ -116,11 +116,11 @@ def _start(folder: Path) -> None:
     with _explain_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARK).touch()  # first, so that a copy that breaks off can be replaced too
-        for one in folder.iterdir():
-            if one.is_dir() and not one.is_symlink():
-                shutil.rmtree(one)
-            elif one.name != MARK:
-                one.unlink()
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != MARK:
+                path.unlink()
         shutil.copytree(INPUTS, folder / "inputs")
 
 
@@ -147,12 +147,12 @@ class _Commands:
         """Run a command without its output, which the table replaces."""
         parser = listing.parser(name)
         argv = [*map(str, words)]
-        usual = vars(parser.parse_args(argv))
+        defaults = vars(parser.parse_args(argv))
         for flag in PASSED_ON:
-            given = getattr(self.args, flag)
-            if flag in usual and given != usual[flag]:
+            value = getattr(self.args, flag)
+            if flag in defaults and value != defaults[flag]:
                 argv.append(f"--{flag.replace('_', '-')}")
-                argv += [] if given is True else [str(given)]
+                argv += [] if value is True else [str(value)]
         print(f"jaxscore {shlex.join([name, *argv])}", flush=True)
         parsed = parser.parse_args(argv)
         parsed.scorer, parsed.quiet = self.scorer, True
@@ -186,7 +186,7 @@ def _chronologic(commands: _Commands, folder: Path) -> Iterator[Row]:
     here, against = (f"{scores[name]['mean']:.3f}" for name in ("brier", "uniform_brier"))
     what = "Brier score of the answers, 0 is best"
     yield "chronologic", what, here, f"{against} at equal probabilities", next(pages)
-    truths = [one["truth"] for one in quiz["questions"] if "error" not in one]
+    truths = [item["truth"] for item in quiz["questions"] if "error" not in item]
     chance = sum(sum(truth) / len(truth) for truth in truths) / len(truths)
     here = _percent(quiz["summary"]["overall"]["accuracy"]["mean"])
     what = "multiple choice, share of right letters"

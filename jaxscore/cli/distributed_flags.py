@@ -92,14 +92,14 @@ def join_run(args: argparse.Namespace) -> Iterator[None]:
 def _reserve_stdout() -> Iterator[None]:
     """Reserve standard output for Python: Gloo would print a greeting between our lines."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 1)
     encoding, errors = sys.stdout.encoding, sys.stdout.errors
     try:
-        ours = open(kept, "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
+        ours = open(stdout, "w", encoding=encoding, errors=errors, closefd=False)  # noqa: SIM115
         with ours, contextlib.redirect_stdout(ours):
             yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)

@@ -76,26 +76,25 @@ def _list(args: argparse.Namespace) -> int:
     known = list(covered())
     if args.json:
         refused = [
-            {"model_type": kind, "kind": one.kind.name, "why": reason(kind, one)}
-            for kind, one in sorted(REFUSED.items())
+            {"model_type": name, "kind": entry.kind.name, "why": reason(name, entry)}
+            for name, entry in sorted(REFUSED.items())
         ]
-        listed = {"covered": [one._asdict() for one in known], "refused": refused}
+        listed = {"covered": [entry._asdict() for entry in known], "refused": refused}
         print(json_text(listed), end="")
         return 0
     rows = [("model_type", "runs", "text", "since", "transformers")]
-    for one in known:
-        runs, texts, lines = map(", ".join, (one.implementations, one.texts, one.lines))
-        rows.append((one.model_type, runs, texts, one.since, lines))
+    for entry in known:
+        runs, texts, lines = map(", ".join, (entry.implementations, entry.texts, entry.lines))
+        rows.append((entry.model_type, runs, texts, entry.since, lines))
     print("covered\n" + messages.format_columns(rows))
-    kinds = dict.fromkeys(one.kind for one in REFUSED.values())
-    for which in kinds:
-        some = {kind: one for kind, one in sorted(REFUSED.items()) if one.kind is which}
-        print("\n" + textwrap.fill(f"refused, {which.name}: {which.instead}", WIDTH))
-        if any(one.layers for one in some.values()):
-            cells = [(kind, one.layers, one.text or "") for kind, one in some.items()]
+    for kind in dict.fromkeys(entry.kind for entry in REFUSED.values()):
+        entries = {name: entry for name, entry in sorted(REFUSED.items()) if entry.kind is kind}
+        print("\n" + textwrap.fill(f"refused, {kind.name}: {kind.instead}", WIDTH))
+        if any(entry.layers for entry in entries.values()):
+            cells = [(name, entry.layers, entry.text or "") for name, entry in entries.items()]
             print(messages.format_columns([("model_type", "layers", "text"), *cells]))
         else:
-            print(textwrap.fill(", ".join(some), WIDTH, break_on_hyphens=False))
+            print(textwrap.fill(", ".join(entries), WIDTH, break_on_hyphens=False))
     print()
     done = f"{len(known)} model types covered, {len(REFUSED)} known and refused"
     return messages.print_closing_block(done=done)
@@ -118,7 +117,7 @@ def _inspect(args: argparse.Namespace, file: Path) -> int:
         facts += [("weights", found.weights)]
         print(messages.format_columns(facts))
         if found.attributes:
-            rows = [(one.name, _format_value(one.value), one.origin) for one in found.attributes]
+            rows = [(a.name, _format_value(a.value), a.origin) for a in found.attributes]
             print("\n" + messages.format_columns([("attribute", "value", "from"), *rows]))
         print()
     if found.refused:

@@ -85,7 +85,7 @@ class Parser(argparse.ArgumentParser):
             SystemExit: with code 2, by `error`.
         """
         for name in _unknown(args or (), self):
-            flags = [one[2:] for one in self._option_string_actions if one.startswith("--")]
+            flags = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
             word = name.lstrip("-")
             if len(word) == 1 and f"-{word}" in self._option_string_actions:
                 self.error(f"{name}: no such flag; is it -{word}?")
@@ -117,7 +117,7 @@ def _name(action: argparse.Action) -> str:
 def _unknown(words: Sequence[str], parser: argparse.ArgumentParser) -> Iterator[str]:
     """Words that argparse would take for flags, and that the parser does not have."""
     known = parser._option_string_actions
-    for word in itertools.takewhile(lambda one: one != "--", words):
+    for word in itertools.takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
         flag = re.fullmatch(r"--?[^\W\d][\w-]*", name) and " " not in word
         attached = not word.startswith("--") and word[:2] in known  # -n4

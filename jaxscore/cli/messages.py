@@ -139,8 +139,9 @@ def _describe_sharing(scorer: "Scorer") -> str:
 
 def _describe_models(scorer: "Scorer") -> str:
     return " against ".join(
-        f"{one.model_type}, {one.implementation}, {one.dtype}{', int8' if one.quantized else ''}"
-        for one in scorer.models
+        f"{model.model_type}, {model.implementation}, {model.dtype}"
+        f"{', int8' if model.quantized else ''}"
+        for model in scorer.models
     )
 
 
@@ -167,12 +168,12 @@ def noise_lines(noise: Noise | None, audited: bool, decisions: Sequence[Decision
         return ["noise floor: no request was scored, so none was scored again"]
     parts = [
         f"noise floor: {noise.n_requests} requests in {len(noise.layouts)} layouts move by at most "
-        + ", ".join(f"{one.largest:.2g} ({name})" for name, one in noise.spread.items())
+        + ", ".join(f"{spread.largest:.2g} ({name})" for name, spread in noise.spread.items())
     ]
     if noise.n_tokens is not None:
         parts.append(f"greedy differs on {noise.n_greedy_differs} of {noise.n_tokens} tokens")
     if decisions:
-        within = (f"{one.what} {one.n_within} of {one.n}" for one in decisions)
+        within = (f"{found.what} {found.n_within} of {found.n}" for found in decisions)
         parts.append(f"decisions within that: {', '.join(within)}")
     return ["; ".join(parts)]
 

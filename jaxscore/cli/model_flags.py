@@ -279,8 +279,8 @@ def load_scorer(
     )
     args.loaded = scorer
     stages.freeze_existing()
-    for one in scorer.models:
-        remark_model(args, one)
+    for loaded_model in scorer.models:
+        remark_model(args, loaded_model)
     on_accelerator = scorer.model.platform != "cpu"
     by_memory = args.batch_tokens == AUTO or (args.batch_tokens is None and on_accelerator)
     if by_memory and not args.reproducible:
@@ -347,14 +347,14 @@ def check_model(args: argparse.Namespace, model: str, revision: str | None) -> N
 
 
 def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:
-    asked = getattr(args, "journal", None)
-    if output is None and asked not in (None, "off"):
-        remark(args, f"--journal {asked}: this command keeps no journal")
-    if asked == "off" or output is None or (asked is None and is_stream(output)):
+    flag = getattr(args, "journal", None)
+    if output is None and flag not in (None, "off"):
+        remark(args, f"--journal {flag}: this command keeps no journal")
+    if flag == "off" or output is None or (flag is None and is_stream(output)):
         return None
     from jaxscore.journal.files import check_path, default_path
 
-    path = default_path(output) if asked is None else local_path(asked)
+    path = default_path(output) if flag is None else local_path(flag)
     files = [output, *written]
     check_path(path, *files, *map(run_files.manifest_path, files), getattr(args, "input", None))
     return path

@@ -1,4 +1,4 @@
-"""`jaxscore plan`: the memory and work of a model on given devices, without its weights."""
+"""`jaxscore plan`: reports memory and work of a model on given devices, without its weights."""
 
 import argparse
 from collections.abc import Mapping
@@ -55,7 +55,6 @@ exit code: 0 reported, whether it fits or not, 2 unusable input.
 
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command and its flags."""
     parser = subparsers.add_parser("plan", description=DESCRIPTION)
     parser.add_argument(
         "--model",
@@ -141,14 +140,12 @@ def _add_programs(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Report the memory and work of a model."""
     if args.topology is not None:
         set_variables("tpu")
     if args.gpu_target is not None:
         set_variables("gpu")
     file = model_flags.config_file(args.model)
-    # Here: they import JAX.
-    from jaxscore.cli import plan_facts
+    from jaxscore.cli import plan_facts  # deferred: imports JAX
     from jaxscore.engine.devices import use_device
 
     ahead = args.topology is not None or args.gpu_target is not None
@@ -162,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
             out.write(json_text(facts))
     print(text(facts))
     print()
-    n_compiled = sum(one["temporary_bytes"] is not None for one in facts["programs"])
+    n_compiled = sum(program["temporary_bytes"] is not None for program in facts["programs"])
     return messages.print_closing_block(
         done=f"1 model, {n_compiled} programs compiled",
         results=[headline(facts)],
@@ -172,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
 
 def headline(facts: Mapping[str, Any]) -> str:
     """The largest memory per device, and whether it fits."""
-    peak = max(one["peak_bytes_a_device"] for one in facts["programs"])
+    peak = max(program["peak_bytes_a_device"] for program in facts["programs"])
     peak_text = f"at most {format_bytes(peak)} per device"
     if (memory := facts["device_memory"]) is None:
         return peak_text

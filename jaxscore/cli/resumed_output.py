@@ -34,7 +34,7 @@ def interrupted(args: argparse.Namespace, growing: GrowingArray) -> int:
     Raises:
         KeyboardInterrupt: nothing is.
     """
-    if not growing.kept:
+    if not growing.is_written:
         raise KeyboardInterrupt
     print(
         f"jaxscore {args.command}: interrupted; {growing.path} holds the items that were "

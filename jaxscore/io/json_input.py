@@ -136,7 +136,7 @@ def unreadable_file(path: Path, problem: Exception, expected: str) -> InputError
     """
     reason = getattr(problem, "strerror", None) or problem
     if isinstance(problem, FileNotFoundError) and not path.parent.exists():
-        missing = next(one for one in (*path.parents[-2::-1], path) if not one.exists())
+        missing = next(place for place in (*path.parents[-2::-1], path) if not place.exists())
         reason = f"the folder {missing} is missing"
     return InputError(f"{path}: {reason}; expected {expected}")
 

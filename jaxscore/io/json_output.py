@@ -113,7 +113,7 @@ class GrowingArray:
         ...         growing.offer()
 
     Attributes:
-        kept: whether the file contains a partial array that was written before the end.
+        is_written: whether the file contains a partial array that was written before the end.
     """
 
     def __init__(self, path: Path, finished: Callable[[], Iterable[dict[str, Any]]]) -> None:
@@ -122,7 +122,7 @@ class GrowingArray:
         finished: returns all objects that are finished so far.
         """
         self.path, self._finished = path, finished
-        self.kept = self._has_more = False
+        self.is_written = self._has_more = False
         self._due = math.inf if is_stream(path) else time.monotonic() + PAUSE
 
     @contextlib.contextmanager
@@ -151,7 +151,7 @@ class GrowingArray:
         started = time.monotonic()
         with atomic(self.path) as file:
             write_array(file, self._finished())
-        self.kept, self._has_more = True, False
+        self.is_written, self._has_more = True, False
         ended = time.monotonic()
         self._due = ended + max(PAUSE, SHARE * (ended - started))
 

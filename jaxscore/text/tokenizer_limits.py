@@ -1,4 +1,4 @@
-"""What a tokenizer's parts guarantee: where it splits a text, and how it changes its length.
+"""Guarantees of a tokenizer's parts: where it splits a text, and how it changes its length.
 
 Each rule holds for known parts alone. A part that is not known gives no guarantee.
 """
@@ -284,7 +284,7 @@ def _growth(part: Mapping[str, Any]) -> int:
 
 
 def parts(component: Any) -> Iterator[Mapping[str, Any]]:
-    """A normalizer, pre-tokenizer or decoder as the JSON that describes it, in order."""
+    """Parts of a normalizer, pre-tokenizer or decoder, as JSON, in order."""
     if component is not None:
         yield from _flat(json.loads(component.__getstate__()))
 
@@ -294,5 +294,5 @@ def _flat(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield part
         return
     for name in ("normalizers", "pretokenizers", "decoders"):
-        for one in part.get(name, ()):
-            yield from _flat(one)
+        for inner in part.get(name, ()):
+            yield from _flat(inner)

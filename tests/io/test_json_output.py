@@ -144,7 +144,7 @@ def test_what_is_finished_outlives_a_failure(tmp_path, problem):
 
     with pytest.raises(problem):
         fail()
-    assert one.kept
+    assert one.is_written
     assert read(tmp_path / "out.json") == [{"a": 1}]
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -158,7 +158,7 @@ def test_without_more_a_failure_touches_nothing(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert not one.kept
+    assert not one.is_written
     assert list(tmp_path.iterdir()) == []
 
 
