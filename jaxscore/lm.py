@@ -103,7 +103,7 @@ class LM(Protocol):
             truncate: "left" drops a context's oldest tokens from a request that is longer than
                 the model's positions; None fails that request.
             special_tokens: whether the tokenizer's BOS precedes a text that has none.
-            measures: further numbers per token, see `jaxscore.device.vocabulary.sums`.
+            measures: further numbers per token, see `jaxscore.device.lm_head.sums`.
             top: number of most probable tokens to return per token.
 
         Returns:

@@ -96,13 +96,7 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
             "model": costs.key_value_bytes(config, itemsize, 1),
             "device": costs.key_value_bytes(config, itemsize, mesh.model),
         },
-        "flops": {  # per token and per query, see the command's description
-            "linear_a_token": costs.linear_flops(shapes, config),
-            "attention_a_token_at": {
-                str(one.length): costs.attention_flops(config, one.length) for one in found
-            },
-            "unembedding_a_query": costs.unembedding_flops(config),
-        },
+        "flops": _flops(config, shapes, [program.length for program in found]),
         "batch_tokens": args.batch_tokens,
         "programs": [program.describe(params_bytes, memory) for program in found],
         "compiled_shards": compiler.shape(mesh).model,
@@ -111,6 +105,15 @@ def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
         "would_fit": _would_fit(translated, dtype, args.quantize, memory, working),
         **({} if target is None else compiler.of_target(mesh, found, params_bytes, memory)),
         **provenance.of_run({}),
+    }
+
+
+def _flops(config: DecoderConfig, shapes: Params, lengths: Sequence[int]) -> dict[str, Any]:
+    """FLOPs per token and per query, see the command's description."""
+    return {
+        "linear_a_token": costs.linear_flops(shapes, config),
+        "attention_a_token_at": {str(n): costs.attention_flops(config, n) for n in lengths},
+        "unembedding_a_query": costs.unembedding_flops(config),
     }
 
 

@@ -52,27 +52,18 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
                 "model, which save_pretrained of transformers' AutoTokenizer writes where the "
                 "class has a fast tokenizer"
             )
-        return _load_with_transformers(folder, trust_remote_code=brings_code)
+        from transformers import AutoTokenizer
 
-
-def _load_with_transformers(folder: Path, *, trust_remote_code: bool) -> Any:
-    """Load the tokenizer by transformers' own class.
-
-    Raises:
-        InputError: the tokenizer has no offsets.
-    """
-    from transformers import AutoTokenizer
-
-    with errors_only():
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(folder), use_fast=True, trust_remote_code=trust_remote_code
-        )
-    if not tokenizer.is_fast:
-        raise InputError(
-            f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no offsets; "
-            "save it with a tokenizer.json (convert_slow_tokenizer)"
-        )
-    return tokenizer
+        with errors_only():
+            tokenizer = AutoTokenizer.from_pretrained(
+                str(folder), use_fast=True, trust_remote_code=brings_code
+            )
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"{folder}: {type(tokenizer).__name__} is a slow tokenizer, which gives no "
+                "offsets; save it with a tokenizer.json (convert_slow_tokenizer)"
+            )
+        return tokenizer
 
 
 def special_prefix(tokenizer: Any) -> list[int]:
