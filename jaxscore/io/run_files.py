@@ -116,11 +116,10 @@ def _reserve(paths: Sequence[Path]) -> bool:
     for path in paths:
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        except FileExistsError:
-            _remove(created)
-            return False
         except OSError as problem:
             _remove(created)
+            if isinstance(problem, FileExistsError):
+                return False
             raise InputError(
                 f"{path}: cannot be written ({problem.strerror}); give another place"
             ) from None
