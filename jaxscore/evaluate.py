@@ -5,7 +5,7 @@ import difflib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
@@ -15,7 +15,7 @@ from jaxscore.io.json_output import json_text, to_json_value
 from jaxscore.lm import require
 from jaxscore.report import markdown
 from jaxscore.report.document import Document, Source
-from jaxscore.systems.entries import Entry, iterate_objects, read_objects, usable, with_examples
+from jaxscore.systems.entries import iterate_objects, read_objects, usable, with_examples
 from jaxscore.systems.evaluation import (
     Evaluation,
     Failure,
@@ -258,9 +258,7 @@ def run_declared(
         found = system.evaluate(lm, stream, settings, **options)
         check_found(found.n_items, system.what)
     else:
-        entries: Sequence[Entry[Any]] = read_objects(system, items, settings)
-        if system.select is not None:
-            entries = system.select(entries, settings)
+        entries = read_objects(system, items, settings)
         found = system.evaluate(lm, usable(entries), settings, **options)
         found = with_unusable(entries, found, system.has_ids)
     made = {

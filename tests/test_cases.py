@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from jaxscore import Request
-from jaxscore.systems.paths import path_gain
+from jaxscore import Request, evaluate
+from jaxscore.systems.entries import read_file
+from jaxscore.systems.paths.system import SYSTEM as PATHS
+from jaxscore.systems.paths.system import read_system_prompts
 from tests.conftest import CASES, MODELS
 from tests.releases import flax_classes
 
@@ -42,12 +44,13 @@ def test_every_token_agrees_with_pytorch(scorers, name, implementation):
 @pytest.mark.parametrize(("name", "implementation"), variants())
 @pytest.mark.parametrize("boundary", ["separate", "upstream"])
 def test_paths_agree_with_the_published_script(scorers, name, implementation, boundary):
-    items = path_gain.load(CASES / "paths/input.jsonl")
-    systems = path_gain.system_prompts([], CASES / "paths/system_prompts.txt")
-    scored = scorers(name, implementation=implementation).score(
-        path_gain.requests(items, systems), boundary=path_gain.BOUNDARIES[boundary]
-    )
-    results = path_gain.evaluate(items, systems, scored)
+    results = evaluate(
+        "paths",
+        scorers(name, implementation=implementation),
+        read_file(PATHS, CASES / "paths/input.jsonl"),
+        system_prompts=read_system_prompts(CASES / "paths/system_prompts.txt"),
+        boundary=boundary,
+    ).items
     want = expected(name, "paths")
     assert [r["id"] for r in results] == [w["id"] for w in want]
     for result, item in zip(results, want, strict=True):

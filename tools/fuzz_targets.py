@@ -27,7 +27,8 @@ from jaxscore.plan.requests import SequenceScores, TokenSequence
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.entries import check_file, read_file
-from jaxscore.systems.paths import path_gain
+from jaxscore.systems.paths.system import SYSTEM as PATHS
+from jaxscore.systems.paths.system import read_system_prompts
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import query_scores
 from jaxscore.systems.rag import (
@@ -101,8 +102,9 @@ def read_jsonl(data: bytes, folder: Path) -> None:
     with refusing():
         check_file(SCORE, path)
     with refusing():
-        items = path_gain.load(path)
-        path_gain.requests(items, path_gain.system_prompts([], path))
+        read_file(PATHS, path)
+    with refusing():
+        read_system_prompts(path)
     with refusing():
         read_file(CHRONOLOGIC, path)
     with refusing():

@@ -21,7 +21,7 @@ from jaxscore.evaluate import Report, run_declared
 from jaxscore.io import run_files, streams
 from jaxscore.io.local_path import local_path
 from jaxscore.io.run_files import RunFile, file_digest
-from jaxscore.systems.chronologic.system import SYSTEM, select
+from jaxscore.systems.chronologic.system import SYSTEM
 from jaxscore.systems.entries import read_file, with_examples
 
 KINDS = {"sample": "", "full": "full_", "mcq": "mcq_"}  # mode -> part of a file's name
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     columns = table_flags.columns(args.column, SYSTEM.item_fields)
     url = DEFAULT_URL if args.vllm and args.api_base is None else args.api_base
     endpoint = endpoint_flags.endpoint(args, url, settings)
-    entries = select(read_file(SYSTEM, args.questions, args.limit, columns, settings), settings)
+    entries = read_file(SYSTEM, args.questions, args.limit, columns, settings)
     folder = args.output_dir or args.questions.parent
     run_files.check_writable_folder(folder)
     pages = [] if args.html is None else outputs.page_paths(args, folder, args.questions)

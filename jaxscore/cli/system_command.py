@@ -34,13 +34,14 @@ def add(system: System, subparsers: Any) -> None:
     """Declare the command's flags."""
     parser = subparsers.add_parser(system.name, description=system.help)
     what = f"{system.what}: {system.forms}".strip()
-    if system.array is None:
-        table_flags.add_input(parser, what, system.item_fields)
-        table_flags.add_output(parser, "results")
-    else:
+    array = system.array
+    if array is not None and array.ending is not None:
         table_flags.add_input(parser, what, system.item_fields, "--input-file")
-        table_flags.add_array_output(parser, system.array.name)
-    model_flags.add_limit_flag(parser, system.what)
+        table_flags.add_array_output(parser, array.name)
+    else:
+        table_flags.add_input(parser, what, system.item_fields)
+        table_flags.add_output(parser, "results", is_array=array is not None)
+    model_flags.add_limit_flag(parser, system.what, *system.limit_aliases)
     settings_flags.add(parser, system.settings)
     settings_flags.add_groups(parser, system.settings)
     if system.report is not None:
@@ -59,6 +60,8 @@ def add(system: System, subparsers: Any) -> None:
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
     inputs = [args.input, *settings_flags.input_files(args, system.settings)]
+    if args.output is not None:
+        outputs.check_outputs([args.output], *inputs)
     columns = table_flags.columns(args.column, system.item_fields)
     settings = with_examples(
         system, system.settings(**settings_flags.values(args, system.settings))
@@ -66,12 +69,13 @@ def run(system: System, args: argparse.Namespace) -> int:
     about = settings_flags.about_files(args, system.settings)
     source = system, args.input, args.limit, columns, settings
     output = args.output
-    if system.array is not None:  # its default name may depend on the entries
+    ending = None if system.array is None else system.array.ending
+    if ending is not None:  # the default name may depend on the entries
         entries, settings = _read(*source)
-        output = _array_path(args, system.array.ending(settings, entries))
+        output = _array_path(args, ending(settings, entries))
     reports = _report_files(system, args, settings, output, *inputs)
     files = [output, *reports.paths]
-    if system.array is None:
+    if ending is None:
         entries, settings = _read(*source)
     endpoint = None
     if isinstance(settings, PromptSettings):
@@ -79,7 +83,7 @@ def run(system: System, args: argparse.Namespace) -> int:
     with (
         atomic(output) as file,
         reports.opened() as write_reports,
-        array_writer(file)
+        array_writer(file, is_ascii=system.array.is_ascii)
         if system.array is not None
         else record_writer(output, file, system.columns(settings)) as write,
     ):
@@ -103,6 +107,7 @@ def run(system: System, args: argparse.Namespace) -> int:
             write(record)
         write_reports(report)
     found = report.evaluation
+    messages.print_findings(report)
     for line in found.lines:
         print(line)
     manifest = outputs.write_manifest(args, scorer, output, report, **about, **found.counts)

@@ -64,14 +64,17 @@ def array_path(args: argparse.Namespace, ending: str) -> Path:
     return path
 
 
-def add_output(parser: argparse._ActionsContainer, what: str) -> None:
-    """Declare --output, whose ending decides its form; `what` is the records, as a plural."""
+def add_output(parser: argparse._ActionsContainer, what: str, *, is_array: bool = False) -> None:
+    """Declare --output, whose ending decides its form unless it is one JSON array.
+
+    `what` is the records, as a plural.
+    """
     parser.add_argument(
         "--output",
         required=True,
         type=Path,
         metavar="FILE",
-        help=f"{what}: {records.FORMS}; - is stdout",
+        help=f"{f'JSON of {what}' if is_array else f'{what}: {records.FORMS}'}; - is stdout",
     )
 
 

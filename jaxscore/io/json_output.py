@@ -53,7 +53,11 @@ def json_text(value: Any) -> str:
         TypeError: a value is neither JSON nor a dataclass.
     """
     text = json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False, indent=2)
-    return HALF_PAIR.sub(lambda found: f"\\u{ord(found.group()):04x}", text) + "\n"
+    return _escape_half_pairs(text) + "\n"
+
+
+def _escape_half_pairs(text: str) -> str:
+    return HALF_PAIR.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
@@ -167,14 +171,22 @@ def write_array(file: TextIO, items: Iterable[dict[str, Any]]) -> None:
 
 
 @contextlib.contextmanager
-def array_writer(file: TextIO) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Open a function that writes one object of an array as `write_array` does."""
-    opening = "["
+def array_writer(
+    file: TextIO, *, is_ascii: bool = True
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Open a function that writes one object of an array.
+
+    Args:
+        is_ascii: as `write_array` does; otherwise as `json_text` does.
+    """
+    opening, margin = "[", " " * (4 if is_ascii else 2)
 
     def write(item: Mapping[str, Any]) -> None:
         nonlocal opening
-        text = json.dumps(to_json_value(dict(item)), allow_nan=False, indent=4)
-        file.write(f"{opening}\n    " + text.replace("\n", "\n    "))
+        text = json.dumps(
+            to_json_value(dict(item)), ensure_ascii=is_ascii, allow_nan=False, indent=margin
+        )
+        file.write(f"{opening}\n{margin}" + _escape_half_pairs(text).replace("\n", f"\n{margin}"))
         opening = ","
 
     yield write

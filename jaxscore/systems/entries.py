@@ -115,11 +115,10 @@ def read_file(
     """Read the items of a file as `iterate_file` does, all at once.
 
     Raises:
-        InputError: the file cannot be read, or no item is usable.
+        InputError: the file cannot be read, no item is usable, or the system refuses the items.
     """
     entries = list(iterate_file(system, path, limit, columns, settings))
-    _check_usable(next(iter(entries), None), len(usable(entries)), system, f"{path}: ")
-    return entries
+    return _selected(system, entries, settings, f"{path}: ")
 
 
 def iterate_objects(
@@ -152,11 +151,22 @@ def read_objects(
     """Read items as `iterate_objects` does, all at once.
 
     Raises:
-        InputError: none is usable.
+        InputError: none is usable, or the system refuses them.
     """
-    entries = list(iterate_objects(system, objects, settings))
-    _check_usable(next(iter(entries), None), len(usable(entries)), system)
-    return entries
+    return _selected(system, list(iterate_objects(system, objects, settings)), settings)
+
+
+def _selected(
+    system: System, entries: list[Entry[Any]], settings: Settings | None, where: str = ""
+) -> list[Entry[Any]]:
+    """The entries of a run, see `System.select`; `where` is what messages begin with."""
+    _check_usable(next(iter(entries), None), len(usable(entries)), system, where)
+    if system.select is None or settings is None:
+        return entries
+    try:
+        return list(system.select(entries, settings))
+    except InputError as problem:
+        raise InputError(f"{where}{problem}") from None
 
 
 def usable(entries: Iterable[Entry[T]]) -> list[Entry[T]]:

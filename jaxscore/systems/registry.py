@@ -36,7 +36,7 @@ SYSTEMS = {
     "choose": _system("choose.system"),
     "perplexity": _system("perplexity.system"),
     "divergence": _system("divergence.system"),
-    "paths": _system("paths.evaluation", "paths_report", "paths_page"),
+    "paths": _system("paths.system"),
     "chronologic": _system("chronologic.system"),
     "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
     "sample": _system("samples.evaluations.sample"),

@@ -150,15 +150,19 @@ class Compared:
 
 @dataclasses.dataclass(frozen=True)
 class ArrayOutput:
-    """Output that is one JSON array, by default beside the input.
+    """Output that is one JSON array.
 
     Attributes:
-        name: how its default name ends, for `--help`.
-        ending: computes that from the settings and the entries, without `.json`.
+        name: how its default name, beside the input, ends, for `--help`.
+        ending: computes that from the settings and the entries, without `.json`; None if
+            `--output` is required.
+        is_ascii: other characters are escaped, and the indentation is 4, as some published
+            scripts write it; otherwise they stand as they are, and it is 2.
     """
 
-    name: str
-    ending: Callable[[Any, Sequence[Any]], str]
+    name: str = ""
+    ending: Callable[[Any, Sequence[Any]], str] | None = None
+    is_ascii: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,6 +185,8 @@ class System:
         is_strict: an unusable item of a file ends the run before a model is loaded.
         page_items: makes, from the settings, what collects the items of the page as records pass;
             `evaluate` then has a parameter `page_items`. None if the page has the records.
+        repeats_fields: the records repeat the other fields of the input.
+        limit_aliases: further spellings of `--limit`.
         has_report_files: the command writes OUT.report.md and OUT.report.json beside the page.
         label: names an item in messages, from its object and the place that else names it.
         select: takes all entries and the settings, and returns those to evaluate and the unusable
@@ -219,6 +225,8 @@ class System:
     is_lazy: bool = False
     is_strict: bool = False
     page_items: Callable[[Any], Any] | None = None
+    repeats_fields: bool = True
+    limit_aliases: tuple[str, ...] = ()
     has_report_files: bool = True
     label: Callable[[Any, str], str] | None = None
     select: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
@@ -248,6 +256,8 @@ class System:
         Args:
             settings: of the run; None for any run.
         """
+        if not self.repeats_fields:
+            return frozenset()
         names = frozenset(self.record.__annotations__) - set(self.item_fields) | {"error"}
         return names if settings is None else names - settings.omitted_fields()
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from jaxscore.systems import scoring_run
-from jaxscore.systems.paths import path_gain
+from jaxscore.systems.paths import system as path_system
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
 
@@ -47,7 +47,7 @@ def test_the_documented_output(run, place):
     for e in every:
         assert list(e) == PATH_FIELDS
         assert [p["system_prompt"] for p in e["prompt_results"]] == [
-            path_gain.DEFAULT_SYSTEM_PROMPT
+            path_system.DEFAULT_SYSTEM_PROMPT
         ]
         assert 0 < e["baseline_prob"] < 1
         assert e["absolute_improvement"] == e["retrieved_prob"] - e["baseline_prob"]
@@ -154,7 +154,7 @@ def test_no_path_was_scored(run, place):
 
 def test_a_baseline_of_zero_is_infinity_in_json(run, place, monkeypatch):
     values = itertools.cycle([0.0, 0.5, 0.25, 0.5, 0.25, 0.25])  # of each scoring of the paths
-    monkeypatch.setattr(path_gain, "probability", lambda _: next(values))
+    monkeypatch.setattr(path_system, "probability", lambda _: next(values))
     folder = place(*LINES)
     code, out, _ = run(*flags(folder, "--quiet"))
     assert code == 0
@@ -208,14 +208,15 @@ def test_the_report_beside_the_output(run, place):
     every = [
         one for item in result(folder) for one in item["path_evaluations"] if "error" not in one
     ]
-    for name, column in path_gain.COLUMNS.items():
+    for name, column in path_system.COLUMNS.items():
         found = record["summary"][name]
         assert (found["n"], found["mean"]) == (3, pytest.approx(sum(e[column] for e in every) / 3))
         assert found["low"] <= found["mean"] <= found["high"]
-        assert f"| {found['mean']:.4g} | {found['low']:.4g} to {found['high']:.4g} | 3 |" in page
+        mean, low, high = (f"{found[part]:.6g}" for part in ("mean", "low", "high"))
+        assert f"| {mean} | {low} to {high} | 3 paths |" in page
     gains = [one["absolute_improvement"] for one in record["paths"]]
     assert gains == sorted(one["absolute_improvement"] for one in every)
-    shown = re.findall(r"^\| [^|]*\? \| [^|]* -> [^|]* \| .* \| (\S+) \|$", page, re.M)
+    shown = re.findall(r"; Gain: (\S+);", page)
     assert [float(gain) for gain in shown] == pytest.approx(gains, rel=1e-3)
     assert [(one["entities"], one["gain"]["n"]) for one in record["by_length"]] == [(2, 1), (3, 2)]
     audit = record["boundary_audit"]
@@ -226,9 +227,9 @@ def test_the_report_beside_the_output(run, place):
     assert "## Failed: 1 paths, in no mean" in page
     settings = record["settings"]
     assert (settings["seed"], settings["n_bootstrap"], settings["boundary"]) == (4, 50, "separate")
-    assert settings["system_prompts"] == [path_gain.DEFAULT_SYSTEM_PROMPT]
-    assert page.index("95% interval") < page.index("## Failed") < page.index("## Paths, least gain")
-    assert page.index("## Paths, least gain") < page.index("## Settings and versions")
+    assert settings["system_prompts"] == [path_system.DEFAULT_SYSTEM_PROMPT]
+    assert page.index("95% interval") < page.index("## Failed") < page.index("## Paths: least gain")
+    assert page.index("## Paths: least gain") < page.index("## Settings and versions")
 
 
 def test_the_intervals_resample_questions(run, place):
@@ -239,7 +240,7 @@ def test_the_intervals_resample_questions(run, place):
     gain = strict((folder / "out_report.json").read_text(encoding="utf-8"))["summary"]["absolute"]
     assert (gain["n"], gain["low"], gain["high"]) == (2, None, None)
     page = (folder / "out_report.md").read_text(encoding="utf-8")
-    assert re.search(r"^\| Absolute improvement \| \S+ \| - \| 2 \|$", page, re.M)
+    assert re.search(r"^\| Absolute improvement \| \S+ \| - \| 2 paths \|$", page, re.M)
     place(two, {**LINES[0], "paths": [["Ada", "Oslo"], ["Ada", "born in", "Oslo"]]})
     assert run(*flags(folder, "--quiet")).code == 0
     data = strict((folder / "out_report.json").read_text(encoding="utf-8"))
@@ -269,7 +270,7 @@ def test_a_report_on_nothing_has_no_empty_tables(run, place):
     folder = place({"question": " and" * 1100, "paths": [["a", "b"]]})
     assert run(*flags(folder, "--quiet")).code == 1
     page = (folder / "out_report.md").read_text(encoding="utf-8")
-    assert "| Probability with the path | - | - | 0 |" in page
+    assert "| Probability with the path | - | - | 0 paths |" in page
     assert re.findall("^## .*$", page, re.M) == [
         "## Failed: 1 paths, in no mean",
         "## Settings and versions",

@@ -19,8 +19,9 @@ from jaxscore.systems.chronologic import answer_scores
 from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC
 from jaxscore.systems.chronologic.system import read_example as read_question
 from jaxscore.systems.entries import check_file, iterate_file, read_file, read_item, usable
-from jaxscore.systems.paths import fewshot as path_shots
-from jaxscore.systems.paths import path_gain
+from jaxscore.systems.paths.system import SYSTEM as PATHS_SYSTEM
+from jaxscore.systems.paths.system import cases_of
+from jaxscore.systems.paths.system import read_example as read_path_example
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem import fewshot as probsem_shots
 from jaxscore.systems.probsem import query_scores
@@ -108,10 +109,10 @@ WHOLE = {
 LINES = {
     "score": (PLAIN, lambda path: list(iterate_file(SCORE, path))),
     "score's check": (PLAIN, functools.partial(check_file, SCORE)),
-    "paths": (PATHS, path_gain.load),
+    "paths": (PATHS, functools.partial(read_file, PATHS_SYSTEM)),
     "chronologic": (QUESTION, functools.partial(read_file, CHRONOLOGIC)),
     "examples of score": (PLAIN, shots(functools.partial(read_item, SCORE))),
-    "examples of paths": (PATHS, shots(path_shots.read)),
+    "examples of paths": (PATHS, shots(read_path_example)),
     "examples of chronologic": (QUESTION, shots(read_question)),
     "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
     "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
@@ -256,9 +257,9 @@ def test_any_values_in_a_lines_fields(tmp_path, question, paths, request):
             answer_scores.requests(entry)
         answer_scores.repeated_answers(usable(got))
         answer_scores.without_right_answer(usable(got))
-    got = outcome(lambda: path_gain.load(lines(PATHS, paths)), f"{path}:2")
+    got = outcome(lambda: read_file(PATHS_SYSTEM, lines(PATHS, paths)), f"{path}:2")
     if not isinstance(got, InputError):
-        assert not any(UNPRINTABLE.search(one.id) for one in path_gain.requests(got, ["s"]))
+        assert not any(UNPRINTABLE.search(one.name) for own in cases_of(got) for one in own)
     outcome(lambda: list(iterate_file(SCORE, lines(PLAIN, request))), f"{path}:2")
 
 

@@ -82,10 +82,9 @@ def test_paths(scorer):
         check_numbers(row, page)
     assert report.headline[1:] in tree(page).findtext(".//p[@class='verdict']")
     table, header = columns(page)
-    rows = [row.split(" | ") for row in ROW.findall(markdown.partition("least gain first")[2])[1:4]]
-    assert table["Without"][:3] == [row[2] for row in rows]
-    assert table["With"][:3] == [row[3] for row in rows]
-    assert table["Gain"][:3] == [row[4] for row in rows]
+    told = re.findall(r"Without: (.*); With: (.*); Gain: (.*); Entities: ", markdown)
+    shown = zip(*(table[name][:3] for name in ("Without", "With", "Gain")), strict=True)
+    assert told == list(shown)
     assert header["n"] == header["nAll"] == 4
     assert list(header["errors"]) == ["3"]
     assert header["noise"][3] == "-"

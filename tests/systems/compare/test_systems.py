@@ -9,11 +9,11 @@ from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC_SYSTEM
 from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.declared import comparisons
 from jaxscore.systems.compare.systems import (
-    paths,
     probsem,
     samples,
 )
 from jaxscore.systems.compare.unit import Choice, System
+from jaxscore.systems.paths.system import SYSTEM as PATHS
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.rag.judge import SYSTEM as JUDGE
 from jaxscore.systems.rag.metrics import SYSTEM as METRICS
@@ -53,7 +53,7 @@ def test_paths():
         records.path(["C"], 0.0, 0.1),
         {"path": ["D"], "answer": "D", "baseline_prob": None, "error": "too long"},
     ]
-    one, infinite, failed = read(paths.SYSTEM, records.paths("q", *own))
+    one, infinite, failed = read(comparison(PATHS), records.paths("q", *own))
     assert one.id == "q: A -> in -> B"
     assert one.numbers["absolute_improvement"] == pytest.approx(0.1)
     assert one.choices["improves"] == (True, pytest.approx(math.log(1.5)), False)
@@ -61,7 +61,7 @@ def test_paths():
     assert infinite.choices["improves"] == Choice(True, None, None)
     assert failed.error == "too long"
     assert [unit.group for unit in (one, infinite, failed)] == [0, 0, 0]
-    [other] = read(paths.SYSTEM, records.paths("q", own[0], question="When?"))
+    [other] = read(comparison(PATHS), records.paths("q", own[0], question="When?"))
     assert other.text != one.text
 
 
@@ -203,8 +203,8 @@ def test_choose_and_perplexity():
         (comparison(SCORE), records.score("a", "x"), 'field "sum_logprob" is a string'),
         (comparison(SCORE), records.score("a", 10**400), "beyond 1e308"),
         (comparison(SCORE), [1], "found no object"),
-        (paths.SYSTEM, {"id": 1, "question": 2}, 'field "question" is a whole number'),
-        (paths.SYSTEM, {"id": 1, "question": "q"}, 'field "path_evaluations" is null'),
+        (comparison(PATHS), {"id": 1, "question": 2}, 'field "question" is a whole number'),
+        (comparison(PATHS), {"id": 1, "question": "q"}, 'field "path_evaluations" is null'),
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0]}, "has 1 entries, expected 3"),
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0, None, 2.0]}, "entries that are null"),
         (probsem.SYSTEM, {"text": "t", "queries": ["a"], "expected": 5}, "there are 1 queries"),

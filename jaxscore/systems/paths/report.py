@@ -1,15 +1,26 @@
-"""Document of `paths`."""
+"""Report of `paths`."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
+from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
-from jaxscore.report.document import Chart, Column, Document, Field, Items, Row, Rows, Source
+from jaxscore.report.document import (
+    Chart,
+    Column,
+    Document,
+    Field,
+    Items,
+    Row,
+    Rows,
+    Section,
+    Source,
+)
 from jaxscore.report.html.charts.histogram import counts, histogram
 from jaxscore.report.html.charts.intervals import Group, intervals
 from jaxscore.report.html.charts.scatter import Labels, Logs, scatter
-from jaxscore.report.markdown import significant
-from jaxscore.report.paths_report import MEANS
+from jaxscore.report.markdown import NOTHING, significant, table
 from jaxscore.report.sections import (
     closing,
     estimate_card,
@@ -19,9 +30,16 @@ from jaxscore.report.sections import (
     with_failures,
 )
 
+MEANS = {
+    "baseline": "Probability without the path",
+    "retrieved": "Probability with the path",
+    "absolute": "Absolute improvement",
+    "relative": "Relative improvement",
+}
 
-def page(source: Source) -> Document:
-    """The page of a run; the record is that of its report."""
+
+def report(source: Source) -> Document:
+    """The report of a run."""
     record = source.record
     settings = record["settings"]
     return Document(
@@ -33,30 +51,47 @@ def page(source: Source) -> Document:
         ],
         charts=_charts(record),
         items=_items(source),
-        sections=closing(record, "paths"),
+        sections=[*_by_length(record), *closing(record, "paths")],
         about=[
             f"Intervals hold 95% of {settings['n_bootstrap']} bootstrap means that resample "
-            "questions, since paths of one question are not independent. Relative improvement "
-            "leaves out paths whose baseline is 0.",
+            "questions, since paths of one question are not independent; - where one question or "
+            "equal values cannot tell. Relative improvement leaves out paths whose baseline is 0.",
             *sections.answer_blank(record),
             *sections.boundary(settings["boundary"], record["boundary_audit"], "answers"),
         ],
     )
 
 
-def _charts(record: Any) -> list[Chart]:
+def _by_length(record: Mapping[str, Any]) -> list[Section]:
+    gains: list[tuple[int, Estimate]] = [
+        (one["entities"], one["gain"]) for one in record["by_length"]
+    ]
+    rows = [
+        [
+            str(n),
+            significant(gain.mean),
+            NOTHING if gain.low is None else f"{significant(gain.low)} to {significant(gain.high)}",
+            str(gain.n),
+        ]
+        for n, gain in gains
+    ]
+    header = ["Entities", "Mean gain", "95% interval", "Paths"]
+    return [Section("By length of the path", [table(header, rows)])] if rows else []
+
+
+def _charts(record: Mapping[str, Any]) -> list[Chart]:
     paths = record["paths"]
-    pairs = Counter((one["baseline_prob"], one["retrieved_prob"]) for one in paths)
-    gains = counts([one["absolute_improvement"] for one in paths])
-    out = []
+    pairs = Counter((path["baseline_prob"], path["retrieved_prob"]) for path in paths)
+    gains = counts([path["absolute_improvement"] for path in paths])
+    charts = []
     labels = Labels("probability without the path", "with the path", "paths")
     if svg := scatter(
         pairs, title="Without and with", labels=labels, logs=Logs(True, True), diagonal=True
     ):
         n_zero = sum(n for pair, n in pairs.items() if not min(pair) > 0)
         left_out = f" {n_zero} paths with a probability of 0 are left out." if n_zero else ""
-        told = f"Above the diagonal the path helps.{left_out}"
-        out.append(Chart("Probability without and with the path", svg, told))
+        caption = f"Above the diagonal the path helps.{left_out}"
+        charts.append(Chart("Probability without and with the path", svg, caption))
     if gains is not None:
         svg = histogram(
             gains,
@@ -66,64 +101,66 @@ def _charts(record: Any) -> list[Chart]:
             mean=record["summary"]["absolute"].mean,
             signed=True,
         )
-        out.append(Chart("Improvement of the probability", svg, "Below 0 the path does harm."))
+        charts.append(Chart("Improvement of the probability", svg, "Below 0 the path does harm."))
     groups = [
         Group(
-            f"{one['entities']} entities",
+            f"{length['entities']} entities",
             gain.mean,
             gain.low,
             gain.high,
             significant(gain.mean),
             gain.n,
         )
-        for one in record["by_length"]
-        if (gain := one["gain"]).mean is not None
+        for length in record["by_length"]
+        if (gain := length["gain"]).mean is not None
     ]
     if svg := intervals(groups, title="By length", label="mean improvement", what="paths"):
-        out.append(Chart("Mean improvement by length of the path", svg))
-    return out
+        charts.append(Chart("Mean improvement by length of the path", svg))
+    return charts
 
 
 def _items(source: Source) -> Items:
     paths = source.record["paths"]
 
     def column(name: str) -> list[str]:
-        return [significant(one[name]) for one in paths]
+        return [significant(path[name]) for path in paths]
 
-    gains = [significant(one["absolute_improvement"]) + sections.marked(one) for one in paths]
+    gains = [significant(path["absolute_improvement"]) + sections.marked(path) for path in paths]
     items = Items(
         what="paths",
         order="least gain first",
         n_all=len(paths) + len(source.record["failures"]),
         columns=[
-            Column("Question", "text", [one["question"] for one in paths]),
-            Column("Path", "text", [" → ".join(one["path"]) for one in paths]),
+            Column("Question", "text", [path["question"] for path in paths]),
+            Column("Path", "text", [" → ".join(path["path"]) for path in paths]),
             Column("Without", "number", column("baseline_prob"), "probability without the path"),
             Column("With", "number", column("retrieved_prob"), "probability with the path"),
             Column("Gain", "number", gains, "≈: rounding could change its sign"),
-            Column("Entities", "number", [str(len(one["path"])) for one in paths]),
+            Column("Entities", "number", [str(len(path["path"])) for path in paths]),
         ],
         fields=[
-            Field("Path", [" → ".join(one["path"]) for one in paths]),
-            Field("Answer", [one["answer"] for one in paths]),
+            Field("Path", [" → ".join(path["path"]) for path in paths]),
+            Field("Answer", [path["answer"] for path in paths]),
         ],
         tables=[
             Rows(
                 "Probability of the answer under each system prompt",
                 ["System prompt", "Without", "With"],
                 "",
-                [_prompts(one) for one in paths],
+                [_prompts(path) for path in paths],
             )
         ],
         strips=strips_of(source),
-        within_noise=[one.get("within_noise") for one in paths] if "noise" in source.record else [],
+        within_noise=[path.get("within_noise") for path in paths]
+        if "noise" in source.record
+        else [],
     )
     return with_failures(items, source.record["failures"])
 
 
-def _prompts(one: Any) -> list[Row]:
-    """Each system prompt, where there are several; one has the item's own numbers."""
-    if len(one["prompt_results"]) < 2:
+def _prompts(path: Mapping[str, Any]) -> list[Row]:
+    """Each system prompt, if there are several; one has the path's own numbers."""
+    if len(path["prompt_results"]) < 2:
         return []
     return [
         Row(
@@ -134,5 +171,5 @@ def _prompts(one: Any) -> list[Row]:
             ],
             result["retrieved_prob"],
         )
-        for result in one["prompt_results"]
+        for result in path["prompt_results"]
     ]

@@ -8,14 +8,48 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.io.json_output import to_json_value
-from jaxscore.systems.paths import path_gain
-from jaxscore.systems.paths.path_gain import Item
+from jaxscore.systems.entries import read_file, read_objects
+from jaxscore.systems.paths.system import (
+    BOUNDARIES,
+    COLUMNS,
+    SYSTEM,
+    Prompts,
+    Settings,
+    averages,
+    cases_of,
+    path_record,
+    probability,
+    read_system_prompts,
+    summarise,
+)
+from jaxscore.systems.prompting import PLAIN
 from jaxscore.types.results import ScoredRequest, failed
 
-DEFAULT = (
-    "You are a helpful assistant that answers questions accurately based on the given information."
-)
-ITEM = Item("q1", "Where was Ada born?", [["Ada", "born in", "London"], [], ["Oslo"]])
+
+def item(id, *paths, question="?"):
+    return {"id": id, "question": question, "paths": [*paths]}
+
+
+ITEM = item("q1", ["Ada", "born in", "London"], [], ["Oslo"], question="Where was Ada born?")
+
+
+def cases(*items):
+    return cases_of(read_objects(SYSTEM, items))
+
+
+def requests(items, systems):
+    prompts = Prompts.of(PLAIN, Settings(system_prompts=systems))
+    return [request for own in cases(*items) for case in own for request in prompts.requests(case)]
+
+
+def evaluate(items, systems, scored):
+    """Records of items from the scores of all answers."""
+    left = iter(scored)
+    records = []
+    for given, own in zip(items, cases(*items), strict=True):
+        paths = [path_record(case, [next(left) for _ in 2 * systems], systems) for case in own]
+        records.append({**given, "path_evaluations": paths})
+    return records
 
 
 def write(tmp_path, text, name="in.jsonl"):
@@ -32,7 +66,7 @@ def answer(*probabilities):
 
 
 def test_the_prompts_to_the_letter():
-    baseline, retrieved = (one.context for one in path_gain.requests([ITEM], ["Be brief."])[:2])
+    baseline, retrieved = (one.context for one in requests([ITEM], ["Be brief."])[:2])
     assert baseline == "Be brief.\nQuestion: Where was Ada born? Answer:"
     assert retrieved == (
         "Be brief.\nSupport Path: Ada -> born in -> London\nQuestion: Where was Ada born? Answer:"
@@ -40,7 +74,7 @@ def test_the_prompts_to_the_letter():
 
 
 def test_each_path_is_asked_without_and_with_itself_under_each_prompt():
-    asked = path_gain.requests([ITEM], ["A", "B"])
+    asked = requests([ITEM], ["A", "B"])
     assert [(r.context.split("\n")[0], "Support Path" in r.context) for r in asked] == [
         ("A", False), ("A", True), ("B", False), ("B", True),
     ] * 2  # fmt: skip
@@ -48,27 +82,24 @@ def test_each_path_is_asked_without_and_with_itself_under_each_prompt():
     assert asked[0].id == "q1: Ada -> born in -> London"
 
 
-def test_system_prompts(tmp_path):
-    assert path_gain.system_prompts([], None) == [DEFAULT]
+def test_system_prompts_of_a_file(tmp_path):
     file = write(tmp_path, "\ufeffFrom file.\r\n\r\n   \nTwo \n")
-    assert path_gain.system_prompts([], file) == ["From file.", "Two"]
-    assert path_gain.system_prompts(["Given."], file) == ["Given.", "From file.", "Two"]
+    assert read_system_prompts(file) == ["From file.", "Two"]
     with pytest.raises(InputError, match=r"blank\.txt: no system prompt in it, expected one a"):
-        path_gain.system_prompts(["Given."], write(tmp_path, "\n \n", "blank.txt"))
+        read_system_prompts(write(tmp_path, "\n \n", "blank.txt"))
 
 
-def test_load(tmp_path):
+def test_items_of_a_file(tmp_path):
     path = write(
         tmp_path,
-        '{"question": "A?", "paths": [["a", "b"], []]}\n\n'
+        '{"question": "A?", "paths": [["a", "b"], []], "path_evaluations": 1}\n\n'
         '{"id": 7, "question": "B?", "paths": []}\nbroken\n',
     )
-    want = [Item(1, "A?", [["a", "b"], []]), Item(7, "B?", [])]
-    # What lies beyond the samples is not read, so that it cannot fail either.
-    assert path_gain.load(path, 2) == want
-    assert path_gain.load(path, 1) == want[:1]
+    found = read_file(SYSTEM, path, 2)  # what lies beyond the limit is not read
+    assert [(entry.id, entry.value.question) for entry in found] == [(1, "A?"), (7, "B?")]
+    assert [[case.path for case in own] for own in cases_of(found)] == [[["a", "b"]], []]
     with pytest.raises(InputError, match=r"in\.jsonl:4: not JSON"):
-        path_gain.load(path, 3)
+        read_file(SYSTEM, path, 3)
 
 
 @pytest.mark.parametrize(
@@ -85,21 +116,20 @@ def test_load(tmp_path):
 def test_a_wrong_line_is_named(tmp_path, line, message):
     path = write(tmp_path, line)
     with pytest.raises(InputError) as problem:
-        path_gain.load(path)
+        read_file(SYSTEM, path)
     assert str(problem.value).startswith(f"{path}:1: ")
     assert message in str(problem.value)
 
 
 def test_probability_is_the_geometric_mean():
-    assert path_gain.probability(answer(0.25)) == pytest.approx(0.25)
-    assert path_gain.probability(answer(0.5, 0.125)) == pytest.approx(0.25)
+    assert probability(answer(0.25)) == pytest.approx(0.25)
+    assert probability(answer(0.5, 0.125)) == pytest.approx(0.25)
 
 
 def test_several_system_prompts_are_averaged():
-    item = Item("q", "?", [["a", "b"]])
+    given = item("q", ["a", "b"])
     scores = [answer(0.1), answer(0.4), answer(0.3), answer(0.2)]
-    [result] = path_gain.evaluate([item], ["A", "B"], scores)
-    assert list(result) == ["id", "question", "path_evaluations"]
+    [result] = evaluate([given], ["A", "B"], scores)
     [one] = result["path_evaluations"]
     assert list(one) == [
         "path", "answer", "baseline_prob", "retrieved_prob", "absolute_improvement",
@@ -119,52 +149,50 @@ def test_several_system_prompts_are_averaged():
 
 
 def test_an_infinite_relative_improvement_is_outside_the_mean():
-    items = [Item("q", "?", [["a"], ["b"], ["c"]])]
+    items = [item("q", ["a"], ["b"], ["c"])]
     # exp(-2000) is 0 as a float64, with which nothing can be compared.
     nothing = answer(1.0)
     nothing.logprob[:] = -2000
     scores = [answer(0.1), answer(0.2), nothing, answer(0.5), nothing, nothing]
-    results = path_gain.evaluate(items, ["S"], scores)
+    results = evaluate(items, ["S"], scores)
     relative = [e["relative_improvement"] for e in results[0]["path_evaluations"]]
     assert relative == [pytest.approx(1.0), math.inf, math.inf]
     written = json.dumps(to_json_value(results), allow_nan=False)
     assert written.count('"relative_improvement": "Infinity"') == 2
 
-    summary = path_gain.summarise(results, 100, 0)
+    means, _ = summarise(results, 100, 0)
     want = {
         "baseline": (3, 0.1 / 3), "retrieved": (3, 0.7 / 3), "absolute": (3, 0.6 / 3),
         "relative": (1, 1.0),
     }  # fmt: skip
-    assert list(summary.means) == list(want)
+    assert list(means) == list(want) == list(COLUMNS)
     for name, (n, mean) in want.items():
-        found = summary.means[name]
+        found = means[name]
         assert (found.n, found.mean) == (n, pytest.approx(mean))
         assert (found.low, found.high) == (None, None)  # one question tells nothing of others
-    assert (summary.n_items, summary.failures) == (1, [])
+    assert averages(means)[-1] == (
+        "Average relative improvement: 1 (over 1 paths with a baseline above 0)"
+    )
 
 
-def test_gain_by_length_and_least_gain_first():
-    items = [Item("q", "?", [["a", "b"], ["c"]]), Item("r", "!", [["d", "e"], [], ["f"] * 12])]
+def test_gain_by_length():
+    items = [item("q", ["a", "b"], ["c"]), item("r", ["d", "e"], [], ["f"] * 12)]
     pairs = [(0.1, 0.3), (0.5, 0.25), (0.1, 0.5), (0.2, 0.2)]
-    results = path_gain.evaluate(items, ["S"], [answer(p) for pair in pairs for p in pair])
-    gains = path_gain.summarise(results, 100, 0).gain_by_length
+    results = evaluate(items, ["S"], [answer(p) for pair in pairs for p in pair])
+    _, gains = summarise(results, 100, 0)
     assert list(gains) == [1, 2, 12]
     assert [(one.n, one.mean) for one in gains.values()] == [
         (1, pytest.approx(-0.25)), (2, pytest.approx(0.3)), (1, pytest.approx(0.0)),
     ]  # fmt: skip
-    worst = path_gain.least_gain_first(results)
-    assert [(one["id"], one["question"], one["path"][0]) for one in worst] == [
-        ("q", "?", "c"), ("r", "!", "f"), ("q", "?", "a"), ("r", "!", "d"),
-    ]  # fmt: skip
 
 
 def test_a_failed_path_has_nulls_and_is_listed():
-    items = [Item("q", "?", [["a", "b"], ["c"]])]
+    items = [item("q", ["a", "b"], ["c"])]
     scores = [
         answer(0.1), answer(0.2), answer(0.1), failed("", "too long"),  # the second prompt's
         answer(0.1), answer(0.4), answer(0.1), answer(0.4),
     ]  # fmt: skip
-    results = path_gain.evaluate(items, ["A", "B"], scores)
+    results = evaluate(items, ["A", "B"], scores)
     bad, good = results[0]["path_evaluations"]
     assert bad == {
         "path": ["a", "b"], "answer": "b", "baseline_prob": None, "retrieved_prob": None,
@@ -172,17 +200,15 @@ def test_a_failed_path_has_nulls_and_is_listed():
         "error": "too long",
     }  # fmt: skip
     assert "error" not in good
-    summary = path_gain.summarise(results, 100, 0)
-    assert summary.failures == [("q: a -> b", "too long")]
-    baseline = summary.means["baseline"]
+    means, _ = summarise(results, 100, 0)
+    baseline = means["baseline"]
     assert (baseline.n, baseline.mean) == (1, pytest.approx(0.1))
-    assert [one["path"] for one in path_gain.least_gain_first(results)] == [["c"]]
 
 
 def test_a_failed_path_is_named_on_one_short_line():
-    items = [Item("q\x1b[31m", "?", [["\u202ea\nb", "c" * 200_000]])]
-    results = path_gain.evaluate(items, ["A"], [failed("", "too long")] * 2)
-    [(name, _)] = path_gain.summarise(results, 100, 0).failures
+    items = [item("q\x1b[31m", ["\u202ea\nb", "c" * 200_000])]
+    [[case]] = cases(*items)
+    name = case.name
     assert name.startswith(r"q\x1b[31m: \u202ea\nb -> ccc")
     assert name.endswith("c…")
     assert name.isprintable()
@@ -190,19 +216,18 @@ def test_a_failed_path_is_named_on_one_short_line():
 
 
 def test_nothing_scored_has_no_means():
-    results = path_gain.evaluate([Item("q", "?", [[]]), Item("r", "?", [])], ["A"], [])
-    assert [r["path_evaluations"] for r in results] == [[], []]
-    summary = path_gain.summarise(results, 100, 0)
-    assert (summary.n_items, summary.gain_by_length, summary.failures) == (2, {}, [])
-    assert {(one.n, one.mean, one.low) for one in summary.means.values()} == {(0, None, None)}
+    means, by_length = summarise([{"path_evaluations": []}], 100, 0)
+    assert by_length == {}
+    assert {(one.n, one.mean, one.low) for one in means.values()} == {(0, None, None)}
+    assert averages(means) == ["No path was scored"]
 
 
-@pytest.mark.parametrize("boundary", sorted(path_gain.BOUNDARIES))
+@pytest.mark.parametrize("boundary", sorted(BOUNDARIES))
 def test_an_empty_answer_fails_alone(scorers, boundary):
-    items = [Item("q", "Where?", [["Ada", ""], ["Ada", "born in", "London"]])]
-    policy = path_gain.BOUNDARIES[boundary]
-    scored = scorers("tiny-qwen2").score(path_gain.requests(items, ["S"]), boundary=policy)
-    [result] = path_gain.evaluate(items, ["S"], scored)
+    items = [item("q", ["Ada", ""], ["Ada", "born in", "London"], question="Where?")]
+    policy = BOUNDARIES[boundary]
+    scored = scorers("tiny-qwen2").score(requests(items, ["S"]), boundary=policy)
+    [result] = evaluate(items, ["S"], scored)
     bad, good = result["path_evaluations"]
     assert bad["error"] == "the answer has no tokens, so it has no probability"
     assert 0 < good["baseline_prob"] < 1
