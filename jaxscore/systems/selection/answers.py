@@ -198,13 +198,13 @@ def answer_rules(
         symbolic="amps_hard" in (_text(fields, "subtask") or _text(fields, "task")),
         forms=forms,
         numeric=numeric,
-        word=rule == AUTO and not numeric and all(len(str(one).split()) < 2 for one in golds),
+        word=rule == AUTO and not numeric and all(len(str(answer).split()) < 2 for answer in golds),
     )
 
 
 def _are_published(responses: Iterable[Any], *, graded: bool) -> bool:
     """Whether responses are answered in the published form."""
-    holds = [_json(one) is not None for one in responses if isinstance(one, str)]
+    holds = [_json(text) is not None for text in responses if isinstance(text, str)]
     return any(holds) and (all(holds) or not graded)
 
 
@@ -235,8 +235,8 @@ def read_published(response: str, generator: str = "") -> tuple[str, str] | None
 
     An empty answer is an answer, and so is null, as "None".
     """
-    if (found := _json(response)) is not None:
-        return found, JSON
+    if (answer := _json(response)) is not None:
+        return answer, JSON
     if match := BARE_KEY.search(response):
         return match.group(1), ANSWER
     if BOXING in generator and "boxed" in response[-BOX_WITHIN:]:
@@ -257,12 +257,12 @@ def read_first(
         word: `answer:` is read as published, unless nothing or only Markdown follows it.
     """
     for form in forms:
-        found = _answer_word(response) if word and form == ANSWER else None
-        found = found or READERS[form](response)
-        if found is not None and numeric and form in (BOX, ANSWER):
-            found = _number_in(found, form)
-        if found is not None:
-            return found, form
+        answer = _answer_word(response) if word and form == ANSWER else None
+        answer = answer or READERS[form](response)
+        if answer is not None and numeric and form in (BOX, ANSWER):
+            answer = _number_in(answer, form)
+        if answer is not None:
+            return answer, form
     return None
 
 
@@ -280,9 +280,9 @@ def _last_box(response: str) -> str | None:
     for brace in re.finditer("[{}]", response[inside:]) if start >= 0 else ():
         depth += 1 if brace.group() == "{" else -1
         if not depth:
-            found = response[inside : inside + brace.start()].strip()
-            word = WORD_IN_BOX.fullmatch(found)
-            return (word.group(1).strip() if word else found) or None
+            content = response[inside : inside + brace.start()].strip()
+            word = WORD_IN_BOX.fullmatch(content)
+            return (word.group(1).strip() if word else content) or None
     return None
 
 
@@ -310,13 +310,13 @@ def _value(text: str) -> float | None:
     return None
 
 
-def _number_in(found: str, form: str) -> str | None:
+def _number_in(text: str, form: str) -> str | None:
     """A box or a line as a number, see `read_first`."""
-    if _value(found) is not None:
-        return found
-    numbers = [one.group() for one in ONE_NUMBER.finditer(found)]
+    if _value(text) is not None:
+        return text
+    numbers = [match.group() for match in ONE_NUMBER.finditer(text)]
     if form == BOX and len(numbers) != 1:
-        return found
+        return text
     return _plain_minus(numbers[0]) if numbers else None
 
 

@@ -191,7 +191,7 @@ class Selection(abc.ABC):
         return read_answers(responses, rules)
 
     def same(self, candidates: Candidates) -> Same | None:
-        """Whether two unequal answers of an item are equal by SymPy; None if that is not asked."""
+        """Whether two unequal answers of an item are equal by SymPy; or None without SymPy."""
         answers = candidates.answers
         return self.symbolic.equal if answers is not None and answers.rules.symbolic else None
 

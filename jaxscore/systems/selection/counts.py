@@ -24,9 +24,9 @@ def count_responses(entries: Sequence[Entry[dict[str, Any]]], best_n: int) -> di
 
 
 def note_remarks(notes: Mapping[str, str]) -> list[str]:
-    shown = [f"note: {name}: {note}" for name, note in notes.items()]
-    more = len(shown) - MOST_REMARKS
-    return [*shown[:MOST_REMARKS], *([f"and {more} more notes"] if more > 0 else [])]
+    lines = [f"note: {name}: {note}" for name, note in notes.items()]
+    n_left = len(lines) - MOST_REMARKS
+    return [*lines[:MOST_REMARKS], *([f"and {n_left} more notes"] if n_left > 0 else [])]
 
 
 def manifest_counts(summary: Mapping[str, Any]) -> dict[str, int]:
@@ -57,11 +57,13 @@ def printed_lines(
 
 def _line_of_n(summary: Mapping[str, Any]) -> str:
     fewest, most = summary["fewest_responses"], summary["most_responses"]
-    n, more = summary["best_n"], summary["n_with_more"]
+    n, n_with_more = summary["best_n"], summary["n_with_more"]
     each = f"{most} responses each" if fewest == most else f"{fewest} to {most} responses"
     left = "all of them are considered"
-    if more:
-        left = f"{more} of them have more than {n}, and what is after the first {n} is left out"
+    if n_with_more:
+        left = (
+            f"{n_with_more} of them have more than {n}, and what is after the first {n} is left out"
+        )
     return f"N = {n}: the {summary['n_items']} items have {each}; {left}"
 
 
@@ -71,15 +73,15 @@ def _accuracy_lines(details: Mapping[str, Any]) -> list[str]:
     if not rows or rows[0]["accuracy"].n < ENOUGH:
         return []
     ways = list(dict.fromkeys(row["way"] for row in rows))
-    found = {(row["best_n"], row["way"]): percent(row["accuracy"]) for row in rows}
+    shares = {(row["best_n"], row["way"]): percent(row["accuracy"]) for row in rows}
     numbers = list(dict.fromkeys(row["best_n"] for row in rows))
-    lines = [[str(n), *(found.get((n, way), "") for way in ways)] for n in numbers]
+    lines = [[str(n), *(shares.get((n, way), "") for way in ways)] for n in numbers]
     out = [
         f"share of right choices, {rows[0]['accuracy'].n} items, with 95% intervals",
         text_table.table([["N", *ways], *lines]),
     ]
     powers = [row for row in details.get("by_power", []) if row["best_n"] == numbers[-1]]
     if powers:
-        shares = [[row["way"], percent(row["accuracy"])] for row in powers]
-        out.append(text_table.table([["", f"N = {numbers[-1]}"], *shares]))
+        lines = [[row["way"], percent(row["accuracy"])] for row in powers]
+        out.append(text_table.table([["", f"N = {numbers[-1]}"], *lines]))
     return out

@@ -91,25 +91,25 @@ def read_gold(
     if isinstance(value, str):
         value = _parsed_list(value, str if answers and not code else bool)
     where = f'field "{field}", the gold, '
-    given = value if isinstance(value, list) else [value]
-    if isinstance(value, list) and given and all(isinstance(one, bool) for one in given):
-        if len(given) != n_responses:
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and values and all(isinstance(one, bool) for one in values):
+        if len(values) != n_responses:
             raise InputError(
-                f"{where}has {len(given)} verdicts for {n_responses} responses, expected one for "
+                f"{where}has {len(values)} verdicts for {n_responses} responses, expected one for "
                 "each"
             )
-        return Gold(verdicts=tuple(given))
+        return Gold(verdicts=tuple(values))
     if not answers:
         raise InputError(f"{where}is {json_kind(value)}, {NO_EQUALITY}")
-    if not given:
+    if not values:
         raise InputError(f"{where}is an empty list, expected {GOLD_FORMS}")
-    for one in given:
-        if isinstance(one, bool) or not isinstance(one, str | int | float):
+    for answer in values:
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float):
             among = "has " if isinstance(value, list) else "is "
-            raise InputError(f"{where}{among}{json_kind(one)}, expected {GOLD_FORMS}")
-        if isinstance(one, str) and not one.strip():
+            raise InputError(f"{where}{among}{json_kind(answer)}, expected {GOLD_FORMS}")
+        if isinstance(answer, str) and not answer.strip():
             raise InputError(f"{where}has an empty answer, expected {GOLD_FORMS}")
-    return Gold(tuple(map(str, given)))
+    return Gold(tuple(map(str, values)))
 
 
 def _parsed_list(text: str, kind: type) -> Any:

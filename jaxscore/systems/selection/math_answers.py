@@ -125,7 +125,7 @@ def _divisions(text: str) -> str:
     closing = [at for at, character in enumerate(text) if character == "}"]
 
     def part(start: int) -> int | None:
-        """Where the part that starts here ends; None where it is empty or open."""
+        """Where the part that starts here ends; None if it is empty or open."""
         rank = bisect.bisect_left(closing, start)
         return closing[rank] if rank < len(closing) and closing[rank] > start else None
 

@@ -92,8 +92,8 @@ def vote(
     unknown, the votes hang on the order of the list, unless the power is 0.
 
     Args:
-        same: whether two unequal answers are the same after all; asked about each distinct
-            answer and those before it, the first that is the same gets the votes.
+        same: whether two unequal answers are the same after all; compares each distinct answer
+            with those before it, of which the first that is the same gets the votes.
         noise: how far rounding moves a confidence. Within it lies a choice that could lose to
             another answer, see `_could_lose`.
 

@@ -118,7 +118,7 @@ def _items(wrong: Sequence[Mapping[str, Any]]) -> Items:
             Column(
                 "Confidence",
                 "number",
-                [number(one, 4) if isinstance(one, float) else NOTHING for one in confidences],
+                [number(c, 4) if isinstance(c, float) else NOTHING for c in confidences],
             ),
             Column("Right", "number", [str(item["n_right"]) for item in wrong], "responses"),
             Column("Responses", "number", [str(item["n_responses"]) for item in wrong]),

@@ -1,4 +1,4 @@
-r"""Are two LaTeX answers the same expression? Asked of SymPy in a process of its own.
+r"""Compares two LaTeX answers as expressions with SymPy, in a separate process.
 
 SymPy may need forever, or all memory, for a short text (`9^{9^{9^9}}`), and nothing inside a
 process can stop it reliably. So each question has a time limit, after which the process is ended
@@ -51,7 +51,7 @@ class SymbolicComparison(contextlib.AbstractContextManager["SymbolicComparison"]
     def equal(self, one: str, other: str) -> bool:
         """Whether SymPy makes the difference of two sanitised answers less than 0.001.
 
-        False where it cannot read one of them, and where it runs out of time.
+        False if it cannot read one of them, or runs out of time.
         """
         pair = (expression(one), expression(other))
         if pair[0] == pair[1]:
