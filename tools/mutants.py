@@ -216,7 +216,7 @@ MUTANTS = [
         ("perplexity-sum", "systems", "systems/perplexity",
          "return math.fsum(self.sums)", "return max(self.sums)",
          "the sum of a document is that of one window"),
-        ("judge-outside", "systems", "systems/rag/test_judge_pointwise.py",
+        ("judge-outside", "systems", "systems/rag/test_pointwise.py",
          "1.0 - float(np.exp(logprob).sum())",
          "float(np.exp(logprob).sum())", "probability outside the labels is wrong"),
         ("chronologic-temperature", "systems", "systems/chronologic/test_temperature.py",
@@ -321,7 +321,7 @@ def _run(mutant: Mutant, tests: list[str], options: list[str]) -> dict[str, Any]
                 check=False,
                 timeout=SECONDS,
             )
-            code, out = done.returncode, done.stdout
+            code, out = done.returncode, done.stdout + done.stderr
         except subprocess.TimeoutExpired:
             code, out = None, ""
     found = re.search(r"^(FAILED|ERROR) (\S+)", out, re.MULTILINE)
