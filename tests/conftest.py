@@ -24,6 +24,7 @@ import jax
 import pytest
 
 from jaxscore import Scorer
+from jaxscore.engine.devices import use_compilation_cache
 from tests.quick_run import (  # noqa: F401  pytest finds its hooks here
     pytest_addoption,
     pytest_collection_modifyitems,
@@ -34,6 +35,9 @@ from tests.quick_run import (  # noqa: F401  pytest finds its hooks here
 )
 
 jax.config.update("jax_disable_most_optimizations", not compilation.is_full(os.environ))
+# All tests, workers and runs share one cache of programs, small ones too.
+use_compilation_cache()
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 # No test depends on how fast the machine is.
 hypothesis.settings.register_profile(

@@ -17,7 +17,6 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from jaxscore import Scorer
-from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.models.load import load
 from jaxscore.models.model import Model
 from jaxscore.plan.requests import SequenceScores, TokenSequence
@@ -157,7 +156,6 @@ def torch_scores(model: torch.nn.Module, sequences: list[TokenSequence]) -> list
 
 def scorer(model: Model) -> Scorer:
     """One row of 64 a batch, so one program; token ids need no encoder."""
-    use_compilation_cache()
     return Scorer(model, None, batch_tokens=64)
 
 

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from jaxscore import Scorer
-from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.types.requests import GenerationRequest
 from tests.engine.generation.test_generator import OfIds
@@ -40,7 +39,6 @@ def prompts(*lengths):
 
 def written(folder, some, **options):
     """What our decoder writes after each prompt."""
-    use_compilation_cache()
     writer = Generator(Scorer(loaded(folder), OfIds(some), batch_tokens=64))
     return writer.generate(
         [GenerationRequest(k, ids, NEW, **options) for k, ids in enumerate(some)]

@@ -6,7 +6,6 @@ import torch
 
 from jaxscore import Scorer
 from jaxscore.engine import planner
-from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.plan.requests import TokenSequence
 from tests.models.case_parts import VOCABULARY
 from tests.models.checkpoints import loaded, saved
@@ -40,7 +39,6 @@ PREFIX = 290  # beyond 256, where Falcon's positions are rounded
 )
 @pytest.mark.usefixtures("optimised")
 def test_a_prefix_never_changes_a_score(monkeypatch, tmp_path, kind, config):
-    use_compilation_cache()
     original = saved(tmp_path, kind, **config)
     model = loaded(tmp_path)
     draw = np.random.default_rng(7)

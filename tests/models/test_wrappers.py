@@ -13,7 +13,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from jaxscore import Scorer
 from jaxscore.cli.main import main
-from jaxscore.engine.devices import use_compilation_cache
 from jaxscore.engine.generation.generator import Generator
 from jaxscore.errors import InputError
 from jaxscore.models.native import translate
@@ -177,7 +176,6 @@ def test_a_text_with_an_image_is_refused(checkpoints, name, attribute):
 
 
 def test_a_prompt_with_an_image_is_refused(checkpoints):
-    use_compilation_cache()
     prompts = [np.array([1, START], np.int32), np.array([1, 2], np.int32)]
     own = Scorer(loaded(checkpoints["qwen2_vl"][0]), OfIds(prompts), batch_tokens=64)
     refused, taken = Generator(own).generate([GenerationRequest(k, str(k), 2) for k in range(2)])
