@@ -137,6 +137,22 @@ def test_a_row_with_a_changed_bit_is_missing(journal, tmp_path):
     assert len(journal().read_scores([one, other])) == 1
 
 
+def test_scores_of_another_length_are_missing(journal):
+    long, short = TokenSequence(np.arange(9, dtype=np.int32), 0), sequences()[0]
+    first = journal()
+    first.write_scores([(short, scores_of(long, 1)), (long, scores_of(long, 1))])
+    assert [*first.read_scores([short, long])] == [1]
+
+
+def test_a_write_that_fails_leaves_none_of_its_rows(journal, monkeypatch):
+    monkeypatch.setattr(database, "TOGETHER", 1)
+    first = journal()
+    with pytest.raises((InputError, sqlite3.Error)):
+        first._write("scores", [(b"stored", b"value"), (b"refused", object())])
+    first.close()
+    assert list_models(first.path)[0].n_sequences == 0
+
+
 def test_two_runs_do_not_share_a_journal(journal, tmp_path):
     first = journal()
     with pytest.raises(InputError, match=r"run.journal: another run holds it.*--journal"):
