@@ -60,7 +60,8 @@ def _item(system: System) -> dict[str, Any]:
     """An input object. Other fields are allowed: the record repeats them."""
     is_typed_dict = typing.is_typeddict(system.item)
     schema = (_typed_dict if is_typed_dict else _dataclass)(system.item)
-    schema["properties"] = {"id": {"type": ["string", "integer"]}, **schema["properties"]}
+    if system.has_ids:
+        schema["properties"] = {"id": {"type": ["string", "integer"]}, **schema["properties"]}
     return schema
 
 
@@ -82,16 +83,19 @@ def _setting(field: SettingField) -> dict[str, Any]:
     if field.is_optional:
         value = _any_of([value, {"type": "null"}])
     default = [*field.default] if isinstance(field.default, tuple) else field.default
-    help_text = {"description": field.flag.help} if field.flag.help else {}
+    off = "false: " if field.default is True else ""  # the flag turns it off, and the help says so
+    help_text = {"description": f"{off}{field.flag.help}"} if field.flag.help else {}
     return {**help_text, **value, "default": default}
 
 
 def _record(system: System) -> dict[str, Any]:
     """An output object: the declared fields, those of the input, and `error` of a failed item."""
-    schema = _typed_dict(system.record)
-    schema["title"] = f"record of {system.name}, version {system.version}"
-    schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
-    return schema
+    kinds = [system.record, *(kind.record for kind in system.compared if kind.record is not None)]
+    schemas = [_typed_dict(kind) for kind in dict.fromkeys(kinds)]
+    for schema in schemas:
+        schema["properties"]["error"] = {"type": "string", "description": "why the item failed"}
+    title = f"record of {system.name}, version {system.version}"
+    return {"title": title, **(schemas[0] if len(schemas) == 1 else {"anyOf": schemas})}
 
 
 def _typed_dict(record: type) -> dict[str, Any]:

@@ -104,6 +104,7 @@ class Settings(AnswerSettings, IntervalSettings):
     boundaries = BOUNDARIES
     mode: Literal["sample", "full", "mcq"] = setting(
         "sample",
+        help="sample: questions drawn by the seed; full: all; mcq: the model writes a letter",
         choice_flags={
             "full": ("full-eval", "score every question"),
             "mcq": ("mcq", "multiple choice on every question"),
