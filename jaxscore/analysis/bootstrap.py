@@ -78,6 +78,32 @@ def estimate_of_groups(
     return Estimate(int(n.sum()), mean, *_interval(total, n, n_bootstrap, seed))
 
 
+def ratio(
+    numerators: Sequence[float], denominators: Sequence[float], n_bootstrap: int, seed: int
+) -> Estimate:
+    """Σ numerators / Σ denominators, such as the bits of all documents over their bytes.
+
+    Pairs are drawn with replacement, and each draw gives the ratio of its own sums (Efron and
+    Tibshirani 1993, chapter 13; Davison and Hinkley 1997, example 2.22).
+
+    Args:
+        numerators, denominators: [n], of the same unit each, such as a document; denominators are
+            above 0.
+
+    Returns:
+        With n the number of pairs; no ratio without any, and no interval if there are fewer than
+        two or all have the same ratio.
+    """
+    top, bottom = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
+    if not len(top):
+        return Estimate(0, None, None, None)
+    found = float(top.sum() / bottom.sum())
+    each = top / bottom
+    if len(top) < 2 or (each == each[0]).all():
+        return Estimate(len(top), found, None, None)
+    return Estimate(len(top), found, *_interval(top, bottom, n_bootstrap, seed))
+
+
 def _interval(
     sums: np.ndarray, counts: np.ndarray, n_bootstrap: int, seed: int
 ) -> tuple[float | None, float | None]:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxscore.analysis.calibration import calibration, expected_calibration_error, reliability
+from jaxscore.analysis.forecasts import calibration, expected_calibration_error, reliability
 
 
 def slow_error(probability, outcome, n_bins):

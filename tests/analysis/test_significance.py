@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from jaxscore.analysis import significance
-from jaxscore.analysis.significance import holm, mcnemar, sign_flips
+from jaxscore.analysis import paired as significance
+from jaxscore.analysis.paired import holm, mcnemar, sign_flips
 
 pytestmark = pytest.mark.numeric
 

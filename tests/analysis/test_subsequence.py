@@ -6,7 +6,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.analysis.subsequence import common_subsequence
+from jaxscore.analysis.lexical import common_subsequence
 
 WORDS = st.lists(st.sampled_from("abcdefgh"), max_size=40)
 

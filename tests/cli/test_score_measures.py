@@ -10,7 +10,7 @@ from pyarrow import parquet
 from transformers import AutoModelForCausalLM
 
 from jaxscore import evaluate
-from jaxscore.analysis.detection import fast_detect, min_k, min_k_pp
+from jaxscore.analysis.text_measures import fast_detect, min_k, min_k_pp
 from jaxscore.errors import InputError
 from jaxscore.report.markdown import significant
 from tests.cli.conftest import QWEN

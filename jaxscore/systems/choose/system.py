@@ -17,10 +17,7 @@ import numpy as np
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column, Estimate, summarise
-from jaxscore.analysis.brier import brier
-from jaxscore.analysis.calibration import calibration
-from jaxscore.analysis.skill import skill
-from jaxscore.analysis.softmax import softmax
+from jaxscore.analysis.forecasts import brier, calibration, skill, softmax
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LM

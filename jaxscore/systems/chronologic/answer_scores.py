@@ -11,8 +11,7 @@ from typing import Annotated, Any, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
-from jaxscore.analysis.brier import brier, uniform_brier
-from jaxscore.analysis.softmax import softmax
+from jaxscore.analysis.forecasts import brier, softmax, uniform_brier
 from jaxscore.errors import InputError
 from jaxscore.systems.entries import SHOWN, Entry
 from jaxscore.systems.prompting import PLAIN, Prompting

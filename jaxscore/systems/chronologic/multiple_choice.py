@@ -12,8 +12,7 @@ import numpy as np
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Column
-from jaxscore.analysis.brier import brier
-from jaxscore.analysis.skill import skill
+from jaxscore.analysis.forecasts import brier, skill
 from jaxscore.errors import InputError
 from jaxscore.systems.chronologic.answer_scores import Question, right_answers
 from jaxscore.systems.entries import Entry

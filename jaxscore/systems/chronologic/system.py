@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxscore.analysis.bootstrap import Estimate, summarise
-from jaxscore.analysis.calibration import calibration
+from jaxscore.analysis.forecasts import calibration
 from jaxscore.errors import InputError
 from jaxscore.lm import LM, require_local
 from jaxscore.systems.audits import PART_OF_ANSWERS, Answers

@@ -14,9 +14,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
-from jaxscore.analysis.brier import brier
-from jaxscore.analysis.calibration import calibration
-from jaxscore.analysis.softmax import softmax
+from jaxscore.analysis.forecasts import brier, calibration, softmax
 
 LOWEST, HIGHEST = 0.01, 100.0
 N_STARTS = 41  # from bound to bound, a factor of 1.26 between them

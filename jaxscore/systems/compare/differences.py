@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxscore.analysis import paired, significance
+from jaxscore.analysis import paired
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.analysis.paired import FourCells
 from jaxscore.systems.compare.columns import UNKNOWN, Choices, Column
@@ -170,7 +170,7 @@ def difference_of_means(name: str, title: str, values: Values, draws: Draws) -> 
     if not _is_enough(counts):
         return counts
     groups = None if values.groups is None else values.groups.tolist()
-    flipped = significance.sign_flips(_sums(values).tolist(), draws.n_resamples, draws.seed)
+    flipped = paired.sign_flips(_sums(values).tolist(), draws.n_resamples, draws.seed)
     return dataclasses.replace(
         counts,
         mean_a=float(values.a.mean()),
@@ -208,7 +208,7 @@ def difference_of_shares(name: str, title: str, values: Values, draws: Draws) ->
         test=MCNEMAR,
         exact=True,
         smallest_p=min(1.0, 2.0 ** (1 - cells.only_a - cells.only_b)),
-        p=significance.mcnemar(cells.only_a, cells.only_b),
+        p=paired.mcnemar(cells.only_a, cells.only_b),
         cells=cells,
     )
 
@@ -237,7 +237,7 @@ def _sums(values: Values) -> NDArray[np.float64]:
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
     """The same with p-values by Holm's method, over all that have one."""
-    adjusted = iter(significance.holm([one.p for one in differences if one.p is not None]))
+    adjusted = iter(paired.holm([one.p for one in differences if one.p is not None]))
     return [
         one if one.p is None else dataclasses.replace(one, p_holm=next(adjusted))
         for one in differences

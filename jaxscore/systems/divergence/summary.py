@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxscore.analysis.bootstrap import Estimate, estimate, estimate_of_groups
-from jaxscore.analysis.perplexity import perplexity
+from jaxscore.analysis.text_measures import perplexity
 from jaxscore.types.results import ScoredRequest, Strip
 
 NUMBERS = (  # per token, float32 nats; `same_argmax` stands beside them

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.analysis.perplexity import bits, perplexity
-from jaxscore.analysis.ratio import ratio
+from jaxscore.analysis.bootstrap import Estimate, ratio
+from jaxscore.analysis.text_measures import bits, perplexity
 from jaxscore.errors import InputError
 from jaxscore.io.items import Row, read_rows
 from jaxscore.io.json_input import check_regular, read_text

@@ -9,8 +9,8 @@ from typing import Any
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, proportion
+from jaxscore.analysis.forecasts import softmax
 from jaxscore.analysis.margins import Decisions
-from jaxscore.analysis.softmax import softmax
 from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError, near
 from jaxscore.io.json_input import check_unicode, json_kind, read_json, read_text, require_field

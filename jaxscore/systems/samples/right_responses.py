@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jaxscore.analysis import calibration, confidence_quality
+from jaxscore.analysis import confidence_quality, forecasts
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.systems.samples.confidences import Confidence, Item
 from jaxscore.systems.selection import answers as answer_forms
@@ -166,9 +166,7 @@ def report(
     lists = {name: [one.confidence[name] for one in responses] for name in names}
     enough = len(responses) >= 2
     bins = (
-        calibration.reliability([-1 / value for value in lists[PERPLEXITY]], right)
-        if enough
-        else []
+        forecasts.reliability([-1 / value for value in lists[PERPLEXITY]], right) if enough else []
     )
     return {
         **({"no_share": NO_READABLE_ANSWER} if found.unreadable else {}),
@@ -184,7 +182,7 @@ def report(
                     **dataclasses.asdict(
                         confidence_quality.quality(values, right, groups, n_bootstrap, seed)
                     ),
-                    "ece": calibration.expected_calibration_error(bins)
+                    "ece": forecasts.expected_calibration_error(bins)
                     if name == PERPLEXITY
                     else None,
                 }

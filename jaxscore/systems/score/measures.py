@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from jaxscore.analysis import detection
+from jaxscore.analysis import text_measures
 from jaxscore.errors import InputError
 from jaxscore.systems.settings import Settings, check_list, check_setting, setting
 from jaxscore.systems.system import Metric, PerToken, per_token_fields
@@ -101,17 +101,17 @@ def _known(scored: ScoredRequest, *names: str) -> list[np.ndarray]:
 
 
 def _min_k(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
-    return {"min_k": detection.min_k(_known(scored)[0], settings.min_k)}
+    return {"min_k": text_measures.min_k(_known(scored)[0], settings.min_k)}
 
 
 def _min_k_pp(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
     logprob, entropy, deviation = _known(scored, "deviation")
-    return {"min_k_pp": detection.min_k_pp(logprob, entropy, deviation, settings.min_k)}
+    return {"min_k_pp": text_measures.min_k_pp(logprob, entropy, deviation, settings.min_k)}
 
 
 def _fast_detect(scored: ScoredRequest, settings: "MeasureSettings") -> dict[str, Any]:
     logprob, entropy, deviation = _known(scored, "deviation")
-    return {"fast_detect": detection.fast_detect(logprob, entropy, deviation)}
+    return {"fast_detect": text_measures.fast_detect(logprob, entropy, deviation)}
 
 
 MEASURES: Mapping[str, Measure] = {

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxscore.analysis.detection import min_k_pp
+from jaxscore.analysis.text_measures import min_k_pp
 from jaxscore.device import reference
 from jaxscore.device.lm_head import column_blocks
 from jaxscore.device.lm_head import scores as lm_head

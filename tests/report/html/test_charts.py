@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from jaxscore.analysis.calibration import expected_calibration_error
-from jaxscore.analysis.calibration import reliability as table
+from jaxscore.analysis.forecasts import expected_calibration_error
+from jaxscore.analysis.forecasts import reliability as table
 from jaxscore.report.html.charts.curves import COLOURS, Curve, Point, curves
 from jaxscore.report.html.charts.drawing import Axis, step
 from jaxscore.report.html.charts.histogram import counts, histogram, merged, two_sided

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from jaxscore.analysis.bootstrap import estimate
-from jaxscore.analysis.paired import FourCells
-from jaxscore.analysis.significance import mcnemar, sign_flips
+from jaxscore.analysis.paired import FourCells, mcnemar, sign_flips
 from jaxscore.systems.compare.columns import Column
 from jaxscore.systems.compare.differences import (
     Difference,

@@ -29,7 +29,7 @@ def reliability(
     """The reliability diagram over its counts; None below two events.
 
     Args:
-        bins: as `analysis.calibration.Bin` has its fields.
+        bins: as `analysis.forecasts.Bin` has its fields.
         events: what is true or not, such as "answers".
     """
     used = [one for one in bins if one["n"]]

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.analysis import ratio as module
-from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.analysis.ratio import ratio
+from jaxscore.analysis import bootstrap as module
+from jaxscore.analysis.bootstrap import Estimate, estimate, ratio
 
 TOP, BOTTOM = [3.0, 1.0, 7.5, 2.0], [2.0, 5.0, 3.0, 1.0]
 

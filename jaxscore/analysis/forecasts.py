@@ -1,4 +1,4 @@
-"""Calibration: whether events of probability p happen in a share p of the cases."""
+"""Probabilities of the answers of a question: softmax, Brier score, skill score, calibration."""
 
 import dataclasses
 import itertools
@@ -8,6 +8,50 @@ from typing import Any
 import numpy as np
 
 N_BINS = 10
+
+
+def softmax(scores: Sequence[float] | np.ndarray) -> np.ndarray:
+    """`exp(score) / Σ exp(score)`, float64 [n]; the largest is taken off first, so none overflows.
+
+    Raises:
+        ValueError: no scores.
+    """
+    values = np.asarray(scores, np.float64)
+    weights = np.exp(values - values.max())
+    return weights / weights.sum()
+
+
+def brier(probability: Sequence[float] | np.ndarray, truth: Sequence[float] | np.ndarray) -> float:
+    """Mean over the answers of (p - truth)²: 0 is perfect, 1 is sure of every wrong answer.
+
+    Brier 1950, divided by the number of answers, so that questions with many do not weigh more.
+
+    Args:
+        probability, truth: [n], each 0 to 1.
+    """
+    return float(np.mean((np.asarray(probability, np.float64) - np.asarray(truth)) ** 2))
+
+
+def uniform_brier(truth: Sequence[float] | np.ndarray) -> float:
+    """The Brier score of a forecaster who finds all n answers equally probable."""
+    return brier(np.full(len(truth), 1 / len(truth)), truth)
+
+
+def skill(correct: bool, n_correct: int, n_choices: int) -> float:
+    """(observed - chance) / (1 - chance) of one question, chance being n_correct / n_choices.
+
+    1 is right, 0 what guessing gets on average, below 0 is wrong. Where every choice is correct
+    nobody can be wrong, and it is 1.
+
+    Raises:
+        ValueError: unless 1 <= n_correct <= n_choices.
+    """
+    if not 1 <= n_correct <= n_choices:
+        raise ValueError(f"{n_correct} correct of {n_choices} choices")
+    if n_correct == n_choices:
+        return 1.0
+    chance = n_correct / n_choices
+    return (float(correct) - chance) / (1.0 - chance)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.analysis.detection import fast_detect, min_k, min_k_pp
+from jaxscore.analysis.text_measures import bits, fast_detect, min_k, min_k_pp, perplexity
 
 
 def drawn(n, V=50, seed=0):
@@ -74,3 +74,10 @@ def test_nothing_and_no_spread():
     assert fast_detect(*flat) is None  # no distribution has spread
     assert min_k_pp(*flat, 0.5) == 0  # each is certain of its token, or all tokens are alike
     assert min_k_pp(np.array([-1.5, -2.0]), *flat[1:], 0.5) is None
+
+
+def test_perplexity_and_bits():
+    assert perplexity(None) is None
+    assert perplexity(-math.log(50)) == pytest.approx(50)
+    assert perplexity(-1e4) == math.inf
+    assert bits(math.log(8)) == pytest.approx(3)

@@ -1,13 +1,29 @@
-"""Was a text in the training data, or written by a machine? Numbers of a text's own tokens.
+"""Measures of one text from its own tokens: perplexity, and detectors of training data and of
+text that a machine wrote.
 
-All take float arrays [n] of one text's scored tokens: `logprob` ln p of the token, `entropy` H of
-the distribution at its place, `deviation` the standard deviation of ln p under that distribution,
-which float32 holds where its square, the varentropy, is 0.
+The detectors take float arrays [n] of one text's scored tokens: `logprob` ln p of the token,
+`entropy` H of the distribution at its place, `deviation` the standard deviation of ln p under that
+distribution, which float32 holds where its square, the varentropy, is 0.
 """
 
 import math
 
 import numpy as np
+
+
+def perplexity(mean_logprob: float | None) -> float | None:
+    """`exp(-mean_logprob)` of nats per token, byte or word; infinity where no float64 holds it."""
+    if mean_logprob is None:
+        return None
+    try:
+        return math.exp(-mean_logprob)
+    except OverflowError:
+        return math.inf
+
+
+def bits(nats: float) -> float:
+    """Nats as bits."""
+    return nats / math.log(2)
 
 
 def min_k(logprob: np.ndarray, fraction: float) -> float | None:

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxscore.analysis.brier import brier, uniform_brier
-from jaxscore.analysis.skill import skill
-from jaxscore.analysis.softmax import softmax
+from jaxscore.analysis.forecasts import brier, skill, softmax, uniform_brier
 
 SCORES = st.lists(st.floats(-1000, 1000), min_size=1, max_size=8)
 
