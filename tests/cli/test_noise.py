@@ -289,7 +289,7 @@ def test_judge(run, tmp_path, spread, how):
     check(record, page, ran.out, Path(f"{report.with_suffix('.md')}.run.json"), [sum(marks)])
     [decision] = record["noise"]["decisions"]
     assert decision["statistic"] == ("label_logprob" if how == "first" else "sum_logprob")
-    lines = re.findall(r"^Labels: .*; outside [.\d]+(.*)$", page, re.M)
+    lines = re.findall(r"; Score: [.\d]+(.*); Outside: ", page)
     assert sorted(bool(one) for one in lines) == sorted(marks)
     assert "noise" not in plain
 
