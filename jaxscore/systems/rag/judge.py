@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,10 @@ from jaxscore.errors import InputError
 from jaxscore.io.run_files import file_digest
 from jaxscore.lm import LM, require_local
 from jaxscore.systems.entries import Entry, usable
-from jaxscore.systems.evaluation import Evaluation, check_found, unusable
+from jaxscore.systems.evaluation import Evaluation, check_found, mark_noise, unusable
 from jaxscore.systems.rag import evaluator_file, findings, pairwise, pointwise, records
 from jaxscore.systems.rag.evaluator_file import Evaluator
-from jaxscore.systems.rag.pointwise import Verdict, log_probabilities
+from jaxscore.systems.rag.pointwise import Verdict
 from jaxscore.systems.rag.records import Item, Records, record_name
 from jaxscore.systems.rag.report import report
 from jaxscore.systems.scoring_run import ScoringRun
@@ -202,8 +203,9 @@ def _likeliest(record: Mapping[str, Any]) -> str | None:
 
 
 def _lead(record: Mapping[str, Any]) -> float | None:
-    found = record["probability"]
-    return margins.lead(log_probabilities(found)) if found else None
+    """The log-probabilities of labels are as far apart as those over the labels alone."""
+    found = record["probability"].values()
+    return margins.lead([math.log(p) if p > 0 else -math.inf for p in found]) if found else None
 
 
 class Record(TypedDict, total=False):
@@ -285,7 +287,13 @@ def evaluate(lm: LM, entries: Iterable[Entry[Item]], settings: Settings) -> Eval
             verdicts = pointwise.by_texts(question, answers)
         found = pointwise.findings(kind, question, verdicts, settings)
     seconds = time.perf_counter() - started
-    decisions = [] if run.noise is None else pointwise.mark(found, run.noise)
+    decisions = mark_noise(
+        [fields for fields in found.fields if fields.get("probability")],
+        Record,
+        run.noise,
+        "label_logprob" if kind == "logits" else "sum_logprob",
+        {"within_noise": "likeliest label"},
+    )
     return findings.evaluation(
         dataclasses.replace(found, remarks=[*found.remarks, *lm.remarks]),
         judged,

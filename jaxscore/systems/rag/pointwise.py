@@ -17,9 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxscore.analysis import margins
-from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.systems.rag.evaluator_file import UNKNOWN, Question
 from jaxscore.systems.rag.findings import Findings, mean_of, summary_of
 from jaxscore.systems.rag.records import Item
@@ -207,25 +204,3 @@ def _labels(
 
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
-
-
-def mark(found: Findings, noise: Noise) -> list[Decisions]:
-    """Add `within_noise` to the records whose labels' probabilities were read.
-
-    It says whether rounding could turn which label is the likeliest: the logarithms of their
-    probabilities are apart as the labels' log-probabilities are, since the softmax between them
-    subtracts the same number from each.
-    """
-    statistic = "label_logprob" if found.kind == "logits" else "sum_logprob"
-    largest = noise.spread[statistic].largest
-    read = [fields for fields in found.fields if fields["probability"]]
-    for fields in read:
-        lead = margins.lead(log_probabilities(fields["probability"]))
-        fields["within_noise"] = margins.within(lead, largest)
-    marks = [fields["within_noise"] for fields in read]
-    return [margins.count("likeliest label", statistic, largest, marks)]
-
-
-def log_probabilities(probability: Mapping[str, float]) -> list[float]:
-    """Logarithms; minus infinity for 0."""
-    return [math.log(p) if p > 0 else -math.inf for p in probability.values()]
