@@ -121,11 +121,11 @@ class JudgeRun:
             for names in (self._names, *([] if stored is None else [stored.names]))
         ):
             return None
-        told = f"{path}: {' and '.join(self._names)} exists"
+        existing = f"{path}: {' and '.join(self._names)} exists"
         if stored is None:
             remark(
                 self._args,
-                f"{told}, made with settings that are unknown; --force judges it again",
+                f"{existing}, made with settings that are unknown; --force judges it again",
             )
             return []
         settings = {
@@ -134,7 +134,7 @@ class JudgeRun:
         }
         found = stored_judgement.differences(stored, settings, judged)
         if not found:
-            remark(self._args, f"{told}; --force judges it again")
+            remark(self._args, f"{existing}; --force judges it again")
         return found
 
     def _report_paths(self, output: Experiment) -> tuple[Path, Path]:
@@ -183,7 +183,7 @@ class JudgeRun:
                     raise
                 self._failures.append(Failure(str(output.folder), str(problem)))
                 continue
-            self._tell(output, report)
+            self._print_result(output, report)
             self._reports.append((output.folder, report))
             self._files += [*self.files(output), manifest]
 
@@ -220,14 +220,14 @@ class JudgeRun:
             output.save({self._metric: scores}, metric_means(self._metric, found.details))
         return outputs.write_manifest(self._args, scorer, page_path, report)
 
-    def _tell(self, output: Experiment, report: Report) -> None:
+    def _print_result(self, output: Experiment, report: Report) -> None:
         """Print a folder's result, its remarks, and add its failures."""
         found = report.evaluation
         separator = ": " if self._kind == "pairwise" else " "
         line = f"{output.folder}: {self._metric}{separator}{found.headline}"
         print(one_line(f"{line}; report {self._report_paths(output)[0].name}"))
-        for told in found.remarks:
-            remark(self._args, f"{output.folder}: {told}")
+        for line in found.remarks:
+            remark(self._args, f"{output.folder}: {line}")
         self._failures += found.failures
         has_answers = any(one["known"] is not None for one in found.items)
         if self._kind == "text" and not found.details["summary"]["n"] and has_answers:

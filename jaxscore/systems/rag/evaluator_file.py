@@ -119,7 +119,7 @@ class Evaluator:
 
     Attributes:
         use_logits: whether the answer is read from next-token probabilities instead of text.
-        pairwise: None where the file has no pairwise prompt.
+        pairwise: None if the file has no pairwise prompt.
     """
 
     path: Path
@@ -150,11 +150,11 @@ def find(name: str) -> Path:
         except (OSError, ValueError):  # too long, or a zero byte
             break
     names = sorted({path.stem for place in PLACES for path in place.glob("*.yaml")})
-    held, like = ", ".join(names[:SHOWN_NAMES]), near(name, names)
+    known, similar = ", ".join(names[:SHOWN_NAMES]), near(name, names)
     raise InputError(
         f"evaluator {name[:80]} (--llm-prompt): no {name[:80]}.yaml in {PLACES[0]}, in {PLACES[1]} "
-        f"or among the packaged ones; there are {held}; give one of these or the path of a file"
-        + (f"; is it {like}?" if like else "")
+        f"or among the packaged ones; there are {known}; give one of these or the path of a file"
+        + (f"; is it {similar}?" if similar else "")
     )
 
 

@@ -123,13 +123,13 @@ def folders(experiments: Path, split: str, file: str = "out") -> list[Path]:
         if path.name != path.name.encode("utf-8", "replace").decode():
             raise InputError(f"{experiments}: the name of folder {path.name!a} is not UTF-8")
     name = f"eval_{split}_{file}.json"
-    held = [path for path in found if UNFINISHED not in path.name and _exists(path / name)]
-    if not held:
+    holding = [path for path in found if UNFINISHED not in path.name and _exists(path / name)]
+    if not holding:
         raise InputError(
             f"{experiments}: none of its {len(found)} folders holds {name}; "
             "give another --split or --experiments-folder"
         )
-    return held
+    return holding
 
 
 def load(

@@ -25,7 +25,7 @@ from jaxscore.text.chat_template import Message
 from jaxscore.types.requests import Request
 from jaxscore.types.results import Generated, LabelScores, ScoredRequest
 
-TOLD_FROM = 0.5  # mean probability that is on no label, from which on there is a remark
+REMARKED_FROM = 0.5  # mean probability that is on no label, from which on there is a remark
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def findings(
     n_several = sum(len(labels) > 1 for labels in named)
     outside = _mean([one.outside for one in verdicts if one.outside is not None])
     remarks = []
-    if outside is not None and outside > TOLD_FROM:
+    if outside is not None and outside > REMARKED_FROM:
         remarks.append(
             f"the judge gives the labels {1 - outside:.2g} of its probability on average; "
             "it would mostly begin its answer otherwise"

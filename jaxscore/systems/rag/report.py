@@ -93,8 +93,8 @@ def _asked(record: Mapping[str, Any]) -> list[Section]:
     if not (turns := record.get("asked")):
         return []
     rows = [[text(one["role"]), text(one["content"], PROMPT)] for one in turns]
-    told = "Each record's own texts stand where the names in braces are."
-    return [Section("What the judge is asked", [told, table(["Turn", "Text"], rows, left=2)])]
+    hint = "Each record's own texts stand where the names in braces are."
+    return [Section("What the judge is asked", [hint, table(["Turn", "Text"], rows, left=2)])]
 
 
 def _means(record: Mapping[str, Any]) -> list[Card]:
@@ -151,8 +151,8 @@ def _score_charts(record: Mapping[str, Any]) -> list[Chart]:
         label = "probability on no label"
         mean = summary.get("outside")
         svg = histogram(found, title="Outside", what="records", label=label, mean=mean)
-        told = "Near 1 the judge would not have answered with a label."
-        charts.append(Chart("Probability outside the labels", svg, told))
+        hint = "Near 1 the judge would not have answered with a label."
+        charts.append(Chart("Probability outside the labels", svg, hint))
     labels = [
         Group(label, one["n"], None, None, str(one["n"]), one["n"])
         for label, one in summary.get("labels", {}).items()
@@ -197,15 +197,15 @@ def _items(source: Source) -> Items:
             number(one["score"] if one["known"] else None, 4) + sections.marked(one)
             for one in judged
         ]
-        told = "≈: rounding could change the likeliest label"
-        columns.append(Column("Score", "number", scores, told))
+        hint = "≈: rounding could change the likeliest label"
+        columns.append(Column("Score", "number", scores, hint))
     if has("outside"):
         outside = [number(one.get("outside"), 4) for one in judged]
         columns.append(Column("Outside", "number", outside, "probability on no label"))
     if any(one.get("truncated") for one in judged):
         cut = [str(one.get("truncated", 0)) for one in judged]
-        told = "tokens of the prompt left out at the left"
-        columns.append(Column("Truncated", "number", cut, told))
+        hint = "tokens of the prompt left out at the left"
+        columns.append(Column("Truncated", "number", cut, hint))
     items = Items(
         what="records",
         order="worst first",

@@ -81,8 +81,8 @@ def load(
             if isinstance(value, str):
                 row[name] = _utf8(value)
             elif not isinstance(value, int | float | None):
-                told = f"metric {name!r} is no number: {str(value)[:60]}"
-                failures.append(Failure(str(folder), told))
+                no_number = f"metric {name!r} is no number: {str(value)[:60]}"
+                failures.append(Failure(str(folder), no_number))
                 row[name] = None
         rows.append(row)
     shown = {key for key in _columns(rows, form).values() if _filled(rows, key)}
@@ -228,7 +228,7 @@ def _means(path: Path) -> Row:
 def _mean(value: Any) -> Any:
     """A metric as one number; the published code also writes the list of items' values."""
     if isinstance(value, list) and value and all(type(one) in (int, float) for one in value):
-        with contextlib.suppress(OverflowError):  # then it is told as no number
+        with contextlib.suppress(OverflowError):  # then it is reported as no number
             return math.fsum(value) / len(value)
     return value
 

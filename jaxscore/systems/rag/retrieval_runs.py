@@ -139,12 +139,12 @@ def evaluate(run: Run, scored: Scored, records: Records) -> Evaluation:
     recall = [ranking.recall(found, relevant[name], run.k) for name, found in rankings.items()]
     means = [math.fsum(values) / len(values) for values in (first, recall) if values]
     named = dict(zip(run.names, means, strict=False))
-    told = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
+    means_text = ", ".join(f"{name} {value:.4f}" for name, value in named.items())
     n_found = sum(len(relevant[name] & scores.keys()) for name, scores in documents.items())
     return Evaluation(
         summary=named,
         n_items=len(rankings),
-        headline=f"{told} over {len(rankings)} questions",
+        headline=f"{means_text} over {len(rankings)} questions",
         failures=scored.failures + failures,
         details={"n_found": n_found},
     )
