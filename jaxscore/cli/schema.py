@@ -29,7 +29,7 @@ exit code: 0 printed, 2 no such system.
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register the subcommand."""
     parser = subparsers.add_parser("schema", description=DESCRIPTION)
-    parser.add_argument("system", metavar="SYSTEM", choices=SYSTEMS, help=", ".join(SYSTEMS))
+    parser.add_argument("system", metavar="SYSTEM", choices=tuple(SYSTEMS), help=", ".join(SYSTEMS))
     parser.add_argument(
         "part", metavar="PART", nargs="?", choices=PARTS, help=f"one of {', '.join(PARTS)}"
     )
