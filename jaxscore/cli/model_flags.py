@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -252,16 +252,14 @@ def load_scorer(
     if (loaded := getattr(args, "scorer", None)) is not None:
         return loaded
     check_model(args, model, getattr(args, "revision", None))
-    is_pair = hasattr(args, "reference")
-    if is_pair:
+    if hasattr(args, "reference"):
         check_model(args, args.reference, args.reference_revision)
     remark_lora(args)
     place = _journal(args, output, written)
     from jaxscore.engine.devices import use_device  # deferred: imports JAX, which takes a second
 
     use_device(args.device)
-    scorer = (_load_pair if is_pair else _load_one)(
-        args,
+    scorer = _loader(args)(
         model,
         dtype=args.dtype,
         implementation=args.model_impl,
@@ -288,25 +286,20 @@ def load_scorer(
     return scorer
 
 
-def _load_one(args: argparse.Namespace, model: str, **options: Any) -> "Scorer":
-    from jaxscore.scorer import Scorer
+def _loader(args: argparse.Namespace) -> "Callable[..., Scorer]":
+    """Function that loads the model, or both models with --reference."""
+    if not hasattr(args, "reference"):
+        from jaxscore.scorer import Scorer
 
-    return Scorer.from_pretrained(model, **options)
-
-
-def _load_pair(args: argparse.Namespace, model: str, **options: Any) -> "Scorer":
+        return Scorer.from_pretrained
     from jaxscore.model_pair import DivergenceScorer
 
-    return DivergenceScorer.from_pretrained(
-        model,
+    names = ("dtype", "revision", "lora", "quantize", "accept_config")
+    return functools.partial(
+        DivergenceScorer.from_pretrained,
         reference=args.reference,
-        reference_dtype=args.reference_dtype,
         reference_implementation=args.reference_model_impl,
-        reference_revision=args.reference_revision,
-        reference_lora=args.reference_lora,
-        reference_quantize=args.reference_quantize,
-        reference_accept_config=args.reference_accept_config,
-        **options,
+        **{f"reference_{name}": getattr(args, f"reference_{name}") for name in names},
     )
 
 
