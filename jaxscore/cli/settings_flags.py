@@ -29,7 +29,7 @@ def add(
         elif field.flag.is_flag:
             _add_flag(
                 parser,
-                (f"--{_name(field)}", *field.flag.aliases),
+                (f"{'-' if len(_name(field)) == 1 else '--'}{_name(field)}", *field.flag.aliases),
                 field.flag.advanced,
                 {"dest": _dest(_name(field)), "help": _escaped(field.flag.help), **_kind(field)},
             )
@@ -148,6 +148,8 @@ def _kind(field: SettingField) -> dict[str, Any]:
     if field.kind is bool:
         return {"action": "store_true"}
     options: dict[str, Any] = {"default": field.default, "metavar": field.flag.metavar}
+    if field.is_required:
+        options = {"required": True, "metavar": field.flag.metavar}
     if field.is_list and field.flag.separator is not None:
         return options | {"type": functools.partial(_split, field.flag.separator)}
     if field.is_list:

@@ -216,8 +216,13 @@ def item_label(index: int, item: dict[str, Any]) -> str:
 
     Unprintable characters are escaped: an id must not control the terminal.
     """
+    return named(f"item {index + 1}", item)
+
+
+def named(where: str, item: dict[str, Any]) -> str:
+    """A place with the item's own name, if it has one; see `item_label`."""
     for field in NAME_FIELDS:
         if isinstance(item.get(field), (str, int)):
             name = " ".join(str(item[field]).split())[:60]
-            return f"item {index + 1} ({field} {one_line(name)})"
-    return f"item {index + 1}"
+            return f"{where} ({field} {one_line(name)})"
+    return where

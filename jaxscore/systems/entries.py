@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from jaxscore.errors import InputError
-from jaxscore.io.items import NOTHING, item_label
+from jaxscore.io.items import NOTHING, named
 from jaxscore.io.json_input import json_kind, require_field
 from jaxscore.io.json_output import to_json_value
 from jaxscore.io.printable import one_line
@@ -67,7 +67,10 @@ def iterate_file(
     Raises:
         InputError: the file cannot be read, or a strict system cannot use an item.
     """
-    rows = system.read_rows(path, columns, _list_fields(system.item))
+    lists = _list_fields(system.item)
+    if settings is not None:
+        lists = (*lists, *settings.list_fields)
+    rows = system.read_rows(path, columns, lists)
     reserved = system.result_fields(settings)
     for row in itertools.islice(rows, limit):
         entry = read_entry(system, row.item, row.number, row.where, reserved)
@@ -200,7 +203,7 @@ def read_entry(
     if typing.is_typeddict(system.item):
         if not isinstance(value, dict):
             raise InputError(f"item {number} is {json_kind(value)}, expected an object")
-        return Entry(item_label(number - 1, value), number, to_json_value(value))
+        return Entry(named(where, value), number, to_json_value(value))
     name = where if system.label is None else system.label(value, where)
     id: str | int = number
     extra: dict[str, Any] = {}

@@ -65,8 +65,11 @@ class Flag:
     choice_flags: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
 
-def setting(default: Any, **described: Any) -> Any:
-    """Declare a field of `Settings`: its default, and the attributes of its `Flag`."""
+def setting(default: Any = dataclasses.MISSING, **described: Any) -> Any:
+    """Declare a field of `Settings`: its default, and the attributes of its `Flag`.
+
+    A setting without a default has to be given.
+    """
     return dataclasses.field(default=default, metadata={_FLAG: Flag(**described)})
 
 
@@ -75,6 +78,7 @@ class SettingField(NamedTuple):
 
     Attributes:
         name: the field's name; with hyphens the flag's.
+        default: `dataclasses.MISSING` if the setting has to be given.
         kind: type of one value, without None and the list around it.
         choices: the allowed values if the type is a `Literal`.
         is_optional: None is allowed.
@@ -89,6 +93,11 @@ class SettingField(NamedTuple):
     default: Any
     flag: Flag
 
+    @property
+    def is_required(self) -> bool:
+        """Whether it has to be given."""
+        return self.default is dataclasses.MISSING
+
     def check(self, value: object) -> None:
         """Check a value that Python or the command line gives.
 
@@ -100,7 +109,9 @@ class SettingField(NamedTuple):
         if self.choices:
             check_setting(self.name, value, (None,) * self.is_optional + self.choices)
         elif self.is_list:
-            check_list(self.name, value, "strings" if self.kind is str else "examples")
+            values = check_list(self.name, value, "strings" if self.kind is str else "examples")
+            if self.kind is str and not all(isinstance(text, str) for text in values):
+                raise InputError(f"setting {self.name} is {value!r}, expected a list of strings")
         elif self.kind is int:
             check_whole_number(self.name, value, self.flag.least)
         elif (
@@ -166,6 +177,11 @@ class Settings:
     def omitted_fields(self) -> frozenset[str]:
         """Declared fields that no record of a run with these settings has."""
         return frozenset()
+
+    @property
+    def list_fields(self) -> tuple[str, ...]:
+        """Fields of the input that hold lists, beside those of the item's type."""
+        return ()
 
 
 MODEL_GROUP = "model and device"
@@ -245,6 +261,9 @@ def settings_from(kind: type[Any], arguments: Mapping[str, Any]) -> Any:
             similar = near(name, known)
             hint = f"is it {similar}?" if similar else f"expected one of {', '.join(known)}"
             raise InputError(f"no setting {name!r}; {hint}")
+    for field in fields_of(kind):
+        if field.is_required and field.name not in arguments:
+            field.check(None)
     return kind(**arguments)
 
 

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -165,6 +165,18 @@ class ArrayOutput:
     is_ascii: bool = True
 
 
+class PublishedFlags(NamedTuple):
+    """Flags of a published script that are not settings.
+
+    Attributes:
+        add: declares a flag of an argparse parser, and returns its action.
+        check: refuses arguments that contradict each other.
+    """
+
+    add: Callable[[Any], Any]
+    check: Callable[[Any], None]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class System:
     """One evaluation system.
@@ -187,7 +199,8 @@ class System:
             `evaluate` then has a parameter `page_items`. None if the page has the records.
         repeats_fields: the records repeat the other fields of the input.
         limit_aliases: further spellings of `--limit`.
-        has_report_files: the command writes OUT.report.md and OUT.report.json beside the page.
+        has_report_files: the command writes OUT.report.md and OUT.report.json beside the page;
+            or the name of the setting with which it does.
         label: names an item in messages, from its object and the place that else names it.
         select: takes all entries and the settings, and returns those to evaluate and the unusable
             ones; it runs before a model is loaded, and may refuse the entries.
@@ -204,6 +217,11 @@ class System:
         reports_with: setting without which the command writes no report and no page; None if it
             always does.
         source: what `evaluate` takes in place of a model, such as a classifier; None for a model.
+        work: a `systems.resuming.Work`, if the same command continues its output; `evaluate` gets
+            it in place of the entries.
+        model_field: of the items, which names the model if --model does not; empty if --model has
+            to be given.
+        published_flags: further flags of the published script; None if there are none.
         needs: capabilities of the model, see `lm.Capabilities`; none if no model is used.
         needs_of_mode: value of the setting `mode` -> capabilities in place of `needs`.
         compared: how two runs are paired, for each kind of records that the system writes; empty
@@ -227,7 +245,10 @@ class System:
     page_items: Callable[[Any], Any] | None = None
     repeats_fields: bool = True
     limit_aliases: tuple[str, ...] = ()
-    has_report_files: bool = True
+    has_report_files: bool | str = True
+    work: type[Any] | None = None
+    model_field: str = ""
+    published_flags: PublishedFlags | None = None
     label: Callable[[Any, str], str] | None = None
     select: Callable[[Sequence[Any], Any], Sequence[Any]] | None = None
     forms: str = ""
