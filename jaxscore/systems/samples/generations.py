@@ -1,0 +1,176 @@
+"""What `sample` and `usc-generate` share: texts that a model writes after prompts, and resuming."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxscore.errors import InputError
+from jaxscore.lm import LocalLM
+from jaxscore.systems.resuming import Known, Work
+from jaxscore.systems.settings import MODEL_GROUP, Settings, setting
+from jaxscore.types.requests import GenerationRequest
+from jaxscore.types.results import Generated
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationSettings(Settings):
+    """Settings of a system that generates text."""
+
+    temperature: float = setting(0.0)
+    max_new_tokens: int = setting(
+        1024, least=1, metavar="N", help="a text ends there at the latest (default 1024)"
+    )
+    top_p: float = setting(
+        1.0,
+        metavar="P",
+        help="draw from the most probable tokens of this much probability (default 1: all)",
+    )
+    seed: int = setting(0, group=MODEL_GROUP, help="of the draws (default 0)")
+
+    def __post_init__(self) -> None:
+        """Check all values; see `Settings`."""
+        super().__post_init__()
+        if self.temperature < 0:
+            raise InputError(f"setting temperature is {self.temperature}, expected 0 or more")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"setting top_p is {self.top_p}, expected above 0 up to 1")
+
+
+@dataclasses.dataclass
+class Generations(Known):
+    """The texts of an entry that are known.
+
+    Attributes:
+        texts: in their order.
+        finish: what ended each, as of `Generated.finish`; empty if its record does not say it.
+        model_input: the text that the model read.
+        made: what they were generated with.
+    """
+
+    texts: list[str]
+    finish: list[str]
+    model_input: Any
+
+
+class GenerationWork(Work[Generations]):
+    """Prompts with the texts that are known.
+
+    Attributes:
+        n_texts: of each entry.
+        texts_per_slot: texts that are planned together, for each slot of the generator.
+    """
+
+    n_texts = 1
+    texts_per_slot = 16
+
+    @abc.abstractmethod
+    def model_input(self, lm: LocalLM, place: int) -> str:
+        """The text that the model reads.
+
+        Raises:
+            InputError: it cannot read the entry.
+        """
+
+    @abc.abstractmethod
+    def requests(self, place: int, model_input: str) -> list[GenerationRequest]:
+        """The requests for an entry's texts."""
+
+    def text(self, generated: Generated) -> str:
+        """What a record has of a generated text."""
+        return generated.text
+
+    @abc.abstractmethod
+    def drawn_with(self) -> dict[str, Any]:
+        """The settings of generation as a record has them; None for what does not apply."""
+
+    def made_with(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Work.made_with`."""
+        facts = dict(model)
+        return {"generator": facts.pop("model"), **facts, **self.drawn_with()}
+
+    def configs(self, known: Generations) -> dict[str, Any]:
+        """What an entry's texts were generated with, as its record has it."""
+        assert known.made is not None
+        return {
+            name: value
+            for name, value in known.made.items()
+            if name != "generator" and value is not None
+        }
+
+    def recalled(self, record: Mapping[str, Any], finish: list[str]) -> Generations:
+        """The texts of a record."""
+        configs = record.get("configs")
+        made = {
+            "generator": record.get("generator"),
+            **(configs if isinstance(configs, dict) else {}),
+        }
+        return Generations(made, record["output"], finish, record.get("model_input"))
+
+    def generate(self, lm: LocalLM, on_item: Callable[[Mapping[str, Any]], None] | None) -> int:
+        """Generate what is missing.
+
+        Returns:
+            The number of tokens that the model wrote.
+        """
+        made, before = self.made(lm), lm.statistics.tokens_written
+        generator = lm.generator()
+        usable = [place for place in range(len(self.entries)) if place not in self.errors]
+        together = max(1, self.texts_per_slot * generator.side_by_side // self.n_texts)
+        for first in range(0, len(usable), together):
+            # The same entries together as in a run from the beginning, so that a text has the same
+            # slot and block, and with them the same last bits, whatever an earlier run has left.
+            places = usable[first : first + together]
+            missing = {place for place in places if self.record(place) is None}
+            if not missing:
+                continue
+            if lm.journal is None:  # which has what is not missing
+                places = [place for place in places if place in missing]
+            inputs = self._model_inputs(lm, places)
+            requests = [
+                request for place, text in inputs.items() for request in self.requests(place, text)
+            ]
+            order = list(inputs)
+            for k, generated in self._by_entry(generator.stream(requests)):
+                if (place := order[k]) in missing:
+                    self._take(place, generated, inputs[place], made)
+                    self.pass_on(on_item)
+        return int(lm.statistics.tokens_written) - before
+
+    def _model_inputs(self, lm: LocalLM, places: Sequence[int]) -> dict[int, str]:
+        """What the model reads of each entry; one that it cannot read fails alone."""
+        out = {}
+        for place in places:
+            try:
+                out[place] = self.model_input(lm, place)
+            except InputError as problem:
+                self.errors[place] = str(problem)
+        return out
+
+    def _by_entry(
+        self, generated: Iterator[tuple[int, Generated]]
+    ) -> Iterator[tuple[int, list[Generated]]]:
+        """The number of each prompt and its texts, once all of them are finished."""
+        found: dict[int, dict[int, Generated]] = {}
+        for number, one in generated:
+            prompt, k = divmod(number, self.n_texts)
+            found.setdefault(prompt, {})[k] = one
+            if len(found[prompt]) == self.n_texts:
+                texts = found.pop(prompt)
+                yield prompt, [texts[k] for k in range(self.n_texts)]
+
+    def _take(
+        self, place: int, generated: Sequence[Generated], model_input: str, made: Mapping[str, Any]
+    ) -> None:
+        """Note the texts of an entry; those that were known stay as they are."""
+        known = self.known[place]
+        texts, finish = ([], []) if known is None else ([*known.texts], [*known.finish])
+        for k, one in enumerate(generated[len(texts) :], start=len(texts) + 1):
+            if one.error or one.finish is None:
+                # What is wrong with the prompt is wrong with every text of it.
+                is_shared = all(other.error == one.error for other in generated)
+                self.errors[place] = str(one.error) if is_shared else f"sample {k}: {one.error}"
+                return
+            texts.append(self.text(one))
+            finish.append(one.finish)
+        self.known[place] = Generations(made, texts, finish, model_input)
