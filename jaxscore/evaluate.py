@@ -24,6 +24,7 @@ from jaxscore.systems.evaluation import (
     with_unusable,
 )
 from jaxscore.systems.registry import SYSTEMS, declaration
+from jaxscore.systems.resuming import Work
 from jaxscore.systems.settings import Settings, settings_from
 from jaxscore.systems.system import System
 from jaxscore.types.results import data_frame
@@ -99,11 +100,8 @@ class Report:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
         return importlib.import_module(module).report(self._record())
 
-    def html(self, items: Any = None) -> str:
+    def html(self) -> str:
         """The page for a browser: one file that loads nothing.
-
-        Args:
-            items: of "self-certainty" with `on_item`, the records.
 
         Raises:
             InputError: the system has none.
@@ -115,7 +113,7 @@ class Report:
         module = SYSTEMS[self.system].page
         if module is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        return render(importlib.import_module(module).page(self._source(items)))
+        return render(importlib.import_module(module).page(self._source()))
 
     @functools.cached_property
     def document(self) -> Document | None:
@@ -125,7 +123,7 @@ class Report:
             return None
         return declared.report(self._source())
 
-    def _source(self, items: Any = None) -> Source:
+    def _source(self) -> Source:
         found = self.evaluation
         return Source(
             system=self.system,
@@ -135,7 +133,7 @@ class Report:
             strips=found.strips,
             vocabulary=found.vocabulary,
             results=found.items,
-            items=found.page_items if items is None else items,
+            items=found.page_items,
         )
 
     def to_frame(self) -> Any:
@@ -241,7 +239,8 @@ def run_declared(
     """
     if system.needs:
         mode = getattr(settings, "mode", "")
-        require(system.name, lm, *system.needs_of_mode.get(mode, system.needs))
+        if system.work is None:  # otherwise a run of which nothing is missing needs no model
+            require(system.name, lm, *system.needs_of_mode.get(mode, system.needs))
     elif system.source is None:
         refuse_source(system.name, lm)
     elif not isinstance(lm, system.source):
@@ -257,6 +256,13 @@ def run_declared(
         stream = iterate_objects(system, items, settings)
         found = system.evaluate(lm, stream, settings, **options)
         check_found(found.n_items, system.what)
+    elif system.work is not None:
+        work = items
+        if not isinstance(work, Work):
+            work = system.work(read_objects(system, items, settings), settings)
+        if work.missing:
+            require(system.name, lm, *system.needs)
+        found = system.evaluate(lm, work, settings, **options)
     else:
         entries = read_objects(system, items, settings)
         found = system.evaluate(lm, usable(entries), settings, **options)

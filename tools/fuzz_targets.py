@@ -37,13 +37,11 @@ from jaxscore.systems.rag import (
     results_table,
     retrieval_runs,
 )
-from jaxscore.systems.samples import (
-    confidences,
-    usc_prompt,
-)
 from jaxscore.systems.score.system import SYSTEM as SCORE
 from jaxscore.systems.selection import answers, livecode, math_answers, symbolic, usc_select
 from jaxscore.systems.selection.select_and_vote import SELECT
+from jaxscore.systems.self_certainty.system import SYSTEM as SELF_CERTAINTY
+from jaxscore.systems.usc_generate.system import SYSTEM as USC_GENERATE
 
 ROOT = Path(__file__).parent.parent
 CASES = ROOT / "tests" / "cases"
@@ -74,11 +72,17 @@ def _file(folder: Path, name: str, data: bytes) -> Path:
 def read_json(data: bytes, folder: Path) -> None:
     """Files of items, of records, of metrics, of a suite."""
     path = _file(folder, "in.json", data)
-    for read in (read_items, read_previous_output, confidences.load):
+    for read in (read_items, read_previous_output):
         with refusing():
             read(path)
-    with refusing():
-        usc_prompt.load(path, 4)
+    for system, chosen in (
+        (SELF_CERTAINTY, SELF_CERTAINTY.settings()),
+        (USC_GENERATE, USC_GENERATE.settings(n=4)),
+    ):
+        with refusing():
+            work = system.work
+            assert work is not None
+            work(read_file(system, path, settings=chosen), chosen)
     with refusing():
         entries = read_file(SELECT, path)
         for system in ("select", "livecode-select", "livecode-parse", "usc-select"):

@@ -77,6 +77,13 @@ REFUSED: Mapping[str, Mapping[str, str]] = {  # command -> flag -> why it is ref
         "--output": "clients get the numbers; score writes a file",
         "--limit": "clients send as many requests as they like; see --max-queue-tokens",
     },
+    "sample": {
+        "--truncate": "a prompt without its beginning asks something else; shorten it",
+    },
+    "usc-generate": {
+        "--truncate": "a prompt without its beginning has lost responses; show fewer of them with "
+        "-n",
+    },
     "judge": {"--output": f"{_IN_PLACE}; judge a copy of the folder to leave it as it is"},
     "metrics": {
         "--model": f"{_NO_MODEL}; judge is the command that takes one",

@@ -119,8 +119,8 @@ def _code(args: argparse.Namespace) -> int:
     except InputError as problem:
         report(f"error: {problem}")
         return 2
-    except KeyboardInterrupt:
-        report(f"interrupted; {_describe_unfinished(args)}")
+    except KeyboardInterrupt as stop:
+        report(f"interrupted; {str(stop) or _describe_unfinished(args)}")
         return INTERRUPTED
     except Exception as problem:
         if interrupts.ended_by_interrupt():  # an interrupted import fails with its own error

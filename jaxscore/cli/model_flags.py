@@ -44,6 +44,7 @@ def add_model_flags(
     parser: argparse.ArgumentParser,
     *,
     model_required: bool = True,
+    model_field: str = "",
     audited: bool = True,
     items: bool = True,
     settings: type = ScoringSettings,
@@ -51,6 +52,7 @@ def add_model_flags(
     """Declare --model and the flags of how the model runs.
 
     Args:
+        model_field: of the items, which names the model if --model does not; empty if it has to.
         audited: whether the command has numbers for --audit-noise.
         items: whether the command scores the items of a file; otherwise flags of such a run are
             left out.
@@ -58,11 +60,13 @@ def add_model_flags(
     """
     group = parser.add_argument_group(MODEL_GROUP)
     if model_required:
+        default = f" (default: the first `{model_field}`)" if model_field else ""
         group.add_argument(
             "--model",
-            required=True,
+            *(["--model-name"] if model_field else []),
+            required=not model_field,
             metavar="NAME",
-            help="a local Hugging Face folder, a hub id, or `demo`, the embedded model",
+            help=f"a local Hugging Face folder, a hub id, or `demo`, the embedded model{default}",
         )
         advanced(group, "--revision", help="branch, tag or commit of a hub id")
         add_lora_flag(group)

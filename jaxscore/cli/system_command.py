@@ -1,10 +1,11 @@
 """The command of a system that scores the items of a file: flags, run, files, closing block."""
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,17 @@ from jaxscore.cli import (
     settings_flags,
     table_flags,
 )
+from jaxscore.cli.help_pages import ADVANCED
 from jaxscore.cli.outputs import ReportFiles
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import run_declared
 from jaxscore.io.atomic import atomic
-from jaxscore.io.json_output import array_writer
+from jaxscore.io.items import read_previous_output
+from jaxscore.io.json_output import GrowingArray, array_writer
 from jaxscore.io.records import record_writer
-from jaxscore.systems.entries import check_file, iterate_file, read_file, with_examples
+from jaxscore.systems.entries import Entry, check_file, iterate_file, read_file, with_examples
 from jaxscore.systems.prompt_settings import PromptSettings
+from jaxscore.systems.resuming import Output, Work
 from jaxscore.systems.settings import fields_of
 from jaxscore.systems.system import System
 
@@ -51,92 +55,170 @@ def add(system: System, subparsers: Any) -> None:
     if PAIR in system.needs:
         model_flags.add_reference_flags(parser)
     if system.needs:
-        model_flags.add_model_flags(parser, settings=system.settings)
+        model_flags.add_model_flags(
+            parser, settings=system.settings, model_field=system.model_field
+        )
     else:
         messages.add_quiet(parser)
+    if system.published_flags is not None:
+        setattr(system.published_flags.add(parser), ADVANCED, True)
     parser.set_defaults(run=functools.partial(run, system))
 
 
 def run(system: System, args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
-    inputs = [args.input, *settings_flags.input_files(args, system.settings)]
-    if args.output is not None:
-        outputs.check_outputs([args.output], *inputs)
-    columns = table_flags.columns(args.column, system.item_fields)
+    if system.published_flags is not None:
+        system.published_flags.check(args)
     settings = with_examples(
         system, system.settings(**settings_flags.values(args, system.settings))
     )
     about = settings_flags.about_files(args, system.settings)
-    source = system, args.input, args.limit, columns, settings
-    output = args.output
-    ending = None if system.array is None else system.array.ending
-    if ending is not None:  # the default name may depend on the entries
-        entries, settings = _read(*source)
-        output = _array_path(args, ending(settings, entries))
-    reports = _report_files(system, args, settings, output, *inputs)
+    entries, settings, output, reports = _inputs(system, args, settings)
     files = [output, *reports.paths]
-    if ending is None:
-        entries, settings = _read(*source)
-    endpoint = None
+    endpoint = work = None
     if isinstance(settings, PromptSettings):
         endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
+    if system.work is not None:
+        args.model = _model(system, args, entries)
+        entries = work = _work(system, args, entries, settings, output)
+    is_done = work is not None and not work.missing
     with (
-        atomic(output) as file,
+        _writer(system, settings, output, work) as write,
         reports.opened() as write_reports,
-        array_writer(file, is_ascii=system.array.is_ascii)
-        if system.array is not None
-        else record_writer(output, file, system.columns(settings)) as write,
+        _naming(args.input),
     ):
         scorer = None
-        if system.needs and endpoint is None:
+        if system.needs and endpoint is None and not is_done:
             scorer = model_flags.load_scorer(args, args.model, *files)
+        # A model that is not loaded does not say which one computed.
+        model = work.output.model if work is not None and scorer is None else None
         streams = "on_item" in inspect.signature(system.evaluate).parameters
-        try:
-            report = run_declared(
-                system,
-                endpoint or scorer,
-                entries,
-                settings,
-                about={**outputs.about_input(args), **about},
-                on_item=write if streams else None,
-                with_page=reports.has_page,
-            )
-        except NothingUsable as problem:
-            raise NothingUsable(f"{args.input}: {problem}") from None
+        report = run_declared(
+            system,
+            endpoint or scorer,
+            entries,
+            settings,
+            about={**(model or {}), **outputs.about_input(args), **about},
+            on_item=write if streams else None,
+            with_page=reports.has_page,
+        )
         for record in report.items:
             write(record)
         write_reports(report)
     found = report.evaluation
     messages.print_findings(report)
+    if work is not None and is_done and work.output.records:  # its run has written the manifest
+        print(f"nothing was left to do in {output}")
+    else:
+        files.append(outputs.write_manifest(args, scorer, output, report, **about, **found.counts))
     for line in found.lines:
         print(line)
-    manifest = outputs.write_manifest(args, scorer, output, report, **about, **found.counts)
-    code = messages.close_run(args, report, system.what, [*files, manifest], scorer)
+    code = messages.close_run(args, report, system.what, files, scorer)
     return code or int(not found.is_complete)
 
 
-def _read(
-    system: System,
-    path: Path,
-    limit: int | None,
-    columns: Mapping[str, str],
-    settings: Any,
-) -> tuple[Any, Any]:
-    """The entries of a file, and the settings with what is known of the entries."""
-    source = system, path, limit, columns, settings
+def _inputs(
+    system: System, args: argparse.Namespace, settings: Any
+) -> tuple[Any, Any, Path, ReportFiles]:
+    """The entries, the settings with what is known of the entries, the output and its reports."""
+    columns = table_flags.columns(args.column, system.item_fields)
+    source = system, args.input, args.limit, columns
+    inputs = [args.input, *settings_flags.input_files(args, system.settings)]
+    if args.output is not None:
+        outputs.check_outputs([args.output], *inputs)
+    ending = None if system.array is None else system.array.ending
+    if ending is not None:  # the default name may depend on the entries
+        entries = read_file(*source, settings)
+        output = _array_path(system, args, ending(settings, entries))
+        return entries, settings, output, _report_files(system, args, settings, output, *inputs)
+    reports = _report_files(system, args, settings, args.output, *inputs)
     if not system.is_lazy:
-        return read_file(*source), settings
-    n_items = check_file(*source)
+        return read_file(*source, settings), settings, args.output, reports
+    n_items = check_file(*source, settings)
     if hasattr(settings, "n_requests"):
         settings = dataclasses.replace(settings, n_requests=n_items)
-    return iterate_file(*source), settings
+    return iterate_file(*source, settings), settings, args.output, reports
 
 
-def _array_path(args: argparse.Namespace, ending: str) -> Path:
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the input in the message that none of its items is usable."""
+    try:
+        yield
+    except NothingUsable as problem:
+        raise NothingUsable(f"{path}: {problem}") from None
+
+
+@contextlib.contextmanager
+def _writer(
+    system: System, settings: Any, output: Path, work: Work[Any] | None
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Open a function that writes a record to the output."""
+    if work is not None:
+        with GrowingArray(output, work.output.records).open() as write:
+            yield write
+        return
+    with atomic(output) as file:
+        if system.array is not None:
+            with array_writer(file, is_ascii=system.array.is_ascii) as write:
+                yield write
+        else:
+            with record_writer(output, file, system.columns(settings)) as write:
+                yield write
+
+
+def _model(system: System, args: argparse.Namespace, entries: Sequence[Entry[Any]]) -> str:
+    """The flag's model, otherwise the one that the first item names.
+
+    Raises:
+        InputError: neither names one.
+    """
+    if args.model is not None:
+        return str(args.model)
+    named = [(entry.item or {}).get(system.model_field) for entry in entries]
+    if not isinstance(named[0], str):
+        raise InputError(
+            f'{args.input}: {entries[0].name} has no string "{system.model_field}" that names the '
+            "model; give --model"
+        )
+    if others := sum(name != named[0] for name in named):
+        messages.remark(
+            args,
+            f"{others} items name another {system.model_field}; all are scored with {named[0]}",
+        )
+    return named[0]
+
+
+def _work(
+    system: System,
+    args: argparse.Namespace,
+    entries: Sequence[Entry[Any]],
+    settings: Any,
+    output: Path,
+) -> Work[Any]:
+    """The entries, with what an earlier run has left of their results in the output."""
+    assert system.work is not None
+    model = {
+        "model": args.model,
+        "revision": args.revision,
+        "lora": None if args.lora is None else str(args.lora),
+        "quantize": args.quantize,
+        "reproducible": args.reproducible or None,
+    }
+    dtype = None if args.dtype == "auto" else args.dtype  # auto depends on the device
+    earlier = Output(output, read_previous_output(output), model, dtype)
+    with _naming(args.input):
+        work: Work[Any] = system.work(entries, settings, earlier)
+    for line in work.remarks():
+        messages.remark(args, line)
+    return work
+
+
+def _array_path(system: System, args: argparse.Namespace, ending: str) -> Path:
     """The output; a default name says --limit, so that it replaces no result of all items."""
-    return table_flags.array_path(
-        args, ending if args.limit is None else f"{ending}-first{args.limit}"
-    )
+    if args.limit is not None and system.work is None:
+        ending += f"-first{args.limit}"
+    return table_flags.array_path(args, ending)
 
 
 def _report_files(
@@ -157,5 +239,8 @@ def _report_files(
                 f"{flag.metavar}"
             )
         has_page = False
-    has_files = has_page and system.has_report_files
+    has_files = system.has_report_files
+    if isinstance(has_files, str):
+        has_files = getattr(settings, has_files) is not None
+    has_files = has_page and has_files
     return ReportFiles(args, *inputs, output=output, has_page=has_page, has_files=has_files)

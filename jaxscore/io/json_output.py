@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -105,62 +105,72 @@ def _is_plain(item: Any) -> bool:
 
 
 class GrowingArray:
-    """Rewrites a growing JSON array; the file is valid JSON at every moment.
+    """A JSON array that grows; the file is valid JSON at every moment.
 
-    A run that ends early for any reason leaves the last complete file.
+    A run that ends early for any reason leaves the last complete file. Records of an earlier run
+    stay in the file until those of this run take their places.
 
     Example:
-        >>> growing = GrowingArray(path, lambda: records)
-        >>> with growing.open():
+        >>> with GrowingArray(path).open() as write:
         ...     for result in results:
-        ...         records.append(result)
-        ...         growing.offer()
-
-    Attributes:
-        is_written: whether the file contains a partial array that was written before the end.
+        ...         write(result)
     """
 
-    def __init__(self, path: Path, finished: Callable[[], Iterable[dict[str, Any]]]) -> None:
+    def __init__(self, path: Path, earlier: Sequence[Mapping[str, Any]] = ()) -> None:
         """Args:
         path: the file; a stream is written once, at the end.
-        finished: returns all objects that are finished so far.
+        earlier: records that the file has.
         """
-        self.path, self._finished = path, finished
-        self.is_written = self._has_more = False
+        self.path, self._earlier = path, earlier
+        self._records: list[Mapping[str, Any]] = []
+        self._is_partial = self._has_more = False  # the file is, this run's records are
         self._due = math.inf if is_stream(path) else time.monotonic() + PAUSE
 
     @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Write all finished objects when the block ends, also after an exception.
+    def open(self) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """Open a function that adds a record. All are in the file when the block ends.
 
         Raises:
             InputError: as of `atomic`, before the block starts.
+            KeyboardInterrupt: as the block raises it, with what the file holds.
         """
         with atomic(self.path) as file:
             try:
-                yield
-                write_array(file, self._finished())
-            except BaseException:  # out of memory, interrupted: keep the finished objects
+                yield self._add
+                self._write_all(file)
+            except BaseException as problem:  # out of memory, interrupted: keep the records
                 if self._has_more and not is_stream(self.path):
                     self._write()
+                if isinstance(problem, KeyboardInterrupt) and self._is_partial:
+                    raise KeyboardInterrupt(
+                        f"{self.path} holds the items that were finished, and the same command "
+                        "goes on from there"
+                    ) from None
                 raise
 
-    def offer(self) -> None:
-        """Write the finished objects, unless the last write was too recent."""
-        self._has_more = True
-        if time.monotonic() >= self._due:
-            self._write()
+    def _add(self, record: Mapping[str, Any]) -> None:
+        """Add a record, and write the file unless the last write was too recent."""
+        place = len(self._records)
+        self._records.append(record)
+        is_new = self._earlier[place : place + 1] != [record]
+        if is_new and "error" not in record:  # failures alone are not worth a file
+            self._has_more = True
+            if time.monotonic() >= self._due:
+                self._write()
 
     def _write(self) -> None:
         started = time.monotonic()
         with atomic(self.path) as file:
-            write_array(file, self._finished())
-        self.is_written, self._has_more = True, False
+            self._write_all(file)
+        self._is_partial, self._has_more = True, False
         ended = time.monotonic()
         self._due = ended + max(PAUSE, SHARE * (ended - started))
 
+    def _write_all(self, file: TextIO) -> None:
+        write_array(file, [*self._records, *self._earlier[len(self._records) :]])
 
-def write_array(file: TextIO, items: Iterable[dict[str, Any]]) -> None:
+
+def write_array(file: TextIO, items: Iterable[Mapping[str, Any]]) -> None:
     """Write a JSON array in the published scripts' layout: indented by four, ASCII only.
 
     Objects are encoded one at a time, to bound memory.

@@ -51,8 +51,8 @@ class Evaluation:
         strips: the scored texts of each item of `long`, in its order; empty where no page shows
             tokens.
         vocabulary: columns of the model's distribution; None where it is not known.
-        page_items: what collected the items of the page as records passed, see
-            `System.page_items`.
+        page_items: the items of the page if `long` does not have them: what collected them as
+            records passed, see `System.page_items`, or the records.
     """
 
     summary: Mapping[str, Any]

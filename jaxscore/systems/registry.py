@@ -39,15 +39,13 @@ SYSTEMS = {
     "paths": _system("paths.system"),
     "chronologic": _system("chronologic.system"),
     "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
-    "sample": _system("samples.evaluations.sample"),
-    "self-certainty": _system(
-        "samples.evaluations.self_certainty", "confidence_report", "self_certainty_page"
-    ),
+    "sample": _system("sample.system"),
+    "self-certainty": _system("self_certainty.system"),
     "select": _system("selection.select_and_vote:SELECT"),
     "vote": _system("selection.select_and_vote:VOTE"),
     "livecode-select": _system("selection.livecode:LIVECODE_SELECT"),
     "livecode-parse": _system("selection.livecode:LIVECODE_PARSE"),
-    "usc-generate": _system("samples.evaluations.usc_generate"),
+    "usc-generate": _system("usc_generate.system"),
     "usc-select": _system("selection.usc_select"),
     "judge": _system("rag.judge"),
     "bem": _system("rag.bem"),

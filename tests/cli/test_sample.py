@@ -144,7 +144,7 @@ def test_more_samples_and_other_prompts_leave_the_earlier_ones(run, place, asked
     assert result(folder)[1]["output"] != whole[0]["output"][:3]
     code, out, err = run(*flags(folder, "--seed", 1, n=2))
     assert (code, out) == (2, "")
-    assert "item 1 (id 2) has 3 samples, this run asks for 2; give another --output" in err
+    assert "in.jsonl:1 (id 2) has 3 samples, this run asks for 2; give another --output" in err
 
 
 def test_a_run_goes_on_where_another_ended(run, place, asked, monkeypatch):
@@ -197,10 +197,11 @@ def test_prompts_that_fail(run, place, asked):
         code, out, err = run(*flags(folder, "--quiet"))
         assert code == 1
         assert "result   1 of 4 prompts have 4 samples each" in out
+        path = folder / "in.jsonl"
         assert err == (
-            'failed: item 2 (id bad): line 2: field "prompt" is a whole number, expected a string\n'
-            "failed: item 3 (id 5): too long\n"
-            'failed: item 4 (id 6): field "messages" becomes a text by the chat template alone; '
+            f'failed: {path}:2 (id bad): field "prompt" is a whole number, expected a string\n'
+            f"failed: {path}:3 (id 5): too long\n"
+            f'failed: {path}:4 (id 6): field "messages" becomes a text by the chat template alone; '
             'give --apply-chat-template, or a string "prompt"\n'
             "3 failed, the others are kept\n"
         )
@@ -214,7 +215,8 @@ def test_no_samples_at_all_leave_no_file(run, place, asked):
     folder = place({"prompt": "fails"}, {"prompt": 1})
     code, out, err = run(*flags(folder))
     assert (code, out) == (2, "")
-    assert f"{folder / 'in.jsonl'}: no item can be used; item 1 (id 1): too long" in err
+    path = folder / "in.jsonl"
+    assert f"{path}: no item can be used; {path}:1: too long" in err
     assert [one.name for one in folder.iterdir()] == ["in.jsonl"]
 
 
@@ -247,7 +249,7 @@ def test_settings_in_python():
     for given, part in (
         ({}, "setting n is None, expected a whole number"),
         ({"n": 1, "stop": "x"}, "setting stop is a string, expected a list of strings"),
-        ({"n": 1, "stop": [1]}, r"setting stop is \(1,\), expected a list of strings"),
+        ({"n": 1, "stop": [1]}, r"setting stop is \[1\], expected a list of strings"),
         ({"n": 1, "system_prompt": 3, "apply_chat_template": True}, "setting system_prompt is 3"),
         ({"n": 1, "apply_chat_template": "yes"}, "setting apply_chat_template is 'yes'"),
         ({"n": 1}, "a source that is NoneType, but sample needs a Scorer"),

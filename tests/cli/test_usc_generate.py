@@ -7,7 +7,7 @@ import pytest
 
 from jaxscore.cli import model_flags
 from jaxscore.engine.generation import generator as generator_module
-from jaxscore.systems.samples.evaluations import usc_generate
+from jaxscore.systems.usc_generate.system import ReplyWork
 from jaxscore.types.results import Generated
 from tests.cli.conftest import QWEN, strict
 
@@ -211,7 +211,7 @@ def test_the_settings_of_the_samples_are_not_those_of_the_replies(run, folder, a
 
 def test_a_continued_run_asks_for_the_same_items_together(run, folder, monkeypatch):
     """Though those that failed before are asked for once more, which would move the others."""
-    monkeypatch.setattr(usc_generate, "ASKED_PER_ROW", 1)
+    monkeypatch.setattr(ReplyWork, "texts_per_slot", 1)
     items = [ITEMS[k % 3] | {"chat_history": [f"How many {k}?"]} for k in range(7)]
     items[0]["chat_history"] = ["fails"]
     (folder / "in.json").write_text(json.dumps(items), encoding="utf-8")

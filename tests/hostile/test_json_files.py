@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import io
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,16 +26,11 @@ from jaxscore.systems.probsem import fewshot as probsem_shots
 from jaxscore.systems.probsem import query_scores
 from jaxscore.systems.prompt_settings import PromptSettings, read_example_rows
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
-from jaxscore.systems.samples import (
-    confidences,
-    prompts,
-    right_responses,
-    sampling,
-    usc_prompt,
-)
 from jaxscore.systems.score.system import SYSTEM as SCORE
 from jaxscore.systems.selection.select_and_vote import SELECT
+from jaxscore.systems.self_certainty import right_responses
 from tests.hostile.inputs import FILES, HOSTILE, contents, fields, outcome, put, refused, values
+from tests.systems.works import begin
 
 SAMPLE = {
     "id": "s1",
@@ -96,8 +90,8 @@ WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
     "previous": ("in.json", [SAMPLE], read_previous_output),
     "select": ("in.json", [SAMPLE], functools.partial(read_file, SELECT)),
-    "usc-generate": ("in.json", [SAMPLE], lambda path: usc_prompt.load(path, 2)),
-    "self-certainty": ("in.json", [SAMPLE], confidences.load),
+    "usc-generate": ("in.json", [SAMPLE], lambda path: begin("usc-generate", path, n=2)),
+    "self-certainty": ("in.json", [SAMPLE], functools.partial(begin, "self-certainty")),
     "records": (
         "eval_dev_out.json",
         [RECORD],
@@ -117,7 +111,7 @@ LINES = {
     "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
     "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
     "perplexity": ({"id": "a", "text": "The cat"}, functools.partial(check_file, PERPLEXITY)),
-    "sample": (PROMPT, lambda path: prompts.load(path, 0)),
+    "sample": (PROMPT, lambda path: begin("sample", path, n=1)),
 }
 
 
@@ -173,14 +167,13 @@ def test_the_line_is_named(name, line, tmp_path):
 @given(fields(PROMPT), fields({"output": ["a"], "finish": ["eos"], "model_input": "", **PROMPT}))
 def test_any_values_in_a_prompts_fields_and_in_an_earlier_record(prompt, record):
     """It is read, or fails by name; what an earlier run has left is taken, or refused."""
-    known = prompts.read([PROMPT, prompt], 0)
-    assert [one.index for one in known] == [0, 1]
-    assert not any(UNPRINTABLE.search(one.name) for one in known)
-    write_array(io.StringIO(), [sampling.failed(one, one.error or "x") for one in known])
-    made = {"generator": record.get("generator")}
-    found = outcome(lambda: sampling.resume(known, [record], 2, made, Path("out.json")))
-    if isinstance(found, tuple):
-        write_array(io.StringIO(), [sampling.record(known[0], one) for one in found[0] if one])
+    work = begin("sample", [PROMPT, prompt], n=2)
+    assert not any(UNPRINTABLE.search(entry.name) for entry in work.entries)
+    write_array(io.StringIO(), work.records())
+    model = {"model": record.get("generator")}
+    found = outcome(lambda: begin("sample", [PROMPT, prompt], [record], n=2, model=model))
+    if not isinstance(found, InputError):
+        write_array(io.StringIO(), found.records())
 
 
 @HOSTILE
@@ -194,8 +187,8 @@ def test_any_value_as_gold(value):
         report.markdown().encode()
         report.json().encode()
         write_array(io.StringIO(), map(dict, report.items))
-    found = right_responses.read(confidences.read(items), "g")
-    assert found.right[0] == [True, False]
+    found = right_responses.read(begin("self-certainty", items).inputs, "g")
+    assert found.graded[0].right == [True, False]
 
 
 @HOSTILE
@@ -214,14 +207,13 @@ def test_any_values_in_an_items_fields(tmp_path, item):
         report = evaluate(system, None, entries, **settings)
         assert len(report.items) == 2
         write_array(io.StringIO(), report.items)
-    for ours in (confidences.load(path), usc_prompt.load(path, 2)):
-        previous = outcome(lambda: read_previous_output(path))
-        assert previous[0] == SAMPLE
-        assert [one.index for one in ours] == [0, 1]
-    known, _ = confidences.resume(confidences.load(path), previous, path)
-    write_array(io.StringIO(), confidences.evaluate(confidences.load(path), known, 2))
-    asked = usc_prompt.load(path, 2)
-    outcome(lambda: usc_prompt.resume(asked, previous, {"generator": "m"}, path))
+    previous = outcome(lambda: read_previous_output(path))
+    assert previous[0] == SAMPLE
+    for system, settings in (("self-certainty", {}), ("usc-generate", {"n": 2})):
+        outcome(functools.partial(begin, system, path, previous, **settings))
+        work = begin(system, path, **settings)
+        assert len(work.entries) == 2
+        write_array(io.StringIO(), work.records())
 
 
 @HOSTILE

@@ -102,75 +102,85 @@ def test_the_array_is_json_whatever_is_in_it(tmp_path):
 
 def test_half_a_surrogate_pair_survives(tmp_path):
     items = [{"a": "é \ud83d"}, {"a": "é"}]
-    with GrowingArray(tmp_path / "out.json", lambda: items).open():
-        pass
+    with GrowingArray(tmp_path / "out.json").open() as write:
+        for item in items:
+            write(item)
     assert read(tmp_path / "out.json") == items
 
 
 def test_it_is_written_after_a_pause_that_grows_with_the_cost(tmp_path, monkeypatch):
-    clock, items, path = [100.0], [], tmp_path / "out.json"
+    clock, path = [100.0], tmp_path / "out.json"
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    genuine = json_output.write_array
 
-    def finished():
+    def slow(file, items):
         clock[0] += 10
-        return items
+        genuine(file, items)
 
-    one = GrowingArray(path, finished)
-    with one.open():
-        for wait, written in (
+    monkeypatch.setattr(json_output, "write_array", slow)
+    with GrowingArray(path).open() as write:
+        for n, (wait, written) in enumerate((
             (json_output.PAUSE - 1, 0),
             (1, 2),  # the pause is over: both are written, which takes 10 seconds
             (json_output.SHARE * 10 - 1, 2),
             (1, 4),
-        ):
+        )):  # fmt: skip
             clock[0] += wait
-            items.append({"n": len(items)})
-            one.offer()
+            write({"n": n})
             assert (len(read(path)) if path.exists() else 0) == written
-        items.append({})
+        write({})
     assert len(read(path)) == 5
 
 
 @pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, InputError])
 def test_what_is_finished_outlives_a_failure(tmp_path, problem):
-    items = []
-    one = GrowingArray(tmp_path / "out.json", lambda: items)
-
     def fail():
-        with one.open():
-            items.append({"a": 1})
-            one.offer()
+        with GrowingArray(tmp_path / "out.json").open() as write:
+            write({"a": 1})
             raise problem
 
-    with pytest.raises(problem):
+    with pytest.raises(problem) as stop:
         fail()
-    assert one.is_written
+    assert (problem is KeyboardInterrupt) == ("out.json holds the items" in str(stop.value))
     assert read(tmp_path / "out.json") == [{"a": 1}]
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_without_more_a_failure_touches_nothing(tmp_path):
-    one = GrowingArray(tmp_path / "out.json", lambda: [{"a": 1}])
-
+def test_records_of_an_earlier_run_stay_until_others_take_their_places(tmp_path):
     def fail():
-        with one.open():
+        with GrowingArray(tmp_path / "out.json", [{"a": 1}, {"a": 2}]).open() as write:
+            write({"a": 3})
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert not one.is_written
+    assert read(tmp_path / "out.json") == [{"a": 3}, {"a": 2}]
+
+
+@pytest.mark.parametrize("records", [[], [{"error": "too long"}]])
+def test_without_results_a_failure_touches_nothing(tmp_path, records):
+    def fail():
+        with GrowingArray(tmp_path / "out.json").open() as write:
+            for record in records:
+                write(record)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        fail()
+    assert str(stop.value) == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_while_writing_keeps_the_old_file(tmp_path):
-    def half():
-        yield {"a": 2}
+def test_a_failure_while_writing_keeps_the_old_file(tmp_path, monkeypatch):
+    def half(file, items):
+        file.write("[")
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(json_output, "write_array", half)
     (tmp_path / "out.json").write_text("old", encoding="utf-8")
 
     def fail():
-        with GrowingArray(tmp_path / "out.json", half).open():
+        with GrowingArray(tmp_path / "out.json").open():
             pass
 
     with pytest.raises(KeyboardInterrupt):
@@ -182,6 +192,6 @@ def test_a_failure_while_writing_keeps_the_old_file(tmp_path):
 def test_a_place_that_cannot_be_written_is_known_at_once(tmp_path):
     with (
         pytest.raises(InputError, match="found a folder"),
-        GrowingArray(tmp_path, lambda: []).open(),
+        GrowingArray(tmp_path).open(),
     ):
         pytest.fail("the work began")

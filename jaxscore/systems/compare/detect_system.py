@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.systems import probsem, samples
+from jaxscore.systems.compare.systems import probsem
 from jaxscore.systems.compare.unit import System
 from jaxscore.systems.registry import SYSTEMS, declaration
 
@@ -17,7 +17,6 @@ OLD: tuple[System, ...] = tuple(
     dataclasses.replace(system, signature=signature, without=without, list_in=list_in, file=pattern)
     for system, signature, without, list_in, pattern in (
         (probsem.SYSTEM, ("queries",), (), "contexts", "…_results.json"),
-        (samples.SELF_CERTAINTY, ("confidence_list",), ("confidence",), "", ""),
     )
 )
 

@@ -14,11 +14,11 @@ from typing import Any, TypedDict
 
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS
-from jaxscore.io.json_output import json_safe
+from jaxscore.io.json_output import to_json_value
 from jaxscore.lm import LocalLM
 from jaxscore.systems.evaluation import Evaluation
+from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
 from jaxscore.systems.sample import prompts
-from jaxscore.systems.samples.generations import Generations, GenerationSettings, GenerationWork
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput, System
 from jaxscore.text.chat_template import Message
@@ -172,7 +172,7 @@ class SampleWork(GenerationWork):
 
     def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
         """Whether the record is of the same text, drawn with the same seeds."""
-        given = json_safe(self.prompts[place].given)
+        given = to_json_value(self.prompts[place].given)
         names = [name for name in (*prompts.FIELDS, *NAME_FIELDS) if name in given]
         return all(record.get(name) == given[name] for name in names)
 

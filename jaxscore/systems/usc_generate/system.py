@@ -14,7 +14,7 @@ from jaxscore.io.items import read_lenient_rows
 from jaxscore.io.json_input import json_kind
 from jaxscore.lm import LocalLM
 from jaxscore.systems.evaluation import Evaluation
-from jaxscore.systems.samples.generations import Generations, GenerationSettings, GenerationWork
+from jaxscore.systems.generations import Generations, GenerationSettings, GenerationWork
 from jaxscore.systems.settings import setting
 from jaxscore.systems.system import ArrayOutput, PublishedFlags, System
 from jaxscore.systems.usc_generate import published_flags

@@ -10,8 +10,8 @@ import pytest
 from jaxscore import InputError, evaluate
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Source
-from jaxscore.report.html.systems import self_certainty_page
 from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.self_certainty.report import report as self_certainty_report
 from tests.report.html.made import block, rounded, tree, values
 
 LONG = " and" * 1100
@@ -199,7 +199,7 @@ def test_self_certainty_of_any_records():
         "summary": {"n_items": 3, "n_outputs": 3, "n_scored": 2, "mean_self_certainty": mean},
         "settings": {}, "remarks": [], "failures": [],
     }  # fmt: skip
-    page = self_certainty_page.page(Source("self-certainty", found, "x", 3, items=records))
+    page = self_certainty_report(Source("self-certainty", found, "x", 3, items=records))
     assert page.title == "Self-certainty: no model"
     titles = [one.title for one in page.items.columns]
     right = page.items.columns[titles.index("Right?")]

@@ -10,7 +10,6 @@ from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.declared import comparisons
 from jaxscore.systems.compare.systems import (
     probsem,
-    samples,
 )
 from jaxscore.systems.compare.unit import Choice, System
 from jaxscore.systems.paths.system import SYSTEM as PATHS
@@ -20,6 +19,7 @@ from jaxscore.systems.rag.metrics import SYSTEM as METRICS
 from jaxscore.systems.score.system import SYSTEM as SCORE
 from jaxscore.systems.selection.livecode import LIVECODE_SELECT
 from jaxscore.systems.selection.select_and_vote import SELECT, VOTE
+from jaxscore.systems.self_certainty.system import SYSTEM as SELF_CERTAINTY
 from tests.systems.compare import records
 
 
@@ -149,7 +149,7 @@ def test_samples():
         "confidence_list": [1.0, None, 1.5], "right": [True, None, False],
         "confidence_settings": {"noise": 0.25},
     }  # fmt: skip
-    [one] = read(samples.SELF_CERTAINTY, item)
+    [one] = read(comparison(SELF_CERTAINTY), item)
     assert one.numbers == {"confidence": [1.0, None, 1.5]}
     assert one.choices == {
         "top_output": Choice("output 3", 0.5, True), "top_right": Choice(False, 0.5)
@@ -208,7 +208,7 @@ def test_choose_and_perplexity():
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0]}, "has 1 entries, expected 3"),
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0, None, 2.0]}, "entries that are null"),
         (probsem.SYSTEM, {"text": "t", "queries": ["a"], "expected": 5}, "there are 1 queries"),
-        (samples.SELF_CERTAINTY, {"output": ["a"], "confidence_list": []}, "expected 1"),
+        (comparison(SELF_CERTAINTY), {"output": ["a"], "confidence_list": []}, "expected 1"),
         (
             comparison(CHOOSE),
             {"id": 1, "options": ["a"], "sum_logprob": [1], "gold": 9},

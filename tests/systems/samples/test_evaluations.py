@@ -7,7 +7,6 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import SYSTEMS, evaluate
-from jaxscore.systems.samples.in_order import InOrder
 
 ANSWERS = ['{"answer": "1"}', '{"answer": "2"}', '{"answer": "1"} sure']
 ITEMS = [{"id": k, "model_input": f"{k} + 1 =", "output": ANSWERS} for k in range(3)]
@@ -166,20 +165,3 @@ def test_a_table_of_a_report():
 
 def test_every_system_is_registered():
     assert {"self-certainty", "usc-generate", *WITHOUT_MODEL} <= set(SYSTEMS)
-
-
-def test_records_pass_in_order_once_all_before_them_are_finished():
-    done, seen = {2: {"k": 2}}, []
-    order = InOrder(lambda record: seen.append(record["k"]), done.get, 4, known={1})
-    order.offer()
-    assert seen == []
-    done[0] = {"k": 0}
-    order.offer()
-    assert seen == [0]
-    done[1] = {"k": 1}
-    order.offer()
-    order.offer()
-    assert seen == [0, 2]
-    done[3] = {"k": 3}
-    order.offer()
-    assert seen == [0, 2, 3]

@@ -4,9 +4,10 @@ import pytest
 
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.samples import confidences, right_responses
 from jaxscore.systems.selection import answers
 from jaxscore.systems.selection.answers import NO_READABLE_ANSWER, RULES, answer_rules
+from jaxscore.systems.self_certainty import right_responses
+from tests.systems.works import begin
 
 BOX = "So the sum is $\\boxed{19}$."
 JSON = '{"answer": "19"}'
@@ -119,8 +120,8 @@ def test_one_response_in_the_published_form_makes_no_other_wrong():
     assert answer_rules({}, {}, [JSON, None], gold=12).forms is None
     for blank in (None, " "):
         assert answer_rules({}, {}, given["output"], gold=blank).forms is None
-    known = confidences.read([{"model_input": "q", **given}])
-    assert right_responses.read(known, "g").right == [[True] * 3]
+    known = begin("self-certainty", [{"model_input": "q", **given}]).inputs
+    assert right_responses.read(known, "g").graded[0].right == [True] * 3
     # without gold the choice is the published one
     assert evaluate("select", None, [given]).items[0]["output"] == ['{"answer": 12}']
     assert evaluate("select", None, [given], gold="g").items[0]["output"] == [boxed]
@@ -198,16 +199,19 @@ def test_without_a_readable_answer_there_is_no_share():
 
 def test_self_certainty_reads_the_same_forms():
     def read(*outputs, **how):
-        known = confidences.read([{"model_input": "q", "output": o, "g": "19"} for o in outputs])
-        return right_responses.read(known, "g", **how)
+        items = [{"model_input": "q", "output": output, "g": "19"} for output in outputs]
+        return right_responses.read(begin("self-certainty", items).inputs, "g", **how)
 
     found = read([BOX, "It is 18"], ["no", "no"])
-    assert found.right == [[True, False], [False, False]]
-    assert found.forms == [["boxed", "number"], [None, None]]
-    assert not found.unreadable
+    assert [found.fields(place) for place in range(2)] == [
+        {"right": [True, False], "answer_forms": ["boxed", "number"]},
+        {"right": [False, False], "answer_forms": [None, None]},
+    ]
+    assert not found.is_unreadable
     nothing = read(["no", None], ["no", "no"])
-    assert (nothing.right, nothing.unreadable) == ([None, None], True)
-    assert read([BOX], rule="json").unreadable
+    assert [nothing.fields(place)["right"] for place in range(2)] == [None, None]
+    assert nothing.is_unreadable
+    assert read([BOX], rule="json").is_unreadable
 
 
 def test_an_answer_rule_without_effect_is_refused():

@@ -10,9 +10,10 @@ from sklearn.metrics import roc_auc_score
 from jaxscore.analysis.bootstrap import proportion
 from jaxscore.errors import InputError, NothingUsable
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.samples import confidences, right_responses
-from jaxscore.systems.samples.confidences import Confidence
+from jaxscore.systems.self_certainty import right_responses
+from jaxscore.systems.self_certainty.confidences import Confidence
 from jaxscore.types.requests import Request
+from tests.systems.works import begin
 
 NAMES = ("self-certainty", "negative mean entropy", "mean log-probability", "negative perplexity")
 
@@ -22,15 +23,15 @@ def answer(value):
 
 
 def items(*given):
-    return confidences.read([{"model_input": "q", **one} for one in given])
+    return begin("self-certainty", [{"model_input": "q", **one} for one in given]).inputs
 
 
 def known(*logprobs):
     """Confidences whose four values are -1, -2, 3 and 4 times as far from 0 as these."""
     return Confidence(
+        {},
         [None if one is None else -one for one in logprobs],
         {k: "why" for k, one in enumerate(logprobs) if one is None},
-        {},
         {
             "mean_logprob_list": list(logprobs),
             "mean_entropy_list": [None if one is None else one * one for one in logprobs],
@@ -51,14 +52,14 @@ def test_rights_and_what_is_left_out():
         ),
         "g",
     )
-    assert found.right == [
-        [False, False, True], None, [False, True, False], None, None, [True, False],
-    ]  # fmt: skip
+    assert {place: one.right for place, one in found.graded.items()} == {
+        0: [False, False, True], 2: [False, True, False], 5: [True, False],
+    }  # fmt: skip
     assert found.without == ["item 2"]
     assert list(found.errors) == [3]
     assert "has 2 verdicts for 1 responses" in found.errors[3]
     assert found.sizes == [1, 2, 3]
-    assert found.majority[0] == {1: 0, 2: 0, 3: 0}
+    assert found.graded[0].majority == {1: 0, 2: 0, 3: 0}
     with pytest.raises(NothingUsable, match=r'no item has gold in field "h"; .* \'model_input\''):
         right_responses.read(items({"output": ["a"]}), "h")
 
@@ -161,7 +162,7 @@ def test_what_cannot_be_told_says_why(scorers, outputs, golds, told):
     assert found.headline.endswith(told)
     page = found.markdown()
     if len(outputs) < 2:
-        assert "AUROC" not in page
+        assert "| AUROC |" not in page
     else:
         assert f"AUROC and PRR are not defined: {told.removeprefix('no AUROC: ')}." in page
     json.loads(found.json())

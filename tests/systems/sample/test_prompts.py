@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxscore.errors import InputError
-from jaxscore.systems.samples import prompts
+from jaxscore.systems.sample import prompts
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.text.tokenizer import load_tokenizer
 from tests.conftest import CASES, MODELS
+from tests.systems.works import begin
 
 TOKENIZERS = sorted(path.name for path in (CASES / "tokenizers").iterdir() if path.is_dir())
 SAID = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who ran?"}]
@@ -19,33 +20,36 @@ SAID = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 def load(tmp_path, *lines, **options):
     text = [one if isinstance(one, str) else json.dumps(one) for one in lines]
     (tmp_path / "in.jsonl").write_text("".join(f"{one}\n" for one in text), encoding="utf-8")
-    return prompts.load(tmp_path / "in.jsonl", **{"seed": 0, **options})
+    return begin("sample", tmp_path / "in.jsonl", n=1, **options)
 
 
 def test_prompts_of_a_file(tmp_path):
-    first, second, third = load(
+    work = load(
         tmp_path, {"id": "a", "prompt": "Who?", "answer": 7}, "", {"messages": SAID}, {"prompt": ""}
     )
-    assert (first.index, first.name, first.asked) == (0, "item 1 (id a)", "Who?")
+    first, second, third = work.prompts
+    assert work.entries[0].name == f"{tmp_path / 'in.jsonl'}:1 (id a)"
+    assert (first.prompt, prompts.history(first.prompt)) == ("Who?", ["Who?"])
     assert first.given == {"id": "a", "prompt": "Who?", "answer": 7}
-    assert first.history == ["Who?"]
-    assert (second.asked, second.history) == (SAID, ["Who ran?"])
+    assert (second.prompt, prompts.history(second.prompt)) == (SAID, ["Who ran?"])
     assert second.given == {"id": 3, "messages": SAID}  # the line of the file
-    assert (third.asked, third.given["id"], third.error) == ("", 4, None)
-    [only] = load(tmp_path, {"prompt": "a"}, {"prompt": "b"}, limit=1)
-    assert only.asked == "a"
+    assert (third.prompt, third.given["id"], work.errors) == ("", 4, {})
+    [only] = load(tmp_path, {"prompt": "a"}, {"prompt": "b"}, limit=1).prompts
+    assert only.prompt == "a"
 
 
 def test_prompts_of_a_table(tmp_path):
     """A list of messages is JSON text there, and a bad row fails alone."""
     path, said = tmp_path / "in.csv", json.dumps(SAID).replace('"', '""')
     path.write_text(f'id,said,answer\na,"{said}",7\nb,Who ran?,8\n', encoding="utf-8")
-    first, second = prompts.load(path, 0, columns={"messages": "said"})
-    assert (first.asked, first.given["answer"], first.error) == (SAID, "7", None)
-    assert second.error.startswith('line 3: field "messages" is ')
+    work = begin("sample", path, n=1, columns={"messages": "said"})
+    first, _ = work.prompts
+    assert (first.prompt, first.given["answer"], [*work.errors]) == (SAID, "7", [1])
+    assert work.entries[1].name == f"{path}:3 (id b)"
+    assert work.errors[1].startswith('field "messages" is ')
     path.write_text("prompt,question\nx,Who?\n", encoding="utf-8")
-    [one] = prompts.load(path, 0, columns={"prompt": "question"})
-    assert (one.asked, one.given) == ("Who?", {"id": 2, "prompt": "Who?"})
+    [one] = begin("sample", path, n=1, columns={"prompt": "question"}).prompts
+    assert (one.prompt, one.given) == ("Who?", {"id": 2, "prompt": "Who?"})
 
 
 @pytest.mark.parametrize(
@@ -65,21 +69,20 @@ def test_prompts_of_a_table(tmp_path):
     ],
 )
 def test_a_prompt_that_cannot_be_used_fails_alone(tmp_path, bad, why):
-    good, one = load(tmp_path, {"prompt": "a"}, bad)
-    assert good.error is None
-    assert one.error.startswith("line 2: ")
-    assert why in one.error
-    with pytest.raises(InputError, match=r"no item can be used; item 1 \(id 1\): line 1: "):
+    errors = load(tmp_path, {"prompt": "a"}, bad).errors
+    assert [*errors] == [1]
+    assert why in errors[1]
+    with pytest.raises(InputError, match=r"no item can be used; .*in.jsonl:1: "):
         load(tmp_path, bad)
 
 
 def test_half_a_surrogate_pair_given_in_python():
     half = "\ud800"
     for bad in ({"prompt": half}, {"messages": [{"role": "user", "content": half}]}):
-        _, one = prompts.read([{"prompt": "a"}, bad], 0)
-        assert "has half a surrogate pair, which is no character" in one.error
+        errors = begin("sample", [{"prompt": "a"}, bad], n=1).errors
+        assert "has half a surrogate pair, which is no character" in errors[1]
     with pytest.raises(InputError, match="item 2 is a string, expected an object"):
-        prompts.read([{"prompt": "a"}, "b"], 0)
+        begin("sample", [{"prompt": "a"}, "b"], n=1)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +102,7 @@ def test_a_file_that_cannot_be_read(tmp_path, lines, part):
 
 
 def seeds(given, seed=0):
-    return [one.first_seed for one in prompts.read(given, seed)]
+    return [one.seed for one in begin("sample", given, n=1, seed=seed).prompts]
 
 
 ASKED = st.fixed_dictionaries(
@@ -129,7 +132,7 @@ def test_seeds_are_of_the_seed_the_prompt_and_its_own_name():
 def test_the_text_that_a_model_reads(scorers, name):
     """Its ids without special tokens are those of the prompt with them, and never two BOS."""
     encoder = scorers(name).encoder
-    plain, said = prompts.read([{"prompt": "Who ran?"}, {"messages": SAID}], 0)
+    plain, said = "Who ran?", SAID
     text = prompts.model_input(encoder, plain, chat=False, system=None)
     [(ids, _)] = encoder.prompts([text], special_tokens=False)
     assert ids.tolist() == encoder.prompt_ids(["Who ran?"])[0].tolist()
@@ -155,8 +158,7 @@ def test_the_text_that_a_model_reads_of_each_kind_of_tokenizer(tmp_path, name, s
     for path in [folder / "tokenizer.json", *(folder / saved).iterdir()]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     encoder = TextEncoder(load_tokenizer(tmp_path))
-    [one] = prompts.read([{"prompt": text}], 0)
-    read = prompts.model_input(encoder, one, chat=False, system=None)
+    read = prompts.model_input(encoder, text, chat=False, system=None)
     [(alone, _)] = encoder.prompts([read], special_tokens=False)
     assert alone.tolist() == encoder.prompt_ids([read])[0].tolist()
     assert alone.tolist() == encoder.prompt_ids([text])[0].tolist()
@@ -166,18 +168,18 @@ def test_a_prompt_beyond_the_positions_is_refused_before_it_is_encoded(scorers, 
     encoder = scorers("tiny-llama3").encoder
     assert encoder.prefix
     assert encoder.bounded._limit  # read of the backend once
-    [prompt] = prompts.read([{"prompt": "Who ran? " * 200_000}], 0)
+    prompt = "Who ran? " * 200_000
     monkeypatch.setattr(encoder.bounded, "backend", None)
     with pytest.raises(InputError, match="1800000 characters, more than the model's 64 positions"):
-        prompts.model_input(encoder, prompt, chat=False, system=None, most=64)
+        prompts.model_input(encoder, prompt, chat=False, system=None, max_positions=64)
     monkeypatch.setattr(encoder, "prefix", [])  # nothing to write out, so nothing is encoded
     text = prompts.model_input(encoder, prompt, chat=False, system=None)
-    assert text == prompt.asked
+    assert text == prompt
 
 
 def test_what_no_text_can_be_made_of(scorers, monkeypatch):
     encoder = scorers("tiny-qwen2").encoder
-    plain, said = prompts.read([{"prompt": "Who ran?"}, {"messages": SAID}], 0)
+    plain, said = "Who ran?", SAID
     with pytest.raises(InputError, match="give --apply-chat-template, or a string"):
         prompts.model_input(encoder, said, chat=False, system=None)
     with pytest.raises(InputError, match="a system message of its own, and --system gives another"):

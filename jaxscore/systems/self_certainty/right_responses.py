@@ -7,60 +7,70 @@ from typing import Any
 
 from jaxscore.analysis import confidence_quality, forecasts
 from jaxscore.errors import InputError, NothingUsable
-from jaxscore.systems.samples.confidences import Confidence, Item
-from jaxscore.systems.selection import answers as answer_forms
-from jaxscore.systems.selection import grading
 from jaxscore.systems.selection.answers import (
     AUTO,
     NO_READABLE_ANSWER,
-    AnswerRules,
     Answers,
     answer_rules,
+    count_forms,
+    read_answers,
 )
-from jaxscore.systems.selection.grading import Gold, Marks
+from jaxscore.systems.selection.grading import MAJORITY, Gold, Marks, read_gold, sizes
 from jaxscore.systems.selection.ranking import majority, select
 from jaxscore.systems.selection.symbolic import SymbolicComparison
+from jaxscore.systems.self_certainty.confidences import MEASURED, Confidence, Inputs
 
 SELF_CERTAINTY, PERPLEXITY = "self-certainty", "negative perplexity"
 MOST_WRONG = 50  # wrong responses that are listed
 
 
-@dataclasses.dataclass
-class RightResponses:
-    """What the gold of each item says of its responses.
+@dataclasses.dataclass(frozen=True)
+class Graded:
+    """The responses of an item with gold.
 
     Attributes:
-        right: whether each response is right; None for an item without gold that can be used.
-        answers: what each response's answer is compared by; empty where `right` is None.
-        forms: the form of each response's answer, see `AnswerRules.read`; empty
-            for an item without gold that can be used.
-        rules: of the items with gold.
-        unreadable: no response has a readable answer; `right` is then None for all items.
-        sizes: the numbers N of first responses that are looked at.
-        majority: of the items with gold, what a vote takes of the first N in which each response
-            has one voice.
-        without: names of items without gold.
-        errors: why the gold of an item cannot be used, by its index.
+        right: whether each response is right.
+        answers: of the responses.
+        majority: N -> what a vote takes of the first N in which each response has one voice.
     """
 
-    right: list[list[bool] | None]
-    answers: list[list[str | None]]
+    right: list[bool]
+    answers: Answers
+    majority: Mapping[int, int | None]
+
+
+@dataclasses.dataclass
+class RightResponses:
+    """What the gold of all items says of their responses.
+
+    Attributes:
+        graded: the items with gold, by their place.
+        sizes: the numbers N of first responses that are looked at.
+        without: names of items without gold.
+        errors: place of an item -> why its gold is unusable.
+        is_unreadable: no response has a readable answer, so that none is graded.
+    """
+
+    graded: dict[int, Graded]
     sizes: list[int]
-    majority: dict[int, dict[int, int | None]]
     without: list[str]
     errors: dict[int, str]
-    forms: list[list[str | None]] = dataclasses.field(default_factory=list)
-    rules: dict[int, AnswerRules] = dataclasses.field(default_factory=dict)
-    unreadable: bool = False
+    is_unreadable: bool = False
 
-    def answer_counts(self) -> dict[str, Any]:
-        """See `count_forms`, of the items with gold."""
-        return answer_forms.count_forms(
-            Answers(rules, self.answers[k], self.forms[k]) for k, rules in self.rules.items()
-        )
+    def fields(self, place: int) -> dict[str, Any]:
+        """What the record of an item has of it."""
+        found = self.graded.get(place)
+        out: dict[str, Any] = {
+            "right": None if found is None or self.is_unreadable else found.right
+        }
+        if found is not None and found.answers.rules.forms is not None:
+            out["answer_forms"] = found.answers.forms
+        if place in self.errors:
+            out["error"] = self.errors[place]
+        return out
 
 
-def read(items: Sequence[Item], field: str, rule: str = AUTO) -> RightResponses:
+def read(items: Sequence[Inputs], field: str, rule: str = AUTO) -> RightResponses:
     """Grade the responses of all items.
 
     Args:
@@ -71,46 +81,47 @@ def read(items: Sequence[Item], field: str, rule: str = AUTO) -> RightResponses:
         NothingUsable: no item has gold.
         InputError: SymPy is needed and not installed.
     """
-    out = RightResponses([None] * len(items), [[] for _ in items], [], {}, [], {})
-    out.forms = [[] for _ in items]
     known: dict[int, Gold] = {}
+    without, errors = [], {}
     first = items[0].given if items else {}
-    for item in items:
-        if item.error or not item.outputs:
+    for place, item in enumerate(items):
+        if not item.outputs:
             continue
         code = answer_rules(item.given, first).code
         try:
-            found = grading.read_gold(item.given, field, len(item.outputs), code=code)
+            found = read_gold(item.given, field, len(item.outputs), code=code)
         except InputError as problem:
-            out.errors[item.index] = str(problem)
+            errors[place] = str(problem)
             continue
         if found is None:
-            out.without.append(item.name)
+            without.append(item.name)
         else:
-            known[item.index] = found
-    out.sizes = grading.sizes(max((len(items[k].outputs) for k in known), default=1))
-    with SymbolicComparison() as symbolic:
-        for k, found in known.items():
-            symbolic.next_item()
-            right = items[k].given.get(field)
-            rules = answer_rules(items[k].given, first, items[k].outputs, rule, right)
-            same = symbolic.equal if rules.symbolic else None
-            texts = [one if isinstance(one, str) else None for one in items[k].outputs]
-            read = [rules.read(text) for text in texts]
-            answers = [one and one[0] for one in read]
-            out.forms[k], out.rules[k] = [one and one[1] for one in read], rules
-            out.answers[k], out.right[k] = answers, found.right(answers, rules, same)
-            vote = majority(answers, same)
-            out.majority[k] = {n: vote(n) for n in out.sizes}
-    if not out.errors and all(one is None for one in out.right):
+            known[place] = found
+    if not known and not errors:
         there = ", ".join(map(repr, first)) or "none"
         raise NothingUsable(
             f'no item has gold in field "{field}"; the first item has the fields {there}'
         )
-    compared = [k for k, found in known.items() if found.verdicts is None]
-    if compared and len(compared) == len(known) and not any(any(out.forms[k]) for k in compared):
-        out.unreadable, out.right = True, [None] * len(items)
-    return out
+    first_n = sizes(max((len(items[place].outputs) for place in known), default=1))
+    graded = {}
+    with SymbolicComparison() as symbolic:
+        for place, found in known.items():
+            symbolic.next_item()
+            given, outputs = items[place].given, items[place].outputs
+            rules = answer_rules(given, first, outputs, rule, given.get(field))
+            same = symbolic.equal if rules.symbolic else None
+            texts = (text if isinstance(text, str) else None for text in outputs)
+            answers = read_answers(texts, rules)
+            vote = majority(answers.texts, same)
+            graded[place] = Graded(
+                right=found.right(answers.texts, rules, same),
+                answers=answers,
+                majority={n: vote(n) for n in first_n},
+            )
+    is_unreadable = all(found.verdicts is None for found in known.values()) and not any(
+        any(one.answers.forms) for one in graded.values()
+    )
+    return RightResponses(graded, first_n, without, errors, bool(known) and is_unreadable)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,13 +139,10 @@ class Response:
     confidence: Mapping[str, float]
 
 
-def of_response(one: Confidence, place: int) -> dict[str, float] | None:
-    """The four confidences of a response, higher being surer; None where it was not scored."""
-    value, measured = one.values[place], one.measured or {}
-    logprob, entropy, perplexity = (
-        measured[name][place]
-        for name in ("mean_logprob_list", "mean_entropy_list", "perplexity_list")
-    )
+def confidences_of(known: Confidence, place: int) -> dict[str, float] | None:
+    """The four confidences of a response, higher being surer, or None if it was not scored."""
+    logprob, entropy, perplexity = ((known.measured or {})[name][place] for name in MEASURED)
+    value = known.values[place]
     if value is None or logprob is None or entropy is None or perplexity is None:
         return None
     return {
@@ -146,20 +154,21 @@ def of_response(one: Confidence, place: int) -> dict[str, float] | None:
 
 
 def report(
-    items: Sequence[Item],
+    items: Sequence[Inputs],
     confidences: Sequence[Confidence],
     found: RightResponses,
     n_bootstrap: int,
     seed: int,
 ) -> dict[str, Any]:
     """The quality of each confidence, and what choosing by it is worth, as a report has them."""
+    graded = {} if found.is_unreadable else found.graded
     responses = [
-        Response(k, place, right, values)
-        for k, rights in enumerate(found.right)
-        for place, right in enumerate(rights or [])
-        if (values := of_response(confidences[k], place)) is not None
+        Response(item, place, right, values)
+        for item, one in graded.items()
+        for place, right in enumerate(one.right)
+        if (values := confidences_of(confidences[item], place)) is not None
     ]
-    n_graded = sum(len(rights) for rights in found.right if rights is not None)
+    n_graded = sum(len(one.right) for one in graded.values())
     right = [one.right for one in responses]
     groups = [one.item for one in responses]
     names = list(responses[0].confidence) if responses else []
@@ -169,9 +178,9 @@ def report(
         forecasts.reliability([-1 / value for value in lists[PERPLEXITY]], right) if enough else []
     )
     return {
-        **({"no_share": NO_READABLE_ANSWER} if found.unreadable else {}),
+        **({"no_share": NO_READABLE_ANSWER} if found.is_unreadable else {}),
         "quality": {
-            **found.answer_counts(),
+            **count_forms(one.answers for one in found.graded.values()),
             "n_items": len({*groups}),
             "n_responses": len(responses),
             "n_right": sum(right),
@@ -194,13 +203,12 @@ def report(
                 for name, values in lists.items()
             },
         },
-        "best_of_n": _best_of_n(confidences, found, responses, n_bootstrap, seed),
+        "best_of_n": _best_of_n(found, responses, n_bootstrap, seed),
         "wrong": _wrong(items, found, responses),
     }
 
 
 def _best_of_n(
-    confidences: Sequence[Confidence],
     found: RightResponses,
     responses: Sequence[Response],
     n_bootstrap: int,
@@ -218,7 +226,8 @@ def _best_of_n(
         return []
     marks = Marks(found.sizes)
     for k, own in known.items():
-        answers = found.answers[k]
+        graded = found.graded[k]
+        answers = graded.answers.texts
         if all(answer is None for answer in answers):
             answers = [""] * len(answers)
 
@@ -229,12 +238,12 @@ def _best_of_n(
         ways: dict[str, Callable[[int], int | None]] = {
             name: by(name) for name in next(iter(own.values()))
         }
-        marks.add(found.right[k] or [], {grading.MAJORITY: found.majority[k].get, **ways})
+        marks.add(graded.right, {MAJORITY: graded.majority.get, **ways})
     return marks.rows(n_bootstrap, seed)
 
 
 def _wrong(
-    items: Sequence[Item], found: RightResponses, responses: Sequence[Response]
+    items: Sequence[Inputs], found: RightResponses, responses: Sequence[Response]
 ) -> list[dict[str, Any]]:
     """The wrong responses of the highest self-certainty."""
     wrong = [one for one in responses if not one.right]
@@ -245,7 +254,7 @@ def _wrong(
             "output": one.place + 1,
             "self_certainty": one.confidence[SELF_CERTAINTY],
             "mean_logprob": one.confidence["mean log-probability"],
-            "answer": found.answers[one.item][one.place],
+            "answer": found.graded[one.item].answers.texts[one.place],
             "text": items[one.item].outputs[one.place],
         }
         for one in wrong[:MOST_WRONG]

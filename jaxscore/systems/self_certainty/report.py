@@ -1,0 +1,319 @@
+"""Report of `self-certainty`."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxscore.analysis.bootstrap import Estimate
+from jaxscore.report import sections
+from jaxscore.report.by_n import table_by_n
+from jaxscore.report.document import (
+    Card,
+    Chart,
+    Column,
+    Document,
+    Items,
+    Row,
+    Rows,
+    Section,
+    Source,
+)
+from jaxscore.report.html.chart_parts import by_n, calibrated, means
+from jaxscore.report.html.charts.curves import Curve, Point, curves
+from jaxscore.report.html.charts.histogram import counts, histogram, two_sided
+from jaxscore.report.markdown import NOTHING, interval, number, table, text
+from jaxscore.report.sections import closing, estimate_card, model_of, sentence, yes_no
+
+FIGURES = {"auroc": "AUROC", "prr": "PRR", "aurc": "AURC"}
+CERTAIN, PROBABLE = "self-certainty", "negative perplexity"
+DEFINITIONS = (
+    "A confidence is good if right outputs have higher ones. AUROC: probability that a right "
+    "output has a higher confidence than a wrong one, equal ones counted half; 0.5 is no "
+    "information. AURC: share of wrong outputs among the k most confident, mean over all k; lower "
+    "is better. PRR (arXiv 2406.15627): the share of right outputs among the k most confident, "
+    "mean over all k, less that of all outputs, divided by the same difference with all right "
+    "outputs first; 1 is best, 0 is no information. ECE, in ten bins: of 1/perplexity alone, "
+    "since the other confidences are no probabilities. Perplexity orders outputs as the mean "
+    "log-probability does, so the two differ in ECE alone."
+)
+
+
+def report(source: Source) -> Document:
+    """The report of a run; its items are records as the output file has them."""
+    record = source.record
+    summary = record["summary"]
+    given = record["items"] if source.items is None else source.items
+    items = [_Item(one, record["settings"]) for one in given]
+    mean: Estimate = summary["mean_self_certainty"]
+    is_graded = "quality" in record and record["quality"]["n_responses"] > 1
+    return Document(
+        system="self-certainty",
+        title=f"Self-certainty: {model_of(record)}",
+        verdict=sentence(source.headline),
+        cards=[
+            estimate_card("Mean self-certainty", mean, "outputs"),
+            Card("Items", f"{summary['n_items']:,}"),
+            Card("Outputs", f"{summary['n_scored']:,}", f"scored, of {summary['n_outputs']:,}"),
+            *(_quality_cards(record) if is_graded else []),
+        ],
+        charts=[*_charts(items, mean.mean), *(_quality_charts(record) if is_graded else [])],
+        items=_items(source, items),
+        sections=[
+            *(_quality_sections(record) if "quality" in record else []),
+            *_wrong(record.get("wrong", [])),
+            *closing(record, "items or outputs"),
+        ],
+        about=[
+            "Self-certainty is the mean of KL(uniform || prediction) over an output's tokens, in "
+            "nats per token. The interval of the mean resamples items, since outputs of one item "
+            "are not independent."
+        ],
+    )
+
+
+def _quality_cards(record: Mapping[str, Any]) -> list[Card]:
+    """The figures of self-certainty."""
+    quality = record["quality"]
+    figures = quality["confidences"][CERTAIN]
+    return [
+        estimate_card(title, _estimate(figures[name], quality["n_responses"]), "outputs with gold")
+        for name, title in FIGURES.items()
+        if figures[name]["value"] is not None
+    ]
+
+
+def _quality_charts(record: Mapping[str, Any]) -> list[Chart]:
+    """The confidences side by side, risk at coverage, reliability, and right choices by N."""
+    quality = record["quality"]
+    groups = [
+        (name, _estimate(figures["auroc"], quality["n_responses"]), 0.5)
+        for name, figures in quality["confidences"].items()
+    ]
+    reference = "at 0.5 are no information"
+    out = means("AUROC by confidence", groups, "outputs", label="AUROC", reference=reference)
+    risks = [
+        Curve(name, [Point(one.coverage, one.risk) for one in points])
+        for name, points in quality["risk_coverage"].items()
+    ]
+    title, x = "Risk at coverage", "share of outputs, the most confident first"
+    if svg := curves(risks, title=title, x=x, y="share wrong"):
+        out.append(Chart(title, svg, "Lower is better. At the right end all outputs are counted."))
+    bins = [dataclasses.asdict(one) for one in quality["reliability"]]
+    ece = quality["confidences"][PROBABLE]["ece"]
+    out += calibrated("Reliability of 1/perplexity", {"bins": bins, "ece": ece}, "outputs")
+    return out + by_n("The most confident of N outputs", record["best_of_n"], "outputs")
+
+
+def _estimate(figure: Mapping[str, Any], n: int) -> Estimate:
+    return Estimate(n, figure["value"], figure["low"], figure["high"])
+
+
+def _quality_sections(record: Mapping[str, Any]) -> list[Section]:
+    """The confidences side by side."""
+    found, settings = record["quality"], record["settings"]
+    title = "Right outputs and confidence"
+    if "no_share" in record:
+        return [Section(title, [f"Nothing is graded: {text(record['no_share'])}."], True)]
+    if found["n_responses"] < 2:
+        return [Section(title, [_left_out(found)], True)]
+    confidences = found["confidences"]
+    rows = [
+        [name, *(_figure(figures[one]) for one in FIGURES), number(figures["ece"], 4)]
+        for name, figures in confidences.items()
+    ]
+    whys = {figures["undefined"] for figures in confidences.values() if figures["undefined"]}
+    parts = [
+        _left_out(found),
+        *(f"AUROC and PRR are not defined: {why}." for why in whys),
+        table(["Confidence", *FIGURES.values(), "ECE"], rows),
+        f"{DEFINITIONS} Intervals hold 95% of {settings['n_bootstrap']} bootstrap draws of items, "
+        f"since outputs of one item are not independent.{_fewer_draws(found, settings)}",
+        "### Risk at coverage",
+        "Share of wrong outputs among the most confident ones.",
+        _coverage(found["risk_coverage"]),
+        "### Reliability of 1/perplexity",
+        _bins(found["reliability"]),
+    ]
+    if (rows := record["best_of_n"]) and rows[0]["accuracy"].n >= 2:
+        parts += [
+            "### The most confident of N outputs",
+            f"Share of right ones, {rows[0]['accuracy'].n} items, with Wilson's 95% interval. As "
+            "in `select`, outputs without an extractable answer are not taken, unless all of an "
+            "item's are so. `oracle` is right if any of the N outputs is.",
+            table_by_n(rows, "accuracy"),
+            "Difference to the first sample, mean of the items' own differences, with a bootstrap "
+            "interval over items; - if equal values cannot tell.",
+            table_by_n(rows, "above_first"),
+        ]
+    return [Section(title, parts, True)]
+
+
+def _left_out(found: Mapping[str, Any]) -> str:
+    n, right, items = found["n_responses"], found["n_right"], found["n_items"]
+    line = f"{n} outputs of {items} items have gold and a confidence; {right} are right."
+    if more := found["n_without_confidence"]:
+        line += f" {more} outputs have gold and no confidence, and are left out."
+    if without := found["without_gold"]:
+        line += f" {len(without)} items have no gold and are left out: "
+        line += f"{', '.join(map(text, without[: sections.SHOWN]))}"
+        rest = len(without) - sections.SHOWN
+        line += f", and {rest} more." if rest > 0 else "."
+    return line
+
+
+def _figure(one: Mapping[str, Any]) -> str:
+    if one["value"] is None:
+        return NOTHING
+    return f"{number(one['value'], 4)} ({interval(one['low'], one['high'])})"
+
+
+def _fewer_draws(found: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    fewest = min(one["n_draws"] for one in found["confidences"].values())
+    if not 0 < fewest < settings["n_bootstrap"]:
+        return ""
+    return f" Of AUROC and PRR {fewest} draws count; the others are all right or all wrong."
+
+
+def _coverage(by_confidence: Mapping[str, Sequence[Any]]) -> str:
+    first = next(iter(by_confidence.values()))
+    rows = [
+        [
+            f"{100 * one.coverage:.0f} %",
+            str(one.n),
+            *(number(points[k].risk, 4) for points in by_confidence.values()),
+        ]
+        for k, one in enumerate(first)
+    ]
+    return table(["Coverage", "Outputs", *by_confidence], rows, left=0)
+
+
+def _bins(bins: Sequence[Any]) -> str:
+    rows = [
+        [f"{one.low:.1f} to {one.high:.1f}", str(one.n), number(one.mean_probability, 4),
+         number(one.frequency, 4)]
+        for one in bins
+    ]  # fmt: skip
+    return table(["1/perplexity", "Outputs", "Mean", "Right"], rows)
+
+
+def _wrong(wrong: Sequence[Mapping[str, Any]]) -> list[Section]:
+    rows = [
+        [
+            text(one["name"]),
+            str(one["output"]),
+            number(one["self_certainty"], 4),
+            NOTHING if one["answer"] is None else text(one["answer"]),
+            text(str(one["text"])),
+        ]
+        for one in wrong
+    ]
+    title = f"Wrong outputs, the most certain first ({len(rows)} shown)"
+    header = ["Item", "Output", "Self-certainty", "Answer", "Text"]
+    return [Section(title, [table(header, rows)])] if rows else []
+
+
+class _Item:
+    """An item's text, and its outputs in order of certainty.
+
+    Attributes:
+        outputs: text, confidence, and whether it is right; None for what is not known.
+        known: the confidences.
+    """
+
+    def __init__(self, record: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        self.record = record
+        name = settings.get("input_field", "model_input")
+        self.text = str(record.get(name, record.get("input", "")) or "")
+        outputs = _list(record, settings.get("output_field", "output"))
+        right = _list(record, "right")
+        self.has_right = bool(right) and len(right) == len(outputs)
+        verdicts = [one if isinstance(one, bool) else None for one in right]
+        values = [*_list(record, "confidence_list"), *[None] * len(outputs)]
+        self.outputs: list[tuple[str, float | None, bool | None]] = [
+            (str(output), values[k], verdicts[k] if self.has_right else None)
+            for k, output in enumerate(outputs)
+        ]
+        self.outputs.sort(key=lambda one: (one[1] is None, -(one[1] or 0.0)))
+        self.known = [value for _, value, _ in self.outputs if value is not None]
+
+    def rows(self) -> list[Row]:
+        """The outputs as a table."""
+        most = max(self.known, default=0.0)
+        return [
+            Row(
+                [output, _six(value)],
+                None if value is None or most <= 0 else max(0.0, value / most),
+                bool(right),
+            )
+            for output, value, right in self.outputs
+        ]
+
+
+def _list(record: Mapping[str, Any], field: str) -> list[Any]:
+    value = record.get(field)
+    return value if isinstance(value, list) else []
+
+
+def _six(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.6g}"
+
+
+def _charts(items: Sequence[_Item], mean: float | None) -> list[Chart]:
+    found = counts([value for item in items for value in item.known])
+    if found is None:
+        return []
+    label = "self-certainty, nats per token"
+    svg = histogram(found, title="Self-certainty", what="outputs", label=label, mean=mean)
+    out = [Chart("Self-certainty of all outputs", svg)]
+    known = [(v, right) for item in items for _, v, right in item.outputs if v is not None]
+    right, wrong = (
+        counts([value for value, right in known if right is verdict], edges=found.edges)
+        for verdict in (True, False)
+    )
+    if right is not None and wrong is not None:
+        svg = two_sided(
+            right, wrong, title="Right and wrong", what="outputs", label=label,
+            names=("right", "wrong"),
+        )  # fmt: skip
+        out.append(Chart("Self-certainty of right and wrong outputs", svg))
+    apart = counts([item.known[0] - item.known[1] for item in items if len(item.known) > 1])
+    if apart is not None:
+        label = "best less second, nats per token"
+        svg = histogram(apart, title="Lead", what="items", label=label)
+        out.append(Chart("Lead of the most certain output", svg))
+    return out
+
+
+def _items(source: Source, items: Sequence[_Item]) -> Items:
+    rows = sorted(items, key=lambda item: (not item.known, item.known[:1]))
+    first = [item.outputs[0] if item.known else ("", None, None) for item in rows]
+    second = [item.known[1] if len(item.known) > 1 else None for item in rows]
+    columns = [
+        Column("Input", "text", [item.text for item in rows]),
+        Column("Place", "number", [str(item.record.get("processed_index", "")) for item in rows]),
+        Column("Most certain", "text", [output for output, _, _ in first]),
+        Column("Best", "number", [_six(value) for _, value, _ in first], "nats per token"),
+        Column("Second", "number", [_six(value) for value in second], "nats per token"),
+        Column("Scored", "number", [str(len(item.known)) for item in rows], "outputs"),
+    ]
+    if any(item.has_right for item in rows):
+        columns.insert(3, Column("Right?", "flag", [yes_no(right) for _, _, right in first]))
+    return Items(
+        what="items",
+        order="least certain first",
+        n_all=source.n_items,
+        columns=columns,
+        tables=[
+            Rows(
+                "Outputs in order of certainty",
+                ["Output", "Self-certainty"],
+                "right",
+                [item.rows() for item in rows],
+            )
+        ],
+        errors={
+            k: "; ".join(map(str, item.record["confidence_errors"]))
+            for k, item in enumerate(rows)
+            if item.record.get("confidence_errors")
+        },
+    )

@@ -1,0 +1,196 @@
+"""Items of `self-certainty` with the confidences that are known, and their records."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from jaxscore.io.json_input import json_kind
+from jaxscore.io.json_output import to_json_value
+from jaxscore.systems.evaluation import Failure
+from jaxscore.systems.resuming import Work
+from jaxscore.systems.self_certainty import right_responses
+from jaxscore.systems.self_certainty.confidences import (
+    MEASURED,
+    Confidence,
+    Inputs,
+    is_finite,
+    recalled_measures,
+)
+from jaxscore.systems.self_certainty.right_responses import RightResponses
+from jaxscore.types.requests import Request
+
+INPUT_FIELD, OTHER_INPUT_FIELD = "model_input", "input"
+# Fields of a record beside the item's own; `processed_index` is the published script's.
+OWN_FIELDS = (
+    "confidence_list", "processed_index", "confidence_settings", "confidence_errors", *MEASURED,
+)  # fmt: skip
+
+Place = tuple[int, int]  # of an item, and of one of its outputs
+
+
+class ConfidenceWork(Work[Confidence]):
+    """Items with the confidences that are known.
+
+    Attributes:
+        inputs: of the entries.
+        right: which outputs are right; None without gold.
+    """
+
+    known: list[Confidence]  # type: ignore[assignment]
+
+    def read(self) -> None:
+        """See `Work.read`.
+
+        Raises:
+            NothingUsable: no item has gold, which is requested.
+        """
+        self.inputs = [self._inputs(place) for place in range(len(self.entries))]
+        self.known = [self._unknown(inputs.outputs) for inputs in self.inputs]
+        self.right: RightResponses | None = None
+        if self.settings.gold is not None:
+            self.right = right_responses.read(
+                self.inputs, self.settings.gold, self.settings.answer_rule
+            )
+
+    def _inputs(self, place: int) -> Inputs:
+        name, item = self.entries[place].name, self.items[place]
+        given = {field: value for field, value in item.items() if field not in OWN_FIELDS}
+        field, output_field = self.settings.input_field, self.settings.output_field
+        if field == INPUT_FIELD and given.get(field) is None and OTHER_INPUT_FIELD in given:
+            field = OTHER_INPUT_FIELD
+        error = _complaint(given, field, str) or _complaint(given, output_field, list)
+        if error:
+            self.errors[place] = error
+            return Inputs(name, given, "", [], field)
+        return Inputs(name, given, given[field], given[output_field], field)
+
+    def _unknown(self, outputs: Sequence[Any]) -> Confidence:
+        return Confidence.unknown(outputs, measures=self.settings.gold is not None)
+
+    def is_same(self, place: int, record: Mapping[str, Any]) -> bool:
+        """Whether input and outputs of a record are those of the item."""
+        inputs, values = self.inputs[place], record.get("confidence_list")
+        return (
+            record.get(inputs.input_field) == inputs.context
+            and record.get(self.settings.output_field) == to_json_value(inputs.outputs)
+            and isinstance(values, list)
+            and len(values) <= len(inputs.outputs)
+        )
+
+    def recall(self, place: int, record: Mapping[str, Any]) -> Confidence | None:
+        """The confidences of a record.
+
+        A number that is not finite is not known: the published script writes NaN for an output
+        without tokens. That script does not say how it computed, so that nothing is added to an
+        item of its file: it is complete, or computed again.
+        """
+        out, made = self._unknown(self.inputs[place].outputs), record.get("confidence_settings")
+        # Older scripts wrote as many as the first item has.
+        for output, value in enumerate(record["confidence_list"]):
+            if is_finite(value) and output not in out.errors:
+                out.values[output] = value
+        if isinstance(made, dict) and any(value is not None for value in out.values):
+            out.made = made
+            out.measured = recalled_measures(record, len(out.values)) or out.measured
+            return out
+        is_complete = all(
+            value is not None or output in out.errors for output, value in enumerate(out.values)
+        )
+        return out if is_complete else None
+
+    def made_with(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Work.made_with`."""
+        names = ("alignment", "input_field", "output_field")
+        out = {**model, **{name: getattr(self.settings, name) for name in names}}
+        if self.settings.truncate is None:  # a run that may cut inputs continues one that may not
+            out["truncate"] = None
+        return out
+
+    def record(self, place: int) -> dict[str, Any] | None:
+        """An item with its confidences; None while one is missing."""
+        known = self.known[place]
+        if known.missing:
+            return None
+        out = {
+            **self.inputs[place].given,
+            "confidence_list": known.values,
+            **(known.measured or {}),
+            "processed_index": place,
+        }
+        if known.made is not None:
+            out["confidence_settings"] = {
+                name: value for name, value in known.made.items() if value is not None
+            }
+        if errors := self._output_errors(place):
+            out["confidence_errors"] = errors
+        return out if self.right is None else {**out, **self.right.fields(place)}
+
+    def requests(self, places: Sequence[Place]) -> Iterator[Request]:
+        """One for each output."""
+        for place, output in places:
+            inputs = self.inputs[place]
+            name = f"{self.entries[place].name}, output {output + 1}"
+            yield Request(name, inputs.context, inputs.outputs[output])
+
+    def missing_outputs(self) -> list[Place]:
+        """All outputs that are not scored, in the input's order."""
+        return [(place, k) for place, known in enumerate(self.known) for k in known.missing]
+
+    def scorable_outputs(self) -> list[Place]:
+        """All outputs that are scored or can be, in the input's order."""
+        return [
+            (place, k)
+            for place, known in enumerate(self.known)
+            for k in range(len(known.values))
+            if k not in known.errors
+        ]
+
+    def note_noise(self, spread: float) -> None:
+        """Add how far rounding moves a confidence, in nats; a larger earlier value stays."""
+        for known in self.known:
+            if known.made is not None:
+                earlier: Any = known.made.get("noise")
+                largest = max(earlier, spread) if is_finite(earlier) else spread
+                known.made = {**known.made, "noise": largest}
+
+    def remarks(self) -> list[str]:
+        """See `Work.remarks`."""
+        out = super().remarks()
+        n = sum(
+            known.made is None and any(value is not None for value in known.values)
+            for known in self.known
+        )
+        if n:
+            out.append(
+                f"{n} of them do not say how they were computed and are kept as they are; the "
+                "published script computes in half precision and as --alignment upstream does"
+            )
+        return out
+
+    def failures(self) -> list[Failure]:
+        """Items and outputs without a confidence, then items whose gold is unusable."""
+        graded = {} if self.right is None else self.right.errors
+        return [
+            *(
+                Failure(entry.name, error)
+                for place, entry in enumerate(self.entries)
+                for error in self._output_errors(place)
+            ),
+            *(Failure(self.entries[place].name, why) for place, why in graded.items()),
+        ]
+
+    def _output_errors(self, place: int) -> list[str]:
+        if place in self.errors:
+            return [self.errors[place]]
+        errors = self.known[place].errors
+        return [f"output {output + 1}: {errors[output]}" for output in sorted(errors)]
+
+
+def _complaint(given: Mapping[str, Any], field: str, expected: type) -> str | None:
+    """What is wrong with a field, or None."""
+    wanted = "a string" if expected is str else "a list of strings"
+    if field not in given:
+        there = ", ".join(map(repr, given)) or "none"
+        return f'no field "{field}", expected {wanted}; there are {there}'
+    if not isinstance(given[field], expected):
+        return f'field "{field}" is {json_kind(given[field])}, expected {wanted}'
+    return None
