@@ -66,10 +66,12 @@ def _item(system: System) -> dict[str, Any]:
 
 
 def _settings(settings: type) -> dict[str, Any]:
+    required = [field.name for field in fields_of(settings) if field.is_required]
     return {
         **_described(settings),
         "type": "object",
         "properties": {field.name: _setting(field) for field in fields_of(settings)},
+        **({"required": required} if required else {}),
         "additionalProperties": False,
     }
 
@@ -82,6 +84,8 @@ def _setting(field: SettingField) -> dict[str, Any]:
         value = {"type": "array", "items": value}
     if field.is_optional:
         value = _any_of([value, {"type": "null"}])
+    if field.is_required:
+        return {"description": field.flag.help, **value}
     default = [*field.default] if isinstance(field.default, tuple) else field.default
     off = "false: " if field.default is True else ""  # the flag turns it off, and the help says so
     help_text = {"description": f"{off}{field.flag.help}"} if field.flag.help else {}

@@ -23,10 +23,16 @@ def config(name):
 def test_defaults_of_settings_fit(name):
     system = declaration(name)
     schema = schema_of(system)
-    settings = schema["$defs"]["settings"]["properties"]
-    check(schema, "settings", to_json_value(system.settings()))
-    defaults = {field: value["default"] for field, value in settings.items()}
-    assert defaults == to_json_value(system.settings())
+    settings = schema["$defs"]["settings"]
+    given = dict.fromkeys(settings.get("required", ()), 1)
+    known = to_json_value(system.settings(**given))
+    check(schema, "settings", known)
+    defaults = {
+        field: value["default"]
+        for field, value in settings["properties"].items()
+        if field not in given
+    }
+    assert given | defaults == known
 
 
 @pytest.mark.parametrize("name", DECLARED)
