@@ -188,11 +188,6 @@ def add_limit_flag(parser: argparse._ActionsContainer, what: str, *spellings: st
     )
 
 
-def common_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Flags that are settings of every system that scores text."""
-    return {name: getattr(args, name) for name in ("truncate", "seed", "audit_noise")}
-
-
 def add_lora_flag(parser: argparse._ActionsContainer) -> None:
     """Declare --lora."""
     advanced(

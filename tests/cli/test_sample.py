@@ -380,7 +380,7 @@ def test_on_into_the_commands_that_read_samples(run, place, tmp_path):
     words = flags(folder, "--max-new-tokens", 4, "--temperature", 2, "--quiet", n=3)
     code, _, err = run(*words)
     assert code == 1
-    assert "failed: item 3 (id long): its prompt has " in err
+    assert f"failed: {folder / 'in.jsonl'}:3 (id long): its prompt has " in err
     samples = folder / "out.json"
     assert run("self-certainty", "--input", samples, "--journal", "off", "--quiet").code == 1
     scored = result(folder, "out-confidence-list.json")

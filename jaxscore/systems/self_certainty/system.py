@@ -258,21 +258,9 @@ def evaluate(
     if run.noise is not None:
         work.note_noise(run.noise.spread["mean_self_certainty"].largest)
     work.pass_on(on_item)
-    found = [(k, v) for k, one in enumerate(work.known) for v in one.values if v is not None]
-    mean = estimate(
-        [value for _, value in found],
-        settings.n_bootstrap,
-        settings.seed,
-        [place for place, _ in found],
-    )
-    summary = {
-        "n_items": len(work.entries),
-        "n_outputs": sum(len(one.outputs) for one in work.inputs),
-        "n_scored": len(found),
-        "mean_self_certainty": mean,
-    }
+    summary = _summary(work, settings)
     details: dict[str, Any] = {"summary": summary}
-    headline, lines = _headline(mean, summary), []
+    headline, lines = _headline(summary), []
     is_unreadable = work.right is not None and work.right.is_unreadable
     if work.right is not None:
         details |= right_responses.report(
@@ -282,15 +270,12 @@ def evaluate(
         headline += f"; {no_line if is_unreadable else _quality_line(details['quality'])}"
         lines = _quality_lines(details["quality"])
     records = work.records()
-    remarks = [
-        *(
-            []
-            if settings.batch_size is None
-            else [f"--batch-size {settings.batch_size}: of no effect; see --batch-tokens"]
-        ),
-        *([NO_READABLE_ANSWER] if is_unreadable else []),
-        *([f"{n_cut} outputs were scored after an input cut at its left"] if n_cut else []),
-    ]
+    no_effect = f"--batch-size {settings.batch_size}: of no effect; see --batch-tokens"
+    remarks = {
+        no_effect: settings.batch_size is not None,
+        NO_READABLE_ANSWER: is_unreadable,
+        f"{n_cut} outputs were scored after an input cut at its left": n_cut,
+    }
     return Evaluation(
         summary=summary,
         items=records if on_item is None else [],
@@ -300,10 +285,10 @@ def evaluate(
         long={"items": records if on_item is None else []},
         headline=headline,
         failures=work.failures(),
-        remarks=remarks,
+        remarks=[remark for remark, applies in remarks.items() if applies],
         lines=lines,
         counts={"outputs_from_before": n_before},
-        is_complete=bool(found) and not is_unreadable,
+        is_complete=summary["n_scored"] > 0 and not is_unreadable,
         page_items=records,
         **run.measured(),
     )
@@ -357,8 +342,29 @@ def window_size(work: ConfidenceWork, places: Sequence[Place], batch_tokens: int
     return min(WINDOW, max(fitting, *per_item.values()))
 
 
-def _headline(mean: Estimate, summary: Mapping[str, Any]) -> str:
+def _summary(work: ConfidenceWork, settings: Settings) -> dict[str, Any]:
+    """Counts, and the mean over all outputs.
+
+    Its interval resamples items, since outputs of one item are not independent.
+    """
+    found = [
+        (place, value)
+        for place, known in enumerate(work.known)
+        for value in known.values
+        if value is not None
+    ]
+    places, values = [place for place, _ in found], [value for _, value in found]
+    return {
+        "n_items": len(work.entries),
+        "n_outputs": sum(len(one.outputs) for one in work.inputs),
+        "n_scored": len(found),
+        "mean_self_certainty": estimate(values, settings.n_bootstrap, settings.seed, places),
+    }
+
+
+def _headline(summary: Mapping[str, Any]) -> str:
     """The mean with its interval, and over how many outputs."""
+    mean: Estimate = summary["mean_self_certainty"]
     n_outputs, n_scored = summary["n_outputs"], summary["n_scored"]
     if mean.mean is None:
         return f"no confidence: none of {n_outputs} outputs was scored"
