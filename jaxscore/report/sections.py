@@ -10,7 +10,7 @@ import numpy as np
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report.document import Card, Field, Items, Section, Source
 from jaxscore.report.html.strips import Strips, TokenText, tokens
-from jaxscore.report.markdown import NOTHING, significant, table, text
+from jaxscore.report.markdown import NOTHING, interval, number, significant, table, text
 from jaxscore.types.results import Strip
 
 MARK = "≈"
@@ -333,3 +333,26 @@ def _tokens(strip: Strip) -> TokenText:
         one.greedy,
         one.measures.get("rank"),
     )
+
+
+def table_by_n(rows: Sequence[Mapping[str, Any]], field: str) -> str:
+    """One row per N, one column per way of choosing.
+
+    Args:
+        rows: as of `Marks.rows` of `systems.selection.grading`.
+        field: name of the displayed estimate.
+    """
+    ways = list(dict.fromkeys(row["way"] for row in rows if row[field] is not None))
+    found = {(row["best_n"], row["way"]): row for row in rows}
+    lines = []
+    for n in dict.fromkeys(row["best_n"] for row in rows):
+        fewer = next(row["n_with_fewer"] for row in rows if row["best_n"] == n)
+        cells = [
+            _estimate_cell(found[n, way][field]) if (n, way) in found else NOTHING for way in ways
+        ]
+        lines.append([str(n), str(fewer), *cells])
+    return table(["N", "Items with fewer", *map(text, ways)], lines, left=0)
+
+
+def _estimate_cell(estimate: Estimate) -> str:
+    return f"{number(estimate.mean, 4)} ({interval(estimate.low, estimate.high)})"

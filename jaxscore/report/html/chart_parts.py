@@ -81,7 +81,7 @@ def by_n(title: str, rows: Sequence[Mapping[str, Any]], what: str) -> list[Chart
     """The share of right choices against N, a curve for each way of choosing.
 
     Args:
-        rows: as `by_n.table_by_n` takes them; fewer than two items draw nothing.
+        rows: as `sections.table_by_n` takes them; fewer than two items draw nothing.
         what: is chosen from, such as "responses".
     """
     rows = [row for row in rows if row["accuracy"].n > 1]

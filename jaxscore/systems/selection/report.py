@@ -3,11 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxscore.report import by_n
 from jaxscore.report.document import Card, Column, Document, Items, Source
-from jaxscore.report.html import chart_parts
+from jaxscore.report.html.chart_parts import by_n
 from jaxscore.report.markdown import NOTHING, number, text
-from jaxscore.report.sections import SHOWN, closing, estimate_card, section, sentence, yes_no
+from jaxscore.report.sections import (
+    SHOWN,
+    closing,
+    estimate_card,
+    section,
+    sentence,
+    table_by_n,
+    yes_no,
+)
 
 ENOUGH = 2  # items; of fewer there is no share
 COUNTS = {
@@ -32,8 +39,8 @@ def report(source: Source) -> Document:
         verdict=sentence(source.headline),
         cards=_cards(rows),
         charts=[
-            *chart_parts.by_n("Share of right choices", rows, "responses"),
-            *chart_parts.by_n("Share of right choices by power", by_power, "responses"),
+            *by_n("Share of right choices", rows, "responses"),
+            *by_n("Share of right choices by power", by_power, "responses"),
         ],
         items=_items(record.get("wrong", [])),
         sections=[
@@ -84,12 +91,12 @@ def _accuracy(record: Mapping[str, Any]) -> list[str]:
     parts += [
         f"Of {n} items with gold, with Wilson's 95% interval. The first N responses of an item are "
         "considered; an item with fewer has all of them considered.",
-        by_n.table_by_n(rows, "accuracy"),
+        table_by_n(rows, "accuracy"),
         "`oracle` is right where any of the N responses is. Difference to the first sample, mean "
         "of the items' own differences, with a 95% interval of "
         f"{record['settings']['n_bootstrap']} bootstrap means over items; - where equal values "
         "cannot tell.",
-        by_n.table_by_n(rows, "above_first"),
+        table_by_n(rows, "above_first"),
     ]
     return parts
 
@@ -101,7 +108,7 @@ def _by_power(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [
         "## By power of the vote",
         "Share of right choices of the first N responses; power 0 is the majority vote.",
-        by_n.table_by_n(rows, "accuracy"),
+        table_by_n(rows, "accuracy"),
     ]
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.report import sections
-from jaxscore.report.by_n import table_by_n
 from jaxscore.report.document import (
     Card,
     Chart,
@@ -22,7 +21,14 @@ from jaxscore.report.html.chart_parts import by_n, calibrated, means
 from jaxscore.report.html.charts.curves import Curve, Point, curves
 from jaxscore.report.html.charts.histogram import counts, histogram, two_sided
 from jaxscore.report.markdown import NOTHING, interval, number, table, text
-from jaxscore.report.sections import closing, estimate_card, model_of, sentence, yes_no
+from jaxscore.report.sections import (
+    closing,
+    estimate_card,
+    model_of,
+    sentence,
+    table_by_n,
+    yes_no,
+)
 
 FIGURES = {"auroc": "AUROC", "prr": "PRR", "aurc": "AURC"}
 CERTAIN, PROBABLE = "self-certainty", "negative perplexity"
