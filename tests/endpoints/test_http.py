@@ -494,7 +494,7 @@ def test_ctrl_c_ends_promptly(answer, n_items):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
         with Server(behave) as server:
             one = Client(server.url, sends_key=False, not_found="", limits=Limits(backoff=60.0))
-            one._asked = {n_items} > 1  # then all at once
+            one._has_sent = {n_items} > 1  # then all at once
             one.map(lambda item: one.post("/x", {{"item": item}}), range({n_items}))
     """
     process = subprocess.Popen(
