@@ -42,7 +42,8 @@ class Endpoint:
         limits: Limits | None = None,
         progress: bool = False,
     ) -> None:
-        self.model, self.url = model, base_url or self.URL
+        self.model = model
+        self.url = self.URL if base_url is None else base_url
         self.client = Client(
             self.url,
             sends_key=self.TAKES_KEY,
