@@ -70,7 +70,7 @@ class RunStatistics:
     Attributes:
         sequences: requested texts, `sequences_restored` of which a journal had completely.
         sampled_with_blank: answers of a sample that were also scored with a blank, see
-            `jaxscore.systems.answer_sample`; the other counters include their texts.
+            `jaxscore.systems.audits`; the other counters include their texts.
         tokens_given: tokens of all texts, shared or not.
         tokens_unique: tokens after prefix sharing; `tokens_laid_out` also counts paths that rows
             repeat.

@@ -13,15 +13,13 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 from jaxscore.analysis import margins
 from jaxscore.analysis.bootstrap import Estimate, estimate
-from jaxscore.analysis.margins import Decisions
-from jaxscore.engine.rounding_audit import Noise
 from jaxscore.errors import InputError
 from jaxscore.io.json_input import read_lines
 from jaxscore.io.printable import one_line
 from jaxscore.lm import LM
 from jaxscore.systems.audits import Answers, Pair
 from jaxscore.systems.entries import SHOWN, Entry, read_item
-from jaxscore.systems.evaluation import Evaluation, Failure
+from jaxscore.systems.evaluation import Evaluation, Failure, mark_noise
 from jaxscore.systems.paths.report import report
 from jaxscore.systems.prompt_settings import AnswerSettings, remarks
 from jaxscore.systems.prompting import Example, Prompting
@@ -345,7 +343,14 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         path_record(case, [scored for _, scored in own], settings.systems)
         for case, own in zip(cases, pairs, strict=True)
     ]
-    decisions = [] if run.noise is None else [mark_noise(paths, run.noise)]
+    decisions = mark_noise(
+        paths,
+        PathRecord,
+        run.noise,
+        "mean_logprob",
+        {"within_noise": "sign of the improvement"},
+        "mean_logprob, as log(with / without)",
+    )
     left = iter(paths)
     records = [
         {
@@ -433,17 +438,6 @@ def probability(result: ScoredRequest) -> float:
     """Geometric mean of the tokens' probabilities."""
     assert result.mean_logprob is not None
     return math.exp(result.mean_logprob)
-
-
-def mark_noise(paths: Sequence[dict[str, Any]], noise: Noise) -> Decisions:
-    """Add `within_noise` to each path that was scored: could rounding change its gain's sign?"""
-    spread = noise.spread["mean_logprob"].largest
-    good = [path for path in paths if "error" not in path]
-    for path in good:
-        path["within_noise"] = margins.within(_log_gain(path), spread)
-    marks = [path["within_noise"] for path in good]
-    statistic = "mean_logprob, as log(with / without)"
-    return margins.count("sign of the improvement", statistic, spread, marks)
 
 
 def summarise(
