@@ -30,7 +30,8 @@ from jaxscore.systems.entries import check_file, read_file
 from jaxscore.systems.paths.system import SYSTEM as PATHS
 from jaxscore.systems.paths.system import read_system_prompts
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
-from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.probsem.system import load as load_suite
+from jaxscore.systems.probsem.system import remarks as suite_remarks
 from jaxscore.systems.rag import (
     evaluator_file,
     experiment_folder,
@@ -97,7 +98,7 @@ def read_json(data: bytes, folder: Path) -> None:
     _file(folder, "p.txt", b"prompt")
     _file(folder, "p_t.json", data)
     with refusing():
-        query_scores.remarks(query_scores.load(folder, "p", "t"))
+        suite_remarks(load_suite(folder, "p", "t"))
 
 
 def read_jsonl(data: bytes, folder: Path) -> None:

@@ -1,7 +1,6 @@
-"""`jaxscore probsem`: ProbSem."""
+"""`jaxscore probsem`: files of a suite, and of its results, named as the published ones."""
 
 import argparse
-import functools
 import hashlib
 import math
 import re
@@ -12,66 +11,23 @@ from typing import Any
 from jaxscore.analysis.bootstrap import Estimate
 from jaxscore.cli import endpoint_flags, messages, model_flags, outputs, settings_flags
 from jaxscore.cli.help_pages import advanced
-from jaxscore.evaluate import evaluate
+from jaxscore.evaluate import run_declared
 from jaxscore.io import run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.printable import UNPRINTABLE, many_lines
 from jaxscore.io.records import csv_line
 from jaxscore.io.run_files import file_digest
-from jaxscore.systems.probsem import fewshot, query_scores
-from jaxscore.systems.probsem.evaluation import DISABLED, Settings
-from jaxscore.systems.prompt_settings import AnswerSettings
+from jaxscore.systems.entries import Entry, read_objects, with_examples
+from jaxscore.systems.probsem.report import DISABLED
+from jaxscore.systems.probsem.suite import suite_files
+from jaxscore.systems.probsem.system import SYSTEM, load
 
 LONGEST = 200  # bytes of a run's name in a file's
 RULE = 30 * "_"
 
-DESCRIPTION = """\
-How probable is each of a few queries after a context? (ProbSem)
-
-inputs, in --input-dir:
-  <prompt>.txt           the text before everything else
-  <prompt>_<test>.json   {"pretext": "Answer True or False.",
-                          "context": [{"text": "Tova lives in Merrow.",
-                                       "expected": 0}],
-                          "posttext": "The correct answer is:",
-                          "queries": ["True", "False"]}
-  `expected` is the index of the right query; -1 leaves a context out of the
-  suite's accuracy.
-
-text scored, without its empty parts:
-  {prompt}\\n{pretext}\\n{context}\\n{posttext}\\n{query}
-  --boundary upstream keeps the line ends of an empty prompt and an empty text,
-  and scores the last line alone of a query with several, as published.
-
-A query's logp is the sum of its tokens' log-probabilities (--normalize: their
-mean), divided by the temperature; the scores of a context are the softmax over
-its queries.
-
-outputs, in --output-dir:
-  <prompt>_<test>_<model>_results.csv    text, query, logp, score
-  <prompt>_<test>_<model>_results.json   the same with token counts, verdicts
-                                         and settings
-  <prompt>_<test>_<model>_report.md      for people, the worst 50 contexts
-  <prompt>_<test>_<model>_report.html    the same for a browser, all contexts
-  <the table>.run.json                   what the result was made of and with
-  A flag that changes the numbers adds a suffix after <model>, so that runs with
-  different flags keep separate files: --normalize _norm, --temperature 2
-  _temp2, --boundary upstream _upstream, --answer-separator X
-  _separator-X, --truncate left _truncate-left,
-  --limit 9 _first9, --dtype float32 _float32, --quantize int8 _int8,
-  --revision X _revision-X, --lora X _lora-X, --api-base URL _endpoint,
-  --apply-chat-template _chat, --system X _system-X, --fewshot X --num-fewshot 2
-  _fewshot-2-seed0-X. A run with the same flags replaces its files.
-  With --audit-noise a context of the JSON file also holds `within_noise`:
-  whether rounding could change its verdict.
-
-exit code: 0 all scored, 1 some contexts failed (they are listed),
-           2 unusable input.
-"""
-
 
 def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    parser = subparsers.add_parser("probsem", description=DESCRIPTION)
+    parser = subparsers.add_parser(SYSTEM.name, description=SYSTEM.help)
     parser.add_argument("--prompt", required=True, metavar="NAME", help="of the prompt's file")
     parser.add_argument("--test", required=True, metavar="NAME", help="of the test suite's file")
     for name in ("input", "output"):
@@ -83,83 +39,50 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
             metavar="DIR",
             help=f"default: {name}s",
         )
-    model_flags.add_limit_flag(parser, "contexts")
-    parser.add_argument(
-        "--normalize",
-        "--norm",
-        action="store_true",
-        help="mean log-probability of a query's tokens instead of their sum",
-    )
-    parser.add_argument(
-        "--temperature",
-        "--temp",
-        type=_temperature,
-        default=1.0,
-        metavar="T",
-        help="divides the log-probabilities; above 1 the scores come closer together (default 1)",
-    )
-    parser.add_argument(
-        "--boundary",
-        choices=tuple(query_scores.BOUNDARIES),
-        default="joint",
-        help="where a query starts. joint: encoded as one text with what is before it, after the "
-        "line end (default); separate: encoded apart; upstream: the last n tokens, n being what "
-        "the query has alone, as the published script does",
-    )
-    settings_flags.add(parser, AnswerSettings)
+    model_flags.add_limit_flag(parser, SYSTEM.what)
+    settings_flags.add(parser, SYSTEM.settings)
+    settings_flags.add_groups(parser, SYSTEM.settings)
     outputs.add_page_flags(parser)
     advanced(
         parser, "--cache-dir", type=Path, metavar="DIR", help="where a hub id is downloaded to"
     )
     endpoint_flags.add(parser)
-    settings_flags.add_groups(parser, AnswerSettings)
-    model_flags.add_model_flags(parser)
+    model_flags.add_model_flags(parser, settings=SYSTEM.settings)
     parser.set_defaults(run=run)
 
 
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
-
-
 def run(args: argparse.Namespace) -> int:
-    inputs = query_scores.files(args.input_dir, args.prompt, args.test)
-    suite = query_scores.load(args.input_dir, args.prompt, args.test, args.limit)
+    """Read, evaluate and write; nothing is left behind if the input is unusable."""
+    inputs = suite_files(args.input_dir, args.prompt, args.test)
+    entry = Entry("suite", 1, load(args.input_dir, args.prompt, args.test, args.limit))
     name = run_name(args.prompt, args.test, args.model, *variant(args))
     endings = ("_results.csv", "_results.json", "_report.md")
     streams.refuse_stream(args.output_dir, "--output-dir")
     paths = [args.output_dir / f"{name}{ending}" for ending in endings]
-    read = (*inputs, *settings_flags.input_files(args, AnswerSettings))
-    about = settings_flags.about_files(args, AnswerSettings)
+    read = (*inputs, *settings_flags.input_files(args, SYSTEM.settings))
+    about = settings_flags.about_files(args, SYSTEM.settings)
     pages = outputs.page_paths(args, paths[2], *read)
     paths += pages
     outputs.check_outputs(paths, *read, flag="--output-dir")
-    settings = {
-        "normalize": args.normalize,
-        "temperature": args.temperature,
-        "boundary": args.boundary,
-        **settings_flags.values(args, AnswerSettings),
-    }
-    checked = Settings(**settings).with_examples(functools.partial(fewshot.read, suite))
-    endpoint = endpoint_flags.endpoint(args, args.api_base, checked)
+    settings = with_examples(
+        SYSTEM, SYSTEM.settings(**settings_flags.values(args, SYSTEM.settings))
+    )
+    entries = read_objects(SYSTEM, [entry], settings)
+    endpoint = endpoint_flags.endpoint(args, args.api_base, settings)
     with (
         atomic(paths[0]) as table,
         atomic(paths[1]) as data,
         atomic(paths[2]) as page,
         outputs.open_page(pages) as browser,
     ):
-        scorer = (
-            None if endpoint else model_flags.load_scorer(args, args.model, args.output_dir, *paths)
-        )
-        report = evaluate(
-            "probsem",
+        scorer = None
+        if endpoint is None:
+            scorer = model_flags.load_scorer(args, args.model, args.output_dir, *paths)
+        report = run_declared(
+            SYSTEM,
             endpoint or scorer,
-            suite,
+            entries,
+            settings,
             about={
                 "prompt": args.prompt,
                 "test": args.test,
@@ -168,21 +91,22 @@ def run(args: argparse.Namespace) -> int:
                 "test_sha256": file_digest(inputs[1]),
                 **about,
             },
-            **settings,
         )
-        for row in (["text", "query", "logp", "score"], *query_scores.rows(report.items)):
-            table.write(csv_line(row))
+        columns = ("text", "query", "logp", "score")
+        table.write(csv_line(columns))
+        for row in report.evaluation.rows:
+            table.write(csv_line([row[name] for name in columns]))
         data.write(report.json())
         page.write(report.markdown())
         if browser:
             browser.write(report.html())
     manifest = outputs.write_manifest(args, scorer, paths[0], report, **about)
     messages.print_findings(report)
-    for result in report.items:
-        if "error" not in result:
-            print(many_lines(sample_text(result)))
+    for record in report.items:
+        if "error" not in record:
+            print(many_lines(sample_text(record)))
     print(summary_text(report.summary["accuracy"], report.summary["n_without_answer"]))
-    return messages.close_run(args, report, "contexts", [*paths, manifest], scorer)
+    return messages.close_run(args, report, SYSTEM.what, [*paths, manifest], scorer)
 
 
 def run_name(prompt: str, test: str, model: str, *flags: str) -> str:

@@ -38,7 +38,7 @@ SYSTEMS = {
     "divergence": _system("divergence.system"),
     "paths": _system("paths.system"),
     "chronologic": _system("chronologic.system"),
-    "probsem": _system("probsem.evaluation", "probsem_report", "probsem_page"),
+    "probsem": _system("probsem.system"),
     "sample": _system("sample.system"),
     "self-certainty": _system("self_certainty.system"),
     "select": _system("selection.select_and_vote:SELECT"),

@@ -137,7 +137,7 @@ def test_paths(run, place, spread):
     record = read(folder / "out_report.json")
     page = (folder / "out_report.md").read_text(encoding="utf-8")
     check(record, page, ran.out, folder / "out.json.run.json", [sum(marks)])
-    shown = re.findall(r"^\| Where .* \| [-+.e\d]+( ≈)? \|$", page, re.M)
+    shown = re.findall(r"; Gain: [-+.e\d]+( ≈)?;", page)
     by_gain = sorted(zip(plain, marks, strict=True), key=lambda x: x[0]["absolute_improvement"])
     assert [bool(mark) for mark in shown] == [mark for _, mark in by_gain]
 
@@ -173,8 +173,8 @@ def test_probsem(run, tmp_path):
     check(record, page, ran.out, manifest, [sum(marks)])
     largest = record["noise"]["spread"]["sum_logprob"]["largest"]
     assert record["noise"]["decisions"][0]["margin"] == largest / 2  # twice it, over 4
-    verdicts = {k: verdict for verdict, k in re.findall(r"^(.*)\. Context (\d): ", page, re.M)}
-    assert [verdicts[str(k)].endswith(f" {MARK}") for k in (1, 2, 3)] == marks
+    scores = dict(re.findall(r"^Number: (\d); .*Its score: (.*?)(?:;|$)", page, re.M))
+    assert [scores.get(str(k), "").endswith(f" {MARK}") for k in (1, 2, 3)] == marks
     assert "noise" not in plain
     assert MARK not in only(tmp_path / "plain", "*.md").read_text(encoding="utf-8")
 

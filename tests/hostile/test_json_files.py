@@ -22,8 +22,9 @@ from jaxscore.systems.paths.system import SYSTEM as PATHS_SYSTEM
 from jaxscore.systems.paths.system import cases_of
 from jaxscore.systems.paths.system import read_example as read_path_example
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
-from jaxscore.systems.probsem import fewshot as probsem_shots
-from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.probsem.suite import read_example as read_context_example
+from jaxscore.systems.probsem.system import load as load_suite
+from jaxscore.systems.probsem.system import remarks as suite_remarks
 from jaxscore.systems.prompt_settings import PromptSettings, read_example_rows
 from jaxscore.systems.rag import experiment_folder, results_table, retrieval_runs
 from jaxscore.systems.score.system import SYSTEM as SCORE
@@ -80,11 +81,6 @@ def shots(read):
     return lambda path: PromptSettings(fewshot=read_example_rows(path)).with_examples(read).drawn()
 
 
-def context_shots(given, position, where):
-    suite = query_scores.read({**SUITE, "prompt": ""})
-    return probsem_shots.read(suite, given, position, where)
-
-
 # name of the file, what is good in it, the reader
 WHOLE = {
     "items": ("in.json", [SAMPLE], read_items),
@@ -98,7 +94,7 @@ WHOLE = {
         rag(lambda place: experiment_folder.load(place, "dev")),
     ),
     "metrics": ("eval_dev_metrics.json", {"M": 0.5}, experiment_folder.read_metrics),
-    "suite": ("p_t.json", SUITE, lambda path: query_scores.load(path.parent, "p", "t")),
+    "suite": ("p_t.json", SUITE, lambda path: load_suite(path.parent, "p", "t")),
 }
 LINES = {
     "score": (PLAIN, lambda path: list(iterate_file(SCORE, path))),
@@ -108,7 +104,7 @@ LINES = {
     "examples of score": (PLAIN, shots(functools.partial(read_item, SCORE))),
     "examples of paths": (PATHS, shots(read_path_example)),
     "examples of chronologic": (QUESTION, shots(read_question)),
-    "examples of probsem": ({"text": "A", "expected": 0}, shots(context_shots)),
+    "examples of probsem": ({"text": "A", "expected": 0}, shots(read_context_example)),
     "choose": (CHOICE, functools.partial(read_file, CHOOSE)),
     "perplexity": ({"id": "a", "text": "The cat"}, functools.partial(check_file, PERPLEXITY)),
     "sample": (PROMPT, lambda path: begin("sample", path, n=1)),
@@ -261,10 +257,9 @@ def test_any_values_in_a_suites_fields(folder, suite, context):
     if isinstance(suite.get("context"), list):
         suite["context"] = [*suite["context"], context]
     path = put(folder / "p_t.json", json.dumps(suite).encode())
-    got = outcome(lambda: query_scores.load(folder, "p", "t"), path)
+    got = outcome(lambda: load_suite(folder, "p", "t"), path)
     if not isinstance(got, InputError):
-        query_scores.requests(got)
-        query_scores.remarks(got)
+        suite_remarks(got)
 
 
 def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
@@ -282,5 +277,5 @@ def test_many_equal_texts_take_no_longer_than_many_others(tmp_path):
     ]
     put(tmp_path / "p.txt", b"")
     put(tmp_path / "p_t.json", json.dumps(SUITE | {"queries": [*many, "7"]}).encode())
-    [remark] = query_scores.remarks(query_scores.load(tmp_path, "p", "t"))
+    [remark] = suite_remarks(load_suite(tmp_path, "p", "t"))
     assert remark.startswith("query '7' occurs 2 times")

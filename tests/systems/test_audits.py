@@ -13,16 +13,16 @@ from jaxscore.systems import audits, scoring_run
 from jaxscore.systems.audits import Answers
 from jaxscore.systems.entries import read_file
 from jaxscore.systems.paths.system import SYSTEM
-from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.probsem.system import load
 from jaxscore.text.encoder import TextEncoder
 from jaxscore.types.results import failed
 from tests.conftest import CASES
-from tests.systems.probsem.test_query_scores import scored
+from tests.systems.probsem.test_system import scored
 
 PATHS = read_file(SYSTEM, CASES / "paths/input.jsonl")
 QUESTIONS = [item for _, item in read_jsonl(CASES / "chronologic/questions.jsonl")]
-SUITE = query_scores.load(CASES / "probsem", "towns", "A")
-OTHER_LAYOUT = dataclasses.replace(  # `upstream` writes another text: see `query_scores.Layout`
+SUITE = load(CASES / "probsem", "towns", "A")
+OTHER_LAYOUT = dataclasses.replace(  # `upstream` writes another text: see `Suite.split`
     SUITE, prompt="", queries=("So it is:\nyes", "So it is:\nno", "maybe")
 )
 ITEMS = {"paths": PATHS[:6], "chronologic": QUESTIONS, "probsem": SUITE}

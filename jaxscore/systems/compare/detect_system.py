@@ -1,6 +1,5 @@
 """Which system wrote a file: by its manifest, otherwise by the fields of a record."""
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -8,26 +7,15 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.systems import probsem
 from jaxscore.systems.compare.unit import System
 from jaxscore.systems.registry import SYSTEMS, declaration
-
-# Systems that are not declared in one place yet.
-OLD: tuple[System, ...] = tuple(
-    dataclasses.replace(system, signature=signature, without=without, list_in=list_in, file=pattern)
-    for system, signature, without, list_in, pattern in (
-        (probsem.SYSTEM, ("queries",), (), "contexts", "…_results.json"),
-    )
-)
 
 
 @functools.cache
 def comparisons_of(name: str) -> tuple[System, ...]:
     """How the runs of a system are compared; none if they are not, or if there is no such name."""
     declared = declaration(name) if name in SYSTEMS else None
-    if declared is not None and declared.compared:
-        return tuple(comparisons(declared))
-    return tuple(system for system in OLD if name in system.commands)
+    return () if declared is None else tuple(comparisons(declared))
 
 
 def _all() -> list[System]:

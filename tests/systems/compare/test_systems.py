@@ -8,12 +8,10 @@ from jaxscore.systems.choose.system import SYSTEM as CHOOSE
 from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC_SYSTEM
 from jaxscore.systems.compare.columns import units
 from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.systems import (
-    probsem,
-)
 from jaxscore.systems.compare.unit import Choice, System
 from jaxscore.systems.paths.system import SYSTEM as PATHS
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
+from jaxscore.systems.probsem.system import SYSTEM as PROBSEM
 from jaxscore.systems.rag.judge import SYSTEM as JUDGE
 from jaxscore.systems.rag.metrics import SYSTEM as METRICS
 from jaxscore.systems.score.system import SYSTEM as SCORE
@@ -115,7 +113,7 @@ def test_probsem():
         "queries": ["Yes", "No"], "logp": [-1.0, -3.0], "scores": [0.9, 0.1], "n_tokens": [1, 1],
         "passed": False, "within_noise": True,
     }  # fmt: skip
-    good, free = read(probsem.SYSTEM, context, {**context, "expected": -1, "passed": None})
+    good, free = read(comparison(PROBSEM), context, {**context, "expected": -1, "passed": None})
     assert good.numbers == {"expected_score": 0.1, "expected_logp": -3.0}
     assert good.choices == {"query": Choice("Yes", 2.0, None), "passed": Choice(False, 2.0, True)}
     assert (free.numbers, free.choices) == ({}, {"query": Choice("Yes", 2.0, True)})
@@ -207,7 +205,11 @@ def test_choose_and_perplexity():
         (comparison(PATHS), {"id": 1, "question": "q"}, 'field "path_evaluations" is null'),
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0]}, "has 1 entries, expected 3"),
         (CHRONOLOGIC, {**QUESTION, "scores": [1.0, None, 2.0]}, "entries that are null"),
-        (probsem.SYSTEM, {"text": "t", "queries": ["a"], "expected": 5}, "there are 1 queries"),
+        (
+            comparison(PROBSEM),
+            {"text": "t", "queries": ["a"], "expected": 5},
+            "there are 1 queries",
+        ),
         (comparison(SELF_CERTAINTY), {"output": ["a"], "confidence_list": []}, "expected 1"),
         (
             comparison(CHOOSE),

@@ -5,7 +5,7 @@ import pytest
 from jaxscore.analysis.bootstrap import proportion
 from jaxscore.errors import InputError
 from jaxscore.evaluate import evaluate
-from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.probsem.system import load
 from tests.conftest import CASES
 
 SUITE = {
@@ -29,7 +29,7 @@ def test_a_suite_as_the_file_has_it(scorer):
     assert [sum(one["scores"]) for one in report.items] == pytest.approx([1.0, 1.0])
     assert (report.settings["normalize"], report.settings["temperature"]) == (True, 2)
     page = report.markdown()
-    assert page.startswith("# ProbSem, ")
+    assert page.startswith("# ProbSem: ")
     assert "### It rains.\n" in page
     rows = report.evaluation.rows
     assert [(row["context"], row["query"], row["expected"]) for row in rows] == [
@@ -43,13 +43,13 @@ def test_a_table(scorer):
 
 
 def test_the_file_and_the_object_are_one(scorer):
-    suite = query_scores.load(CASES / "probsem", "towns", "A")
+    suite = load(CASES / "probsem", "towns", "A")
     given = {
         "prompt": suite.prompt,
         "pretext": suite.pretext,
         "posttext": suite.posttext,
         "queries": list(suite.queries),
-        "context": [{"text": one.text, "expected": one.expected} for one in suite.contexts],
+        "context": list(suite.context),
     }
     one, other = (evaluate("probsem", scorer, each) for each in (suite, given))
     assert one.items == other.items
@@ -83,7 +83,7 @@ def test_minus_one_for_one_context_leaves_the_accuracy_of_the_others(scorer):
     assert report.to_dict()["n_without_answer"] == 1
     assert report.items[2]["passed"] is None
     assert report.headline == f"{known.headline}; 1 expect -1 and are left out"
-    assert "1 contexts expect -1 and are left out." in report.markdown()
+    assert "have no verdict and are left out: 1 of them." in report.markdown()
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_minus_one_for_one_context_leaves_the_accuracy_of_the_others(scorer):
         (SUITE, {"temperature": 0}, "setting temperature is 0, expected a number above 0"),
         (SUITE, {"temperature": True}, "setting temperature is True"),
         (SUITE, {"temperature": float("nan")}, "setting temperature is nan"),
-        (SUITE, {"normalize": "mean"}, "setting normalize is 'mean', expected one of True, False"),
+        (SUITE, {"normalize": "mean"}, "setting normalize is 'mean', expected True or False"),
         (SUITE, {"boundary": "exact"}, "setting boundary is 'exact', expected one of 'joint', "),
     ],
 )
-def test_what_cannot_be_used(suite, settings, message):
+def test_what_cannot_be_used(scorer, suite, settings, message):
     with pytest.raises(InputError, match=message):
-        evaluate("probsem", None, suite, **settings)
+        evaluate("probsem", scorer, suite, **settings)
 
 
 def test_upstream_scores_what_the_package_scores_with_an_empty_prompt(scorer):

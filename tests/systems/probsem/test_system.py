@@ -7,7 +7,16 @@ import pytest
 
 from jaxscore.analysis.bootstrap import Estimate, proportion
 from jaxscore.errors import InputError
-from jaxscore.systems.probsem import query_scores
+from jaxscore.systems.probsem.system import (
+    Prompts,
+    Settings,
+    failures_of,
+    load,
+    record_of,
+    remarks,
+    rows_of,
+    summarise,
+)
 from jaxscore.types.results import ScoredRequest, failed
 from tests.conftest import CASES
 
@@ -28,8 +37,8 @@ def written(folder, suite=SUITE, prompt=b"A prompt.\n", **change):
 
 
 def loaded(folder, **change):
-    suite = query_scores.load(written(folder, **change), "p", "t")
-    assert suite.unusable == ()
+    suite = load(written(folder, **change), "p", "t")
+    assert suite.unusable == []
     return suite
 
 
@@ -40,13 +49,29 @@ def scored(*logprobs):
 
 
 def evaluate(suite, answers, **options):
-    given = {"boundary": "joint", "normalize": False, "temperature": 1.0, **options}
-    return query_scores.evaluate(suite, answers, **given)
+    left, settings = iter(answers), Settings(**options)
+    return [
+        record_of(suite, context, [next(left) for _ in suite.queries], settings)
+        for context in suite.contexts
+    ]
+
+
+def requests_of(suite, boundary="joint"):
+    prompts = Prompts.of(None, suite, Settings())
+    return [
+        request
+        for context in suite.contexts
+        for request in prompts.requests(context, boundary, None)
+    ]
+
+
+def accuracy(records):
+    return summarise(records)["accuracy"]
 
 
 def text_before(suite, index):
     """What stands before the queries of a context."""
-    requests = query_scores.requests(suite)
+    requests = requests_of(suite)
     [text] = {r.context for r in requests if r.id.startswith(f"{index + 1}.")}
     return text
 
@@ -55,7 +80,7 @@ def test_the_text_to_the_letter(tmp_path):
     suite = loaded(tmp_path)
     assert text_before(suite, 1) == ("A prompt.\n\nTrue or False?\nIt\nsnows.\nAnswer:\n")
     assert suite.shown(suite.contexts[1]) == "True or False?\nIt\nsnows.\nAnswer:"
-    requests = query_scores.requests(suite)
+    requests = requests_of(suite)
     assert [(r.id, r.continuation) for r in requests] == [
         ("1.0", "True"), ("1.1", "two\nlines"), ("2.0", "True"), ("2.1", "two\nlines"),
     ]  # fmt: skip
@@ -113,17 +138,17 @@ def test_parts_may_be_missing(tmp_path):
 )
 def test_a_suite_that_cannot_be_used(tmp_path, change, why):
     with pytest.raises(InputError) as raised:
-        query_scores.load(written(tmp_path, **change), "p", "t")
+        load(written(tmp_path, **change), "p", "t")
     assert why in str(raised.value)
     assert str(tmp_path) in str(raised.value)
 
 
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match=r"p.txt: no such file; for --prompt there are none"):
-        query_scores.load(tmp_path, "p", "t")
+        load(tmp_path, "p", "t")
     written(tmp_path)
     with pytest.raises(InputError, match=r"p_u.json: no such file; for --test there are t"):
-        query_scores.load(tmp_path, "p", "u")
+        load(tmp_path, "p", "u")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +166,7 @@ def test_files_that_are_not_there(tmp_path):
 )
 def test_a_bad_context_is_named_and_the_others_are_kept(tmp_path, bad, why):
     given = [SUITE["context"][0], bad, SUITE["context"][1]]
-    suite = query_scores.load(written(tmp_path, context=given), "p", "t")
+    suite = load(written(tmp_path, context=given), "p", "t")
     [(name, found)] = suite.unusable
     assert [context.index for context in suite.contexts] == [1, 3]
     assert name == "context 2"
@@ -159,7 +184,9 @@ def test_scores_by_hand(tmp_path):
     normalized = evaluate(suite, answers, normalize=True, temperature=0.5)
     assert normalized[0]["logp"] == [-3.0, -8.0]
     assert plain["text"] == "True or False?\nIt rains.\nAnswer:"
-    assert list(query_scores.rows([plain])) == [
+    assert [
+        tuple(row[name] for name in ("text", "query", "logp", "score")) for row in rows_of([plain])
+    ] == [
         (plain["text"], "True", -3.0, pytest.approx(p)),
         (plain["text"], "two\nlines", -4.0, pytest.approx(1 - p)),
     ]
@@ -184,40 +211,37 @@ def test_a_tie_passes_as_it_does_in_the_published_accuracy(tmp_path):
     suite = loaded(tmp_path, queries=["a", "a"])
     results = evaluate(suite, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, True]
-    assert query_scores.remarks(suite) == [
-        "query 'a' occurs 2 times: each occurrence gets a share of its own"
-    ]
-    assert query_scores.remarks(loaded(tmp_path)) == []
+    assert remarks(suite) == ["query 'a' occurs 2 times: each occurrence gets a share of its own"]
+    assert remarks(loaded(tmp_path)) == []
 
 
 def test_accuracy_is_over_what_was_scored_and_says_what_is_expected(tmp_path):
     suite = loaded(tmp_path)
     answers = [scored(-1.0), scored(-2.0), scored(-1.0), failed("2.1", "too long")]
     results = evaluate(suite, answers)
-    assert query_scores.failures(suite, results) == [
+    assert failures_of(suite, results) == [
         (r"context 2 'It\nsnows.'", r"query 1 'two\nlines': too long")
     ]
-    accuracy = query_scores.accuracy(results)
-    assert accuracy == Estimate(1, 1.0, None, None)
-    both = query_scores.accuracy(evaluate(suite, [scored(-1.0), scored(-2.0)] * 2))
+    assert accuracy(results) == Estimate(1, 1.0, None, None)
+    both = accuracy(evaluate(suite, [scored(-1.0), scored(-2.0)] * 2))
     assert both == proportion([True, False])
-    assert len(list(query_scores.rows(results))) == 2
+    assert len(rows_of(results)) == 2
     open_ = loaded(tmp_path, context=[SUITE["context"][0], {"text": "x", "expected": -1}])
     results = evaluate(open_, [scored(-1.0)] * 4)
     assert [result["passed"] for result in results] == [True, None]
-    assert query_scores.accuracy(results) == Estimate(1, 1.0, None, None)
-    assert query_scores.n_without_answer(results) == 1
+    assert accuracy(results) == Estimate(1, 1.0, None, None)
+    assert summarise(results)["n_without_answer"] == 1
     results = evaluate(open_, [scored(-1.0), scored(-2.0), scored(-1.0), failed("2.1", "long")])
     assert "error" in results[1]
-    assert query_scores.accuracy(results) == Estimate(1, 1.0, None, None)
+    assert accuracy(results) == Estimate(1, 1.0, None, None)
     results = evaluate(open_, [scored(-1.0), failed("1.1", "long"), scored(-1.0), scored(-1.0)])
-    assert query_scores.accuracy(results).mean is None  # the only one that says what is expected
+    assert accuracy(results).mean is None  # the only one that says what is expected
     nobody = loaded(tmp_path, context=[{"text": "x", "expected": -1}])
-    assert query_scores.accuracy(evaluate(nobody, [scored(-1.0)] * 2)) is None
+    assert accuracy(evaluate(nobody, [scored(-1.0)] * 2)) is None
 
 
 def test_the_cases_as_they_are_read():
-    suite = query_scores.load(CASES / "probsem", "towns", "B")
+    suite = load(CASES / "probsem", "towns", "B")
     assert suite.queries == ("A", "B", "C", "D")
     assert text_before(suite, 0).endswith("questions.\nWhere did Marek go?\nA) Merrow\n"
         "B) Tellany\nC) Osk\nD) Port Lune\nThe correct answer is:\n")  # fmt: skip
@@ -225,7 +249,7 @@ def test_the_cases_as_they_are_read():
 
 def test_a_limit_is_of_contexts(tmp_path):
     given = [SUITE["context"][0], {"text": "no expected"}, {"text": "x", "expected": -1}]
-    suite = query_scores.load(written(tmp_path, context=given), "p", "t", limit=2)
+    suite = load(written(tmp_path, context=given), "p", "t", limit=2)
     assert [context.index for context in suite.contexts] == [1]
     assert [failure.name for failure in suite.unusable] == ["context 2"]
 
@@ -253,7 +277,7 @@ def test_a_limit_is_of_contexts(tmp_path):
 def test_upstream_joins_what_the_package_joins(tmp_path, change, context, query):
     """Its words: "\\n".join([prompt, text, query]), where text and query are split at line ends."""
     suite = loaded(tmp_path, **change)
-    first = query_scores.requests(suite, layout=query_scores.Layout(as_published=True))[0]
+    first = requests_of(suite, "upstream")[0]
     assert (first.context, first.continuation) == (context, query)
     parts = [suite.pretext, suite.contexts[0].text, suite.posttext, suite.queries[0]]
     lines = "\n".join(part for part in parts if part).split("\n")

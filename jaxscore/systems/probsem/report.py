@@ -1,0 +1,130 @@
+"""Report of `probsem`."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from jaxscore.report import sections
+from jaxscore.report.document import Card, Chart, Column, Document, Field, Items, Row, Rows, Source
+from jaxscore.report.html.charts.histogram import counts, histogram
+from jaxscore.report.html.charts.intervals import Group, intervals
+from jaxscore.report.markdown import number
+from jaxscore.report.sections import (
+    closing,
+    estimate_card,
+    model_of,
+    strips_of,
+    verdict,
+    with_failures,
+    yes_no,
+)
+
+DISABLED = "accuracy is disabled, since every context expects -1"
+
+
+def report(source: Source) -> Document:
+    """The report of a run."""
+    record = source.record
+    settings = record["settings"]
+    names = ", ".join(str(settings[name]) for name in ("prompt", "test") if name in settings)
+    good = [context for context in record["contexts"] if "error" not in context]
+    accuracy = record["accuracy"]
+    left_out = record["n_without_answer"]
+    return Document(
+        system="probsem",
+        title=f"ProbSem{f', {names}' if names else ''}: {model_of(record)}",
+        verdict=verdict(source),
+        cards=[
+            *([] if accuracy is None else [estimate_card("Accuracy", accuracy, "contexts")]),
+            Card("Contexts", f"{len(good):,}", "scored"),
+        ],
+        charts=_charts(good),
+        items=_items(source),
+        sections=closing(record, "contexts"),
+        about=[
+            "Accuracy is the share of contexts whose expected query has the highest score, with "
+            "Wilson's score interval; a dash stands where fewer than two contexts cannot tell. "
+            "Contexts that expect -1 have no verdict and are left out"
+            + (f": {left_out} of them." if left_out else "."),
+            *sections.answer_blank(record),
+            *sections.boundary(settings["boundary"], record["boundary_audit"], "queries"),
+        ],
+    )
+
+
+def _charts(good: list[Any]) -> list[Chart]:
+    charts = []
+    expected = [
+        context["scores"][context["expected"]] for context in good if context["passed"] is not None
+    ]
+    if found := counts(expected, edges=[k / 20 for k in range(21)]):
+        label = "score of the expected query"
+        mean = sum(expected) / len(expected)
+        svg = histogram(found, title=label, what="contexts", label=label, mean=mean)
+        charts.append(Chart("Score of the expected query", svg))
+    best = Counter(
+        context["queries"][context["scores"].index(max(context["scores"]))] for context in good
+    )
+    groups = [Group(query, n, None, None, str(n), n) for query, n in best.most_common()]
+    if svg_ := intervals(groups, title="Highest queries", label="contexts", what="contexts"):
+        charts.append(Chart("How often each query has the highest score", svg_))
+    return charts
+
+
+def _surety(context: Mapping[str, Any]) -> tuple[bool, float]:
+    """Failed first, then by the score of the expected query, or of the highest without one."""
+    score = _expected_score(context)
+    return bool(context["passed"]), max(context["scores"]) if score is None else score
+
+
+def _expected_score(context: Mapping[str, Any]) -> float | None:
+    return None if context["passed"] is None else context["scores"][context["expected"]]
+
+
+def _items(source: Source) -> Items:
+    contexts = source.record["contexts"]
+    good = [place for place, context in enumerate(contexts) if "error" not in context]
+    places = sorted(good, key=lambda place: _surety(contexts[place]))
+    worst = [contexts[place] for place in places]
+    expected = [
+        number(None) if context["passed"] is None else context["queries"][context["expected"]]
+        for context in worst
+    ]
+    if source.strips:
+        source = dataclasses.replace(source, strips=[source.strips[place] for place in places])
+    scores = [number(_expected_score(context), 4) + sections.marked(context) for context in worst]
+    items = Items(
+        what="contexts",
+        order="worst first",
+        n_all=source.n_items,
+        columns=[
+            Column("Context", "text", [context["context_text"] for context in worst]),
+            Column("Number", "number", [str(context["context"]) for context in worst]),
+            Column("Expected", "category", expected),
+            Column("Its score", "number", scores, "≈: rounding could change the verdict"),
+            Column("Passed", "flag", [yes_no(context["passed"]) for context in worst]),
+        ],
+        fields=[Field("Text", [context["text"] for context in worst])],
+        tables=[
+            Rows(
+                "Queries",
+                ["Query", "logp", "Score", "Tokens"],
+                "expected",
+                [_queries(context) for context in worst],
+            )
+        ],
+        strips=strips_of(source),
+        within_noise=[context.get("within_noise") for context in worst]
+        if "noise" in source.record
+        else [],
+    )
+    return with_failures(items, source.record["failures"])
+
+
+def _queries(context: Mapping[str, Any]) -> list[Row]:
+    columns = (context[name] for name in ("queries", "logp", "scores", "n_tokens"))
+    return [
+        Row([query, number(logp, 4), number(score, 4), str(n)], score, k == context["expected"])
+        for k, (query, logp, score, n) in enumerate(zip(*columns, strict=True))
+    ]
