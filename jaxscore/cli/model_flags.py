@@ -15,6 +15,7 @@ from jaxscore.engine import stages
 from jaxscore.engine.defaults import AUTO, BATCH_TOKENS, DEVICES
 from jaxscore.errors import InputError
 from jaxscore.io import run_files
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import check_local, local_path
 from jaxscore.io.streams import is_stream
 from jaxscore.models import model_types
@@ -315,10 +316,10 @@ def config_file(model: str) -> Path:
             return path / CONFIG
         if path.name == CONFIG and path.exists():
             return path
-        if path.suffix == checkpoint.GGUF and path.exists():
-            raise InputError(checkpoint.gguf_refusal(path))
+        if is_gguf(path):
+            return path
     raise InputError(
-        f"--model {model}: neither a folder nor a {CONFIG}; give one of the two (a hub id would "
+        f"--model {model}: neither a folder, a {CONFIG} nor a GGUF file; give one (a hub id would "
         f"fetch the weights too, and only {CONFIG} is needed)"
     )
 
@@ -335,7 +336,7 @@ def check_model(args: argparse.Namespace, model: str, revision: str | None) -> N
         with_code=getattr(args, "trust_remote_code", False),
         cache_dir=getattr(args, "cache_dir", None),
     )
-    model_types.check(checkpoint.read_config(folder), str(folder / CONFIG))
+    model_types.check(checkpoint.read_config(folder), str(checkpoint.config_path(folder)))
 
 
 def _journal(args: argparse.Namespace, output: Path | None, written: Sequence[Path]) -> Path | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from jaxscore.device.backends import current_platform
 from jaxscore.errors import InputError, check_choice
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models import model_types, native
 from jaxscore.models.choices import (
     DTYPES,
@@ -60,17 +61,26 @@ def load(
         raise InputError(str(problem)) from None
     raw = checkpoint.read_config(folder)
     accepted: dict[str, Any] = {}
-    where = str(folder / checkpoint.CONFIG)
+    where = str(checkpoint.config_path(folder))
     model_types.check(raw, where)  # before anything is said of its weights
     if accept_config:
         if implementation == "transformers":
             raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
         raw, accepted = accepted_keys.accept(raw, accept_config, where)
     scheme = quantization.read_scheme(folder, raw)
+    stored_as = None if scheme is None else scheme.describe()
     raw = quantization.plain_config(raw)
     if checkpoint.is_converted(folder):
         tensors = None
         stored_dtype = _converted_dtype(folder, implementation, adapter, quantize)
+    elif is_gguf(folder):
+        from jaxscore.models.weights import gguf
+
+        tensors, stored_dtype, stored_as = (
+            gguf.open_tensors(folder),
+            "bfloat16",
+            gguf.describe(folder),
+        )
     else:
         tensors = quantization.open_tensors(folder, scheme)
         stored_dtype = "bfloat16" if scheme else tensors.dtype_name()
@@ -95,7 +105,6 @@ def load(
 
         assert tensors is not None  # a converted folder was refused above
         model = flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
-    stored_as = None if scheme is None else scheme.describe()
     return dataclasses.replace(model, stored_as=stored_as, accepted=accepted)
 
 

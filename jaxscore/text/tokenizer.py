@@ -10,6 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from jaxscore.errors import InputError
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.text import tokenizer_files
 from jaxscore.text.bounded_tokenizer import panics_as_errors, special_tokens_around
 
@@ -30,6 +31,9 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
             tokenizer brings code and `trust_remote_code` is False; or its files contradict each
             other.
     """
+    if is_gguf(folder):
+        with errors_only():
+            return tokenizer_files.read_gguf(folder)
     advice = "; expected tokenizer.json beside the model"
     with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):
         settings = tokenizer_files.read_settings(folder)

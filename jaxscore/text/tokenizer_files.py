@@ -21,8 +21,10 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from jaxscore.errors import InputError
+from jaxscore.io import gguf_file
 from jaxscore.io.json_input import check_regular, read_json, read_text
 from jaxscore.text import checkpoint_process, tokenizer_limits
+from jaxscore.text.gguf_tokenizer import read_gguf_tokenizer
 
 TRUTH, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 MOST_BYTES = 1 << 29  # of a tokenizer.json; those of 260,000 tokens have 35 MB
@@ -117,25 +119,42 @@ def read_tokenizer(folder: Path) -> Any:
             transformers.
         Exception: what `tokenizers` raises for an invalid tokenizer.json.
     """
-    from transformers import PreTrainedTokenizerFast
-
     check_tokenizer_file(folder / TRUTH)
     files = _Files(folder)
     names = files.add_tokens()
     files.apply_options(names)
+    clean_up = bool(files.settings.get("clean_up_tokenization_spaces"))
+    return _wrapped(folder, files.backend, names, files.chat_template(), clean_up)
+
+
+def read_gguf(path: Path) -> Any:
+    """Read the tokenizer of a GGUF file, as `read_tokenizer` does.
+
+    Raises:
+        InputError: the file has none, or one of a kind that is not read.
+    """
+    return _wrapped(path, *read_gguf_tokenizer(gguf_file.read_gguf(path)))
+
+
+def _wrapped(
+    path: Path, backend: Tokenizer, names: dict[str, str], template: Any, clean_up: bool = False
+) -> Any:
+    """A tokenizer of transformers around a backend."""
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(models.WordLevel({"": 0}, unk_token="")),
-        name_or_path=str(folder),
-        chat_template=files.chat_template(),
+        name_or_path=str(path),
+        chat_template=template,
         # Each call sets the backend's by it.
-        split_special_tokens=files.backend.encode_special_tokens,
-        clean_up_tokenization_spaces=bool(files.settings.get("clean_up_tokenization_spaces")),
+        split_special_tokens=backend.encode_special_tokens,
+        clean_up_tokenization_spaces=clean_up,
         # transformers 5 requires this beside the former; 4.57 knows the former alone.
         clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output=True,
         **names,
     )
     # Each release changes a tokenizer that it is given, so it gets this one after that.
-    tokenizer._tokenizer = files.backend
+    tokenizer._tokenizer = backend
     return tokenizer
 
 

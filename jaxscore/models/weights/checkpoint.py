@@ -5,12 +5,13 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io import json_input
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.json_input import check_regular
 from jaxscore.io.local_path import check_local
 
 # Files of a hub repository; many repositories hold the weights a second time under other names
 FILES = ["*.json", "model*.safetensors", "*.model", "*.txt", "*.jinja"]
-MODEL = "a local folder or a hub id such as NAME/NAME"
+MODEL = "a local folder, a GGUF file or a hub id such as NAME/NAME"
 CONFIG = "config.json"
 CONVERTED = "jaxscore.json"  # file by which a converted checkpoint is recognised,
 CONVERTED_PARAMS = "params"  # and the folder of its parameters
@@ -20,10 +21,10 @@ GGUF = ".gguf"
 def resolve(
     model: str, revision: str | None, *, with_code: bool = False, cache_dir: Path | None = None
 ) -> Path:
-    """The local folder of a checkpoint: itself, the embedded one, or a hub snapshot.
+    """The local folder of a checkpoint, or its GGUF file: itself, the embedded one, or the hub's.
 
     Args:
-        model: a folder, a hub id or "demo".
+        model: a folder, a GGUF file, a hub id or "demo".
         revision: branch, tag or commit of a hub id.
         with_code: also fetch the repository's Python files, for a tokenizer that needs them.
         cache_dir: folder for snapshots of hub ids; None for the hub's default.
@@ -41,14 +42,12 @@ def resolve(
         is_folder, exists = folder.is_dir(), folder.exists()
     except (OSError, ValueError) as problem:  # too long, not permitted, a zero byte
         raise InputError(f"model {model[:80]}: not usable as a path ({problem})") from None
-    if is_folder:
+    if is_folder or is_gguf(folder):
         return folder
     if exists:
-        if folder.suffix == GGUF:
-            raise InputError(gguf_refusal(folder))
         raise InputError(
-            f"model {model}: found a file, expected a folder with config.json and safetensors; "
-            "give its folder"
+            f"model {model}: found a file that is no GGUF, expected a folder with config.json and "
+            "safetensors, or a GGUF file; give its folder"
         )
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise InputError(f"model {model}: no such folder")
@@ -79,25 +78,16 @@ def _from_hub(model: str, revision: str | None, files: list[str], cache_dir: Pat
         ) from None
 
 
-def gguf_refusal(file: Path) -> str:
-    """Message that says how to convert a GGUF file."""
-    folder, name = str(file.parent), file.name
-    return (
-        f"{file}: GGUF is not read yet; transformers converts it to a folder OUT, which --model "
-        f"then takes: AutoModelForCausalLM.from_pretrained({folder!r}, gguf_file={name!r})"
-        ".save_pretrained(OUT), and AutoTokenizer in the same way (it needs the package gguf; "
-        "transformers 5 wants quantization_config=GgufConfig(dequantize=True) for the model, too)"
-    )
-
-
 def refuse_gguf(folder: Path) -> None:
-    """Refuse a folder that lacks files and has a GGUF file.
+    """Refuse a folder that lacks files and has GGUF files, of which one has to be named.
 
     Raises:
-        InputError: it has one; the message says how to convert it.
+        InputError: it has some; the message lists them.
     """
-    for file in sorted(folder.glob(f"*{GGUF}")):
-        raise InputError(gguf_refusal(file))
+    if names := sorted(file.name for file in folder.glob(f"*{GGUF}")):
+        raise InputError(
+            f"{folder}: holds GGUF files alone; give one of them as the model: {', '.join(names)}"
+        )
 
 
 def read_json(path: Path) -> Any:
@@ -115,9 +105,18 @@ def is_converted(folder: Path) -> bool:
     return (folder / CONVERTED).exists()
 
 
+def config_path(folder: Path) -> Path:
+    """The file that has a model's config: `config.json`, or a GGUF file itself."""
+    return folder if is_gguf(folder) else folder / CONFIG
+
+
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json` as written."""
-    path = folder / CONFIG
+    """`config.json` as written, or what it would be for a GGUF file."""
+    path = config_path(folder)
+    if path == folder:
+        from jaxscore.models.weights import gguf
+
+        return gguf.read_config(folder)
     if not path.exists():
         refuse_gguf(folder)
     config = read_json(path)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxscore.errors import InputError
+from jaxscore.io.gguf_file import is_gguf, read_gguf
 from jaxscore.io.local_path import cache_folder
 from jaxscore.models.weights import checkpoint, tensor_files
 from jaxscore.models.weights.filling import n_threads
@@ -105,6 +106,10 @@ class _Read(NamedTuple):
 
 def _read(folder: Path, adapter: Path | None, stop: threading.Event) -> _Read:
     """Hash the files that `models.load` reads parameters from, and their config."""
+    if is_gguf(folder):
+        parts = read_gguf(folder).files
+        files = {("model", path.name): path for path in parts}
+        return _hashed(files, adapter, stop)
     if checkpoint.is_converted(folder):
         inside = (folder / checkpoint.CONVERTED_PARAMS).rglob("*")
         weights = [
@@ -115,6 +120,13 @@ def _read(folder: Path, adapter: Path | None, stop: threading.Event) -> _Read:
         weights = tensor_files.weight_files(folder)
     paths = [folder / checkpoint.CONFIG, *weights]
     files = {("model", path.relative_to(folder).as_posix()): path for path in paths}
+    return _hashed(files, adapter, stop)
+
+
+def _hashed(
+    files: dict[tuple[str, str], Path], adapter: Path | None, stop: threading.Event
+) -> _Read:
+    """Hash files by their kind and name, and an adapter's."""
     if adapter is not None:
         from jaxscore.models.weights import lora
 

@@ -1,0 +1,354 @@
+"""Reads the metadata and the tensor table of GGUF files.
+
+The format (docs/gguf.md of ggml): a header, metadata as typed key-value pairs, a table
+of tensors, and their bytes, aligned. Versions 2 and 3 are read, little endian.
+
+gguf-py's own `GGUFReader` makes a NumPy view of every string, which takes 9.5 CPU seconds for a
+vocabulary of 262,144 tokens; this reader takes 0.2.
+"""
+
+import dataclasses
+import functools
+import math
+import mmap
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.io.json_input import check_regular
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+STRING, ARRAY = 8, 9  # value types of metadata; the others are numbers:
+NUMBERS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+MOST_NESTED = 4  # arrays of arrays
+MOST_AXES = 4
+MOST_NAME = 65_535  # bytes of a key or of a tensor's name, by the format
+ALIGNMENT = 32  # of tensors, unless general.alignment says otherwise
+FIRST_OF_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
+class TensorType(NamedTuple):
+    """A storage type: its name, the weights in a block, and the bytes of a block."""
+
+    name: str
+    block: int
+    n_bytes: int
+
+
+TYPES = {  # by the id of ggml.h
+    0: TensorType("F32", 1, 4),
+    1: TensorType("F16", 1, 2),
+    2: TensorType("Q4_0", 32, 18),
+    3: TensorType("Q4_1", 32, 20),
+    6: TensorType("Q5_0", 32, 22),
+    7: TensorType("Q5_1", 32, 24),
+    8: TensorType("Q8_0", 32, 34),
+    10: TensorType("Q2_K", 256, 84),
+    11: TensorType("Q3_K", 256, 110),
+    12: TensorType("Q4_K", 256, 144),
+    13: TensorType("Q5_K", 256, 176),
+    14: TensorType("Q6_K", 256, 210),
+    16: TensorType("IQ2_XXS", 256, 66),
+    17: TensorType("IQ2_XS", 256, 74),
+    18: TensorType("IQ3_XXS", 256, 98),
+    19: TensorType("IQ1_S", 256, 50),
+    20: TensorType("IQ4_NL", 32, 18),
+    21: TensorType("IQ3_S", 256, 110),
+    22: TensorType("IQ2_S", 256, 82),
+    23: TensorType("IQ4_XS", 256, 136),
+    28: TensorType("F64", 1, 8),
+    29: TensorType("IQ1_M", 256, 56),
+    30: TensorType("BF16", 1, 2),
+    34: TensorType("TQ1_0", 256, 54),
+    35: TensorType("TQ2_0", 256, 66),
+    39: TensorType("MXFP4", 32, 17),
+}
+
+
+class StoredTensor(NamedTuple):
+    """A tensor as a file stores it.
+
+    Attributes:
+        shape: rows first, as in NumPy and PyTorch; the file has the reverse.
+        data: its bytes, a view of the mapped file.
+        where: its file.
+    """
+
+    shape: tuple[int, ...]
+    type: TensorType
+    data: np.ndarray
+    where: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class GgufFile:
+    """A model in one GGUF file, or in the files of a split.
+
+    Attributes:
+        path: the file that was named.
+        files: all of them, in order.
+        metadata: of the first one. Arrays of numbers are NumPy arrays, other arrays lists.
+        tensors: by their name in the file.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`, which also begins the names of the model's own keys.
+
+        Raises:
+            InputError: the file does not say it.
+        """
+        found = self.metadata.get("general.architecture")
+        if not isinstance(found, str):
+            raise InputError(f"{self.path}: has no general.architecture; it is no model")
+        return found
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF does, whatever its name (Ollama's blobs have no ending)."""
+    try:
+        if not path.is_file():
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):  # not permitted; a name with a zero byte
+        return False
+
+
+@functools.lru_cache(maxsize=2)
+def _read_unchanged(path: Path, version: tuple[int, ...]) -> GgufFile:
+    file = _read_file(path)
+    n_files = file.metadata.get("split.count", 1)
+    if n_files == 1:
+        return file
+    name = FIRST_OF_SPLIT.fullmatch(path.name)
+    if not isinstance(n_files, int) or not 1 <= n_files < 10**5 or name is None:
+        raise InputError(
+            f"{path}: split.count is {n_files!r}, expected 1, or a name such as "
+            "NAME-00001-of-00003.gguf"
+        )
+    paths = [
+        path.with_name(f"{name[1]}-{number:05d}-of-{n_files:05d}.gguf")
+        for number in range(1, n_files + 1)
+    ]
+    if path != paths[0]:
+        raise InputError(f"{path}: give the first file, {paths[0].name}")
+    tensors = dict(file.tensors)
+    for other in paths[1:]:
+        if not other.exists():
+            raise InputError(f"{other}: no such file; all {n_files} files of a split must be there")
+        more = _read_file(other).tensors
+        if both := sorted(tensors.keys() & more.keys()):
+            raise InputError(f"{other}: tensor {both[0]} is also in {tensors[both[0]].where}")
+        tensors |= more
+    expected = file.metadata.get("split.tensors.count")
+    if len(tensors) != expected:
+        raise InputError(f"{path}: the {n_files} files have {len(tensors)} of {expected} tensors")
+    return dataclasses.replace(file, files=tuple(paths), tensors=tensors)
+
+
+def read_gguf(path: Path) -> GgufFile:
+    """Read a GGUF file, or the files of a split of which the first one is named.
+
+    Args:
+        path: kept in memory with what was read, since loader and tokenizer both ask for it.
+
+    Raises:
+        InputError: a file is missing, cut off, damaged or of another version, or has a type of
+            tensor that is not read.
+    """
+    check_regular(path)
+    try:
+        found = path.stat()
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}") from None
+    return _read_unchanged(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+def _read_file(path: Path) -> GgufFile:
+    try:
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
+        raise InputError(f"{path}: cannot be read ({reason})") from None
+    reader = _Reader(path, mapped)
+    metadata, table = reader.contents()
+    return GgufFile(path, (path,), metadata, reader.views(metadata, table))
+
+
+class _Entry(NamedTuple):
+    """A row of the tensor table; the offset counts from the first tensor's byte."""
+
+    shape: tuple[int, ...]
+    type_id: int
+    offset: int
+
+
+class _Reader:
+    """Reads one mapped file from its start.
+
+    Every length is compared with the bytes that are left before anything of that length is made.
+    """
+
+    def __init__(self, path: Path, mapped: mmap.mmap) -> None:
+        self._path, self._mapped, self._size, self._at = path, mapped, len(mapped), 0
+
+    def contents(self) -> tuple[dict[str, Any], dict[str, _Entry]]:
+        """The metadata and the tensor table."""
+        magic = bytes(self._mapped[: len(MAGIC)])
+        if magic != MAGIC:
+            raise InputError(f"{self._path}: begins with {magic!r}, expected {MAGIC!r}")
+        self._at = len(MAGIC)
+        version = self._number("I")
+        if version not in VERSIONS:
+            kind = " (big endian)" if version >= 1 << 16 else ""
+            raise InputError(
+                f"{self._path}: GGUF version {version}{kind}, expected 2 or 3, little endian"
+            )
+        n_tensors, n_keys = self._number("Q"), self._number("Q")
+        self._check_room(n_tensors, 24, "tensors")
+        self._check_room(n_keys, 13, "keys")
+        metadata: dict[str, Any] = {}
+        for _ in range(n_keys):
+            key = self._name()
+            if key in metadata:
+                raise InputError(f"{self._path}: the key {key} is there twice")
+            metadata[key] = self._value(self._number("I"), key)
+        table: dict[str, _Entry] = {}
+        for _ in range(n_tensors):
+            name = self._name()
+            if name in table:
+                raise InputError(f"{self._path}: the tensor {name} is there twice")
+            n_axes = self._number("I")
+            if not 1 <= n_axes <= MOST_AXES:
+                raise self._damage(f"tensor {name} has {n_axes} axes, expected 1 to {MOST_AXES}")
+            axes = [self._number("Q") for _ in range(n_axes)]
+            table[name] = _Entry(tuple(reversed(axes)), self._number("I"), self._number("Q"))
+        return metadata, table
+
+    def views(
+        self, metadata: Mapping[str, Any], table: Mapping[str, _Entry]
+    ) -> dict[str, StoredTensor]:
+        """Views of the tensors' bytes, none of which overlap."""
+        align = metadata.get("general.alignment", ALIGNMENT)
+        if not isinstance(align, int) or align < 8 or align % 8:
+            raise self._damage(f"general.alignment is {align!r}, expected a multiple of 8")
+        start = -(-self._at // align) * align
+        tensors: dict[str, StoredTensor] = {}
+        end = start
+        for name, (shape, type_id, offset) in sorted(table.items(), key=lambda row: row[1].offset):
+            if type_id not in TYPES:
+                raise InputError(
+                    f"{self._path}: tensor {name} has the type {type_id} of ggml, which is not "
+                    f"read; known are {', '.join(kind.name for kind in TYPES.values())}"
+                )
+            kind = TYPES[type_id]
+            if shape[-1] % kind.block or 0 in shape:
+                raise self._damage(
+                    f"tensor {name} has the shape {list(shape)}, and {kind.name} has blocks of "
+                    f"{kind.block} weights in a row"
+                )
+            n_bytes = math.prod(shape) // kind.block * kind.n_bytes
+            if start + offset < end or offset % align:
+                raise self._damage(f"tensor {name} begins at byte {offset:,}, within another one")
+            end = start + offset + n_bytes
+            if end > self._size:
+                raise InputError(
+                    f"{self._path}: ends before {name}; the file is cut off ({self._size:,} of at "
+                    f"least {end:,} bytes)"
+                )
+            data = np.frombuffer(self._mapped, np.uint8, n_bytes, start + offset)
+            tensors[name] = StoredTensor(shape, kind, data, self._path)
+        return {name: tensors[name] for name in table}
+
+    def _value(self, kind: int, key: str, depth: int = 0) -> Any:
+        if kind in NUMBERS:
+            return self._number(NUMBERS[kind])
+        if kind == STRING:
+            return self._text()
+        if kind != ARRAY or depth == MOST_NESTED:
+            raise self._damage(f"the key {key} has a value of type {kind}")
+        inner, n = self._number("I"), self._number("Q")
+        if inner in NUMBERS:
+            dtype = np.dtype(NUMBERS[inner]).newbyteorder("<")
+            self._check_room(n, dtype.itemsize, f"entries of {key}")
+            values = np.frombuffer(self._mapped, dtype, n, self._at)
+            self._at += n * dtype.itemsize
+            return values
+        self._check_room(n, 8, f"entries of {key}")
+        if inner == STRING:
+            return self._texts(n)
+        return [self._value(inner, key, depth + 1) for _ in range(n)]
+
+    def _texts(self, n: int) -> list[str]:
+        """Many strings; a vocabulary has hundreds of thousands."""
+        mapped, at, unpack = self._mapped, self._at, struct.Struct("<Q").unpack_from
+        found = []
+        try:
+            for _ in range(n):
+                (length,) = unpack(mapped, at)
+                end = at + 8 + length
+                if end > self._size:
+                    raise self._cut_off()
+                found.append(mapped[at + 8 : end])
+                at = end
+        except struct.error:
+            raise self._cut_off() from None
+        self._at = at
+        return [text.decode("utf-8", "replace") for text in found]
+
+    def _text(self) -> str:
+        [text] = self._texts(1)
+        return text
+
+    def _name(self) -> str:
+        text = self._text()
+        if len(text) > MOST_NAME:
+            raise self._damage(f"a name of {len(text):,} characters, expected {MOST_NAME:,}")
+        return text
+
+    def _number(self, code: str) -> Any:
+        size = struct.calcsize(f"<{code}")
+        if self._at + size > self._size:
+            raise self._cut_off()
+        (value,) = struct.unpack_from(f"<{code}", self._mapped, self._at)
+        self._at += size
+        return value
+
+    def _check_room(self, n: int, least: int, what: str) -> None:
+        """Refuse a count whose smallest entries would not fit in the file."""
+        if n * least > self._size - self._at:
+            raise self._damage(f"{n:,} {what}, for which {self._size - self._at:,} bytes are left")
+
+    def _cut_off(self) -> InputError:
+        return InputError(
+            f"{self._path}: ends within its metadata or its table of tensors; the file is cut off "
+            f"({self._size:,} bytes); fetch it again"
+        )
+
+    def _damage(self, found: str) -> InputError:
+        return InputError(f"{self._path}: {found}; the file is damaged; fetch it again")

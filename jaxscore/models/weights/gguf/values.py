@@ -1,0 +1,77 @@
+"""Values of stored tensors."""
+
+import math
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+
+from jaxscore.errors import InputError
+from jaxscore.io.gguf_file import GgufFile, StoredTensor
+
+PLAIN = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def values_of(file: GgufFile, name: str) -> np.ndarray:
+    """A tensor's values: in its own type if it is a plain one, otherwise float32.
+
+    Raises:
+        InputError: the type needs the package `gguf`, which is not installed.
+    """
+    tensor = file.tensors[name]
+    return _decode(tensor, tensor.shape)
+
+
+def piece_of(file: GgufFile, name: str, index: int) -> np.ndarray:
+    """`values_of(file, name)[index]`, of which no other part is read."""
+    tensor = file.tensors[name]
+    n_bytes = len(tensor.data) // tensor.shape[0]
+    data = tensor.data[index * n_bytes : (index + 1) * n_bytes]
+    return _decode(tensor._replace(data=data), tensor.shape[1:])
+
+
+def dtype_of(tensor: StoredTensor) -> np.dtype:
+    """Type of the values of a tensor."""
+    return PLAIN.get(tensor.type.name, np.dtype(np.float32))
+
+
+def check_decoder(file: GgufFile) -> None:
+    """Require the package `gguf` if a tensor's type needs it.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    for name, tensor in file.tensors.items():
+        if tensor.type.name not in PLAIN:
+            _dequantizer(tensor, name)
+
+
+def _decode(tensor: StoredTensor, shape: tuple[int, ...]) -> np.ndarray:
+    if tensor.type.name in PLAIN:
+        return tensor.data.view(PLAIN[tensor.type.name]).reshape(shape)
+    rows = tensor.data.reshape(math.prod(shape[:-1]), -1)
+    return _dequantizer(tensor, "")(rows).reshape(shape)
+
+
+def _dequantizer(tensor: StoredTensor, name: str) -> Callable[[np.ndarray], np.ndarray]:
+    """The decoder of a type, which takes rows of bytes [N, B]."""
+    try:
+        from gguf.constants import GGMLQuantizationType
+        from gguf.quants import dequantize
+    except ImportError:
+        raise InputError(
+            f"{tensor.where}: tensor {name} is stored as {tensor.type.name}, which needs the "
+            "package gguf: pip install 'jaxscore[gguf]'"
+        ) from None
+    kind = GGMLQuantizationType[tensor.type.name]
+
+    def decode(rows: np.ndarray) -> np.ndarray:
+        found: np.ndarray = dequantize(rows, kind)
+        return found
+
+    return decode
