@@ -1,0 +1,192 @@
+"""GGUF files: the parameters of each architecture, types of values, damage."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType, GGUFWriter, quants
+from safetensors.numpy import load_file
+
+from jaxscore.errors import InputError
+from jaxscore.models.load import load
+from jaxscore.models.weights import fingerprint, gguf
+from tests.models import gguf_files
+from tests.models.checkpoints import random_model
+
+# Types that the package gguf can write
+QUANTIZED = {"F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"}
+NORM_ROUNDING = 1.2e-7  # of a norm between 1 and 2, to which one is added and subtracted
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LONGROPE = {
+    "type": "longrope",
+    "short_factor": [1.0, 1.5, 2.0, 2.5],
+    "long_factor": [2.0, 3.0, 4.0, 5.0],
+}
+VARIANTS = [
+    *((name, {}) for name in gguf_files.ARCHITECTURES),
+    ("llama", {"tie_word_embeddings": True}),
+    ("llama", {"attention_bias": True, "mlp_bias": True}),
+    ("llama", {"head_dim": 64, "rope_scaling": LLAMA3}),
+    ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
+    ("qwen2", {"rope_scaling": YARN}),
+    ("phi3", {"rope_scaling": LONGROPE, "original_max_position_embeddings": 16}),
+]
+
+
+def written(folder, name, types=None, metadata=None, **config):
+    """A random checkpoint's folder, and the same as a GGUF file."""
+    family = gguf_files.ARCHITECTURES[name]
+    model = random_model(family.kind, **family.config | config)
+    model.save_pretrained(folder)
+    tensors = {}
+    for file in folder.glob("*.safetensors"):
+        tensors |= load_file(file)
+    path = folder / "model.gguf"
+    gguf_files.write(path, name, model.config, tensors, types, metadata)
+    return folder, path
+
+
+@pytest.mark.parametrize(("name", "config"), VARIANTS, ids=lambda part: str(part)[:40])
+def test_a_gguf_file_has_the_parameters_of_its_checkpoint(tmp_path, name, config):
+    folder, path = written(tmp_path, name, **config)
+    expected, found = load(folder, dtype="float32"), load(path, dtype="float32")
+    assert found.model_type == expected.model_type
+    assert found.max_positions == expected.max_positions
+    most = NORM_ROUNDING if gguf_files.ARCHITECTURES[name].plus_one else 0
+    different = jax.tree.map(
+        lambda a, b: float(np.abs(np.float64(a) - np.float64(b)).max()),
+        expected.params,
+        found.params,
+    )
+    assert max(jax.tree.leaves(different)) <= most
+    states = [hidden_states(model) for model in (expected, found)]
+    np.testing.assert_allclose(*states, rtol=0, atol=1e-5 if most else 0)
+
+
+def hidden_states(model):
+    """States of a random text of 16 tokens, which the attributes of a config decide too."""
+    ids = np.random.default_rng(0).integers(0, model.vocab_size, (1, 16), np.int32)
+    position = np.arange(16, dtype=np.int32)[None]
+    args = (jnp.asarray(a) for a in (ids, position, np.full((1, 16), 16, np.int32)))
+    found = model.hidden_states(model.params, *args)
+    return np.asarray(found, np.float32)
+
+
+BLOCKS = {name: kind for kind in GGMLQuantizationType if (name := kind.name) in QUANTIZED}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_quantized_tensor_has_the_values_of_its_blocks(tmp_path, name):
+    kind = BLOCKS[name]
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
+    stored = "blk.0.ffn_down.weight"
+    folder, path = written(tmp_path, "llama", {stored: kind}, **sizes)
+    theirs = "model.layers.0.mlp.down_proj.weight"
+    plain = load_file(folder / "model.safetensors")[theirs]
+    tensors = gguf.open_tensors(path)
+    np.testing.assert_array_equal(
+        tensors.arrays[theirs], quants.dequantize(quants.quantize(plain, kind), kind)
+    )
+    assert gguf.describe(path).endswith(f"1 {name}")
+
+
+DAMAGES = {
+    "cut within the metadata": (lambda data: data[:700], "ends within its metadata"),
+    "cut within a tensor": (lambda data: data[:-100], "the file is cut off"),
+    "another version": (lambda data: data[:4] + b"\x00\x00\x00\x03" + data[8:], "big endian"),
+    "too many tensors": (lambda data: data[:8] + b"\xff" * 8 + data[16:], "tensors, for which"),
+    "too many keys": (lambda data: data[:16] + b"\xff" * 8 + data[24:], "keys, for which"),
+    "an endless string": (lambda data: data[:24] + b"\xff" * 8 + data[32:], "ends within"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_file_is_one_message(tmp_path, kind):
+    damage, message = DAMAGES[kind]
+    _, path = written(tmp_path, "llama")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=message) as refusal:
+        load(path)
+    assert str(path) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"llama.attention.foo": 2}, "keys that are not handled.*attention.foo=2"),
+        ({"llama.rope.scaling.type": "su"}, "rope.scaling.type 'su' is not read"),
+        ({"general.type": "adapter"}, "general.type is 'adapter'"),
+        ({"llama.attention.value_length": 3}, "values of 3 channels"),
+        ({"llama.rope.dimension_count": 2}, "rope.dimension_count is 2"),
+        ({"llama.vocab_size": 3}, "the key vocab_size says 3"),
+    ],
+)
+def test_metadata_that_is_not_handled_is_refused(tmp_path, metadata, message):
+    _, path = written(tmp_path, "llama", metadata=metadata)
+    with pytest.raises(InputError, match=message):
+        load(path)
+
+
+def test_factors_of_no_known_rotary_scaling_are_refused(tmp_path, monkeypatch):
+    odd = {"rope_freqs.weight": np.linspace(1, 3, 4, dtype=np.float32)}
+    monkeypatch.setattr(gguf_files, "rope_tensors", lambda config: odd)
+    _, path = written(tmp_path, "llama")
+    with pytest.raises(InputError, match="not those of llama 3"):
+        load(path)
+
+
+def test_a_tensor_that_is_not_known_is_refused(tmp_path, monkeypatch):
+    more = {"blk.0.attn_odd.weight": np.zeros((4, 4), np.float32)}
+    monkeypatch.setattr(gguf_files, "rope_tensors", lambda config: more)
+    _, path = written(tmp_path, "llama")
+    with pytest.raises(InputError, match=r"blk.0.attn_odd.weight is not known"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "reason"),
+    [
+        ("mamba2", "recurrent state"),
+        ("qwen35", "recurrent state"),
+        ("bert", "masked"),
+        ("xyz", "not known"),
+    ],
+)
+def test_an_architecture_that_is_not_read_is_refused_with_its_reason(
+    tmp_path, architecture, reason
+):
+    writer = GGUFWriter(tmp_path / "a.gguf", architecture)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(InputError, match=f"{architecture}.*{reason}.*read are llama"):
+        load(tmp_path / "a.gguf")
+
+
+def test_a_folder_of_gguf_files_lists_them(tmp_path):
+    _, path = written(tmp_path / "both", "llama")
+    (tmp_path / "files").mkdir()
+    path.rename(tmp_path / "files" / "b.gguf")
+    with pytest.raises(InputError, match=r"give one of them as the model: b\.gguf"):
+        load(tmp_path / "files")
+
+
+def test_a_file_is_recognised_without_an_ending_and_has_a_fingerprint(tmp_path):
+    _, path = written(tmp_path, "llama")
+    blob = path.rename(tmp_path / "sha256-0a1b")
+    assert load(blob).model_type == "llama"
+    first = fingerprint.fingerprint(blob)
+    data = bytearray(blob.read_bytes())
+    data[-1] ^= 1
+    blob.write_bytes(data)
+    assert fingerprint.fingerprint(blob) != first
