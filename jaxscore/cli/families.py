@@ -63,11 +63,11 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def run(args: argparse.Namespace) -> int:
-    file = None if args.model is None else model_flags.config_file(args.model)
+    source = None if args.model is None else model_flags.config_source(args.model)
     from jaxscore.engine.devices import use_device  # here: it imports JAX
 
     use_device("cpu")  # nothing is computed, and accelerators stay free
-    return _list(args) if file is None else _inspect(args, file)
+    return _list(args) if source is None else _inspect(args, source)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -100,10 +100,10 @@ def _list(args: argparse.Namespace) -> int:
     return messages.print_closing_block(done=done)
 
 
-def _inspect(args: argparse.Namespace, file: Path) -> int:
+def _inspect(args: argparse.Namespace, source: Path) -> int:
     from jaxscore.models.inspect_checkpoint import inspect_checkpoint
 
-    found = inspect_checkpoint(file.parent, args.model_impl, args.accept_config)
+    found = inspect_checkpoint(source, args.model_impl, args.accept_config)
     if args.json:
         print(json_text(found), end="")
     else:

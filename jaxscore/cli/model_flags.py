@@ -303,21 +303,19 @@ def _loader(args: argparse.Namespace) -> "Callable[..., Scorer]":
     )
 
 
-def config_file(model: str) -> Path:
-    """Path of the config.json that `--model` names.
+def config_source(model: str) -> Path:
+    """Folder of the config.json that `--model` names, or its GGUF file.
 
     Raises:
-        InputError: neither a folder nor a config.json.
+        InputError: neither a folder, a config.json nor a GGUF file.
     """
     check_local(model, f"a local folder or a {CONFIG}")
     path = checkpoint.resolve(model, None) if model == "demo" else Path(model)
     with contextlib.suppress(OSError, ValueError):  # too long, not permitted, a zero byte
-        if path.is_dir():
-            return path / CONFIG
+        if path.is_dir() or is_gguf(path):
+            return path
         if path.name == CONFIG and path.exists():
-            return path
-        if is_gguf(path):
-            return path
+            return path.parent
     raise InputError(
         f"--model {model}: neither a folder, a {CONFIG} nor a GGUF file; give one (a hub id would "
         f"fetch the weights too, and only {CONFIG} is needed)"

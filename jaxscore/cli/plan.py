@@ -144,18 +144,19 @@ def run(args: argparse.Namespace) -> int:
         set_variables("tpu")
     if args.gpu_target is not None:
         set_variables("gpu")
-    file = model_flags.config_file(args.model)
+    source = model_flags.config_source(args.model)
     from jaxscore.cli import plan_facts  # deferred: imports JAX
     from jaxscore.engine.devices import use_device
+    from jaxscore.models.weights.checkpoint import config_path
 
     ahead = args.topology is not None or args.gpu_target is not None
     use_device("cpu" if ahead else args.device)
     if args.output is None:
-        facts = plan_facts.report(args, file)
+        facts = plan_facts.report(args, source)
     else:
-        outputs.check_output(args.output, file)
+        outputs.check_output(args.output, config_path(source))
         with atomic(args.output) as out:
-            facts = plan_facts.report(args, file)
+            facts = plan_facts.report(args, source)
             out.write(json_text(facts))
     print(text(facts))
     print()

@@ -46,18 +46,18 @@ MODEL_FIELDS = "n_layers width n_heads n_kv_heads vocab_size max_positions".spli
 FOOTPRINT_FIELDS = ("temporary_bytes", "batch_bytes", "compile_seconds", "xla_flops")
 
 
-def report(args: argparse.Namespace, file: Path) -> dict[str, Any]:
+def report(args: argparse.Namespace, source: Path) -> dict[str, Any]:
     """Compute the facts, with the keys of the JSON file."""
     mesh = parse_mesh(args.mesh or ("auto" if args.topology else str(MeshShape())))
     target = select_target(args, mesh)
     memory, n_devices = _machine(args, target, mesh)
     written, accepted = accepted_keys.accept(
-        checkpoint.read_config(file.parent), args.accept_config, str(file)
+        checkpoint.read_config(source), args.accept_config, str(checkpoint.config_path(source))
     )
-    scheme = quantization.read_scheme(file.parent, written)
+    scheme = quantization.read_scheme(source, written)
     raw = quantization.plain_config(written)
-    dtype = _stored_dtype(file, raw, bool(scheme)) if args.dtype == "auto" else args.dtype
-    _, translated = native.translate(file.parent, raw)
+    dtype = _stored_dtype(source, raw, scheme) if args.dtype == "auto" else args.dtype
+    _, translated = native.translate(source, raw)
     config, shapes = _stored(translated, dtype, args.quantize)
     if mesh is not None:
         _check_divisible(mesh, config)  # before anything is compiled
@@ -139,16 +139,17 @@ def _machine(
     return memory, n_devices
 
 
-def _stored_dtype(file: Path, raw: dict[str, Any], is_quantized: bool) -> Dtype:
+def _stored_dtype(source: Path, raw: dict[str, Any], scheme: Any) -> Dtype:
     """The dtype that `auto` stands for."""
-    if is_quantized:
-        return "bfloat16"
-    if checkpoint.is_converted(file.parent):
-        return converted.read_facts(file.parent).dtype
+    if scheme is not None:
+        return MATRICES[scheme.narrowest]
+    if checkpoint.is_converted(source):
+        return converted.read_facts(source).dtype
     stored = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     if stored not in MATRICES:
         raise InputError(
-            f"{file}: the weights' type is {stored!r}, which is not handled; give --dtype"
+            f"{checkpoint.config_path(source)}: the weights' type is {stored!r}, which is not "
+            "handled; give --dtype"
         )
     return MATRICES[stored]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models import model_types, native, wrappers
 from jaxscore.models.choices import Implementation, ImplementationOption, resolve_implementation
 from jaxscore.models.config import accepted_keys, read
@@ -75,7 +76,7 @@ def inspect_checkpoint(
     Raises:
         InputError: there is no config.json with a model type.
     """
-    raw, where = checkpoint.read_config(folder), str(folder / checkpoint.CONFIG)
+    raw, where = checkpoint.read_config(folder), str(checkpoint.config_path(folder))
     out = Inspection(where, raw["model_type"], resolve_implementation(implementation))
     try:
         model_types.check(raw, where)
@@ -159,7 +160,7 @@ def _inspect_flax_class(raw: dict[str, Any], where: str, out: Inspection) -> Non
 
 
 def _has_weights(folder: Path) -> bool:
-    return any(
+    return is_gguf(folder) or any(
         path.suffix in WEIGHT_SUFFIXES or path.name == tensor_files.INDEX
         for path in folder.iterdir()
     )

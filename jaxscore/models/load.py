@@ -7,7 +7,6 @@ from typing import Any
 
 from jaxscore.device.backends import current_platform
 from jaxscore.errors import InputError, check_choice
-from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models import model_types, native
 from jaxscore.models.choices import (
     DTYPES,
@@ -68,22 +67,13 @@ def load(
             raise InputError(f"{folder}: {FLAG} is for our own decoder; leave it out")
         raw, accepted = accepted_keys.accept(raw, accept_config, where)
     scheme = quantization.read_scheme(folder, raw)
-    stored_as = None if scheme is None else scheme.describe()
     raw = quantization.plain_config(raw)
     if checkpoint.is_converted(folder):
         tensors = None
         stored_dtype = _converted_dtype(folder, implementation, adapter, quantize)
-    elif is_gguf(folder):
-        from jaxscore.models.weights import gguf
-
-        tensors, stored_dtype, stored_as = (
-            gguf.open_tensors(folder),
-            "bfloat16",
-            gguf.describe(folder),
-        )
     else:
         tensors = quantization.open_tensors(folder, scheme)
-        stored_dtype = "bfloat16" if scheme else tensors.dtype_name()
+        stored_dtype = tensors.dtype_name() if scheme is None else scheme.narrowest
     if dtype == "auto":
         on_cpu = current_platform() == "cpu"
         dtype = "float32" if on_cpu or stored_dtype in ("float32", "float64") else "bfloat16"
@@ -105,6 +95,7 @@ def load(
 
         assert tensors is not None  # a converted folder was refused above
         model = flax_classes.build(folder, raw, tensors, dtype, mesh_choice)
+    stored_as = None if scheme is None else scheme.describe()
     return dataclasses.replace(model, stored_as=stored_as, accepted=accepted)
 
 

@@ -22,7 +22,7 @@ from jaxscore.models.config import read
 from jaxscore.models.config.check import check_attributes
 from jaxscore.models.families import FAMILIES, Family
 from jaxscore.models.model import Cached, MeshChoice, Model
-from jaxscore.models.weights.checkpoint import CONFIG
+from jaxscore.models.weights.checkpoint import config_path
 from jaxscore.models.weights.generation_config import read_generation_config
 from jaxscore.models.weights.params import Placement, load_params, on_one_device, shapes_of
 from jaxscore.models.weights.tensor_files import Tensors
@@ -60,7 +60,7 @@ def build(
     """
     if tensors is None:
         from jaxscore.models.weights import converted
-    text, left_out = wrappers.text_of(raw, str(folder / CONFIG)), None
+    text, left_out = wrappers.text_of(raw, str(config_path(folder))), None
     tied = None
     if text.wrapper is not None and tensors is not None:
         tensors, left_out = wrappers.text_tensors(folder, tensors, text.wrapper)
@@ -166,7 +166,7 @@ def translate(
     Raises:
         InputError: a family or attribute that is not handled, or sizes that make no model.
     """
-    where = str(folder / CONFIG)
+    where = str(config_path(folder))
     model_types.check(raw, where)
     text = wrappers.text_of(raw, where, tied=tied)
     if text.family not in FAMILIES:

@@ -26,9 +26,11 @@ from jaxscore.device.decoder import DecoderConfig, Params
 from jaxscore.device.dots import to_storage
 from jaxscore.errors import InputError
 from jaxscore.io.atomic import temporary_folder
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models.choices import Dtype
 from jaxscore.models.weights import checksums, quantization
 from jaxscore.models.weights.checkpoint import (
+    CONFIG,
     CONVERTED,
     CONVERTED_PARAMS,
     FILES,
@@ -36,6 +38,8 @@ from jaxscore.models.weights.checkpoint import (
     read_json,
 )
 from jaxscore.models.weights.params import Placement, keys_of, shapes_of
+from jaxscore.text import tokenizer_files
+from jaxscore.text.tokenizer import load_tokenizer
 
 CHECKSUMS = "checksums.json"
 FORMAT, UNCHECKED = 2, 1  # the second one had no checksums: it loads unchecked
@@ -133,15 +137,18 @@ def save(output: Path, source: Path, params: Params, facts: Facts, *, with_code:
     """
     check_absent(output)
     with _as_refusals(output), temporary_folder(output) as made:
-        for pattern in FILES + ["*.py"] * with_code:
-            for file in source.glob(pattern):
-                if ".safetensors" not in file.name and file.is_file():
-                    shutil.copyfile(file, made / file.name)
-        _write_plain_config(made)
+        if is_gguf(source):
+            _write_json(made / CONFIG, read_config(source))
+            _write_tokenizer(made, load_tokenizer(source))
+        else:
+            for pattern in FILES + ["*.py"] * with_code:
+                for file in source.glob(pattern):
+                    if ".safetensors" not in file.name and file.is_file():
+                        shutil.copyfile(file, made / file.name)
+            _write_plain_config(made)
         found = _save_params(made / CONVERTED_PARAMS, params)
         (made / CHECKSUMS).write_text(json.dumps(found) + "\n", encoding="utf-8")
-        text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, indent=2)
-        (made / CONVERTED).write_text(text + "\n", encoding="utf-8")
+        _write_json(made / CONVERTED, {"format": FORMAT, **dataclasses.asdict(facts)})
         umask = os.umask(0)
         os.umask(umask)
         made.chmod(0o777 & ~umask)
@@ -154,8 +161,26 @@ def _write_plain_config(folder: Path) -> None:
     """Drop the `quantization_config`: the parameters are plain."""
     raw = read_config(folder)
     if (plain := quantization.plain_config(raw)) != raw:
-        text = json.dumps(plain, indent=2)
-        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+        _write_json(folder / CONFIG, plain)
+
+
+def _write_tokenizer(folder: Path, tokenizer: Any) -> None:
+    """Write what a tokenizer that is not in files of its own needs to be loaded again."""
+    tokenizer.backend_tokenizer.save(str(folder / tokenizer_files.TRUTH))
+    settings = {
+        # By this key tokenizer.json is taken as it is.
+        "backend": "tokenizers",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **tokenizer.special_tokens_map,
+    }
+    if tokenizer.chat_template is not None:
+        settings["chat_template"] = tokenizer.chat_template
+    _write_json(folder / tokenizer_files.SETTINGS, settings)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def _save_params(path: Path, params: Params) -> checksums.Checksums:

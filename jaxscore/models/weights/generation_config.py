@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxscore.errors import InputError
-from jaxscore.models.weights.checkpoint import CONFIG, read_json
+from jaxscore.models.weights.checkpoint import config_path, read_json
 
 FILE = "generation_config.json"
 MAX_ID = (1 << 31) - 1  # of a token
@@ -113,7 +113,7 @@ def read_generation_config(
     if not isinstance(written, dict | None):
         raise InputError(f"{path}: expected an object, found {type(written).__name__}")
     if written is None or "eos_token_id" not in written:
-        ends = _eos_ids(config, folder / CONFIG)
+        ends = _eos_ids(config, config_path(folder))
     else:
         ends = _eos_ids(written, path)
     return ends, _defaults(config if written is None else written)

@@ -93,11 +93,12 @@ def test_a_quantized_tensor_has_the_values_of_its_blocks(tmp_path, name):
     folder, path = written(tmp_path, "llama", {stored: kind}, **sizes)
     theirs = "model.layers.0.mlp.down_proj.weight"
     plain = load_file(folder / "model.safetensors")[theirs]
-    tensors = gguf.open_tensors(path)
+    scheme = gguf.GgufScheme(path)
+    tensors = scheme.open_tensors(path)
     np.testing.assert_array_equal(
         tensors.arrays[theirs], quants.dequantize(quants.quantize(plain, kind), kind)
     )
-    assert gguf.describe(path).endswith(f"1 {name}")
+    assert scheme.describe().endswith(f"1 {name}")
 
 
 DAMAGES = {

@@ -1,21 +1,20 @@
 """Models in GGUF files, as the config and the tensors of a Hugging Face checkpoint.
 
-`read_config` translates the metadata, and `open_tensors` gives the tensors under Hugging Face's
+`read_config` translates the metadata, and a `GgufScheme` gives the tensors under Hugging Face's
 names and in its layouts; each is dequantized when it is looked up. What conversion to GGUF does to
 a family's tensors is from llama.cpp's converter, in which ARCHITECTURES has its reverse.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from jaxscore.errors import InputError
-from jaxscore.io.gguf_file import GgufFile, StoredTensor, read_gguf
+from jaxscore.io.gguf_file import GgufFile, read_gguf
 from jaxscore.models.weights.gguf.architectures import ARCHITECTURES, REFUSED, Architecture
 from jaxscore.models.weights.gguf.metadata import Keys
-from jaxscore.models.weights.quantization.dequantize import Computed
-from jaxscore.models.weights.tensor_files import LazyMapping, Tensors
+from jaxscore.models.weights.quantization.dequantize import Found, view
+from jaxscore.models.weights.tensor_files import Tensors
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -34,37 +33,37 @@ def read_config(path: Path) -> dict[str, Any]:
     return found
 
 
-def open_tensors(path: Path) -> Tensors:
-    """The tensors by Hugging Face's names.
+class GgufScheme:
+    """How the weights of a GGUF file are stored.
 
-    Raises:
-        InputError: a tensor whose name is not known for the architecture, a damaged file, or a
-            type whose values need the package `gguf`.
+    Attributes:
+        method: for people.
+        narrowest: `--dtype auto` on accelerators.
     """
-    file = read_gguf(path)
-    computed = _architecture(file).tensors(file, read_config(path))
-    outlines = {
-        name: np.broadcast_to(np.zeros((), weight.dtype), weight.shape)
-        for name, weight in computed.items()
-    }
-    return Tensors(
-        LazyMapping(outlines, lambda name: computed[name].compute()),
-        {name: weight.where for name, weight in computed.items()},
-        outlines,
-        frozenset(computed),
-        pieces={
-            name: weight.piece for name, weight in computed.items() if weight.piece is not None
-        },
-    )
 
+    method = "GGUF"
 
-def describe(path: Path) -> str:
-    """How the weights are stored, for people: `GGUF: 210 Q4_1, 61 F32, 1 Q8_0`."""
-    counts: dict[str, int] = {}
-    for tensor in read_gguf(path).tensors.values():
-        counts[tensor.type.name] = counts.get(tensor.type.name, 0) + 1
-    ordered = sorted(counts.items(), key=lambda pair: -pair[1])
-    return "GGUF: " + ", ".join(f"{n} {name}" for name, n in ordered)
+    def __init__(self, path: Path) -> None:
+        """Count the types of a file's tensors."""
+        self._file = read_gguf(path)
+        types = [tensor.type.name for tensor in self._file.tensors.values()]
+        self._counts = Counter(types).most_common()
+        self.narrowest = "float32" if {*types} <= {"F32", "F64"} else "bfloat16"
+
+    def describe(self) -> str:
+        """One line for people: `GGUF: 210 Q4_1, 61 F32, 1 Q8_0`."""
+        return "GGUF: " + ", ".join(f"{n} {name}" for name, n in self._counts)
+
+    def open_tensors(self, path: Path) -> Tensors:
+        """The tensors by Hugging Face's names, each dequantized when it is looked up.
+
+        Raises:
+            InputError: a tensor whose name is not known for the architecture, or a type whose
+                values need the package `gguf`.
+        """
+        file = self._file
+        computed = _architecture(file).tensors(file, read_config(path))
+        return view(Tensors({}, {}, {}), Found(computed, frozenset()))
 
 
 def _architecture(file: GgufFile) -> Architecture:
@@ -77,6 +76,3 @@ def _architecture(file: GgufFile) -> Architecture:
         f"{file.path}: architecture {name!r} is not read from GGUF ({reason}); read are "
         f"{', '.join(ARCHITECTURES)}"
     )
-
-
-__all__ = ["Computed", "StoredTensor", "describe", "open_tensors", "read_config"]

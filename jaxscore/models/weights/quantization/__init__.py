@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxscore.errors import InputError
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.models.weights import tensor_files
 from jaxscore.models.weights.tensor_files import Tensors
 
 if TYPE_CHECKING:
+    from jaxscore.models.weights.gguf import GgufScheme
     from jaxscore.models.weights.quantization.dequantize import Scheme
 
 KEY = "quantization_config"
@@ -32,12 +34,16 @@ def plain_config(raw: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in raw.items() if name != KEY}
 
 
-def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | None":
-    """How the weights of a checkpoint are quantized, or None if they are plain.
+def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | GgufScheme | None":
+    """How the weights of a checkpoint are stored, or None if they are plain safetensors.
 
     Raises:
         InputError: a method, or a setting of one, that is not handled.
     """
+    if is_gguf(folder):
+        from jaxscore.models.weights import gguf
+
+        return gguf.GgufScheme(folder)
     if not raw.get(KEY):
         return None
     from jaxscore.models.weights.quantization.quantization_config import ADVICE, Settings
@@ -54,11 +60,10 @@ def read_scheme(folder: Path, raw: dict[str, Any]) -> "Scheme | None":
     return scheme
 
 
-def open_tensors(folder: Path, scheme: "Scheme | None") -> Tensors:
+def open_tensors(folder: Path, scheme: "Scheme | GgufScheme | None") -> Tensors:
     """The tensors of a checkpoint by plain names; quantized ones are computed at each look-up.
 
     Raises:
         InputError: as `tensor_files.open_tensors`, or tensors that do not match the scheme.
     """
-    tensors = tensor_files.open_tensors(folder)
-    return tensors if scheme is None else scheme.dequantize(folder, tensors)
+    return tensor_files.open_tensors(folder) if scheme is None else scheme.open_tensors(folder)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxscore.errors import InputError
+from jaxscore.models.weights import tensor_files
 from jaxscore.models.weights.quantization import KEY
 from jaxscore.models.weights.tensor_files import DTYPES, LazyMapping, Tensors
 
@@ -65,12 +66,15 @@ class Scheme:
     left_out: str
     find: Callable[[Tensors], Found]
 
-    def dequantize(self, folder: Path, tensors: Tensors) -> Tensors:
-        """The tensors by plain names.
+    narrowest = "bfloat16"  # `--dtype auto` on accelerators
+
+    def open_tensors(self, folder: Path) -> Tensors:
+        """The tensors of a checkpoint by plain names.
 
         Raises:
             InputError: no tensor is quantized by the method, or one that does not fit.
         """
+        tensors = tensor_files.open_tensors(folder)
         found = self.find(tensors)
         if not found.computed:
             raise InputError(
