@@ -138,9 +138,14 @@ def is_gguf(path: Path) -> bool:
         return False
 
 
-@functools.lru_cache(maxsize=2)
-def _read_unchanged(path: Path, version: tuple[int, ...]) -> GgufFile:
-    file = _read_file(path)
+def read_gguf(path: Path) -> GgufFile:
+    """Read a GGUF file, or the files of a split of which the first one is named.
+
+    Raises:
+        InputError: a file is missing, cut off, damaged or of another version, or has a type of
+            tensor that is not read.
+    """
+    file = _read_current(path)
     n_files = file.metadata.get("split.count", 1)
     if n_files == 1:
         return file
@@ -160,7 +165,7 @@ def _read_unchanged(path: Path, version: tuple[int, ...]) -> GgufFile:
     for other in paths[1:]:
         if not other.exists():
             raise InputError(f"{other}: no such file; all {n_files} files of a split must be there")
-        more = _read_file(other).tensors
+        more = _read_current(other).tensors
         if both := sorted(tensors.keys() & more.keys()):
             raise InputError(f"{other}: tensor {both[0]} is also in {tensors[both[0]].where}")
         tensors |= more
@@ -170,22 +175,18 @@ def _read_unchanged(path: Path, version: tuple[int, ...]) -> GgufFile:
     return dataclasses.replace(file, files=tuple(paths), tensors=tensors)
 
 
-def read_gguf(path: Path) -> GgufFile:
-    """Read a GGUF file, or the files of a split of which the first one is named.
-
-    Args:
-        path: kept in memory with what was read, since loader and tokenizer both ask for it.
-
-    Raises:
-        InputError: a file is missing, cut off, damaged or of another version, or has a type of
-            tensor that is not read.
-    """
+def _read_current(path: Path) -> GgufFile:
     check_regular(path)
     try:
         found = path.stat()
     except OSError as problem:
         raise InputError(f"{path}: {problem.strerror}") from None
-    return _read_unchanged(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+    return _read_version(path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=16)  # loader, tokenizer and fingerprint all ask for the same files
+def _read_version(path: Path, version: tuple[int, ...]) -> GgufFile:
+    return _read_file(path)
 
 
 def _read_file(path: Path) -> GgufFile:

@@ -5,7 +5,7 @@ from typing import Any
 
 from jaxscore.errors import InputError
 from jaxscore.io import json_input
-from jaxscore.io.gguf_file import is_gguf
+from jaxscore.io.gguf_file import FIRST_OF_SPLIT, is_gguf
 from jaxscore.io.json_input import check_regular
 from jaxscore.io.local_path import check_local
 
@@ -24,7 +24,8 @@ def resolve(
     """The local folder of a checkpoint, or its GGUF file: itself, the embedded one, or the hub's.
 
     Args:
-        model: a folder, a GGUF file, a hub id or "demo".
+        model: a folder, a GGUF file, a hub id, "demo", or a GGUF file of a hub repository
+            (`ORG/NAME:FILE.gguf`, `ORG/NAME:Q4_K_M`).
         revision: branch, tag or commit of a hub id.
         with_code: also fetch the repository's Python files, for a tokenizer that needs them.
         cache_dir: folder for snapshots of hub ids; None for the hub's default.
@@ -51,7 +52,35 @@ def resolve(
         )
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise InputError(f"model {model}: no such folder")
+    name, _, gguf = model.partition(":")
+    if gguf:
+        return _gguf_from_hub(name, gguf, revision, cache_dir)
     return _from_hub(model, revision, FILES + ["*.py"] * with_code, cache_dir)
+
+
+def _gguf_from_hub(name: str, file: str, revision: str | None, cache_dir: Path | None) -> Path:
+    """A GGUF file of a hub repository, fetched with the other files of its split.
+
+    Args:
+        file: its name, or a part of it, such as a type, that no other file's name contains.
+
+    Raises:
+        InputError: no file, or several.
+    """
+    split = FIRST_OF_SPLIT.fullmatch(file)
+    pattern = f"{split[1]}-*-of-{split[3]}{GGUF}" if split else f"*{file.removesuffix(GGUF)}*{GGUF}"
+    folder = _from_hub(name, revision, [pattern], cache_dir)
+    found = sorted(folder.rglob(pattern))
+    firsts = [path for path in found if not (part := FIRST_OF_SPLIT.fullmatch(path.name))
+              or int(part[2]) == 1]  # fmt: skip
+    exact = [path for path in firsts if path.name == file]
+    if len(exact or firsts) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise InputError(
+            f"model {name}:{file}: expected the name of one GGUF file of the repository; those "
+            f"that contain it are {names}"
+        )
+    return (exact or firsts)[0]
 
 
 def _from_hub(model: str, revision: str | None, files: list[str], cache_dir: Path | None) -> Path:

@@ -8,8 +8,9 @@ from gguf import GGMLQuantizationType, GGUFWriter, quants
 from safetensors.numpy import load_file
 
 from jaxscore.errors import InputError
+from jaxscore.io.gguf_file import read_gguf
 from jaxscore.models.load import load
-from jaxscore.models.weights import fingerprint, gguf
+from jaxscore.models.weights import checkpoint, fingerprint, gguf
 from tests.models import gguf_files
 from tests.models.checkpoints import random_model
 
@@ -191,3 +192,52 @@ def test_a_file_is_recognised_without_an_ending_and_has_a_fingerprint(tmp_path):
     data[-1] ^= 1
     blob.write_bytes(data)
     assert fingerprint.fingerprint(blob) != first
+
+
+def test_files_of_a_split_are_read_as_one(tmp_path):
+    _, path = written(tmp_path, "llama")
+    whole = read_gguf(path)
+    parts = [tmp_path / f"part-{number:05d}-of-00002.gguf" for number in (1, 2)]
+    for number, part in enumerate(parts):
+        writer = GGUFWriter(part, "llama")
+        for key, value in whole.metadata.items() if number == 0 else ():
+            if key != "general.architecture":
+                add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+                add(key, value)
+        writer.add_uint16("split.count", 2)
+        writer.add_int32("split.tensors.count", len(whole.tensors))
+        for name, tensor in list(whole.tensors.items())[number::2]:
+            writer.add_tensor(name, tensor.data.view(np.float32).reshape(tensor.shape))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    same = jax.tree.map(np.array_equal, load(path).params, load(parts[0]).params)
+    assert all(jax.tree.leaves(same))
+    with pytest.raises(InputError, match=r"give the first file, part-00001-of-00002\.gguf"):
+        load(parts[1])
+    parts[1].unlink()
+    with pytest.raises(InputError, match="all 2 files of a split must be there"):
+        load(parts[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("org/name:m-Q8_0.gguf", "m-Q8_0.gguf"),
+        ("org/name:Q8_0", "m-Q8_0.gguf"),
+        ("org/name:big", "big-00001-of-00002.gguf"),
+        ("org/name:m-Q", None),
+        ("org/name:F16", None),
+    ],
+)
+def test_a_file_of_a_hub_repository_is_named_after_a_colon(tmp_path, monkeypatch, name, expected):
+    files = ["m-Q8_0.gguf", "m-Q4_K_M.gguf", "big-00001-of-00002.gguf", "big-00002-of-00002.gguf"]
+    for file in files:
+        (tmp_path / file).write_bytes(b"GGUF")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+    if expected is not None:
+        assert checkpoint.resolve(name, None) == tmp_path / expected
+        return
+    with pytest.raises(InputError, match="expected the name of one GGUF file"):
+        checkpoint.resolve(name, None)
