@@ -69,7 +69,7 @@ SPLITS = {
         )
     ),
     "exaone4": _PLAIN,
-    "glm4": Split((_LLAMA3,), whole_words=True),
+    "glm4": Split((_LLAMA3,)),
     "gpt-2": _PLAIN,
     "gpt-4o": Split((rf"{_cased(f'(?i:{_CONTRACTIONS})?')}|\p{{N}}{{1,3}}|{_PATHS}|{_BLANKS}",)),
     "llama-bpe": _LLAMA_BPE,

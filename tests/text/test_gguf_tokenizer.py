@@ -1,0 +1,89 @@
+"""Tokenizers of GGUF files against ids of llama.cpp.
+
+tests/cases/gguf/tokens.json has two small vocabularies, texts, and the ids that llama.cpp 0.5.0
+gives for each split of `tokenizer.ggml.pre`.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxscore.errors import InputError
+from jaxscore.io.gguf_file import GgufFile
+from jaxscore.text.gguf_tokenizer import SPLITS, read_gguf_tokenizer
+from tests.conftest import ROOT
+
+CASES = json.loads((ROOT / "tests/cases/gguf/tokens.json").read_text(encoding="utf-8"))
+SPECIAL = "<|special|>"
+
+
+def file(kind="gpt2", **more):
+    """A file with the vocabulary of a kind and further keys; None leaves a key out."""
+    values = {"model": kind, **CASES[kind], **more}
+    if kind == "llama":
+        values = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, **values}
+    metadata = {f"tokenizer.ggml.{key}": one for key, one in values.items() if one is not None}
+    return GgufFile(Path("model.gguf"), (Path("model.gguf"),), metadata, {})
+
+
+def ids(tokenizer):
+    return [tokenizer.backend.encode(text).ids for text in CASES["texts"]]
+
+
+@pytest.mark.parametrize("pre", SPLITS)
+def test_byte_bpe_gives_the_ids_of_llama_cpp(pre):
+    assert ids(read_gguf_tokenizer(file(pre=pre))) == CASES["ids"][pre]
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix"), [("llama", True), ("llama", None), ("llama without prefix", False)]
+)
+def test_sentencepiece_gives_the_ids_of_llama_cpp(name, prefix):
+    assert ids(read_gguf_tokenizer(file("llama", add_space_prefix=prefix))) == CASES["ids"][name]
+
+
+@pytest.mark.parametrize(("kind", "pre"), [("gpt2", "qwen2"), ("llama", None)])
+def test_ids_become_the_text_again(kind, pre):
+    backend = read_gguf_tokenizer(file(kind, pre=pre)).backend
+    for text in CASES["texts"]:
+        found = backend.decode(backend.encode(text).ids)
+        if SPECIAL not in text and text.strip("　 ") == text:
+            assert found == text
+
+
+def test_the_file_decides_whether_a_bos_precedes_a_text():
+    bos = CASES["gpt2"]["bos_token_id"]
+    for pre, given, expected in (("llama-bpe", None, True), ("llama-bpe", False, False),
+                                 ("qwen2", None, False), ("qwen2", True, True)):  # fmt: skip
+        found = read_gguf_tokenizer(file(pre=pre, add_bos_token=given)).backend.encode("a").ids
+        assert (found[0] == bos) is expected
+
+
+def test_special_tokens_and_the_template_are_named():
+    made = file(pre="qwen2", eos_token_id=3)
+    made.metadata["tokenizer.chat_template"] = "{{ messages }}"
+    found = read_gguf_tokenizer(made)
+    assert found.names == {"bos_token": "<bos>", "eos_token": CASES["gpt2"]["tokens"][3]}
+    assert found.chat_template == "{{ messages }}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "message"),
+    [
+        ("gpt2", {"pre": "xyz"}, "pre is 'xyz', which is not read; known: codeshell"),
+        ("gpt2", {"pre": None}, "pre is None"),
+        ("gpt2", {"pre": "default"}, "pre is 'default'"),
+        ("gpt2", {"pre": "qwen2", "merges": None}, "has no tokenizer.ggml.merges"),
+        ("gpt2", {"pre": "qwen2", "token_type": [1, 1]}, "token_type has 2 entries"),
+        ("gpt2", {"pre": "qwen2", "tokens": []}, "tokens is missing"),
+        ("gpt2", {"pre": "qwen2", "eos_token_id": 10**6}, "eos_token_id is 1000000"),
+        ("gpt2", {"pre": "qwen2", "add_eos_token": True}, "would end every text with an EOS"),
+        ("gpt2", {"pre": "llama3", "bos_token_id": None}, "bos_token_id is missing"),
+        ("llama", {"scores": None}, "scores has none entries"),
+        ("llama", {"model": "bert"}, "model is 'bert', which is not read; known: gpt2, llama"),
+    ],
+)
+def test_a_vocabulary_that_is_not_read_is_refused(kind, more, message):
+    with pytest.raises(InputError, match=message):
+        read_gguf_tokenizer(file(kind, **more))
