@@ -264,7 +264,7 @@ IDLE = {
     "tp_plan": Idle(_only(), MESH),
     **dict.fromkeys(("load_in_8bit", "load_in_4bit"), Idle(OFF, INT8)),
     **dict.fromkeys(("autogptq", "gptqmodel"), Idle(OFF, GPTQ)),
-    "gguf_file": Idle(_only(), "GGUF is not read; give the original checkpoint"),
+    "gguf_file": Idle(_only(), "give the file itself as pretrained"),
     **dict.fromkeys(("delta", "steer_path"), Idle(_only(), NO_CODE)),
 }
 

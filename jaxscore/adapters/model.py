@@ -10,6 +10,7 @@ from jaxscore.adapters.arguments import Arguments
 from jaxscore.engine.defaults import AUTO
 from jaxscore.errors import InputError
 from jaxscore.io import processes
+from jaxscore.io.gguf_file import is_gguf
 from jaxscore.io.local_path import local_path
 from jaxscore.models import wrappers
 from jaxscore.models.config import read
@@ -109,6 +110,10 @@ def _load_with_bos(folder: Path, args: Arguments) -> Any:
     """transformers' own tokenizer, whose class decides what `add_bos_token` does."""
     from transformers import AutoTokenizer
 
+    if is_gguf(folder):
+        raise InputError(
+            f"model_args: add_bos_token is not for a GGUF file, which says it itself: {folder}"
+        )
     with panics_as_errors(f"{folder}: no tokenizer with add_bos_token", error=InputError):
         if (path := folder / tokenizer_files.TRUTH).exists():
             tokenizer_files.check_tokenizer_file(path)
@@ -129,7 +134,7 @@ def config_length(folder: Path, accepted: Sequence[str] = ()) -> int | None:
     Args:
         accepted: keys of the config that are left out.
     """
-    where = str(folder / "config.json")
+    where = str(checkpoint.config_path(folder))
     text = wrappers.text_of(without(checkpoint.read_config(folder), accepted), where, tied=None)
     config = read(text.raw, where).config
     lengths = (getattr(config, name, None) for name in LENGTH_ATTRIBUTES)

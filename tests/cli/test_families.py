@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from jaxscore.models.inspect_checkpoint import inspect_checkpoint
@@ -10,6 +12,7 @@ from jaxscore.models.model_types import REFUSED, covered, reason
 from jaxscore.version import VERSION
 from tests.cli.conftest import QWEN, strict
 from tests.conftest import CASES
+from tests.models import gguf_files
 
 pytestmark = pytest.mark.lines
 
@@ -88,30 +91,45 @@ def test_a_hybrid(run, config):
 def test_what_is_no_model(run, tmp_path):
     code, out, err = run("families", "--model", tmp_path / "none")
     assert (code, out) == (2, "")
-    assert "neither a folder nor a config.json" in err
+    assert "neither a folder, a config.json nor a GGUF file" in err
 
 
-@pytest.mark.parametrize("named", ["file", "folder"])
-@pytest.mark.parametrize("command", ["families", "score"])
-@pytest.mark.parametrize("config", [False, True])
-def test_a_gguf_checkpoint_says_how_to_convert_it(run, tmp_path, command, named, config):
-    """The file or its folder, whether or not a config.json is beside it."""
+@pytest.mark.parametrize("command", ["families", "plan", "score"])
+def test_a_folder_with_gguf_files_alone_lists_them(run, tmp_path, command):
     folder = tmp_path / "checkpoint"
     folder.mkdir()
-    file = folder / "small.gguf"
-    file.write_bytes(b"GGUF")
-    if config:
-        shutil.copy(CASES / "models/tiny-qwen2/config.json", folder)
+    (folder / "small.gguf").write_bytes(b"GGUF")
     items = tmp_path / "items.jsonl"
     items.write_text('{"context": "a", "continuation": " b"}\n')
     more = ["--input", items, "--output", tmp_path / "out.jsonl"] if command == "score" else []
-    code, out, err = run(command, "--model", file if named == "file" else folder, *more)
+    code, _, err = run(command, "--model", folder, *more)
     assert code == 2
-    assert f"{file}: GGUF is not read yet" in err
-    assert f"from_pretrained('{folder}', gguf_file='small.gguf').save_pretrained(OUT)" in err
-    assert "AutoTokenizer" in err
-    assert "would load" not in out
-    assert "runs as" not in out
+    assert f"{folder}: holds GGUF files alone; give one of them as the model: small.gguf" in err
+
+
+def test_a_gguf_file_would_load(run, tmp_path):
+    config = SimpleNamespace(
+        num_hidden_layers=1, max_position_embeddings=64, hidden_size=32, intermediate_size=48,
+        num_attention_heads=4, num_key_value_heads=2, rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+    layer = "model.layers.0."
+    shapes = {
+        "model.embed_tokens": (64, 32), "model.norm": (32,),
+        f"{layer}input_layernorm": (32,), f"{layer}post_attention_layernorm": (32,),
+        f"{layer}self_attn.q_proj": (32, 32), f"{layer}self_attn.k_proj": (16, 32),
+        f"{layer}self_attn.v_proj": (16, 32), f"{layer}self_attn.o_proj": (32, 32),
+        f"{layer}mlp.gate_proj": (48, 32), f"{layer}mlp.up_proj": (48, 32),
+        f"{layer}mlp.down_proj": (32, 48),
+    }  # fmt: skip
+    file = tmp_path / "sha256-blob"
+    tensors = {f"{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()}
+    gguf_files.write(file, "llama", config, tensors)
+    code, out, err = run("families", "--model", file)
+    assert (code, err) == (0, "")
+    assert "runs as     native, family llama" in out
+    assert "stored as   GGUF" in out
+    assert "names, types and shapes of 11 tensors fit" in out
 
 
 def with_keys(folder, **keys):

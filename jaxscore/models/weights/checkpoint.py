@@ -47,8 +47,8 @@ def resolve(
         return folder
     if exists:
         raise InputError(
-            f"model {model}: found a file that is no GGUF, expected a folder with config.json and "
-            "safetensors, or a GGUF file; give its folder"
+            f"model {model}: found a file, expected a folder with config.json and safetensors, or "
+            "a GGUF file; give its folder"
         )
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise InputError(f"model {model}: no such folder")

@@ -66,7 +66,7 @@ def _dequantizer(tensor: StoredTensor, name: str) -> Callable[[np.ndarray], np.n
     except ImportError:
         raise InputError(
             f"{tensor.where}: tensor {name} is stored as {tensor.type.name}, which needs the "
-            "package gguf: pip install 'jaxscore[gguf]'"
+            "package gguf: pip install gguf"
         ) from None
     kind = GGMLQuantizationType[tensor.type.name]
 
