@@ -94,16 +94,20 @@ def add_model_flags(
     if items:
         omitted = () if audited else ("audit_noise",)
         settings_flags.add(group, settings, MODEL_GROUP, omitted)
-        group.add_argument(
-            "--journal",
-            metavar="PATH|off",
-            help="file of finished work, with which the same command continues after an "
-            "interruption (default: in .jaxscore beside the output); off: keep nothing",
-        )
+        _add_journal_flag(group)
     group.add_argument("--quiet", action="store_true", help="no progress and no remarks on stderr")
     _add_advanced_flags(group)
     if items:
         distributed_flags.add(parser)
+
+
+def _add_journal_flag(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--journal",
+        metavar="PATH|off",
+        help="file of finished work, with which the same command continues after an "
+        "interruption (default: in .jaxscore beside the output); off: keep nothing",
+    )
 
 
 def _add_advanced_flags(group: argparse._ActionsContainer) -> None:
