@@ -95,6 +95,41 @@ def boundary(chosen: str, audit: Mapping[str, Any] | None, what: str) -> list[st
     return out
 
 
+def calibration(found: Mapping[str, Any], events: str) -> list[str]:
+    """Markdown blocks of a reliability table and its expected error.
+
+    Args:
+        found: `ece` and `bins`.
+        events: what is true or not, such as "answers".
+    """
+    bins = found["bins"]
+    return [
+        "## Calibration",
+        f"Expected calibration error {number(found['ece'])}, over {len(bins)} bins of equal "
+        f"width with all {events} of all questions as events that are true or not. Where a model "
+        "is calibrated, mean probability and share correct are equal in every bin.",
+        reliability_table(bins, events),
+    ]
+
+
+def reliability_table(bins: Sequence[Mapping[str, Any]], events: str) -> str:
+    """Mean probability and share of true events in each bin."""
+    rows = []
+    for bin in bins:
+        p, share = bin["mean_probability"], bin["frequency"]
+        rows.append(
+            [
+                f"{bin['low']:.1f} to {bin['high']:.1f}",
+                str(bin["n"]),
+                number(p, 4),
+                number(share, 4),
+                NOTHING if p is None else f"{share - p:+.4f}",
+            ]
+        )
+    header = ["Probability", events.capitalize(), "Mean probability", "Share correct", "Difference"]
+    return table(header, rows)
+
+
 def failures(failed: Sequence[Mapping[str, str]], what: str) -> list[str]:
     """`what` failed, each with its `name` and `error`."""
     lines = [f"- {text(one['name'])}: {text(one['error'])}" for one in failed]
@@ -123,11 +158,6 @@ def items(
         title = text(heading(one), LONGEST_HEADING) or NO_TEXT
         parts += [f"### {title}", body(one)]
     return parts
-
-
-def whole(value: str, what: str) -> str:
-    """An item's whole text, for the body of an item whose heading cuts it; else nothing."""
-    return f" {what}: {text(value)}" if len(value) > LONGEST_HEADING else ""
 
 
 def noise(record: Mapping[str, Any]) -> list[str]:

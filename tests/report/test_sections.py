@@ -30,6 +30,4 @@ def test_headings_of_long_and_empty_items():
     assert heading("a|b\n# c") == r"### a\|b ↵ \# c"
     long = "x" * (sections.LONGEST_HEADING + 7)
     assert heading(long) == f"### {'x' * sections.LONGEST_HEADING} … (7 more characters)"
-    assert sections.whole(long, "Question") == f" Question: {long}"
-    assert sections.whole("short", "Question") == ""
     assert sections.items("Items", [], str, str) == []

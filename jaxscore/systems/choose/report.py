@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.report import calibration_section, sections
+from jaxscore.report import sections
 from jaxscore.report.document import (
     Card,
     Chart,
@@ -121,7 +121,7 @@ def _tables(record: Mapping[str, Any]) -> list[Section]:
     ]
     return [
         *([Section("By category", [table(header, rows)])] if len(rows) > 1 else []),
-        *section(calibration_section.section(record["calibration"], "options")),
+        *section(sections.calibration(record["calibration"], "options")),
     ]
 
 

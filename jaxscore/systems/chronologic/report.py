@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jaxscore.analysis.bootstrap import Estimate
-from jaxscore.report import calibration_section, sections
+from jaxscore.report import sections
 from jaxscore.report.document import (
     Card,
     Column,
@@ -96,7 +96,7 @@ def _answers(source: Source) -> Document:
                     str(means["top_accuracy"].n),
                 ],
             ),
-            *section(calibration_section.section(calibration, "answers")),
+            *section(sections.calibration(calibration, "answers")),
             *(section(_temperature(scaled)) if "temperature_scaling" in record else []),
             *closing(record, "questions"),
         ],
@@ -143,7 +143,7 @@ def _letters(source: Source) -> Document:
                     str(means["letter_brier"].n),
                 ],
             ),
-            *section(calibration_section.section(calibration, "letters")),
+            *section(sections.calibration(calibration, "letters")),
             *closing(record, "questions"),
         ],
         about=[
@@ -193,9 +193,9 @@ def _temperature(scaling: Mapping[str, Any] | None) -> list[str]:
         f"table is over the {len(scaling['evaluated_on'])} others.",
         table(["", "Before", "After"], rows),
         "Before:",
-        calibration_section.bins(before["bins"], "answers"),
+        sections.reliability_table(before["bins"], "answers"),
         "After:",
-        calibration_section.bins(after["bins"], "answers"),
+        sections.reliability_table(after["bins"], "answers"),
     ]
 
 
@@ -303,6 +303,7 @@ def _items(
         right: what `_within_noise` says whether rounding could change.
     """
     is_audited = "noise" in source.record
+    marks = ["right or wrong" if one.get(f"{right}_within_noise") else "" for one in questions]
     items = Items(
         what="questions",
         order="worst first",
@@ -314,10 +315,7 @@ def _items(
             *columns,
         ],
         fields=[
-            Field(
-                "Within the noise",
-                ["right or wrong" if one.get(f"{right}_within_noise") else "" for one in questions],
-            ),
+            *([Field("Within the noise", marks)] if is_audited else []),
             *fields,
         ],
         tables=[rows],
