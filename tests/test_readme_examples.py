@@ -84,7 +84,7 @@ def test_example_system_has_a_command_a_report_and_a_comparison(
     source = tmp_path / "pairs.jsonl"
     source.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), encoding="utf-8")
     [command] = blocks("Adding a system", "sh")
-    words = command.replace(" demo ", f" {MODEL} ").split()[3:]
+    words = command.replace(" demo ", f" {MODEL} ").split()[1:]
     assert main(words) == 0
     assert "accuracy" in capsys.readouterr().out
     [*records] = map(json.loads, (tmp_path / "outputs/pairs.jsonl").read_text().splitlines())
