@@ -17,6 +17,7 @@ from jaxscore.io.json_output import json_text
 from jaxscore.io.printable import UNPRINTABLE
 
 MANIFEST = ".run.json"  # ending of the manifest, which describes how an output was made
+RECORD_VERSION = "record_version"  # field of the manifest; 1 if it is missing
 LONGEST = 120  # most bytes of a model's name in a file name, which may have 255 on most systems
 NO_FLAGS = {"run", "command", "loaded", "scorer"}  # attributes of argparse's result beside flags
 

@@ -187,7 +187,8 @@ class System:
         help: what it computes, its input and output, for `--help`: at most 80 columns.
         item, settings, record: the declared types. If the item is a TypedDict, `evaluate` gets
             the object as it is, named by its place, and checks it.
-        version: of the record; raised when a field changes its meaning.
+        version: of the record; raised when a field changes its meaning, so that `compare` refuses
+            the files of another version.
         evaluate: `(lm, entries, settings) -> Evaluation`, see `systems.evaluation`; entries are
             the usable `Entry`s of `item`. If it has a parameter `on_item`, that takes each record
             as it is finished, its values per token as NumPy arrays in which NaN stands for null,

@@ -196,6 +196,13 @@ def test_a_table_in_text_is_refused_by_name(run, tmp_path):
     assert "ends in .jsonl or .parquet" in ran.err
 
 
+def test_records_of_another_version_are_refused(run, two):
+    a, b = two(lines(), lines(), made_by("score"), {**made_by("score"), "record_version": 2})
+    ran = run("compare", a, b)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{b}: its records have version 2, expected version 1 of score; run" in ran.err
+
+
 def test_runs_that_do_not_fit(run, two, tmp_path):
     a, b = two([score(1), score(2)], [score(3), score(4)])
     ran = run("compare", a, b)
@@ -245,7 +252,7 @@ def test_runs_with_other_answer_separators_are_refused(run, two, older):
 
 @pytest.mark.parametrize("system", ["paths", "chronologic", "probsem"])
 def test_the_answer_separator_decides_what_is_counted(system):
-    assert "answer_separator" in comparisons_of(system)[0].fixed
+    assert "answer_separator" in comparisons_of(system)[0].compared.fixed
 
 
 def test_settings_that_differ_are_on_stdout(run, two):

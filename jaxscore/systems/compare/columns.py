@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxscore.errors import InputError
-from jaxscore.systems.compare.unit import Choice, Number, System, Unit, shown
+from jaxscore.systems.compare.units import Choice, Comparison, Unit, shown
 
 UNKNOWN = -1  # whether a decision lies within the noise: not audited
 
@@ -55,7 +55,7 @@ class Column:
     def __len__(self) -> int:
         return len(self.ends)
 
-    def add(self, value: Number | list[Number] | list[float]) -> None:
+    def add(self, value: float | list[float | None] | None) -> None:
         for number in value if isinstance(value, list) else (value,):
             is_known = number is not None and math.isfinite(number)
             self.values.append(number if is_known else math.nan)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def digest(value: object) -> bytes | None:
 
 
 def units(
-    system: System,
+    comparison: Comparison,
     records: Iterable[tuple[str, Any]],
     facts: Mapping[str, Any],
     texts: Iterator[object] | None = None,
@@ -122,9 +122,7 @@ def units(
     for place, (where, record) in enumerate(records):
         text = next(texts, None) if texts is not None else None
         try:
-            if not isinstance(record, dict):
-                raise InputError("found no object")
-            for unit in system.read(record, place, facts):
+            for unit in comparison.read(record, place, facts):
                 yield unit if text is None else dataclasses.replace(unit, text=(text, unit.text))
         except InputError as problem:
             name = record.get("id") if isinstance(record, dict) else None

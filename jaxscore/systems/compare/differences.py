@@ -12,7 +12,7 @@ from jaxscore.analysis import paired
 from jaxscore.analysis.bootstrap import Estimate, estimate, proportion
 from jaxscore.analysis.paired import FourCells
 from jaxscore.systems.compare.columns import UNKNOWN, Choices, Column
-from jaxscore.systems.compare.unit import Title
+from jaxscore.systems.system import Decision
 
 LEVEL = 0.05
 SIGN_FLIPS, MCNEMAR = "sign flips", "McNemar"
@@ -257,7 +257,7 @@ class Agreement:
     """How two runs decide the same pairs.
 
     Attributes:
-        name, title, statistic: see `Title`; `statistic` is None if margins are not known.
+        name, title, statistic: see `Decision`; `statistic` is None if margins are not known.
         n: pairs that both runs decided.
         n_left_out: pairs that one of them did not decide.
         agree: the share on which the runs agree.
@@ -280,7 +280,7 @@ class Agreement:
 
 def agreement(
     name: str,
-    title: Title,
+    decision: Decision,
     runs: tuple[Choices, Choices],
     places: Places,
     names: Sequence[str],
@@ -312,8 +312,8 @@ def agreement(
     n_within = sum(flip["within_noise"] is True for flip in flips)
     return Agreement(
         name=name,
-        title=title.title,
-        statistic=title.statistic if has_margins or not flips else None,
+        title=decision.title,
+        statistic=decision.statistic if has_margins or not flips else None,
         n=len(agree),
         n_left_out=len(places.a) - len(agree),
         agree=_share(agree, members, draws),

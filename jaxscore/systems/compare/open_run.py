@@ -18,11 +18,11 @@ from jaxscore.io.json_input import (
     read_jsonl_records,
     unreadable_file,
 )
-from jaxscore.io.run_files import file_digest, manifest_path
+from jaxscore.io.run_files import RECORD_VERSION, file_digest, manifest_path
 from jaxscore.io.tables import DELIMITERS, read_parquet_records
 from jaxscore.systems.compare import detect_system
 from jaxscore.systems.compare.columns import Run, collect, units
-from jaxscore.systems.compare.unit import System, shown
+from jaxscore.systems.compare.units import Comparison, shown
 
 SEARCHED = 1000  # records in which one that did not fail is looked for
 LISTS = ("options", "sum_logprob")  # columns of lists in a table of `choose` that are compared
@@ -46,6 +46,7 @@ class OpenRun:
 
     Attributes:
         path: None for records from Python.
+        comparison: how its records are compared.
         records: (where it is, for messages; the record); those of a file are read once.
         failures: (name, why) as its report lists them; None if its records alone tell.
         facts: settings and versions by name; empty if they are not known.
@@ -53,7 +54,7 @@ class OpenRun:
     """
 
     path: Path | None
-    system: System
+    comparison: Comparison
     records: Iterable[tuple[str, Any]]
     failures: list[tuple[str, str]] | None
     facts: Mapping[str, Any]
@@ -67,11 +68,11 @@ class OpenRun:
                 not hold them.
         """
         texts = self._input_texts() if with_texts else None
-        return collect(units(self.system, self.records, self.facts, texts))
+        return collect(units(self.comparison, self.records, self.facts, texts))
 
     def _input_texts(self) -> Iterator[object] | None:
         """The texts of the run's input, line by line; None if it is gone or has changed."""
-        fields, source = self.system.input_fields, self.facts.get("input")
+        fields, source = self.comparison.compared.input_fields, self.facts.get("input")
         expected = self.facts.get("input_sha256")
         if fields is None or not isinstance(source, str) or expected is None:
             return None
@@ -116,9 +117,11 @@ def open_run(path: Path) -> OpenRun:
     start = list(itertools.islice(records, SEARCHED))
     first = _first_good(start)
     command = None if manifest is None else manifest["command"]
-    system = detect_system.of_records(command, first, path)
+    comparison = detect_system.of_records(command, first, path)
+    _check_version(comparison, manifest, path)
     facts = _facts(manifest, first.get("confidence_settings"))
-    return OpenRun(path, system, itertools.chain(start, records), None, facts, manifest is not None)
+    every = itertools.chain(start, records)
+    return OpenRun(path, comparison, every, None, facts, manifest is not None)
 
 
 def of_items(system: str, items: Iterable[Any], settings: Mapping[str, Any]) -> OpenRun:
@@ -142,7 +145,8 @@ def of_items(system: str, items: Iterable[Any], settings: Mapping[str, Any]) -> 
 def _open_report(path: Path, manifest: Mapping[str, Any] | None) -> OpenRun:
     """A run whose records stand in the JSON file of its report."""
     report = read_json(path, detect_system.expected())
-    system, items = detect_system.of_report(report, path)
+    comparison, items = detect_system.of_report(report, path)
+    _check_version(comparison, manifest, path)
     listed, failures = report.get("failures"), None
     if isinstance(listed, list):
         failures = [
@@ -152,7 +156,21 @@ def _open_report(path: Path, manifest: Mapping[str, Any] | None) -> OpenRun:
         ]
     records = [(f"item {k}", item) for k, item in enumerate(items, start=1)]
     facts = _facts(manifest, report["settings"])
-    return OpenRun(path, system, records, failures, facts, manifest is not None)
+    return OpenRun(path, comparison, records, failures, facts, manifest is not None)
+
+
+def _check_version(comparison: Comparison, manifest: Mapping[str, Any] | None, path: Path) -> None:
+    """Refuse records of another version; one without a manifest is taken as it is.
+
+    Raises:
+        InputError: the manifest names another version.
+    """
+    version = comparison.version if manifest is None else manifest.get(RECORD_VERSION, 1)
+    if version != comparison.version:
+        raise InputError(
+            f"{path}: its records have version {version}, expected version {comparison.version} "
+            f"of {comparison.name}; run the command again"
+        )
 
 
 def _first_good(records: Iterable[tuple[str, Any]]) -> Any:

@@ -16,6 +16,7 @@ from jaxscore.systems.compare.differences import Agreement, Difference, Draws, P
 from jaxscore.systems.compare.open_run import OpenRun
 from jaxscore.systems.compare.pairing import Matched, PairRecords, match
 from jaxscore.systems.compare.report import report
+from jaxscore.systems.compare.units import Comparison
 from jaxscore.systems.entries import Entry
 from jaxscore.systems.evaluation import Evaluation, Failure
 from jaxscore.systems.settings import setting
@@ -145,7 +146,11 @@ class _Pairing:
 
     @property
     def what(self) -> str:
-        return self.opened[0].system.what
+        return self.comparison.what
+
+    @property
+    def comparison(self) -> Comparison:
+        return self.opened[0].comparison
 
     @property
     def places(self) -> Places:
@@ -163,13 +168,11 @@ def evaluate(lm: None, entries: Sequence[Entry[OpenRun]], settings: Settings) ->
     opened_a, opened_b = (entry.item for entry in entries)
     assert opened_a is not None
     assert opened_b is not None
-    if opened_a.system.name != opened_b.system.name:
-        raise InputError(
-            f"A is of {opened_a.system.name} and B of {opened_b.system.name}; expected two runs of "
-            "one system"
-        )
+    names = [opened.comparison.name for opened in (opened_a, opened_b)]
+    if names[0] != names[1]:
+        raise InputError(f"A is of {names[0]} and B of {names[1]}; expected two runs of one system")
     differing = open_run.differences(opened_a.facts, opened_b.facts)
-    forced = _counted_differently(opened_a.system.fixed, differing)
+    forced = _counted_differently(opened_a.comparison.compared.fixed, differing)
     if forced is not None and not settings.force:
         raise InputError(
             f"{forced}; run one again with the setting of the other, or compare them with --force"
@@ -247,7 +250,7 @@ def _pair(opened_a: OpenRun, opened_b: OpenRun, limit: int | None) -> _Pairing:
         why = f"{n_other} have the same id and another text; " if n_other else ""
         first = ", ".join(repr(run.names[0]) for run in (a, b) if run.n)
         raise InputError(
-            f"no pair of {opened_a.system.what}: of {a.n} in A and {b.n} in B none is in both "
+            f"no pair of {opened_a.comparison.what}: of {a.n} in A and {b.n} in B none is in both "
             f"without a failure; {why}the first are {first}; expected two runs on the same items"
         )
     matched = dataclasses.replace(matched, a=matched.a[:limit], b=matched.b[:limit])
@@ -257,17 +260,17 @@ def _pair(opened_a: OpenRun, opened_b: OpenRun, limit: int | None) -> _Pairing:
 
 def _paired_columns(pairing: _Pairing) -> dict[str, tuple[str, bool, Values]]:
     """Name -> title, whether it is right or wrong, and the values, in the order of the report."""
-    a, b, system = pairing.a, pairing.b, pairing.opened[0].system
+    a, b, comparison = pairing.a, pairing.b, pairing.comparison
     columns: dict[str, tuple[str, bool, Values]] = {}
-    for name, title in system.choices.items():
-        if title.right and name in a.choices and name in b.choices:
+    for name, (_, decision) in comparison.decisions.items():
+        if decision.is_right and name in a.choices and name in b.choices:
             right_a, right_b = (differences.right_column(run.choices[name]) for run in (a, b))
             values = differences.paired_values(right_a, right_b, pairing.places)
-            columns[name] = (title.title, True, values)
-    for name in dict.fromkeys((*system.numbers, *a.numbers)):
+            columns[name] = (decision.title, True, values)
+    for name in dict.fromkeys((*comparison.metrics, *a.numbers)):
         if name in a.numbers and name in b.numbers:
             values = differences.paired_values(a.numbers[name], b.numbers[name], pairing.places)
-            columns[name] = (system.numbers.get(name, name), False, values)
+            columns[name] = (comparison.title(name), False, values)
     return columns
 
 
@@ -275,9 +278,9 @@ def _agreements(pairing: _Pairing, draws: Draws) -> list[Agreement]:
     a, b = pairing.a, pairing.b
     return [
         differences.agreement(
-            name, title, (a.choices[name], b.choices[name]), pairing.places, a.names, draws
+            name, decision, (a.choices[name], b.choices[name]), pairing.places, a.names, draws
         )
-        for name, title in pairing.opened[0].system.choices.items()
+        for name, (_, decision) in pairing.comparison.decisions.items()
         if name in a.choices and name in b.choices
     ]
 
@@ -292,7 +295,7 @@ def _details(
     """Fields of the report's file that come before its failures and settings."""
     matched, (opened_a, opened_b) = pairing.matched, pairing.opened
     return {
-        "system": opened_a.system.name,
+        "system": pairing.comparison.name,
         "what": pairing.what,
         "runs": {"a": _about(opened_a), "b": _about(opened_b)},
         "differences": differing,

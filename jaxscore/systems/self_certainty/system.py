@@ -17,9 +17,9 @@ from jaxscore.analysis.bootstrap import Estimate, estimate
 from jaxscore.engine.defaults import WINDOW
 from jaxscore.errors import InputError
 from jaxscore.io.items import NAME_FIELDS, item_label, read_lenient_rows
+from jaxscore.io.json_input import require_field
 from jaxscore.lm import LocalLM
 from jaxscore.report import text_table
-from jaxscore.systems.compare.systems import fields
 from jaxscore.systems.evaluation import Evaluation
 from jaxscore.systems.scoring_run import ScoringRun
 from jaxscore.systems.selection.answers import AUTO, NO_READABLE_ANSWER, RULE_HELP, form_lines
@@ -205,7 +205,8 @@ def _text(record: Mapping[str, Any]) -> tuple[Any, list[Any]]:
     """Input and outputs of a stored record."""
     made = _settings(record)
     asked = record.get(str(made.get("input_field", "model_input")), record.get("input"))
-    return asked, fields.listed(record, str(made.get("output_field", "output")))
+    output_field = str(made.get("output_field", "output"))
+    return asked, require_field(dict(record), output_field, list, "the item")
 
 
 class Record(TypedDict, total=False):

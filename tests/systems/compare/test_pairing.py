@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from jaxscore.systems.compare.columns import collect
 from jaxscore.systems.compare.pairing import match
-from jaxscore.systems.compare.unit import Unit
+from jaxscore.systems.compare.units import Unit
 
 
 def run(*units):

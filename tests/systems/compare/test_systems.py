@@ -5,10 +5,9 @@ import math
 import pytest
 
 from jaxscore.systems.choose.system import SYSTEM as CHOOSE
-from jaxscore.systems.chronologic.system import SYSTEM as CHRONOLOGIC_SYSTEM
 from jaxscore.systems.compare.columns import units
-from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.unit import Choice, System
+from jaxscore.systems.compare.detect_system import comparisons_of
+from jaxscore.systems.compare.units import Choice
 from jaxscore.systems.paths.system import SYSTEM as PATHS
 from jaxscore.systems.perplexity.system import SYSTEM as PERPLEXITY
 from jaxscore.systems.probsem.system import SYSTEM as PROBSEM
@@ -22,14 +21,14 @@ from tests.systems.compare import records
 
 
 def comparison(declared):
-    [found] = comparisons(declared)
+    [found] = comparisons_of(declared.name)
     return found
 
 
-CHRONOLOGIC, LETTERS = comparisons(CHRONOLOGIC_SYSTEM)
+CHRONOLOGIC, LETTERS = comparisons_of("chronologic")
 
 
-def read(system: System, *given, **facts):
+def read(system, *given, **facts):
     return list(units(system, ((f"item {k}", one) for k, one in enumerate(given, 1)), facts))
 
 

@@ -6,8 +6,7 @@ from typing import Annotated, TypedDict
 import pytest
 
 from jaxscore.systems.compare.columns import units
-from jaxscore.systems.compare.declared import comparisons
-from jaxscore.systems.compare.unit import Choice
+from jaxscore.systems.compare.units import Choice, Comparison
 from jaxscore.systems.system import Compared, Decision, Metric, PerToken, System
 
 
@@ -43,7 +42,7 @@ def read(compared, *records, **facts):
         name="toy", what="items", help="", item=object, settings=object, record=Record,
         evaluate=print, report=print, compared=(compared,),
     )  # fmt: skip
-    [comparison] = comparisons(system)
+    comparison = Comparison(system, compared)
     return list(units(comparison, ((f"item {k}", one) for k, one in enumerate(records, 1)), facts))
 
 

@@ -1,1 +1,0 @@
-"""How the results of each system are read: one module per family, and the list of them."""
