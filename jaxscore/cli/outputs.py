@@ -15,7 +15,7 @@ from jaxscore.io import run_files, streams
 from jaxscore.io.atomic import atomic
 from jaxscore.io.run_files import file_digest, manifest_path
 from jaxscore.io.streams import NOWHERE, is_stream
-from jaxscore.systems.registry import declaration
+from jaxscore.systems.registry import SYSTEMS, declaration
 
 if TYPE_CHECKING:  # importing it imports JAX
     from jaxscore.scorer import Scorer
@@ -223,7 +223,7 @@ def write_manifest(
     if isinstance(source := getattr(args, "input", None), Path):
         facts["input_sha256"] = file_digest(source)
     facts |= {**more, "failed": len(found.failures), "seconds": round(found.seconds, 3)}
-    declared = declaration(report.system)
+    declared = declaration(report.system) if report.system in SYSTEMS else None
     if declared is not None and declared.version > 1:
         facts[run_files.RECORD_VERSION] = declared.version
     if found.prompting:
