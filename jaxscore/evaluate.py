@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -93,12 +92,7 @@ class Report:
         Raises:
             InputError: the system has none.
         """
-        if self.document is not None:
-            return markdown.render(self.document)
-        module = SYSTEMS[self.system].report
-        if module is None:
-            raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        return importlib.import_module(module).report(self._record())
+        return markdown.render(self._known_document())
 
     def html(self) -> str:
         """The page for a browser: one file that loads nothing.
@@ -108,20 +102,18 @@ class Report:
         """
         from jaxscore.report.html.frame import render
 
-        if self.document is not None:
-            return render(self.document)
-        module = SYSTEMS[self.system].page
-        if module is None:
+        return render(self._known_document())
+
+    def _known_document(self) -> Document:
+        if self.document is None:
             raise InputError(f"{self.system} has no page of its own; use to_dict or to_frame")
-        return render(importlib.import_module(module).page(self._source()))
+        return self.document
 
     @functools.cached_property
     def document(self) -> Document | None:
         """Numbers, charts, tables and items of the report, or None if the system has no report."""
-        declared = declaration(self.system)
-        if declared is None or declared.report is None:
-            return None
-        return declared.report(self._source())
+        report = declaration(self.system).report
+        return None if report is None else report(self._source())
 
     def _source(self) -> Source:
         found = self.evaluation
@@ -150,8 +142,7 @@ class Report:
         return f"<Report {self.system}: {found.n_items} items{failed}; {found.headline}>"
 
     def _repr_markdown_(self) -> str:
-        has_report = self.document is not None or SYSTEMS[self.system].report is not None
-        return self.markdown() if has_report else repr(self)
+        return repr(self) if self.document is None else self.markdown()
 
 
 def frame_of(rows: Iterable[Mapping[str, Any]]) -> Any:
@@ -204,21 +195,14 @@ def evaluate(
         hint = f"is it {near[0]}?" if near else f"expected one of {', '.join(SYSTEMS)}"
         raise InputError(f"no system {system!r}; {hint}")
     declared = declaration(system)
-    module = importlib.import_module(SYSTEMS[system].task.partition(":")[0])
-    chosen = settings_from(declared.settings if declared else module.Settings, settings)
-    run = declared.evaluate if declared else module.evaluate
-    more = {} if on_item is None else {"on_item": on_item}
-    if not more.keys() <= inspect.signature(run).parameters.keys():
+    chosen = settings_from(declared.settings, settings)
+    streams = "on_item" in inspect.signature(declared.evaluate).parameters
+    if on_item is not None and not streams:
         raise InputError(
             f"{system} gives all its records at the end and takes no on_item; leave it out and "
             "read Report.items"
         )
-    if declared is not None:
-        return run_declared(declared, scorer, items, chosen, about=about, on_item=on_item)
-    found = run(scorer, items, chosen, **more)
-    model = {} if scorer is None else scorer.describe()
-    made = {**model, **chosen.record(), **found.prompting, **(about or {})}
-    return Report(system, found, provenance.of_run(made))
+    return run_declared(declared, scorer, items, chosen, about=about, on_item=on_item)
 
 
 def run_declared(

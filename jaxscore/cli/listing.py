@@ -197,8 +197,8 @@ def completion(shell: str) -> str:
 def _add(name: str, commands: Any) -> Parser:
     if importlib.util.find_spec(_module_name(name)) is not None:
         importlib.import_module(_module_name(name)).add(commands)
-    elif (system := declaration(name)) is not None:
-        system_command.add(system, commands)
+    else:
+        system_command.add(declaration(name), commands)
     found: Parser = commands.choices[name]
     for flag, why in REFUSED.get(name, {}).items():
         advanced(

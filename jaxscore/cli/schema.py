@@ -2,7 +2,6 @@
 
 import argparse
 
-from jaxscore.errors import InputError
 from jaxscore.io.json_output import json_text
 from jaxscore.systems.json_schema import PARTS, schema_of
 from jaxscore.systems.registry import SYSTEMS, declaration
@@ -38,8 +37,5 @@ def add(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def run(args: argparse.Namespace) -> int:
     """Print the schema."""
-    system = declaration(args.system)
-    if system is None:
-        raise InputError(f"{args.system} is not declared by types yet, so it has no schema")
-    print(json_text(schema_of(system, args.part)), end="")
+    print(json_text(schema_of(declaration(args.system), args.part)), end="")
     return 0

@@ -69,11 +69,14 @@ def run(system: System, args: argparse.Namespace) -> int:
     """Read, evaluate and write; nothing is left behind if the input is unusable."""
     if system.published_flags is not None:
         system.published_flags.check(args)
+    inputs = [args.input, *settings_flags.input_files(args, system.settings)]
+    if args.output is not None:
+        outputs.check_outputs([args.output], *inputs)  # before one of them is read
     settings = with_examples(
         system, system.settings(**settings_flags.values(args, system.settings))
     )
     about = settings_flags.about_files(args, system.settings)
-    entries, settings, output, reports = _inputs(system, args, settings)
+    entries, settings, output, reports = _inputs(system, args, settings, inputs)
     files = [output, *reports.paths]
     endpoint = work = None
     if isinstance(settings, PromptSettings):
@@ -118,14 +121,11 @@ def run(system: System, args: argparse.Namespace) -> int:
 
 
 def _inputs(
-    system: System, args: argparse.Namespace, settings: Any
+    system: System, args: argparse.Namespace, settings: Any, inputs: Sequence[Path]
 ) -> tuple[Any, Any, Path, ReportFiles]:
     """The entries, the settings with what is known of the entries, the output and its reports."""
     columns = table_flags.columns(args.column, system.item_fields)
     source = system, args.input, args.limit, columns
-    inputs = [args.input, *settings_flags.input_files(args, system.settings)]
-    if args.output is not None:
-        outputs.check_outputs([args.output], *inputs)
     ending = None if system.array is None else system.array.ending
     if ending is not None:  # the default name may depend on the entries
         entries = read_file(*source, settings)

@@ -301,9 +301,9 @@ def test_models_that_are_none(run, tmp_path):
     other = tmp_path / "other.json"
     shutil.copy(LLAMA3 / "config.json", other)
     for model, message in (
-        ("nobody/nothing", "neither a folder nor a config.json; give one of the two"),
-        ("x" * 5000, "neither a folder nor a config.json"),
-        (other, "neither a folder nor a config.json"),
+        ("nobody/nothing", "neither a folder, a config.json nor a GGUF file; give one"),
+        ("x" * 5000, "neither a folder, a config.json nor a GGUF file"),
+        (other, "neither a folder, a config.json nor a GGUF file"),
         (tmp_path, f"{tmp_path / 'config.json'}: No such file"),
     ):
         code, out, err = run("plan", "--model", model)

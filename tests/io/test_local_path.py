@@ -90,7 +90,8 @@ def test_other_words_that_name_a_path(words, capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("model", ["hf://org/name", "gs://bucket/model", "https://host/org/name"])
 def test_a_model_is_no_address(model):
-    with pytest.raises(InputError, match=r"expected a local folder or a hub id such as NAME/NAME"):
+    expected = "expected a local folder, a GGUF file or a hub id such as NAME/NAME"
+    with pytest.raises(InputError, match=expected):
         checkpoint.resolve(model, None)
 
 

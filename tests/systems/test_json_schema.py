@@ -12,20 +12,24 @@ from tests.cli.conftest import run  # noqa: F401
 from tests.conftest import ROOT
 from tests.systems.json_schemas import check, problems
 
-DECLARED = [name for name in SYSTEMS if declaration(name) is not None]
-
 
 def config(name):
     return yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_defaults_of_settings_fit(name):
     system = declaration(name)
     schema = schema_of(system)
     settings = schema["$defs"]["settings"]
     given = dict.fromkeys(settings.get("required", ()), 1)
-    known = to_json_value(system.settings(**given))
+    made = vars(system.settings(**given))
+    # An object in place of its name, such as an evaluator, is read when the settings are made.
+    read = {name for name, value in made.items() if hasattr(value, "__dict__")}
+    known = {
+        name: settings["properties"][name]["default"] if name in read else to_json_value(value)
+        for name, value in made.items()
+    }
     check(schema, "settings", known)
     defaults = {
         field: value["default"]
@@ -35,8 +39,10 @@ def test_defaults_of_settings_fit(name):
     assert given | defaults == known
 
 
-@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_the_items_of_configs_fit(name):
+    if not (ROOT / "configs" / f"{name}.yaml").exists():
+        pytest.skip("no command of this name")
     system, path = declaration(name), ROOT / config(name).get("input", "outputs")
     if not path.is_file():
         pytest.skip("another command of the file writes the input, or it is no file")

@@ -15,9 +15,9 @@ NAMED = 8  # fields in a message
 @functools.cache
 def comparisons_of(name: str) -> tuple[Comparison, ...]:
     """How the runs of a system are compared; none if they are not, or if there is no such name."""
-    system = declaration(name) if name in SYSTEMS else None
-    if system is None:
+    if name not in SYSTEMS:
         return ()
+    system = declaration(name)
     return tuple(Comparison(system, compared) for compared in system.compared)
 
 
