@@ -315,20 +315,9 @@ def examples_of(settings: Settings) -> list[tuple[Example, ...]]:
     ]
 
 
-def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Evaluation:
-    """Score each path's answer with and without the path.
-
-    Raises:
-        InputError: settings that the model cannot do.
-    """
-    settings.check_model(lm.capabilities)
-    system = next(filter(None, settings.systems), None)
-    prompting = settings.prompting(lm, examples_of(settings)[0], system=system)
-    prompts = Prompts.of(prompting, settings)
-    run = ScoringRun(lm, settings, policies=prompting.policies(BOUNDARIES), advice=ADVICE)
-    by_entry = cases_of(entries)
-    cases = [case for own in by_entry for case in own]
-    answers = Answers(
+def _answers(cases: Sequence[Case], prompts: Prompts, settings: Settings) -> Answers:
+    """The answers of all paths, for scores and audits."""
+    return Answers(
         what="paths",
         units=cases,
         requests=lambda case, _, separator: prompts.requests(case, separator),
@@ -338,7 +327,21 @@ def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Eval
         separator=settings.answer_separator,
         why_no_blanks=settings.why_no_blanks(),
     )
-    pairs = run.score_answers(answers)
+
+
+def evaluate(lm: LM, entries: Sequence[Entry[Item]], settings: Settings) -> Evaluation:
+    """Score each path's answer with and without the path.
+
+    Raises:
+        InputError: settings that the model cannot do.
+    """
+    settings.check_model(lm.capabilities)
+    system = next(filter(None, settings.systems), None)
+    prompting = settings.prompting(lm, examples_of(settings)[0], system=system)
+    run = ScoringRun(lm, settings, policies=prompting.policies(BOUNDARIES), advice=ADVICE)
+    by_entry = cases_of(entries)
+    cases = [case for own in by_entry for case in own]
+    pairs = run.score_answers(_answers(cases, Prompts.of(prompting, settings), settings))
     paths = [
         path_record(case, [scored for _, scored in own], settings.systems)
         for case, own in zip(cases, pairs, strict=True)
