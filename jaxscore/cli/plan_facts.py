@@ -146,7 +146,7 @@ def _stored_dtype(source: Path, raw: dict[str, Any], scheme: Any) -> Dtype:
     if checkpoint.is_converted(source):
         return converted.read_facts(source).dtype
     stored = raw.get("dtype") or raw.get("torch_dtype") or "float32"
-    if stored not in MATRICES:
+    if not isinstance(stored, str) or stored not in MATRICES:
         raise InputError(
             f"{checkpoint.config_path(source)}: the weights' type is {stored!r}, which is not "
             "handled; give --dtype"

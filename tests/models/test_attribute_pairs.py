@@ -67,13 +67,18 @@ def test_every_pair_of_attributes_agrees_with_torch(tmp_path, kind):
 
     failures = []
     for config in pairs.cover(kind).configs:
-        want = torch_logprobs(saved(tmp_path, kind, **config), prefix, branches)
+        torch_model = saved(tmp_path, kind, **config)
+        want = torch_logprobs(torch_model, prefix, branches)
         want, model = numbers(want, prefix, branches), loaded(tmp_path)
         found = apart(model, want)
         if not found < TOLERANCE:  # nor NaN
             # Of a few models the code that is quick to make rounds ten times as much as torch.
             with optimised_code():
                 found = apart(model, want)
+                if not found < TOLERANCE:
+                    # On some processors torch's float32 is further from its float64 than ours.
+                    exact = torch_logprobs(torch_model.double(), prefix, branches)
+                    found = apart(model, numbers(exact, prefix, branches))
         if not found < TOLERANCE:
             failures.append(f"{found:.2g} nats apart: {config}")
     assert not failures, "\n".join(failures)
