@@ -147,7 +147,7 @@ def read_gguf(path: Path) -> GgufFile:
     """
     file = _read_current(path)
     n_files = file.metadata.get("split.count", 1)
-    if n_files == 1:
+    if isinstance(n_files, int) and n_files == 1:
         return file
     name = FIRST_OF_SPLIT.fullmatch(path.name)
     if not isinstance(n_files, int) or not 1 <= n_files < 10**5 or name is None:
@@ -170,7 +170,7 @@ def read_gguf(path: Path) -> GgufFile:
             raise InputError(f"{other}: tensor {both[0]} is also in {tensors[both[0]].where}")
         tensors |= more
     expected = file.metadata.get("split.tensors.count")
-    if len(tensors) != expected:
+    if not isinstance(expected, int) or len(tensors) != expected:
         raise InputError(f"{path}: the {n_files} files have {len(tensors)} of {expected} tensors")
     return dataclasses.replace(file, files=tuple(paths), tensors=tensors)
 

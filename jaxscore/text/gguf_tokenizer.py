@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from jaxscore.errors import InputError
@@ -18,6 +19,8 @@ PREFIX = "tokenizer.ggml."
 TEMPLATE = "tokenizer.chat_template"
 # `tokenizer.ggml.token_type`
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+NO_BLANKS_AFTER = ("<unk>", "<s>", "<|endoftext|>")  # of Phi-3's added tokens
+MOST_CHARACTERS = 1024  # of a token: its merges take the square of them
 BLANK = "▁"  # in place of a blank in SentencePiece's tokens
 
 # Splits of a text as llama.cpp's llama-vocab.cpp has them, one after another
@@ -105,6 +108,8 @@ def read_gguf_tokenizer(file: GgufFile) -> GgufTokenizer:
     """
     vocabulary = _Vocabulary(file)
     kind = vocabulary.value("model")
+    if not isinstance(kind, str):
+        kind = None
     if kind == "gpt2":
         parts, adds_bos = vocabulary.byte_bpe()
     elif kind == "llama":
@@ -152,8 +157,9 @@ class _Vocabulary:
         self.tokens: list[str] = tokens
         self.types = self._per_token("token_type", [NORMAL] * len(tokens))
         self.ids: dict[str, int] = {}
-        for id, token in enumerate(tokens):  # files of old converters have unused rows twice
-            self.ids[token if token not in self.ids else f"<duplicate of {id}>"] = id
+        last = {token: id for id, token in enumerate(tokens)}  # of equal tokens llama.cpp's
+        for id, token in enumerate(tokens):
+            self.ids[token if token and last[token] == id else f"[UNUSED_{id}]"] = id
 
     def value(self, key: str, default: Any = None) -> Any:
         """A value of the metadata under `tokenizer.ggml.`."""
@@ -161,8 +167,9 @@ class _Vocabulary:
 
     def _per_token(self, key: str, default: Any = None) -> list[Any]:
         found = self.value(key, default)
-        if found is None or len(found) != len(self.tokens):
-            n = "none" if found is None else f"{len(found):,}"
+        is_list = isinstance(found, list | np.ndarray)
+        if not is_list or len(found) != len(self.tokens):
+            n = f"{len(found):,}" if is_list else "none"
             raise InputError(
                 f"{self._path}: {PREFIX}{key} has {n} entries, expected one for each of "
                 f"{len(self.tokens):,} tokens"
@@ -190,13 +197,16 @@ class _Vocabulary:
 
     def added_tokens(self) -> list[dict[str, Any]]:
         """Tokens that are found in a text before it is split, as tokenizer.json has them."""
+        # llama.cpp knows these models by their names.
+        name = str(self._metadata.get("general.name", "")).lower()
+        takes_blanks = "phi-3" in name or "phi3" in name
         return [
             {
                 "id": id,
                 "content": token,
                 "single_word": False,
                 "lstrip": False,
-                "rstrip": False,
+                "rstrip": takes_blanks and token not in NO_BLANKS_AFTER,
                 "normalized": False,
                 "special": self.types[id] in (CONTROL, UNKNOWN),
             }
@@ -207,14 +217,18 @@ class _Vocabulary:
     def byte_bpe(self) -> tuple[dict[str, Any], bool]:
         """Parts of tokenizer.json for BPE over bytes, and whether a BOS is added by default."""
         name = self.value("pre")
-        if name not in SPLITS:
+        if not isinstance(name, str) or name not in SPLITS:
             raise InputError(
                 f"{self._path}: {PREFIX}pre is {name!r}, which is not read; known: "
                 f"{', '.join(SPLITS)}"
             )
         merges = self.value("merges")
-        if not isinstance(merges, list):
-            raise InputError(f"{self._path}: has no {PREFIX}merges")
+        if not isinstance(merges, list) or not all(
+            isinstance(merge, str) and " " in merge[1:] for merge in merges
+        ):
+            raise InputError(
+                f"{self._path}: {PREFIX}merges is missing or no list of two tokens each"
+            )
         split = SPLITS[name]
         splits = [
             {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
@@ -242,6 +256,11 @@ class _Vocabulary:
         """
         scores = self._per_token("scores")
         usable = {token: id for token, id in self.ids.items() if self.types[id] in (NORMAL, UNUSED)}
+        if longest := [token for token in usable if len(token) > MOST_CHARACTERS]:
+            raise InputError(
+                f"{self._path}: a token has {len(longest[0]):,} characters, expected at most "
+                f"{MOST_CHARACTERS:,}"
+            )
         merges: list[tuple[str, str]] = []
         for token in sorted(usable, key=lambda token: -scores[usable[token]]):
             pairs = [

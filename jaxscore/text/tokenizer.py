@@ -32,7 +32,7 @@ def load_tokenizer(folder: Path, *, trust_remote_code: bool = False) -> Any:
             other.
     """
     if is_gguf(folder):
-        with errors_only():
+        with panics_as_errors(f"{folder}: no usable tokenizer", "", InputError), errors_only():
             return tokenizer_files.read_gguf(folder)
     advice = "; expected tokenizer.json beside the model"
     with panics_as_errors(f"{folder}: no usable tokenizer", advice, InputError):

@@ -116,7 +116,11 @@ ARCHITECTURES = {
         lambda config: {"attention.sliding_window_pattern": 2, **_gemma_keys(config)},
         plus_one=True,
     ),
-    "phi3": Written("phi3", names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}),
+    "phi3": Written(
+        "phi3",
+        names={"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+        keys=lambda config: {"attention.sliding_window": config.sliding_window or 0},
+    ),
     "gpt-oss": Written(
         "gpt_oss",
         {"swiglu_limit": 7.0},

@@ -131,12 +131,36 @@ def test_a_damaged_file_is_one_message(tmp_path, kind):
         ({"llama.attention.value_length": 3}, "values of 3 channels"),
         ({"llama.rope.dimension_count": 2}, "rope.dimension_count is 2"),
         ({"llama.vocab_size": 3}, "the key vocab_size says 3"),
+        ({"llama.attention.head_count": 0}, "attention.head_count is 0, expected 1 to"),
+        ({"llama.block_count": 2**31}, "block_count is 2147483648, expected 1 to"),
+        ({"llama.block_count": 3}, "block_count is 3, and layer 3 has no tensors"),
+        ({"tokenizer.ggml.bos_token_id": "x"}, "bos_token_id is 'x', expected the id"),
+        ({"tokenizer.ggml.tokens": 5}, "tokens is 5, expected a list"),
+        ({"llama.rope.scaling.type": [1, 2]}, "is an array of 2, expected a value of type str"),
     ],
 )
 def test_metadata_that_is_not_handled_is_refused(tmp_path, metadata, message):
     _, path = written(tmp_path, "llama", metadata=metadata)
     with pytest.raises(InputError, match=message):
         load(path)
+
+
+def test_a_granite_model_without_rotary_positions_is_refused(tmp_path):
+    _, path = written(tmp_path, "granite", metadata={"granite.rope.scaling.finetuned": False})
+    with pytest.raises(InputError, match="a model without rotary positions"):
+        load(path)
+
+
+def test_a_dense_file_that_counts_no_experts_is_read(tmp_path):
+    none = {"llama.expert_count": 0, "llama.expert_used_count": 0}
+    _, path = written(tmp_path, "llama", metadata=none)
+    assert load(path).model_type == "llama"
+
+
+def test_a_text_ends_at_the_end_of_a_turn_too(tmp_path):
+    tokens = {"tokenizer.ggml.tokens": ["a", "<end_of_turn>"], "tokenizer.ggml.token_type": [1, 3]}
+    _, path = written(tmp_path, "llama", metadata=tokens | {"tokenizer.ggml.eos_token_id": 0})
+    assert load(path).eos_ids == (0, 1)
 
 
 def test_factors_of_no_known_rotary_scaling_are_refused(tmp_path, monkeypatch):

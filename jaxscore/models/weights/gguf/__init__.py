@@ -25,7 +25,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = read_gguf(path)
     kind = file.metadata.get("general.type", "model")
-    if kind != "model":
+    if not isinstance(kind, str) or kind != "model":
         raise InputError(f"{path}: general.type is {kind!r}, expected 'model'")
     keys = Keys(file)
     found = _architecture(file).config(keys)

@@ -38,7 +38,6 @@ SANDWICH_NORMS = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 FACTORS_LONG, FACTORS_SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
-OF_CONFIG = frozenset({ROPE_FACTORS, FACTORS_LONG, FACTORS_SHORT})  # read as attributes
 
 # Start of an architecture's name -> why it is not read
 REFUSED = {
@@ -79,6 +78,7 @@ class Architecture:
         norms_plus_one: conversion added the one that the family adds to norms.
         experts: names of experts; None if the model has none.
         more: tensors that are made of several stored ones.
+        of_config: tensors that are read as attributes.
     """
 
     config: Callable[[Keys], dict[str, Any]]
@@ -87,6 +87,7 @@ class Architecture:
     norms_plus_one: bool = False
     experts: Experts | None = None
     more: Callable[[GgufFile, int], dict[str, Computed]] | None = None
+    of_config: frozenset[str] = frozenset({ROPE_FACTORS})
 
     def tensors(self, file: GgufFile, config: Mapping[str, Any]) -> dict[str, Computed]:
         """Weights by Hugging Face's names.
@@ -96,14 +97,19 @@ class Architecture:
         """
         check_decoder(file)
         computed: dict[str, Computed] = {}
-        used: set[str] = set(OF_CONFIG)
+        used: set[str] = set(self.of_config)
         if self.more is not None:
             for layer in range(config["num_hidden_layers"]):
                 computed |= self.more(file, layer)
             used |= {name for name in file.tensors if "_exps." in name}
         for name in file.tensors:
             if name not in used:
-                computed |= self._weights(file, name, config)
+                found = self._weights(file, name, config)
+                if both := sorted(computed.keys() & found.keys()):
+                    raise InputError(
+                        f"{file.path}: tensor {name} is {both[0]}, which is there twice"
+                    )
+                computed |= found
         return computed
 
     def _weights(self, file: GgufFile, name: str, config: Mapping[str, Any]) -> dict[str, Computed]:
@@ -206,8 +212,8 @@ def _mixtral(keys: Keys) -> dict[str, Any]:
         "model_type": "mixtral",
         "hidden_act": "silu",
         "head_dim": keys.head_width(),
-        "num_local_experts": keys.get("expert_count", int),
-        "num_experts_per_tok": keys.get("expert_used_count", int),
+        "num_local_experts": keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
         "rope_parameters": keys.rope(),
     }
 
@@ -257,9 +263,9 @@ def _qwen3moe(keys: Keys) -> dict[str, Any]:
     """llama.cpp renormalises the chosen experts' shares for the architecture."""
     return _qwen3(keys) | {
         "model_type": "qwen3_moe",
-        "moe_intermediate_size": keys.get("expert_feed_forward_length", int),
-        "num_experts": keys.get("expert_count", int),
-        "num_experts_per_tok": keys.get("expert_used_count", int),
+        "moe_intermediate_size": keys.size("expert_feed_forward_length"),
+        "num_experts": keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
         "norm_topk_prob": True,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
@@ -292,7 +298,7 @@ def _gemma2(keys: Keys) -> dict[str, Any]:
     found = _gemma(keys, 46)
     return found | {
         "model_type": "gemma2",
-        "sliding_window": keys.get("attention.sliding_window", int, 4096),
+        "sliding_window": keys.size("attention.sliding_window", 4096),
         "layer_types": _layer_types(found["num_hidden_layers"], 2),
         "attn_logit_softcapping": keys.single_precision("attn_logit_softcapping", 50.0),
         "final_logit_softcapping": keys.single_precision("final_logit_softcapping", 30.0),
@@ -302,12 +308,12 @@ def _gemma2(keys: Keys) -> dict[str, Any]:
 
 def _gemma3(keys: Keys) -> dict[str, Any]:
     found = _gemma(keys, 62)
-    every = keys.get("attention.sliding_window_pattern", int, 6)
+    every = keys.size("attention.sliding_window_pattern", 6)
     local = keys.single_precision("rope.freq_base_swa", 10_000.0)
     cap = keys.optional("final_logit_softcapping", float)
     return found | {
         "model_type": "gemma3_text",
-        "sliding_window": keys.get("attention.sliding_window", int),
+        "sliding_window": keys.size("attention.sliding_window"),
         "layer_types": _layer_types(found["num_hidden_layers"], every),
         "attn_logit_softcapping": None,
         "final_logit_softcapping": cap,
@@ -320,13 +326,19 @@ def _gemma3(keys: Keys) -> dict[str, Any]:
 
 
 def _phi3(keys: Keys) -> dict[str, Any]:
-    """A window of 0 is none (Phi-4); LongRoPE's factors are tensors."""
+    """A window of 0 is none (Phi-4); LongRoPE's factors are tensors.
+
+    Files of old converters lack the window, which those models have: they are refused.
+    """
     found = keys.sizes()
     width = keys.head_width()
-    turned = keys.get("rope.dimension_count", int, width)
+    turned = keys.size("rope.dimension_count", width)
     length = keys.get("rope.scaling.original_context_length", int, found["max_position_embeddings"])
     rope: dict[str, Any]
-    if keys.has(FACTORS_LONG) and keys.has(FACTORS_SHORT):
+    if keys.has(FACTORS_LONG) or keys.has(FACTORS_SHORT):
+        for name in (FACTORS_LONG, FACTORS_SHORT):
+            if not keys.has(name):
+                raise InputError(f"{keys.file.path}: has no tensor {name}")
         keys.optional("rope.scaling.type", str)
         factor = keys.optional("rope.scaling.attn_factor", float)
         rope = {
@@ -343,7 +355,7 @@ def _phi3(keys: Keys) -> dict[str, Any]:
     return found | {
         "model_type": "phi3",
         "hidden_act": "silu",
-        "sliding_window": keys.get("attention.sliding_window", int, 0) or None,
+        "sliding_window": keys.get("attention.sliding_window", int) or None,
         "original_max_position_embeddings": length,
         "rope_parameters": rope,
     }
@@ -361,10 +373,10 @@ def _gpt_oss(keys: Keys) -> dict[str, Any]:
         "hidden_act": "silu",
         "head_dim": keys.head_width(),
         "attention_bias": True,
-        "intermediate_size": keys.get("expert_feed_forward_length", int),
-        "num_local_experts": keys.get("expert_count", int),
-        "num_experts_per_tok": keys.get("expert_used_count", int),
-        "sliding_window": keys.get("attention.sliding_window", int),
+        "intermediate_size": keys.size("expert_feed_forward_length"),
+        "num_local_experts": keys.size("expert_count"),
+        "num_experts_per_tok": keys.size("expert_used_count"),
+        "sliding_window": keys.size("attention.sliding_window"),
         "layer_types": _layer_types(found["num_hidden_layers"], 2),
         "swiglu_limit": 7.0,
         "rope_parameters": rope,
@@ -437,7 +449,8 @@ MIXTRAL = Architecture(
 
 
 def _llama_or_mixtral(file: GgufFile) -> Architecture:
-    return MIXTRAL if file.metadata.get("llama.expert_count") else LLAMA
+    count = file.metadata.get("llama.expert_count", 0)
+    return MIXTRAL if isinstance(count, int) and count > 0 else LLAMA
 
 
 ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
@@ -458,7 +471,11 @@ ARCHITECTURES: dict[str, Architecture | Callable[[GgufFile], Architecture]] = {
     ),
     "gemma2": Architecture(_gemma2, SANDWICH_NORMS, norms_plus_one=True),
     "gemma3": Architecture(_gemma3, SANDWICH_NORMS | HEAD_NORMS, norms_plus_one=True),
-    "phi3": Architecture(_phi3, {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}),
+    "phi3": Architecture(
+        _phi3,
+        {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+        of_config=frozenset({FACTORS_LONG, FACTORS_SHORT}),
+    ),
     "gpt-oss": Architecture(
         _gpt_oss,
         {

@@ -1,5 +1,6 @@
 """Metadata of a GGUF file as attributes of a config, with an account of what was read."""
 
+import math
 from typing import Any, TypeVar
 
 import numpy as np
@@ -8,12 +9,18 @@ from jaxscore.errors import InputError
 from jaxscore.io.gguf_file import GgufFile
 
 T = TypeVar("T")
+MOST = 1 << 24  # of a size: a width, a number of heads or layers, a length
 VOCABULARY = "tokenizer.ggml."
 ROPE_FACTORS = "rope_freqs.weight"
 # Frequencies of llama 3, which converters store as one factor per frequency
 LOW_FREQUENCY, HIGH_FREQUENCY, ORIGINAL_LENGTH = 1.0, 4.0, 8192
 # Keys of the model that decide no number
-INERT = frozenset({"rope.scaling.finetuned", "tensor_data_layout"})
+INERT = frozenset({"tensor_data_layout"})
+# Texts of tokens that end a turn, at which llama.cpp ends a text though no key names them
+ENDS_OF_TURNS = frozenset(
+    "<end_of_turn> <|eot_id|> <|eom_id|> <|im_end|> <|end|> <|return|> <|call|>".split()
+)
+CONTROL, USER_DEFINED = 3, 4  # of `tokenizer.ggml.token_type`
 
 
 class Keys:
@@ -54,11 +61,26 @@ class Keys:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if value is not None and (
-            not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+            not isinstance(value, kind)
+            or (isinstance(value, bool) and kind is not bool)
+            or (isinstance(value, float) and not math.isfinite(value))
         ):
             raise InputError(
                 f"{self.file.path}: key {self._prefix}{name} is {_described(value)}, expected "
                 f"a value of type {kind.__name__}"
+            )
+        return value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A whole number above 0, and of at most `MOST`.
+
+        Raises:
+            InputError: as `get`, or it is another number.
+        """
+        value = self.get(name, int, default)
+        if not 1 <= value <= MOST:
+            raise InputError(
+                f"{self.file.path}: key {self._prefix}{name} is {value}, expected 1 to {MOST:,}"
             )
         return value
 
@@ -94,10 +116,13 @@ class Keys:
         Raises:
             InputError: the vocabulary and the embedding are of different sizes.
         """
-        heads = self.get("attention.head_count", int)
-        width = self.get("embedding_length", int)
+        heads = self.size("attention.head_count")
+        width = self.size("embedding_length")
         rows = self._embedding_rows()
-        tokens = self.file.metadata.get(f"{VOCABULARY}tokens", [])
+        tokens = self._list("tokens")
+        if any(self.get(name, int, 0) for name in ("expert_count", "expert_used_count")):
+            self.size("expert_count")  # of a mixture; dense files may say 0
+        self._refuse_unrotated()
         if self.get("vocab_size", int, rows) != rows or len(tokens) > rows:
             raise InputError(
                 f"{self.file.path}: the embedding has {rows:,} rows, the vocabulary "
@@ -106,11 +131,11 @@ class Keys:
             )
         return {
             "hidden_size": width,
-            "num_hidden_layers": self.get("block_count", int),
-            "intermediate_size": self.get("feed_forward_length", int),
+            "num_hidden_layers": self._n_layers(),
+            "intermediate_size": self.size("feed_forward_length"),
             "num_attention_heads": heads,
-            "num_key_value_heads": self.get("attention.head_count_kv", int, heads),
-            "max_position_embeddings": self.get("context_length", int),
+            "num_key_value_heads": self.size("attention.head_count_kv", heads),
+            "max_position_embeddings": self.size("context_length"),
             "rms_norm_eps": self.single_precision("attention.layer_norm_rms_epsilon"),
             "vocab_size": rows,
             "tie_word_embeddings": not self.has("output.weight"),
@@ -123,9 +148,9 @@ class Keys:
         Raises:
             InputError: keys and values are of different widths.
         """
-        heads = self.get("attention.head_count", int)
-        width = self.get("attention.key_length", int, self.get("embedding_length", int) // heads)
-        value = self.get("attention.value_length", int, width)
+        heads = self.size("attention.head_count")
+        width = self.size("attention.key_length", self.size("embedding_length") // heads)
+        value = self.size("attention.value_length", width)
         if value != width:
             raise InputError(
                 f"{self.file.path}: keys of {width} and values of {value} channels in a head are "
@@ -176,8 +201,12 @@ class Keys:
                 "original_max_position_embeddings": length,
                 **base,
             }
+            # llama.cpp multiplies its own factor of the logarithm by attn_factor.
+            for key in ("attn_factor", "yarn_ext_factor"):
+                if (other := self.get(f"rope.scaling.{key}", float, 1.0)) != 1:
+                    raise InputError(f"{self.file.path}: rope.scaling.{key} is {other}, expected 1")
             for name, key in (
-                ("attention_factor", "attn_factor"),
+                ("attention_factor", "yarn_attn_factor"),
                 ("beta_fast", "yarn_beta_fast"),
                 ("beta_slow", "yarn_beta_slow"),
             ):
@@ -197,6 +226,11 @@ class Keys:
         factors = values_of(self.file, ROPE_FACTORS)
         width = self.head_width()
         theta = self.single_precision("rope.freq_base", 10_000.0)
+        if factors.shape != (width // 2,) or not np.isfinite(factors).all() or factors.min() < 1:
+            raise InputError(
+                f"{self.file.path}: {ROPE_FACTORS} has shape {list(factors.shape)} or factors "
+                f"below 1, expected {width // 2} of at least 1"
+            )
         largest = float(factors.max())
         found = {
             "rope_type": "llama3",
@@ -209,7 +243,7 @@ class Keys:
         share = (ORIGINAL_LENGTH / wavelengths - LOW_FREQUENCY) / (HIGH_FREQUENCY - LOW_FREQUENCY)
         share = np.clip(share, 0.0, 1.0)  # 0 for low frequencies, 1 for high ones
         expected = 1 / ((1 - share) / largest + share)
-        if factors.shape != expected.shape or not np.allclose(factors, expected, rtol=1e-6, atol=0):
+        if not np.allclose(factors, expected, rtol=1e-6, atol=0):
             raise InputError(
                 f"{self.file.path}: {ROPE_FACTORS} has factors that are not those of llama 3 "
                 f"({found}); they are not read"
@@ -224,19 +258,50 @@ class Keys:
 
     def _special_ids(self) -> dict[str, Any]:
         """Ids of special tokens; a text ends at the EOS and at the end of a turn."""
-        metadata = self.file.metadata
         names = {"bos": "bos_token_id", "padding": "pad_token_id"}
         found = {
-            theirs: int(metadata[f"{VOCABULARY}{ours}_token_id"])
-            for ours, theirs in names.items()
-            if f"{VOCABULARY}{ours}_token_id" in metadata
+            theirs: id for ours, theirs in names.items() if (id := self._token_id(ours)) is not None
         }
-        ends = [
-            int(metadata[key])
-            for name in ("eos", "eot")
-            if (key := f"{VOCABULARY}{name}_token_id") in metadata
+        ends = [self._token_id(name) for name in ("eos", "eot", "eom")]
+        types = self._list("token_type")
+        ends += [
+            id
+            for id, (token, kind) in enumerate(zip(self._list("tokens"), types, strict=False))
+            if kind in (CONTROL, USER_DEFINED) and token in ENDS_OF_TURNS
         ]
-        return found | {"eos_token_id": list(dict.fromkeys(ends))}
+        return found | {"eos_token_id": list(dict.fromkeys(id for id in ends if id is not None))}
+
+    def _token_id(self, role: str) -> int | None:
+        id = self.file.metadata.get(f"{VOCABULARY}{role}_token_id")
+        if id is not None and (not isinstance(id, int) or isinstance(id, bool)):
+            raise InputError(
+                f"{self.file.path}: {VOCABULARY}{role}_token_id is {_described(id)}, expected the "
+                "id of a token"
+            )
+        return id
+
+    def _list(self, name: str) -> Any:
+        found = self.file.metadata.get(f"{VOCABULARY}{name}", [])
+        if not isinstance(found, list | np.ndarray):
+            raise InputError(
+                f"{self.file.path}: {VOCABULARY}{name} is {_described(found)}, expected a list"
+            )
+        return found
+
+    def _n_layers(self) -> int:
+        n = self.size("block_count")
+        if not self.has(f"blk.{n - 1}.attn_norm.weight"):
+            raise InputError(f"{self.file.path}: block_count is {n}, and layer {n} has no tensors")
+        return n
+
+    def _refuse_unrotated(self) -> None:
+        """llama.cpp takes `rope.scaling.finetuned` of granite for whether there are rotations."""
+        is_rotated = self.get("rope.scaling.finetuned", bool, True)
+        if self.file.architecture == "granite" and not is_rotated:
+            raise InputError(
+                f"{self.file.path}: rope.scaling.finetuned is false, a model without rotary "
+                "positions, which is not read"
+            )
 
 
 def _described(value: Any) -> str:

@@ -68,7 +68,14 @@ def _dequantizer(tensor: StoredTensor, name: str) -> Callable[[np.ndarray], np.n
             f"{tensor.where}: tensor {name} is stored as {tensor.type.name}, which needs the "
             "package gguf: pip install gguf"
         ) from None
-    kind = GGMLQuantizationType[tensor.type.name]
+    try:
+        kind = GGMLQuantizationType[tensor.type.name]
+        dequantize(np.zeros((1, tensor.type.n_bytes), np.uint8), kind)
+    except (KeyError, NotImplementedError):
+        raise InputError(
+            f"{tensor.where}: tensor {name} is stored as {tensor.type.name}, which the installed "
+            "package gguf does not read: pip install --upgrade gguf"
+        ) from None
 
     def decode(rows: np.ndarray) -> np.ndarray:
         found: np.ndarray = dequantize(rows, kind)
