@@ -1,1 +1,0 @@
-"""One module per system: its record as a `Document`."""
